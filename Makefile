@@ -1,0 +1,48 @@
+# Everything runs in .venv, which the first target that needs it sets up. Needs Python 3.11 or newer and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint format bench accuracy clean
+
+help:
+	@echo "make demo      set up, then a tour of the unit types; writes demo/units.png"
+	@echo "make test      set up, then run all tests"
+	@echo "make lint      ruff and mypy"
+	@echo "make format    let ruff rewrite the code"
+	@echo "make bench     time what is meant to be fast"
+	@echo "make accuracy  hold every unit type against mpmath at 20,000 points (minutes)"
+	@echo "make clean     remove the environment and caches"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "tapmachine needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/units_tour.py demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/units.py
+
+accuracy: $(READY)
+	$(BIN)/python tests/accuracy.py --points 20000
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

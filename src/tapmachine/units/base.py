@@ -1,0 +1,183 @@
+"""The one abstract class behind every unit type, and the checks that all of them share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from tapmachine.beliefs import Moments, Tilt
+
+Values = Tensor | float | Sequence[float]  # what a parameter may be given as
+
+SUPPORTED_DTYPES = (torch.float32, torch.float64)
+
+
+class Units(nn.Module, ABC):
+    """A layer of `n` independent units, each with a normalised prior P(x; θ).
+
+    Everything that happens to a unit is a tilt, exp(Bx − ½Ax²), so a unit type is one function,
+    `log_partition(tilt)` = ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx with Z(0,0) = 1, and what follows from it.
+
+    A new unit type implements `check_states`, `log_prior`, `log_partition`, `sample` and `fit_to`. Its `moments`
+    come from automatic differentiation of `log_partition` unless it overrides them for speed.
+    Tensors are batch first, units last: (..., n). Results have the dtype and device of the parameters.
+    """
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ValueError(f"{type(self).__name__}: n is {n!r}; it must be a whole number, 1 or more")
+        self.n = n
+
+    # ----- what a unit type must say
+
+    @abstractmethod
+    def check_states(self, x: Tensor) -> Tensor:  # (..., n) -> (..., n)
+        """The states as a tensor of the units' dtype, or a ValueError that names the first one off the support."""
+
+    @abstractmethod
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
+        """ln P(x; θ) of every unit. `validate=False` skips the check of the states, which reads their values."""
+
+    @abstractmethod
+    def log_partition(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
+        """ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx of every unit; +inf where it cannot be normalised."""
+
+    @abstractmethod
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:  # (..., n) -> (..., n)
+        """Independent exact draws from the tilted priors."""
+
+    @abstractmethod
+    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+        """Sets the prior's parameters in place so that it fits the columns of x, and returns the units.
+
+        Args:
+            x: states, shape (rows, n).
+            weights: a non-negative weight for each row.
+            smoothing: number of pseudo-observations that keep the parameters of a constant column finite.
+        """
+
+    # ----- what follows
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """The trailing shape of states, fields and means: (n,), or (n, q) for units with q states."""
+        return (self.n,)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the parameters."""
+        return next(tensor for tensor in (*self.parameters(), *self.buffers()) if tensor.is_floating_point()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return next(iter((*self.parameters(), *self.buffers()))).device
+
+    def moments(self, tilt: Tilt) -> Moments:  # (..., n) -> (..., n)
+        """Mean f_a = ∂ ln Z/∂B and variance f_c = ∂² ln Z/∂B² under the tilt [eq:fa], [eq:fc]."""
+        given, precision = self.unpack(tilt)
+        differentiable = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad():
+            field = given if given.requires_grad else given.clone().requires_grad_()
+            log_partition = self.log_partition(Tilt(field, precision))
+            (mean,) = torch.autograd.grad(log_partition.sum(), field, create_graph=True)
+            (variance,) = torch.autograd.grad(mean.sum(), field, create_graph=differentiable)
+        return Moments(mean, variance) if differentiable else Moments(mean.detach(), variance)
+
+    def log_partition_and_moments(self, tilt: Tilt) -> tuple[Tensor, Moments]:
+        """`log_partition` and `moments` together, for unit types where that saves work."""
+        return self.log_partition(tilt), self.moments(tilt)
+
+    def normalisable(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
+        """Where the tilted prior can be normalised. Elsewhere ln Z, the mean's size and the variance are inf."""
+        field, _ = self.unpack(tilt)
+        return torch.ones(field.shape[: field.dim() - len(self.state_shape) + 1], dtype=torch.bool, device=field.device)
+
+    # ----- checks
+
+    def unpack(self, tilt: Tilt) -> tuple[Tensor, Tensor]:
+        """The tilt's field and precision, of one shape that ends in `state_shape`, or a ValueError."""
+        field, precision = (self._tilt_tensor(value, name) for name, value in zip(Tilt._fields, tilt, strict=True))
+        try:
+            shape = torch.broadcast_shapes(field.shape, precision.shape, self.state_shape)
+        except RuntimeError:
+            shape = ()
+        if shape[-len(self.state_shape) :] != self.state_shape:
+            shapes = f"{tuple(field.shape)} and {tuple(precision.shape)}"
+            raise ValueError(f"{type(self).__name__}: tilt has shapes {shapes}; they must end in {self.state_shape}")
+        return field.expand(shape), precision.expand(shape)
+
+    def _tilt_tensor(self, value: Tensor | float, name: str) -> Tensor:
+        if not isinstance(value, Tensor):
+            return torch.tensor(value, dtype=self.dtype, device=self.device)
+        if value.dtype != self.dtype:
+            raise ValueError(
+                f"{type(self).__name__}: tilt.{name} is {value.dtype}, but the units are {self.dtype}; "
+                "convert one of them with .to()"
+            )
+        return value
+
+    def as_states(self, x: Tensor) -> Tensor:
+        """x in the units' dtype, or a ValueError about its shape or dtype. Whole numbers and bool are converted."""
+        name = type(self).__name__
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name}: x is a {type(x).__name__}; it must be a torch.Tensor")
+        if x.dim() < len(self.state_shape) or tuple(x.shape[-len(self.state_shape) :]) != self.state_shape:
+            raise ValueError(f"{name}: x has shape {tuple(x.shape)}; it must end in {self.state_shape}")
+        if x.is_complex() or (x.is_floating_point() and x.dtype != self.dtype):
+            raise ValueError(f"{name}: x is {x.dtype}, but the units are {self.dtype}; convert one of them with .to()")
+        return x.to(self.dtype)
+
+    def reject(self, bad: Tensor, x: Tensor, name: str, requirement: str) -> None:
+        """Raises a ValueError that names the first element of x that is bad, if there is one."""
+        if torch.compiler.is_compiling():
+            return
+        bad, x = torch.broadcast_tensors(bad, x)
+        if bad.any():
+            index = tuple(bad.nonzero()[0].tolist())
+            where = f"{name}[{', '.join(map(str, index))}]" if index else name
+            raise ValueError(f"{type(self).__name__}: {where} is {x[index].item():g}; {requirement}")
+
+    def as_parameter(self, value: Values, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A finite parameter tensor of the given shape, or a ValueError."""
+        given = torch.as_tensor(value).detach()
+        if given.is_complex() or given.dtype == torch.bool:
+            raise ValueError(f"{type(self).__name__}: {name} is {given.dtype}; it must be a real number")
+        tensor = given.to(dtype)
+        if tensor.shape not in ((), shape):
+            raise ValueError(f"{type(self).__name__}: {name} has shape {tuple(tensor.shape)}; it must be a number or {shape}")
+        self.reject(~torch.isfinite(tensor), tensor, name, "it must be finite")
+        return tensor.expand(shape).clone()
+
+    def store(self, name: str, value: Tensor) -> None:
+        """Puts a fitted value into the parameter of that name, unless it is not finite."""
+        self.reject(~torch.isfinite(value), value, name, "a constant column has no finite fit; use smoothing > 0")
+        with torch.no_grad():
+            self.get_parameter(name).copy_(value)
+
+    def checked_rows(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """States of shape (rows, *state_shape) and row weights that sum to the effective number of rows."""
+        name = type(self).__name__
+        x = self.check_states(x)
+        if x.dim() != 1 + len(self.state_shape) or len(x) == 0:
+            raise ValueError(f"{name}: x has shape {tuple(x.shape)}; it must hold one row or more of {self.state_shape}")
+        if weights is None:
+            return x, x.new_ones(len(x))
+        weights = torch.as_tensor(weights, dtype=x.dtype, device=x.device)
+        if weights.shape != (len(x),):
+            raise ValueError(f"{name}: weights has shape {tuple(weights.shape)}; it must be ({len(x)},), one for each row")
+        self.reject(~(torch.isfinite(weights) & (weights >= 0)), weights, "weights", "it must be finite, 0 or more")
+        if weights.sum() == 0:
+            raise ValueError(f"{name}: weights are all 0")
+        return x, weights
+
+
+def common_dtype(*values: Values | None) -> torch.dtype:
+    """The dtype of the first floating tensor among the values, or torch's default; float32 and float64 only."""
+    dtype = next((v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()), torch.get_default_dtype())
+    if dtype not in SUPPORTED_DTYPES:
+        raise ValueError(f"units hold float32 or float64 parameters, not {dtype}")
+    return dtype

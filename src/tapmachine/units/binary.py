@@ -1,0 +1,132 @@
+"""Two-state units: Binary on {0, 1} and Spin on {−1, +1}."""
+
+from typing import Self, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.special import wide
+from tapmachine.units.base import Units, Values, common_dtype
+
+
+class _TwoStates(Units):
+    """A prior ∝ exp(Ux) on two states.
+
+    The fields U, B and A may be large and nearly cancel, so they are added in float64, and ln Z is the logarithm
+    of a mixture of the two normalised prior probabilities, never a difference of two large normalisers.
+    """
+
+    field: nn.Parameter
+
+    def __init__(self, n: int, field: Values = 0.0) -> None:
+        super().__init__(n)
+        self.field = nn.Parameter(self.as_parameter(field, "field", (n,), common_dtype(field)))
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}"
+
+
+@final
+class Binary(_TwoStates):
+    """Units with values in {0, 1}: P(x) ∝ exp(Ux) (the paper's Sec. Binary Units, [sec:apdx_binary]).
+
+    ln Z(B,A) = ln(1 + e^{U+B−A/2}) − ln(1 + e^U), f_a = σ(U + B − A/2), f_c = f_a(1 − f_a).
+
+    Args:
+        n: number of units.
+        field: U, a number or n of them.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, Tilt
+        >>> units = Binary(3, field=[-1.0, 0.0, 1.0])
+        >>> with torch.no_grad():
+        ...     units.moments(Tilt(field=torch.zeros(3), precision=0.0)).mean
+        tensor([0.2689, 0.5000, 0.7311])
+    """
+
+    def check_states(self, x: Tensor) -> Tensor:
+        x = self.as_states(x)
+        self.reject((x != 0) & (x != 1), x, "x", "it must be 0 or 1")
+        return x
+
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
+        x = self.check_states(x) if validate else x
+        return x * logsigmoid(self.field) + (1 - x) * logsigmoid(-self.field)
+
+    def log_partition(self, tilt: Tilt) -> Tensor:
+        field, precision = self.unpack(tilt)
+        gain = wide(field) - 0.5 * precision
+        prior = wide(self.field)
+        return torch.logaddexp(logsigmoid(-prior), logsigmoid(prior) + gain).to(self.dtype)
+
+    def moments(self, tilt: Tilt) -> Moments:
+        logit = self._logit(tilt)
+        mean = torch.sigmoid(logit)
+        return Moments(mean, mean * torch.sigmoid(-logit))  # 1 − mean would lose the variance near mean = 1
+
+    def _logit(self, tilt: Tilt) -> Tensor:
+        field, precision = self.unpack(tilt)
+        return (wide(field) - 0.5 * precision + self.field).to(self.dtype)
+
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        return torch.bernoulli(torch.sigmoid(self._logit(tilt)).detach(), generator=generator)
+
+    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+        x, weights = self.checked_rows(x, weights)
+        ones, rows = wide(weights) @ wide(x), wide(weights).sum()
+        self.store("field", torch.log((ones + smoothing) / (rows - ones + smoothing)))
+        return self
+
+
+@final
+class Spin(_TwoStates):
+    """Units with values in {−1, +1}: P(x) ∝ exp(Ux), as in the Ising, Hopfield and SK models.
+
+    ln Z(B,A) = ln cosh(U+B) − ln cosh U − A/2, f_a = tanh(U + B), f_c = 1 − f_a².
+
+    Args:
+        n: number of units.
+        field: U, a number or n of them.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Spin, Tilt
+        >>> with torch.no_grad():
+        ...     Spin(2).moments(Tilt(field=torch.tensor([0.0, 1.0]), precision=0.0)).mean
+        tensor([0.0000, 0.7616])
+    """
+
+    def check_states(self, x: Tensor) -> Tensor:
+        x = self.as_states(x)
+        self.reject(x.abs() != 1, x, "x", "it must be -1 or 1")
+        return x
+
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
+        x = self.check_states(x) if validate else x
+        return logsigmoid(2 * x * self.field)
+
+    def log_partition(self, tilt: Tilt) -> Tensor:
+        field, precision = (wide(z) for z in self.unpack(tilt))
+        prior = 2 * wide(self.field)
+        up, down = field - 0.5 * precision, -field - 0.5 * precision
+        return torch.logaddexp(logsigmoid(prior) + up, logsigmoid(-prior) + down).to(self.dtype)
+
+    def moments(self, tilt: Tilt) -> Moments:
+        total = self._total_field(tilt)
+        return Moments(torch.tanh(total), 4 * torch.sigmoid(2 * total) * torch.sigmoid(-2 * total))
+
+    def _total_field(self, tilt: Tilt) -> Tensor:
+        field, _ = self.unpack(tilt)  # the precision multiplies x² = 1 and drops out
+        return field + self.field
+
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        return 2 * torch.bernoulli(torch.sigmoid(2 * self._total_field(tilt)).detach(), generator=generator) - 1
+
+    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+        x, weights = self.checked_rows(x, weights)
+        total, rows = wide(weights) @ wide(x), wide(weights).sum()
+        self.store("field", torch.atanh(total / (rows + 2 * smoothing)))
+        return self

@@ -1,0 +1,100 @@
+"""Units with q unordered states."""
+
+from typing import Self, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax, one_hot
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.special import wide
+from tapmachine.units.base import Units, Values, common_dtype
+
+
+@final
+class Categorical(Units):
+    """Units with q states: P(α) ∝ exp(U_α), the state written as a one-hot vector of length q (Potts spins).
+
+    Fields, precisions and means are vectors, of shape (..., n, q). Of the matrix A_αβ that neighbours send, only
+    the diagonal enters the tilt, since x_α x_β = 0 for α ≠ β: a state's weight is exp(U_α + B_α − ½A_αα).
+    The moments' variance is the diagonal a_α(1 − a_α) of the covariance matrix diag(a) − a aᵀ.
+
+    States are either one-hot, a floating tensor of shape (..., n, q), or indices 0 … q−1, an integer tensor of
+    shape (..., n). Log-probabilities and log-partitions have shape (..., n).
+
+    Args:
+        n: number of units.
+        q: number of states, 2 or more.
+        field: U, a number or a tensor of shape (n, q).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Categorical, Tilt
+        >>> units = Categorical(n=1, q=3)
+        >>> with torch.no_grad():
+        ...     units.moments(Tilt(field=torch.tensor([[0.0, 1.0, 2.0]]), precision=0.0)).mean
+        tensor([[0.0900, 0.2447, 0.6652]])
+        >>> units.log_prior(torch.tensor([2])).exp()
+        tensor([0.3333], grad_fn=<ExpBackward0>)
+    """
+
+    field: nn.Parameter
+
+    def __init__(self, n: int, q: int, field: Values = 0.0) -> None:
+        super().__init__(n)
+        if isinstance(q, bool) or not isinstance(q, int) or q < 2:
+            raise ValueError(f"Categorical: q is {q!r}; it must be a whole number, 2 or more")
+        self.q = q
+        self.field = nn.Parameter(self.as_parameter(field, "field", (n, q), common_dtype(field)))
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return (self.n, self.q)
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}, q={self.q}"
+
+    def check_states(self, x: Tensor) -> Tensor:
+        if isinstance(x, Tensor) and not x.is_floating_point() and not x.is_complex():
+            if x.dim() < 1 or x.shape[-1] != self.n:
+                raise ValueError(f"Categorical: x has shape {tuple(x.shape)}; indices of states must end in ({self.n},)")
+            x = x.long()
+            self.reject((x < 0) | (x >= self.q), x, "x", f"it must be one of 0 to {self.q - 1}")
+            return one_hot(x, self.q).to(self.dtype)
+        x = self.as_states(x)
+        self.reject((x != 0) & (x != 1), x, "x", "it must be 0 or 1")
+        self.reject(x.sum(-1) != 1, x.sum(-1), "x.sum(-1)", "a state has exactly one 1")
+        return x
+
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
+        x = self.check_states(x) if validate else x
+        return (x * log_softmax(self.field, -1)).sum(-1)
+
+    def _log_weights(self, tilt: Tilt) -> Tensor:
+        """ln P(α) + B_α − ½A_αα, in float64, where large fields may cancel."""
+        field, precision = self.unpack(tilt)
+        return log_softmax(wide(self.field), -1) + (wide(field) - 0.5 * precision)
+
+    def log_partition(self, tilt: Tilt) -> Tensor:
+        return self._log_weights(tilt).logsumexp(-1).to(self.dtype)
+
+    def moments(self, tilt: Tilt) -> Moments:
+        log_weights = self._log_weights(tilt)
+        mean = log_weights.softmax(-1)
+        # 1 − mean, but summed from the other states where mean is near 1 and the difference would cancel
+        top = mean.argmax(-1, keepdim=True)
+        others = (1 - mean).scatter(-1, top, mean.scatter(-1, top, 0.0).sum(-1, keepdim=True))
+        return Moments(mean.to(self.dtype), (mean * others).to(self.dtype))
+
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        """One-hot draws, by an exponential race: the state with the earliest arrival wins."""
+        log_weights = self._log_weights(tilt).detach()
+        arrival = torch.empty_like(log_weights).exponential_(generator=generator)
+        return one_hot((log_weights - arrival.log()).argmax(-1), self.q).to(self.dtype)
+
+    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+        x, weights = self.checked_rows(x, weights)
+        counts = torch.einsum("r,rnq->nq", wide(weights), wide(x)) + smoothing / self.q
+        log_share = (counts / counts.sum(-1, keepdim=True)).log()
+        self.store("field", log_share - log_share.mean(-1, keepdim=True))
+        return self

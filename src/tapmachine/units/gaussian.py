@@ -1,0 +1,117 @@
+"""Gaussian units on the whole real line."""
+
+from typing import Self, final
+
+import torch
+from torch import Tensor, nn
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.special import wide
+from tapmachine.units.base import Units, Values, common_dtype
+
+SMALLEST_SPREAD = 0.01  # of a typical column: the standard deviation given to a constant one
+
+
+@final
+class Gaussian(Units):
+    """Real-valued units: P(x) ∝ exp(Ux − ½Vx²) with V > 0, that is, mean U/V and variance 1/V.
+
+    ln Z(B,A) = (U+B)²/2(V+A) − U²/2V − ½ ln((V+A)/V), f_a = (U+B)/(V+A), f_c = 1/(V+A).
+    The support is unbounded, so a tilt with V + A ≤ 0 cannot be normalised [sec:boundMsg]: `normalisable` says
+    where, and ln Z, the size of the mean and the variance are inf there.
+
+    Args:
+        n: number of units.
+        field: U, a number or n of them.
+        precision: V, likewise; greater than 0. Training moves `log_precision`, so V stays positive.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Gaussian, Tilt
+        >>> units = Gaussian(2, field=1.0, precision=2.0)
+        >>> with torch.no_grad():
+        ...     units.moments(Tilt(field=torch.zeros(2), precision=torch.tensor([0.0, -3.0]))).variance
+        tensor([0.5000,    inf])
+    """
+
+    field: nn.Parameter
+    log_precision: nn.Parameter
+
+    def __init__(self, n: int, field: Values = 0.0, precision: Values = 1.0) -> None:
+        super().__init__(n)
+        dtype = common_dtype(field, precision)
+        self.field = nn.Parameter(self.as_parameter(field, "field", (n,), dtype))
+        self.log_precision = nn.Parameter(torch.zeros(n, dtype=dtype))
+        self.precision = precision
+
+    @property
+    def precision(self) -> Tensor:
+        """V = exp(log_precision). Assign to it, `units.precision = 2.0`; changing it in place has no effect."""
+        return self.log_precision.exp()
+
+    @precision.setter
+    def precision(self, value: Values) -> None:
+        precision = self.as_parameter(value, "precision", (self.n,), self.dtype)
+        self.reject(precision <= 0, precision, "precision", "it must be greater than 0")
+        with torch.no_grad():
+            self.log_precision.copy_(wide(precision).log())
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}"
+
+    def check_states(self, x: Tensor) -> Tensor:
+        x = self.as_states(x)
+        self.reject(~torch.isfinite(x), x, "x", "it must be finite")
+        return x
+
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
+        x = self.check_states(x) if validate else x
+        precision = self.precision
+        log_normaliser = 0.5 * (self.log_precision - torch.log(x.new_tensor(2 * torch.pi)))
+        return log_normaliser - 0.5 * precision * (x - self.field / precision) ** 2
+
+    def log_partition(self, tilt: Tilt) -> Tensor:
+        B, A = (wide(z) for z in self.unpack(tilt))
+        U, V = wide(self.field), wide(self.precision)
+        finite = V + A > 0
+        v = torch.where(finite, V + A, 1.0)
+        ratio = torch.where(finite, A / V, 0.0)
+        # ½ ln((V+A)/V): log1p is exact for small A, the plain logarithm for V + A near 0.
+        log_ratio = torch.where(ratio.abs() < 0.5, torch.log1p(ratio.clamp(min=-0.5)), torch.log(v / V))
+        # (U+B)²/2(V+A) − U²/2V over one denominator: the large U² terms never meet.
+        log_partition = (B * (B + 2 * U) - ratio * U**2) / (2 * v) - 0.5 * log_ratio
+        return torch.where(finite, log_partition, torch.inf).to(self.dtype)
+
+    def moments(self, tilt: Tilt) -> Moments:
+        u, v = self._tilted(tilt)
+        finite = v > 0
+        safe = torch.where(finite, v, 1.0)
+        mean = torch.where(finite, u / safe, torch.copysign(torch.full_like(u, torch.inf), u))
+        return Moments(mean.to(self.dtype), torch.where(finite, 1 / safe, torch.inf).to(self.dtype))
+
+    def normalisable(self, tilt: Tilt) -> Tensor:
+        return self._tilted(tilt)[1] > 0
+
+    def _tilted(self, tilt: Tilt) -> tuple[Tensor, Tensor]:
+        field, precision = self.unpack(tilt)
+        return wide(field) + self.field, wide(precision) + self.precision
+
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        with torch.no_grad():
+            mean, variance = self.moments(tilt)
+            noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+            return torch.where(torch.isinf(variance), mean, mean + variance.sqrt() * noise)
+
+    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+        x, weights = self.checked_rows(x, weights)
+        share = wide(weights) / weights.sum()
+        mean = share @ wide(x)
+        variance = share @ (wide(x) - mean) ** 2
+        typical = variance.mean()
+        typical = torch.where(typical > 0, typical, 1.0)
+        pseudo = smoothing / (wide(weights).sum() + smoothing)
+        variance = ((1 - pseudo) * variance + pseudo * typical).clamp(min=SMALLEST_SPREAD**2 * typical)
+        with torch.no_grad():
+            self.field.copy_(mean / variance)
+            self.log_precision.copy_(-variance.log())
+        return self

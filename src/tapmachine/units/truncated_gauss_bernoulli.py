@@ -1,0 +1,150 @@
+"""Spike-and-slab units: exactly zero, or a truncated Gaussian."""
+
+from typing import Self, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.special import wide
+from tapmachine.units.base import Units, Values, common_dtype
+from tapmachine.units.truncated_gaussian import TruncatedGaussian
+
+
+@final
+class TruncatedGaussBernoulli(Units):
+    """Units that are exactly 0 or lie on [lower, upper]: P(x) ∝ (1−ρ)δ(x) + ρ exp(Ux − ½Vx²).
+
+    This is the second of the paper's two forms (App. [sec:apdx_trunc_gb], erratum E8), with the log-odds
+    r = logit ρ as its parameter: P ∝ δ(x) + e^r exp(Ux − ½Vx²). The data term and the model term of every
+    gradient are then averages of (s, x, −½x²), s = [x ≠ 0]. Note that ρ weighs the slab before it is normalised:
+    the probability that x ≠ 0 is σ(r + ln ∫ exp(Ux − ½Vx²) dx), and is what `nonzero_probability` returns.
+    With that probability P under the tilt, and f_a, f_c those of the slab, the mean is P f_a and the variance
+    P f_c + P(1−P) f_a² (erratum E9).
+
+    Args:
+        n: number of units.
+        lower, upper: bounds of the slab, numbers or n of them each; 0 must lie between them.
+        field, precision: U and V of the slab, as in `TruncatedGaussian`.
+        active_probability: ρ, strictly between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Tilt, TruncatedGaussBernoulli
+        >>> units = TruncatedGaussBernoulli(2, active_probability=0.2)
+        >>> with torch.no_grad():
+        ...     units.moments(Tilt(field=torch.tensor([0.0, 10.0]), precision=0.0)).mean
+        tensor([0.1000, 0.8984])
+    """
+
+    active_logit: nn.Parameter
+
+    def __init__(
+        self,
+        n: int,
+        lower: Values = 0.0,
+        upper: Values = 1.0,
+        field: Values = 0.0,
+        precision: Values | None = None,
+        active_probability: Values = 0.5,
+    ) -> None:
+        super().__init__(n)
+        dtype = common_dtype(field, precision, active_probability, lower, upper)
+        try:
+            self.slab = TruncatedGaussian(n, lower, upper, field, precision).to(dtype)
+        except ValueError as error:
+            raise ValueError(str(error).replace("TruncatedGaussian:", "TruncatedGaussBernoulli:")) from None
+        self.reject(self.lower > 0, self.lower, "lower", "0 must lie between lower and upper")
+        self.reject(self.upper < 0, self.upper, "upper", "0 must lie between lower and upper")
+        self.active_logit = nn.Parameter(torch.zeros(n, dtype=dtype))
+        self.active_probability = active_probability
+
+    @property
+    def active_probability(self) -> Tensor:
+        """ρ, the weight of the slab: σ(active_logit). Assign to it; changing it in place has no effect."""
+        return torch.sigmoid(self.active_logit)
+
+    @active_probability.setter
+    def active_probability(self, value: Values) -> None:
+        given = self.as_parameter(value, "active_probability", (self.n,), torch.float64)
+        self.reject((given <= 0) | (given >= 1), given, "active_probability", "it must lie strictly between 0 and 1")
+        with torch.no_grad():
+            self.active_logit.copy_(torch.logit(given))
+
+    @property
+    def field(self) -> nn.Parameter:
+        """U of the slab."""
+        return self.slab.field
+
+    @property
+    def precision(self) -> Tensor:
+        """V of the slab. Assign to it; changing it in place has no effect."""
+        return self.slab.precision
+
+    @precision.setter
+    def precision(self, value: Values) -> None:
+        self.slab.precision = value
+
+    @property
+    def lower(self) -> Tensor:
+        """Lower bound of the slab."""
+        return self.slab.lower
+
+    @property
+    def upper(self) -> Tensor:
+        """Upper bound of the slab."""
+        return self.slab.upper
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}"
+
+    def check_states(self, x: Tensor) -> Tensor:
+        x = self.as_states(x)
+        inside = (x >= self.lower) & (x <= self.upper) & torch.isfinite(x)
+        self.reject(~inside, x, "x", "it must lie between lower and upper")
+        return x
+
+    def _prior_logit(self) -> Tensor:  # (n,), float64
+        """Log-odds of x ≠ 0 without a tilt."""
+        return wide(self.active_logit) + self.slab.log_normaliser()
+
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
+        """ln P(x), a probability at x = 0 and a density elsewhere (errata E10, E11)."""
+        x = self.check_states(x) if validate else x
+        logit = self._prior_logit()
+        active = logsigmoid(logit) + self.slab.log_prior(x, validate=False)
+        return torch.where(x == 0, logsigmoid(-logit), active).to(self.dtype)
+
+    def log_partition(self, tilt: Tilt) -> Tensor:
+        logit = self._prior_logit()
+        slab = wide(self.slab.log_partition(tilt))
+        return torch.logaddexp(logsigmoid(-logit), logsigmoid(logit) + slab).to(self.dtype)
+
+    def moments(self, tilt: Tilt) -> Moments:
+        log_slab, slab_mean, slab_variance = self.slab.tilted(tilt, normalised=False)
+        logit = (wide(log_slab) + self.active_logit).to(self.dtype)
+        active, inactive = torch.sigmoid(logit), torch.sigmoid(-logit)
+        spread = torch.where(torch.isinf(log_slab), torch.inf, active * inactive * slab_mean**2)
+        return Moments(active * slab_mean, active * slab_variance + spread)
+
+    def normalisable(self, tilt: Tilt) -> Tensor:
+        return self.slab.normalisable(tilt)
+
+    def nonzero_probability(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
+        """P[x ≠ 0] under the tilt."""
+        return torch.sigmoid((wide(self.slab.tilted(tilt, normalised=False).log) + self.active_logit).to(self.dtype))
+
+    @torch.no_grad()
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        active = torch.bernoulli(self.nonzero_probability(tilt), generator=generator)
+        return torch.where(active > 0, self.slab.sample(tilt, generator), 0.0)
+
+    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+        x, weights = self.checked_rows(x, weights)
+        weights, x = wide(weights), wide(x)
+        active = weights @ (x != 0).to(x.dtype)
+        self.slab.fit_to_sums(active, weights @ x, weights @ x**2, smoothing)
+        log_odds = torch.log((active + smoothing) / (weights.sum() - active + smoothing))
+        self.store("active_logit", log_odds - self.slab.log_normaliser().detach())
+        return self

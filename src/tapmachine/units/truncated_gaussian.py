@@ -1,0 +1,212 @@
+"""Gaussian units confined to an interval."""
+
+from typing import Self, final
+
+import torch
+from torch import Tensor, nn
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.special import RULES, normalisable, sample_interval, wide, window_integral
+from tapmachine.truncation import WINDOW_CHUNK, TiltedInterval, log_density, tilted_interval
+from tapmachine.units.base import Units, Values, common_dtype
+
+# Limits of a prior that is fitted to data, in units of the interval (or of the mean, if that is half-infinite).
+SMALLEST_SPREAD = 0.01  # distance from a bound, and standard deviation
+LARGEST_VARIANCE = 0.9  # as a share of the largest that the mean allows
+
+
+@final
+class TruncatedGaussian(Units):
+    """Real-valued units on [lower, upper]: P(x) ∝ exp(Ux − ½Vx²) there (App. [sec:apdx_tunc_gaussian]).
+
+    On a finite interval V and V + A may have either sign: a negative one puts the mass at both edges. One of the
+    bounds may be infinite; then V > 0, and a tilt with V + A < 0 cannot be normalised: `normalisable` says where,
+    and ln Z, the size of the mean and the variance are inf there.
+    With u = U + B and v = V + A, everything is ln ∫ exp(ux − ½vx²) dx over the interval and its moments; see
+    `tapmachine.special` for the numerics (errata E5, E6, E7).
+
+    Args:
+        n: number of units.
+        lower, upper: bounds of the interval, numbers or n of them each.
+        field: U, a number or n of them.
+        precision: V, likewise. The default is the uniform prior, V = 0, or V = 1 where a bound is infinite.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Tilt, TruncatedGaussian
+        >>> units = TruncatedGaussian(3, lower=0.0, upper=1.0, precision=1.0)
+        >>> with torch.no_grad():
+        ...     units.moments(Tilt(field=torch.tensor([-20.0, 0.5, 20.0]), precision=0.0)).mean
+        tensor([0.0498, 0.5000, 0.9475])
+    """
+
+    field: nn.Parameter
+    free_precision: nn.Parameter
+    lower: Tensor
+    upper: Tensor
+
+    def __init__(
+        self,
+        n: int,
+        lower: Values = 0.0,
+        upper: Values = 1.0,
+        field: Values = 0.0,
+        precision: Values | None = None,
+    ) -> None:
+        super().__init__(n)
+        dtype = common_dtype(field, precision, lower, upper)
+        for name, value in (("lower", lower), ("upper", upper)):
+            bound = torch.as_tensor(value).detach().to(dtype)
+            if bound.shape not in ((), (n,)):
+                raise ValueError(f"TruncatedGaussian: {name} has shape {tuple(bound.shape)}; it must be () or ({n},)")
+            self.reject(torch.isnan(bound), bound, name, "it must be a number")
+            self.register_buffer(name, bound.clone())
+        self.reject(self.lower >= self.upper, self.lower, "lower", f"it must be less than upper, {upper}")
+        both_infinite = torch.isinf(self.lower) & torch.isinf(self.upper)
+        self.reject(both_infinite, self.lower, "lower", "one of the bounds must be finite; without any, use Gaussian")
+        self.field = nn.Parameter(self.as_parameter(field, "field", (n,), dtype))
+        self.free_precision = nn.Parameter(torch.zeros(n, dtype=dtype))
+        if precision is not None:
+            self.precision = precision
+
+    @property
+    def bounded(self) -> Tensor:
+        """Which units have two finite bounds, and so a precision of either sign."""
+        return torch.isfinite(self.lower) & torch.isfinite(self.upper)
+
+    @property
+    def precision(self) -> Tensor:
+        """V: `free_precision` itself, or its exponential where a bound is infinite, so that V > 0 there.
+
+        Assign to it, `units.precision = 2.0`; changing it in place has no effect.
+        """
+        return torch.where(self.bounded, self.free_precision, self.free_precision.exp())
+
+    @precision.setter
+    def precision(self, value: Values) -> None:
+        precision = self.as_parameter(value, "precision", (self.n,), self.dtype)
+        invalid = ~self.bounded & (precision <= 0)
+        self.reject(invalid, precision, "precision", "with an infinite bound it must be greater than 0")
+        with torch.no_grad():
+            self.free_precision.copy_(torch.where(self.bounded, precision, wide(precision).log()))
+
+    def extra_repr(self) -> str:
+        low, high = (f"{b.min():g}" if b.min() == b.max() else "[...]" for b in (self.lower, self.upper))
+        return f"n={self.n}, lower={low}, upper={high}"
+
+    def check_states(self, x: Tensor) -> Tensor:
+        x = self.as_states(x)
+        inside = (x >= self.lower) & (x <= self.upper) & torch.isfinite(x)
+        self.reject(~inside, x, "x", "it must lie between lower and upper")
+        return x
+
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
+        x = self.check_states(x) if validate else x
+        return log_density(*(wide(z) for z in (self.field, self.precision, x, self.lower, self.upper))).to(self.dtype)
+
+    def log_normaliser(self) -> Tensor:  # (n,), float64
+        """ln ∫ exp(Ux − ½Vx²) dx over the interval, ln Z_TG (erratum E6)."""
+        U, V, lower, upper = (wide(z) for z in (self.field, self.precision, self.lower, self.upper))
+        bound = torch.where(torch.isfinite(lower), lower, upper).expand(self.n)
+        return bound * (U - 0.5 * V * bound) - log_density(U, V, bound, lower, upper)
+
+    def tilted(self, tilt: Tilt, normalised: bool = True) -> TiltedInterval:
+        """ln Z(B,A), mean and variance together; ln ∫ exp(ux − ½vx²) dx in place of ln Z if not `normalised`."""
+        return tilted_interval(self.field, self.precision, *self.unpack(tilt), self.lower, self.upper, normalised)
+
+    def log_partition(self, tilt: Tilt) -> Tensor:
+        return self.tilted(tilt).log
+
+    def moments(self, tilt: Tilt) -> Moments:
+        _, mean, variance = self.tilted(tilt, normalised=False)
+        return Moments(mean, variance)
+
+    def log_partition_and_moments(self, tilt: Tilt) -> tuple[Tensor, Moments]:
+        log_partition, mean, variance = self.tilted(tilt)
+        return log_partition, Moments(mean, variance)
+
+    def normalisable(self, tilt: Tilt) -> Tensor:
+        field, precision = self.unpack(tilt)
+        return normalisable(field + self.field, precision + self.precision, self.lower, self.upper).expand(field.shape)
+
+    @torch.no_grad()
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        field, precision = self.unpack(tilt)
+        u, v = wide(field) + self.field, wide(precision) + self.precision
+        lower, upper = (wide(z).expand_as(u) for z in (self.lower, self.upper))
+        finite = normalisable(u, v, lower, upper)
+        inward = torch.where(torch.isinf(upper), -1.0, 1.0)
+        terms = (torch.where(finite, u, inward), torch.where(finite, v, 1.0), lower, upper)
+        parts = zip(*(z.reshape(-1).split(WINDOW_CHUNK) for z in terms), strict=True)
+        draws = [sample_interval(*part, RULES[self.dtype], generator) for part in parts]
+        draw = torch.cat(draws).view(u.shape) if draws else u
+        return torch.where(finite, draw, torch.copysign(torch.full_like(u, torch.inf), u)).to(self.dtype)
+
+    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+        x, weights = self.checked_rows(x, weights)
+        return self.fit_to_sums(wide(weights).sum(), wide(weights) @ wide(x), wide(weights) @ wide(x) ** 2, smoothing)
+
+    @torch.no_grad()
+    def fit_to_sums(self, count: Tensor, first: Tensor, second: Tensor, smoothing: float) -> Self:
+        """Sets U and V so that mean and variance are those of `count` observations with these sums of x and x².
+
+        The pseudo-observations are spread evenly over a finite interval.
+        """
+        lower, upper = (wide(z).expand(self.n) for z in (self.lower, self.upper))
+        bounded = self.bounded.expand(self.n)
+        origin = torch.where(torch.isfinite(lower), lower, upper)
+        direction = torch.where(torch.isfinite(lower), 1.0, -1.0).to(origin.dtype)
+        nothing_seen = (count + smoothing) == 0
+        pseudo = torch.where(bounded, smoothing, 0.0) + torch.where(nothing_seen | (count == 0), 1.0, 0.0)
+        # In t = (x − origin)/scale the interval is [0, 1], or [0, ∞) with a mean of 1.
+        length = torch.where(bounded, upper - lower, 1.0)
+        distance = direction * (first - count * origin)
+        squared_distance = second - 2 * origin * first + count * origin**2
+        mean = (distance + pseudo * length / 2) / (count + pseudo)
+        variance = (squared_distance + pseudo * length**2 / 3) / (count + pseudo) - mean**2
+        scale = torch.where(bounded, length, mean.clamp(min=torch.finfo(self.dtype).tiny ** 0.25))
+        mean = torch.where(bounded, (mean / scale).clamp(SMALLEST_SPREAD, 1 - SMALLEST_SPREAD), 1.0)
+        largest = LARGEST_VARIANCE * torch.where(bounded, mean * (1 - mean), 1.0)
+        variance = torch.minimum((variance / scale**2).clamp(min=SMALLEST_SPREAD**2), largest)
+        s, k = _match_moments(mean, variance, bounded)
+        V = k / scale**2
+        self.field.copy_(direction * s / scale + V * origin)
+        self.precision = V.to(self.dtype)
+        return self
+
+
+def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Tensor, Tensor]:
+    """s and k for which exp(st − ½kt²) on [0, 1], or on [0, ∞) where not bounded, has this mean and variance.
+
+    Newton's method on the log-likelihood, which is concave in (s, −½k), with steps halved until it rises.
+    """
+    lower = torch.zeros_like(mean)
+    upper = torch.where(bounded, 1.0, torch.inf).to(mean.dtype)
+    s, k = torch.where(bounded, 0.0, 1 / variance), torch.where(bounded, 0.0, 1 / variance)
+    second = variance + mean**2
+
+    def log_likelihood(s: Tensor, k: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        allowed = bounded | (k > 0)
+        integral = window_integral(s, torch.where(allowed, k, 1.0), lower, upper, RULES[torch.float64], order=4)
+        log_integral = integral.anchor * (s - 0.5 * k * integral.anchor) + integral.log_mass
+        return torch.where(allowed, s * mean - 0.5 * k * second - log_integral, -torch.inf), integral.cumulants
+
+    value, (a, c, third, fourth) = log_likelihood(s, k)
+    for _ in range(60):
+        # covariance matrix of (t, t²), the curvature of the log-likelihood
+        cov_11, cov_12 = c, third + 2 * a * c
+        cov_22 = fourth + 2 * c**2 + 4 * a * third + 4 * a**2 * c
+        residual_1, residual_2 = mean - a, second - (c + a**2)
+        determinant = (cov_11 * cov_22 - cov_12**2).clamp(min=1e-300)
+        step_s = (cov_22 * residual_1 - cov_12 * residual_2) / determinant
+        step_k = -2 * (cov_11 * residual_2 - cov_12 * residual_1) / determinant
+        size = torch.ones_like(s)
+        for _ in range(40):
+            rises = log_likelihood(s + size * step_s, k + size * step_k)[0] >= value
+            if rises.all():
+                break
+            size = torch.where(rises, size, 0.5 * size)
+        size = torch.where(rises, size, 0.0)
+        s, k = s + size * step_s, k + size * step_k
+        value, (a, c, third, fourth) = log_likelihood(s, k)
+    return s, k
