@@ -103,8 +103,13 @@ class _Pieces(NamedTuple):
     direction: Tensor
 
 
-def _cut_into_pieces(s: Tensor, k: Tensor, length: Tensor, drop: float) -> tuple[Tensor, Tensor, _Pieces]:
-    """Anchor, slope there, and the two windowed pieces of exp(st − ½kt²) on [0, length]; length may be inf."""
+def _cut_into_pieces(
+    s: Tensor, k: Tensor, length: Tensor, drop: float, rise: Tensor | None = None
+) -> tuple[Tensor, Tensor, _Pieces]:
+    """Anchor, slope there, and the two windowed pieces of exp(st − ½kt²) on [0, length]; length may be inf.
+
+    `rise` is the exponent at the end minus that at 0, if it is known better than s and k tell.
+    """
     concave = k >= 0
     # At k = 0 the integrand is monotone: its maximum lies at the end that the slope points to.
     stationary = torch.where(k == 0, torch.copysign(torch.full_like(s, torch.inf), s), s / k)
@@ -112,7 +117,7 @@ def _cut_into_pieces(s: Tensor, k: Tensor, length: Tensor, drop: float) -> tuple
     slope_at_cut = torch.where((stationary > 0) & (stationary < length), 0.0, s - k * cut)
     end = torch.where(torch.isinf(length), 0.0, length)  # a convex exponent needs a finite length
     slope_at_end = s - k * end
-    rise = end * (s - 0.5 * k * end)  # exponent at the end minus that at 0
+    rise = end * (s - 0.5 * k * end) if rise is None else torch.where(torch.isinf(length), 0.0, rise)
     peak_at_end = ~concave & (rise > 0)
 
     zero, one = torch.zeros_like(s), torch.ones_like(s)
@@ -144,7 +149,9 @@ def _standardise(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Te
     return torch.broadcast_tensors((u - v * origin) * scale, v * scale * scale, length, origin, scale)
 
 
-def window_integral(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, rule: Rule, order: int = 2) -> Integral:
+def window_integral(
+    u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, rule: Rule, order: int = 2, rise: Tensor | None = None
+) -> Integral:
     """The integral by the window rule, for elements where it is finite.
 
     Args:
@@ -152,9 +159,10 @@ def window_integral(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, rule: Ru
         lower, upper: the interval, float64; one of them may be infinite.
         rule: the quadrature, which sets the accuracy.
         order: number of cumulants wanted, 2 or 4.
+        rise: exponent at upper minus exponent at lower, if it is known better than u and v tell (`exact_rise`).
     """
     s, k, length, origin, scale = _standardise(u, v, lower, upper)
-    anchor, slope, pieces = _cut_into_pieces(s, k, length, rule.drop)
+    anchor, slope, pieces = _cut_into_pieces(s, k, length, rule.drop, rise)
     moments = panel_moments(pieces.slope * pieces.width, k * pieces.width**2, rule.window_nodes, order + 1)
     mass = pieces.width * pieces.log_height.exp() * moments[0]
     total = mass.sum(0)
@@ -179,6 +187,34 @@ def window_integral(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, rule: Ru
         log_mass=total.log() + scale.abs().log(),
         cumulants=tuple(cumulants),
     )
+
+
+def exact_rise(U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """(upper − lower)·(u − v·middle) for u = U + B, v = V + A, as if rounded once.
+
+    With v < 0 and both edges of nearly the same weight this small difference of large numbers decides between
+    them, so the rounding errors of the two sums and of the product are carried along.
+    """
+    u, u_error = _two_sum(U, B)
+    v, v_error = _two_sum(V, A)
+    middle, middle_error = _two_sum(0.5 * lower, 0.5 * upper)
+    product, product_error = _two_product(v, middle)
+    return (upper - lower) * ((u - product) + (u_error - product_error - v * middle_error - v_error * middle))
+
+
+def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a + b, rounded, and the rounding error (Knuth)."""
+    total = a + b
+    b_seen = total - a
+    return total, (a - (total - b_seen)) + (b - b_seen)
+
+
+def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a·b, rounded, and the rounding error (Veltkamp's split and Dekker's product, for float64)."""
+    product = a * b
+    a_high, b_high = (134217729.0 * z - (134217729.0 * z - z) for z in (a, b))
+    a_low, b_low = a - a_high, b - b_high
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
 def normalisable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:

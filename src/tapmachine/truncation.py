@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.special import RULES, Integral, Rule, gauss_legendre, normalisable, wide, window_integral
+from tapmachine.special import RULES, Integral, Rule, exact_rise, gauss_legendre, normalisable, wide, window_integral
 
 # Elements at a time: enough to share among threads, few enough for the values at their nodes to stay in cache.
 PLAIN_CHUNK = 98_304
@@ -138,11 +138,12 @@ def evaluate(
         log_offset = -evaluate(U, V, no_tilt, no_tilt, lower, upper, normalised=False).log[0]
     result, hard = _by_plain_rule(U, V, B, A, lower, upper, log_offset, rule)
     for index in hard.split(WINDOW_CHUNK) if len(hard) else ():
-        there = [z[index.remainder(n)] for z in interval]
-        tilt = [wide(z.view(-1)[index]) for z in (B, A)]
+        row, unit = index // n, index % n
+        there = [z[unit] for z in interval]
+        tilt = [wide(z[row, unit]) for z in (B, A)]
         prior = window_integral(*there, rule) if normalised else None
         for out, value in zip(result, _by_windows(*there, *tilt, prior, rule), strict=True):
-            out.view(-1)[index] = value.to(dtype)
+            out[row, unit] = value.to(dtype)
     return TiltedInterval(*(z.view(shape) for z in result))
 
 
@@ -153,14 +154,13 @@ def _by_windows(
     u, v = U + B, V + A
     finite = normalisable(u, v, lower, upper)
     inward = torch.where(torch.isinf(upper), -1.0, 1.0)
-    tilted = window_integral(torch.where(finite, u, inward), torch.where(finite, v, 1.0), lower, upper, rule)
-    if prior is None:
-        log = tilted.anchor * (u - 0.5 * v * tilted.anchor) + tilted.log_mass
-    else:
-        # ln Z = ln I(u,v) − ln I(U,V), each told from its own anchor: the two large values there never meet.
-        shift = tilted.anchor - prior.anchor
-        at_anchors = tilted.anchor * (B - 0.5 * A * tilted.anchor) + shift * (prior.slope - 0.5 * V * shift)
-        log = at_anchors + tilted.log_mass - prior.log_mass
+    rise = exact_rise(U, V, B, A, lower, upper)
+    tilted = window_integral(
+        torch.where(finite, u, inward), torch.where(finite, v, 1.0), lower, upper, rule, rise=rise
+    )
+    log = tilted.anchor * (u - 0.5 * v * tilted.anchor) + tilted.log_mass
+    if prior is not None:
+        log = _log_ratio(U, V, B, A, tilted, prior)
     mean, variance = tilted.cumulants
     variance = torch.minimum(variance, 0.25 * (upper - lower) ** 2)  # rounding may exceed the bound by an ulp
     return TiltedInterval(
@@ -168,6 +168,22 @@ def _by_windows(
         mean=torch.where(finite, mean.clamp(lower, upper), torch.copysign(torch.full_like(u, torch.inf), u)),
         variance=torch.where(finite, variance, torch.inf),
     )
+
+
+def _log_ratio(U: Tensor, V: Tensor, B: Tensor, A: Tensor, tilted: Integral, prior: Integral) -> Tensor:
+    """ln I(U+B, V+A) − ln I(U, V).
+
+    The exponents at the two anchors differ by the tilt at the new anchor plus the prior's fall from its own anchor
+    to there, which is exact for a weak tilt; or plainly by their values, which is exact where the tilt undoes the
+    prior. Of the two sums, the one with the smaller terms loses less to rounding.
+    """
+    u, v = U + B, V + A
+    x, shift = tilted.anchor, tilted.anchor - prior.anchor
+    by_shift = (x * B, -0.5 * A * x**2, shift * prior.slope, -0.5 * V * shift**2)
+    by_value = (x * u, -0.5 * v * x**2, -prior.anchor * U, 0.5 * V * prior.anchor**2)
+    shift_is_smaller = sum(z.abs() for z in by_shift) < sum(z.abs() for z in by_value)
+    difference = torch.where(shift_is_smaller, sum(by_shift), sum(by_value))
+    return difference + tilted.log_mass - prior.log_mass
 
 
 def _by_plain_rule(

@@ -175,6 +175,21 @@ class Units(nn.Module, ABC):
         return x, weights
 
 
+def column_moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Total weight, mean and variance of every column in float64; a constant column has variance exactly 0.
+
+    Args:
+        x: shape (rows, n).
+        weights: shape (rows, n), or (rows, 1) for weights that hold for all columns.
+    """
+    x, weights = x.double(), weights.double()
+    count = weights.sum(0).expand(x.shape[1])
+    seen = torch.where(count > 0, count, 1.0)
+    mean = (weights * x).sum(0) / seen
+    variance = (weights * (x - mean) ** 2).sum(0) / seen
+    return count, mean, torch.where(variance > (1e-12 * mean) ** 2, variance, 0.0)
+
+
 def common_dtype(*values: Values | None) -> torch.dtype:
     """The dtype of the first floating tensor among the values, or torch's default; float32 and float64 only."""
     dtype = next((v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()), torch.get_default_dtype())

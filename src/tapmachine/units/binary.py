@@ -65,7 +65,8 @@ class Binary(_TwoStates):
     def moments(self, tilt: Tilt) -> Moments:
         logit = self._logit(tilt)
         mean = torch.sigmoid(logit)
-        return Moments(mean, mean * torch.sigmoid(-logit))  # 1 − mean would lose the variance near mean = 1
+        # σ(−logit), as 1 − mean would lose the variance near mean = 1; rounding may exceed ¼ by an ulp
+        return Moments(mean, (mean * torch.sigmoid(-logit)).clamp(max=0.25))
 
     def _logit(self, tilt: Tilt) -> Tensor:
         field, precision = self.unpack(tilt)
@@ -116,7 +117,8 @@ class Spin(_TwoStates):
 
     def moments(self, tilt: Tilt) -> Moments:
         total = self._total_field(tilt)
-        return Moments(torch.tanh(total), 4 * torch.sigmoid(2 * total) * torch.sigmoid(-2 * total))
+        variance = 4 * torch.sigmoid(2 * total) * torch.sigmoid(-2 * total)  # 1 − tanh² without its cancellation
+        return Moments(torch.tanh(total), variance.clamp(max=1.0))
 
     def _total_field(self, tilt: Tilt) -> Tensor:
         field, _ = self.unpack(tilt)  # the precision multiplies x² = 1 and drops out

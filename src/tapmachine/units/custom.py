@@ -16,7 +16,7 @@ PANEL_NODES = 10
 EVEN_PANELS = 32  # of one width over the interval: they resolve a precision of 10⁴ per squared length
 EDGE_PANELS = 14  # more at either edge, each half as wide as the last: they resolve a field of 10⁶ per length
 CHUNK = 2**22  # values at nodes held at a time
-INVERSION_STEPS = 20
+INVERSION_STEPS = 7
 
 
 @final
@@ -171,19 +171,24 @@ class Custom(Units):
         t, w = gauss_legendre(PANEL_NODES, edges.dtype, edges.device)
         t, w = t.view(-1, 1, 1), w.view(-1, 1, 1)
 
-        def density(x: Tensor) -> Tensor:  # (..., rows, n), relative to the panel's largest node
-            return (self._log_density(x.to(self.dtype)) + wide(field) * x - 0.5 * wide(precision) * x**2 - peak).exp()
+        def log_density(x: Tensor) -> Tensor:  # (..., rows, n)
+            return self._log_density(x.to(self.dtype)) + wide(field) * x - 0.5 * wide(precision) * x**2
 
-        peak = torch.zeros_like(start)
         width = edges[panel + 1] - start
-        peak = density(start + t * width).log().amax(0)
-        target = torch.rand(start.shape, dtype=start.dtype, device=start.device, generator=generator)
-        target *= (w * density(start + t * width)).sum(0) * width
-        low, high, distance = torch.zeros_like(start), width, 0.5 * width
+        at_nodes = log_density(start + t * width)
+        peak = at_nodes.amax(0)
+        mass = (w * (at_nodes - peak).exp()).sum(0) * width
+        share = torch.rand(start.shape, dtype=start.dtype, device=start.device, generator=generator)
+        # First guess: as if the density were exponential over the panel. Then Newton on the CDF, in a bracket.
+        growth = (at_nodes[-1] - at_nodes[0]).clamp(-700, 700)
+        guess = torch.log1p(share * torch.expm1(growth)) / growth
+        distance = width * torch.where(growth.abs() < 1e-6, share, guess)
+        low, high = torch.zeros_like(start), width
         for _ in range(INVERSION_STEPS):
-            excess = (w * density(start + t * distance)).sum(0) * distance - target
+            passed = (w * (log_density(start + t * distance) - peak).exp()).sum(0) * distance
+            excess = passed - share * mass
             low, high = torch.where(excess < 0, distance, low), torch.where(excess < 0, high, distance)
-            newton = distance - excess / density(start + distance)
+            newton = distance - excess / (log_density(start + distance) - peak).exp()
             distance = torch.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high))
         return start + distance
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
-from tapmachine.units.base import Units, Values, common_dtype
+from tapmachine.units.base import Units, Values, column_moments, common_dtype
 
 SMALLEST_SPREAD = 0.01  # of a typical column: the standard deviation given to a constant one
 
@@ -78,8 +78,11 @@ class Gaussian(Units):
         ratio = torch.where(finite, A / V, 0.0)
         # ½ ln((V+A)/V): log1p is exact for small A, the plain logarithm for V + A near 0.
         log_ratio = torch.where(ratio.abs() < 0.5, torch.log1p(ratio.clamp(min=-0.5)), torch.log(v / V))
-        # (U+B)²/2(V+A) − U²/2V over one denominator: the large U² terms never meet.
-        log_partition = (B * (B + 2 * U) - ratio * U**2) / (2 * v) - 0.5 * log_ratio
+        # (U+B)²/2(V+A) − U²/2V over one denominator is exact for a weak tilt, as it stands where B undoes U.
+        together = (B**2 / (2 * v), B * U / v, -ratio * U**2 / (2 * v))
+        apart = ((U + B) ** 2 / (2 * v), -(U**2) / (2 * V))
+        weak = sum(z.abs() for z in together) < sum(z.abs() for z in apart)
+        log_partition = torch.where(weak, sum(together), sum(apart)) - 0.5 * log_ratio
         return torch.where(finite, log_partition, torch.inf).to(self.dtype)
 
     def moments(self, tilt: Tilt) -> Moments:
@@ -104,13 +107,10 @@ class Gaussian(Units):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights)
-        share = wide(weights) / weights.sum()
-        mean = share @ wide(x)
-        variance = share @ (wide(x) - mean) ** 2
-        typical = variance.mean()
-        typical = torch.where(typical > 0, typical, 1.0)
-        pseudo = smoothing / (wide(weights).sum() + smoothing)
-        variance = ((1 - pseudo) * variance + pseudo * typical).clamp(min=SMALLEST_SPREAD**2 * typical)
+        count, mean, variance = column_moments(x, weights.unsqueeze(-1))
+        typical = torch.where(variance.mean() > 0, variance.mean(), 1.0)
+        variance = (count * variance + smoothing * typical) / (count + smoothing)
+        variance = variance.clamp(min=SMALLEST_SPREAD**2 * typical)
         with torch.no_grad():
             self.field.copy_(mean / variance)
             self.log_precision.copy_(-variance.log())

@@ -8,7 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
-from tapmachine.units.base import Units, Values, common_dtype
+from tapmachine.units.base import Units, Values, column_moments, common_dtype
 from tapmachine.units.truncated_gaussian import TruncatedGaussian
 
 
@@ -118,22 +118,23 @@ class TruncatedGaussBernoulli(Units):
 
     def log_partition(self, tilt: Tilt) -> Tensor:
         logit = self._prior_logit()
-        slab = wide(self.slab.log_partition(tilt))
+        slab = wide(self.slab.log_partition(Tilt(*self.unpack(tilt))))
         return torch.logaddexp(logsigmoid(-logit), logsigmoid(logit) + slab).to(self.dtype)
 
     def moments(self, tilt: Tilt) -> Moments:
-        log_slab, slab_mean, slab_variance = self.slab.tilted(tilt, normalised=False)
+        log_slab, slab_mean, slab_variance = self.slab.tilted(Tilt(*self.unpack(tilt)), normalised=False)
         logit = (wide(log_slab) + self.active_logit).to(self.dtype)
         active, inactive = torch.sigmoid(logit), torch.sigmoid(-logit)
         spread = torch.where(torch.isinf(log_slab), torch.inf, active * inactive * slab_mean**2)
         return Moments(active * slab_mean, active * slab_variance + spread)
 
     def normalisable(self, tilt: Tilt) -> Tensor:
-        return self.slab.normalisable(tilt)
+        return self.slab.normalisable(Tilt(*self.unpack(tilt)))
 
     def nonzero_probability(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
         """P[x ≠ 0] under the tilt."""
-        return torch.sigmoid((wide(self.slab.tilted(tilt, normalised=False).log) + self.active_logit).to(self.dtype))
+        log_slab = self.slab.tilted(Tilt(*self.unpack(tilt)), normalised=False).log
+        return torch.sigmoid((wide(log_slab) + self.active_logit).to(self.dtype))
 
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
@@ -142,9 +143,8 @@ class TruncatedGaussBernoulli(Units):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights)
-        weights, x = wide(weights), wide(x)
-        active = weights @ (x != 0).to(x.dtype)
-        self.slab.fit_to_sums(active, weights @ x, weights @ x**2, smoothing)
-        log_odds = torch.log((active + smoothing) / (weights.sum() - active + smoothing))
+        active, mean, variance = column_moments(x, weights.unsqueeze(-1) * (x != 0))
+        self.slab.fit_to_moments(active, mean, variance, smoothing)
+        log_odds = torch.log((active + smoothing) / (wide(weights).sum() - active + smoothing))
         self.store("active_logit", log_odds - self.slab.log_normaliser().detach())
         return self

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import RULES, normalisable, sample_interval, wide, window_integral
 from tapmachine.truncation import WINDOW_CHUNK, TiltedInterval, log_density, tilted_interval
-from tapmachine.units.base import Units, Values, common_dtype
+from tapmachine.units.base import Units, Values, column_moments, common_dtype
 
-# Limits of a prior that is fitted to data, in units of the interval (or of the mean, if that is half-infinite).
-SMALLEST_SPREAD = 0.01  # distance from a bound, and standard deviation
+# Limits of a prior that is fitted to data
+SMALLEST_SPREAD = 0.01  # standard deviation, and distance from a bound, as a share of a typical column's deviation
 LARGEST_VARIANCE = 0.9  # as a share of the largest that the mean allows
 
 
@@ -144,33 +144,37 @@ class TruncatedGaussian(Units):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights)
-        return self.fit_to_sums(wide(weights).sum(), wide(weights) @ wide(x), wide(weights) @ wide(x) ** 2, smoothing)
+        return self.fit_to_moments(*column_moments(x, weights.unsqueeze(-1)), smoothing)
 
     @torch.no_grad()
-    def fit_to_sums(self, count: Tensor, first: Tensor, second: Tensor, smoothing: float) -> Self:
-        """Sets U and V so that mean and variance are those of `count` observations with these sums of x and x².
+    def fit_to_moments(self, count: Tensor, mean: Tensor, variance: Tensor, smoothing: float) -> Self:
+        """Sets U and V to fit `count` observations with this mean and variance, each of shape (n,).
 
-        The pseudo-observations are spread evenly over a finite interval.
+        The pseudo-observations have the variance of a typical column. Where nothing was observed, the mean is that
+        of the interval's middle, or a typical deviation away from its only finite bound.
         """
         lower, upper = (wide(z).expand(self.n) for z in (self.lower, self.upper))
         bounded = self.bounded.expand(self.n)
         origin = torch.where(torch.isfinite(lower), lower, upper)
         direction = torch.where(torch.isfinite(lower), 1.0, -1.0).to(origin.dtype)
-        nothing_seen = (count + smoothing) == 0
-        pseudo = torch.where(bounded, smoothing, 0.0) + torch.where(nothing_seen | (count == 0), 1.0, 0.0)
-        # In t = (x − origin)/scale the interval is [0, 1], or [0, ∞) with a mean of 1.
-        length = torch.where(bounded, upper - lower, 1.0)
-        distance = direction * (first - count * origin)
-        squared_distance = second - 2 * origin * first + count * origin**2
-        mean = (distance + pseudo * length / 2) / (count + pseudo)
-        variance = (squared_distance + pseudo * length**2 / 3) / (count + pseudo) - mean**2
-        scale = torch.where(bounded, length, mean.clamp(min=torch.finfo(self.dtype).tiny ** 0.25))
-        mean = torch.where(bounded, (mean / scale).clamp(SMALLEST_SPREAD, 1 - SMALLEST_SPREAD), 1.0)
-        largest = LARGEST_VARIANCE * torch.where(bounded, mean * (1 - mean), 1.0)
-        variance = torch.minimum((variance / scale**2).clamp(min=SMALLEST_SPREAD**2), largest)
-        s, k = _match_moments(mean, variance, bounded)
+        seen = count > 0
+        mean = direction * (mean - origin)  # distance from the origin
+        typical = variance[seen].mean() if seen.any() else variance.new_tensor(0.0)
+        widest = torch.where(bounded, (upper - lower) ** 2 / 12, 1.0)
+        typical = torch.where(typical > 0, typical, widest)
+        mean = torch.where(seen, mean, torch.where(bounded, 0.5 * (upper - lower), typical.sqrt()))
+        variance = torch.where(seen, (count * variance + smoothing * typical) / (count + smoothing), typical)
+
+        # In t = distance/scale the interval is [0, 1], or [0, ∞) with a mean of 1.
+        margin = SMALLEST_SPREAD * torch.minimum(typical, widest).sqrt()
+        farthest = torch.where(bounded, upper - lower - margin, torch.inf)
+        mean = torch.minimum(torch.maximum(mean, margin), farthest)
+        scale = torch.where(bounded, upper - lower, mean)
+        largest = LARGEST_VARIANCE * torch.where(bounded, mean * (upper - lower - mean), mean**2)
+        variance = torch.minimum(torch.maximum(variance, margin**2), largest)
+        s, k = _match_moments(mean / scale, variance / scale**2, bounded)
         V = k / scale**2
-        self.field.copy_(direction * s / scale + V * origin)
+        self.store("field", direction * s / scale + V * origin)
         self.precision = V.to(self.dtype)
         return self
 
@@ -192,21 +196,23 @@ def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Ten
         return torch.where(allowed, s * mean - 0.5 * k * second - log_integral, -torch.inf), integral.cumulants
 
     value, (a, c, third, fourth) = log_likelihood(s, k)
-    for _ in range(60):
+    for _ in range(100):
+        residual_1, residual_2 = mean - a, second - (c + a**2)
+        if bool((torch.maximum(residual_1.abs(), residual_2.abs()) <= 1e-9 * variance).all()):
+            break
         # covariance matrix of (t, t²), the curvature of the log-likelihood
         cov_11, cov_12 = c, third + 2 * a * c
         cov_22 = fourth + 2 * c**2 + 4 * a * third + 4 * a**2 * c
-        residual_1, residual_2 = mean - a, second - (c + a**2)
         determinant = (cov_11 * cov_22 - cov_12**2).clamp(min=1e-300)
         step_s = (cov_22 * residual_1 - cov_12 * residual_2) / determinant
         step_k = -2 * (cov_11 * residual_2 - cov_12 * residual_1) / determinant
         size = torch.ones_like(s)
         for _ in range(40):
-            rises = log_likelihood(s + size * step_s, k + size * step_k)[0] >= value
-            if rises.all():
+            trial, cumulants = log_likelihood(s + size * step_s, k + size * step_k)
+            falls = trial < value - 1e-12 * value.abs()
+            if not falls.any():
                 break
-            size = torch.where(rises, size, 0.5 * size)
-        size = torch.where(rises, size, 0.0)
+            size = torch.where(falls, 0.5 * size, size)
         s, k = s + size * step_s, k + size * step_k
-        value, (a, c, third, fourth) = log_likelihood(s, k)
+        value, (a, c, third, fourth) = trial, cumulants
     return s, k
