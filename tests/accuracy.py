@@ -70,7 +70,9 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=20_000, help="points for each unit type and precision")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    print(f"{'unit type':34} {'dtype':8} {'mean':>9} {'variance':>9} {'ln Z':>9}   {'':6} {arguments.points} points each")
+    print(
+        f"{'unit type':34} {'dtype':8} {'mean':>9} {'variance':>9} {'ln Z':>9}   {'':6} {arguments.points} points each"
+    )
     failures = 0
     for case in CASES:
         for dtype, limits in LIMITS.items():

@@ -45,7 +45,9 @@ def truncated_gaussian_integral(u, v, lower, upper) -> Answer:
         log_prefactor = mp.log(mp.pi / (2 * abs(v))) / 2 + u * u / (2 * v)
         if v > 0:
             if h_low > 0:
-                log_d = _log_difference(_log_erfc(h_low), _log_erfc(h_high)) if not mp.isinf(upper) else _log_erfc(h_low)
+                log_d = (
+                    _log_difference(_log_erfc(h_low), _log_erfc(h_high)) if not mp.isinf(upper) else _log_erfc(h_low)
+                )
             elif h_high < 0:
                 log_d = _log_difference(_log_erfc(-h_high), _log_erfc(-h_low))
             else:

@@ -287,9 +287,11 @@ def test_constant_columns_leave_finite_parameters(case, dtype, rows):
             assert parameter.abs().max() < 1e7
         with torch.no_grad():
             log_partition, moments = units.log_partition_and_moments(mild_tilt(units))
-        assert bool(torch.isfinite(torch.stack((*moments, log_partition.reshape(moments.mean.shape)))).all()) if (
-            moments.mean.shape == log_partition.shape
-        ) else bool(torch.isfinite(moments.mean).all())
+        assert (
+            bool(torch.isfinite(torch.stack((*moments, log_partition.reshape(moments.mean.shape)))).all())
+            if (moments.mean.shape == log_partition.shape)
+            else bool(torch.isfinite(moments.mean).all())
+        )
 
 
 def extreme_state(units, case):

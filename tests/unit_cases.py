@@ -1,6 +1,7 @@
 """Every unit type, with points that stress it and an independent oracle. A new unit type is one line in CASES."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +37,7 @@ class Case(NamedTuple):
     oracle: Callable[[dict, float, float], Answer]  # parameters by their names in the unit, B, A
     support: tuple[float, float]
     # A constrained parameter is stored as another one: its name, and the public one it stands for.
-    stored: dict[str, str] = {}
+    stored: Mapping[str, str] = MappingProxyType({})
 
     def simple(self, n: int = 5, dtype: torch.dtype = torch.float64) -> Units:
         """n units with ordinary parameters."""
@@ -133,7 +134,11 @@ def total_precisions(rng, n, V, lowest, reach):
 
 def stressed_gaussian(rng, n, dtype, reach=1e4):
     U, B = fields(rng, n, reach)
-    units = Gaussian(n, field=tensor(U, dtype), precision=tensor(np.abs(signed(rng, n, 1e-4 if reach > 1 else 0.3, max(reach, 3.0))), dtype))
+    units = Gaussian(
+        n,
+        field=tensor(U, dtype),
+        precision=tensor(np.abs(signed(rng, n, 1e-4 if reach > 1 else 0.3, max(reach, 3.0))), dtype),
+    )
     V = units.precision.detach().double().numpy()
     return units, tensor(B, dtype), tensor(total_precisions(rng, n, V, 0, reach), dtype)
 

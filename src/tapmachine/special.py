@@ -13,6 +13,7 @@ Here is the window rule, which is right everywhere. `truncation` adds the plain 
 two. `docs/design_notes.md` has the reasons and the measured errors.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -52,6 +53,12 @@ class Integral(NamedTuple):
     slope: Tensor
     log_mass: Tensor
     cumulants: tuple[Tensor, ...]
+
+    def select(self, index: Tensor) -> "Integral":
+        """The elements with the given indices."""
+        return Integral(
+            self.anchor[index], self.slope[index], self.log_mass[index], tuple(z[index] for z in self.cumulants)
+        )
 
 
 def wide(x: Tensor) -> Tensor:
@@ -146,7 +153,10 @@ def _standardise(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Te
     origin = torch.where(torch.isfinite(lower), lower, upper)
     scale = torch.where(bounded, upper - lower, torch.where(torch.isfinite(lower), 1.0, -1.0))
     length = torch.where(bounded, 1.0, torch.inf).to(u.dtype)
-    return torch.broadcast_tensors((u - v * origin) * scale, v * scale * scale, length, origin, scale)
+    terms: tuple[Tensor, ...] = torch.broadcast_tensors(
+        (u - v * origin) * scale, v * scale * scale, length, origin, scale
+    )
+    return terms
 
 
 def window_integral(
@@ -200,6 +210,13 @@ def exact_rise(U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper:
     middle, middle_error = _two_sum(0.5 * lower, 0.5 * upper)
     product, product_error = _two_product(v, middle)
     return (upper - lower) * ((u - product) + (u_error - product_error - v * middle_error - v_error * middle))
+
+
+def smaller_terms(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
+    """Of two sums with the same value, elementwise the one whose terms are smaller and lose less to rounding."""
+    sums = [torch.stack(torch.broadcast_tensors(*terms)) for terms in (first, second)]
+    sizes = [terms.abs().sum(0) for terms in sums]
+    return torch.where(sizes[0] < sizes[1], sums[0].sum(0), sums[1].sum(0))
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

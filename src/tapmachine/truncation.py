@@ -9,11 +9,36 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.special import RULES, Integral, Rule, exact_rise, gauss_legendre, normalisable, wide, window_integral
+from tapmachine.special import (
+    RULES,
+    Integral,
+    Rule,
+    exact_rise,
+    gauss_legendre,
+    normalisable,
+    smaller_terms,
+    wide,
+    window_integral,
+)
 
 # Elements at a time: enough to share among threads, few enough for the values at their nodes to stay in cache.
-PLAIN_CHUNK = 98_304
-WINDOW_CHUNK = 32_768
+PLAIN_CHUNK = 40_960
+WINDOW_CHUNK = 16_384
+
+
+class Prior(NamedTuple):
+    """Densities ∝ exp(Ux − ½Vx²) on [lower, upper]: U, V of shape (n,), bounds of shape (n,) or ()."""
+
+    U: Tensor
+    V: Tensor
+    lower: Tensor
+    upper: Tensor
+
+    def wide(self, index: Tensor | None = None) -> "Prior":
+        """In float64, all of shape (n,), or only the units with the given indices."""
+        n = self.U.shape[-1]
+        terms = [wide(z).expand(n) for z in self]
+        return Prior(*(terms if index is None else (z[index] for z in terms)))
 
 
 class TiltedInterval(NamedTuple):
@@ -24,29 +49,26 @@ class TiltedInterval(NamedTuple):
     variance: Tensor
 
 
-def tilted_interval(
-    U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper: Tensor, normalised: bool = True
-) -> TiltedInterval:
-    """ln Z(B,A), mean and variance of the prior ∝ exp(Ux − ½Vx²) on [lower, upper] under exp(Bx − ½Ax²).
+def tilted_interval(prior: Prior, B: Tensor, A: Tensor, normalised: bool = True) -> TiltedInterval:
+    """ln Z(B,A), mean and variance of the prior under exp(Bx − ½Ax²).
 
     All three are differentiable in U, V, B and A, the logarithm twice. Where the tilted prior cannot be
     normalised (only possible on a half-infinite interval) the logarithm, the size of the mean and the variance
     are inf.
 
     Args:
-        U, V: the prior, shape (n,).
+        prior: U, V and the interval; one of the two bounds may be infinite.
         B, A: the tilt, both of shape (..., n).
-        lower, upper: the interval, shape () or (n,); one of the two bounds may be infinite.
         normalised: whether the prior is; if not, the logarithm is ln ∫ exp((U+B)x − ½(V+A)x²) dx itself.
     """
-    if torch.is_grad_enabled() and any(z.requires_grad for z in (U, V, B, A)):
-        return TiltedInterval(*_TiltedInterval.apply(U, V, B, A, lower, upper, normalised))
-    return evaluate(U.detach(), V.detach(), B.detach(), A.detach(), lower, upper, normalised)
+    if torch.is_grad_enabled() and any(z.requires_grad for z in (*prior, B, A)):
+        return TiltedInterval(*_TiltedInterval.apply(*prior, B, A, normalised))
+    return evaluate(prior, B, A, normalised)
 
 
-def log_density(U: Tensor, V: Tensor, x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """ln of the normalised density ∝ exp(Ux − ½Vx²) on [lower, upper], differentiable in U, V and x."""
-    density: Tensor = _LogDensity.apply(U, V, x, lower, upper)
+def log_density(prior: Prior, x: Tensor) -> Tensor:
+    """ln of the normalised prior density at x, differentiable in U, V and x."""
+    density: Tensor = _LogDensity.apply(*prior, x)
     return density
 
 
@@ -54,16 +76,16 @@ class _TiltedInterval(torch.autograd.Function):
     """The derivatives of a log-normaliser are cumulants, which the same rules give to full accuracy."""
 
     @staticmethod
-    def forward(ctx, U, V, B, A, lower, upper, normalised):  # type: ignore[no-untyped-def]
-        log, mean, variance = evaluate(U, V, B, A, lower, upper, normalised)
-        ctx.save_for_backward(U, V, B, A, lower, upper, mean, variance)
+    def forward(ctx, U, V, lower, upper, B, A, normalised):  # type: ignore[no-untyped-def]
+        log, mean, variance = evaluate(Prior(U, V, lower, upper), B, A, normalised)
+        ctx.save_for_backward(U, V, lower, upper, B, A, mean, variance)
         ctx.normalised = normalised
         ctx.set_materialize_grads(False)
         return log, mean, variance
 
     @staticmethod
     def backward(ctx, d_log, d_mean, d_variance):  # type: ignore[no-untyped-def]
-        U, V, B, A, lower, upper, mean, variance = ctx.saved_tensors
+        U, V, lower, upper, B, A, mean, variance = ctx.saved_tensors
         d_u = d_v = torch.zeros_like(mean)
         if d_log is not None:
             d_u = d_u + d_log * mean
@@ -71,8 +93,8 @@ class _TiltedInterval(torch.autograd.Function):
         if d_mean is not None or d_variance is not None:
             if torch.is_grad_enabled():
                 raise NotImplementedError("second derivatives of truncated-Gaussian moments are not available")
-            terms = [wide(z) for z in (U + B, V + A, lower, upper)]
-            integral = window_integral(*terms, RULES[mean.dtype], order=4)
+            rule = RULES[mean.dtype]
+            integral = window_integral(wide(U + B), wide(V + A), wide(lower), wide(upper), rule, order=4)
             third, fourth = (z.to(mean.dtype) for z in integral.cumulants[2:])
             if d_mean is not None:
                 d_u = d_u + d_mean * variance
@@ -82,33 +104,33 @@ class _TiltedInterval(torch.autograd.Function):
                 d_v = d_v - 0.5 * d_variance * (fourth + 2 * variance**2 + 2 * mean * third)
         d_U, d_V = d_u.sum_to_size(U.shape), d_v.sum_to_size(V.shape)
         if d_log is not None and ctx.normalised:
-            prior_mean, prior_second = _prior_moments(U, V, lower, upper)
+            prior_mean, prior_second = _untilted_moments(Prior(U, V, lower, upper))
             d_U = d_U - d_log.sum_to_size(U.shape) * prior_mean
             d_V = d_V + 0.5 * d_log.sum_to_size(V.shape) * prior_second
-        return d_U, d_V, d_u, d_v, None, None, None
+        return d_U, d_V, None, None, d_u, d_v, None
 
 
 class _LogDensity(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, U, V, x, lower, upper):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(U, V, x, lower, upper)
-        prior = window_integral(*(wide(z) for z in (U, V, lower, upper)), RULES[x.dtype])
-        shift = wide(x) - prior.anchor
-        return (shift * (prior.slope - 0.5 * wide(V) * shift) - prior.log_mass).to(x.dtype)
+    def forward(ctx, U, V, lower, upper, x):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(U, V, lower, upper, x)
+        integral = window_integral(*Prior(U, V, lower, upper).wide(), RULES[x.dtype])
+        shift = wide(x) - integral.anchor
+        return (shift * (integral.slope - 0.5 * wide(V) * shift) - integral.log_mass).to(x.dtype)
 
     @staticmethod
     def backward(ctx, d_log):  # type: ignore[no-untyped-def]
-        U, V, x, lower, upper = ctx.saved_tensors
-        prior_mean, prior_second = _prior_moments(U, V, lower, upper)
-        d_U = (d_log * (x - prior_mean)).sum_to_size(U.shape)
-        d_V = -0.5 * (d_log * (x**2 - prior_second)).sum_to_size(V.shape)
-        return d_U, d_V, d_log * (U - V * x), None, None
+        U, V, lower, upper, x = ctx.saved_tensors
+        mean, second = _untilted_moments(Prior(U, V, lower, upper))
+        d_U = (d_log * (x - mean)).sum_to_size(U.shape)
+        d_V = -0.5 * (d_log * (x**2 - second)).sum_to_size(V.shape)
+        return d_U, d_V, None, None, d_log * (U - V * x)
 
 
-def _prior_moments(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and second moment without a tilt, differentiable."""
-    no_tilt = torch.zeros_like(U)
-    _, mean, variance = tilted_interval(U, V, no_tilt, no_tilt, lower, upper, normalised=False)
+def _untilted_moments(prior: Prior) -> tuple[Tensor, Tensor]:
+    """Mean and second moment of the prior, differentiable."""
+    no_tilt = torch.zeros_like(prior.U)
+    _, mean, variance = tilted_interval(prior, no_tilt, no_tilt, normalised=False)
     return mean, variance + mean**2
 
 
@@ -117,50 +139,52 @@ def _prior_moments(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor) -> tuple[
 # --------------------------------------------------------------------------------------------------------------
 
 
-def evaluate(
-    U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper: Tensor, normalised: bool = True
-) -> TiltedInterval:
+def evaluate(prior: Prior, B: Tensor, A: Tensor, normalised: bool = True) -> TiltedInterval:
     """`tilted_interval` without derivatives."""
     shape, dtype = B.shape, B.dtype
     n = shape[-1]
     rule = RULES[dtype]
-    B, A = B.reshape(-1, n), A.reshape(-1, n)  # (rows, n)
-    interval = [wide(z).expand(n) for z in (U, V, lower, upper)]
+    prior = Prior(*(z.detach() for z in prior))
+    B, A = B.detach().reshape(-1, n), A.detach().reshape(-1, n)  # (rows, n)
 
+    if B.numel() == 0:
+        return TiltedInterval(*(torch.empty(shape, dtype=dtype, device=B.device) for _ in range(3)))
     if B.device.type != "cpu" or torch.compiler.is_compiling():
-        prior = window_integral(*interval, rule) if normalised else None
-        result = _by_windows(*interval, wide(B), wide(A), prior, rule)
+        untilted = window_integral(*prior.wide(), rule) if normalised else None
+        result = _by_windows(prior.wide(), wide(B), wide(A), untilted, rule)
         return TiltedInterval(*(z.to(dtype).view(shape) for z in result))
 
+    if n > PLAIN_CHUNK:
+        blocks = zip(*((z if z.dim() else z.expand(n)).split(PLAIN_CHUNK, -1) for z in (*prior, B, A)), strict=True)
+        parts = [evaluate(Prior(*block[:4]), *block[4:], normalised) for block in blocks]
+        return TiltedInterval(*(torch.cat(z, -1).view(shape) for z in zip(*parts, strict=True)))
     log_offset = torch.zeros(n, dtype=dtype)
     if normalised:
         no_tilt = torch.zeros(1, n, dtype=dtype)
-        log_offset = -evaluate(U, V, no_tilt, no_tilt, lower, upper, normalised=False).log[0]
-    result, hard = _by_plain_rule(U, V, B, A, lower, upper, log_offset, rule)
+        log_offset = -evaluate(prior, no_tilt, no_tilt, normalised=False).log[0]
+    result, hard = _by_plain_rule(prior, B, A, log_offset, rule)
+    untilted = window_integral(*prior.wide(), rule) if normalised and len(hard) else None
     for index in hard.split(WINDOW_CHUNK) if len(hard) else ():
         row, unit = index // n, index % n
-        there = [z[unit] for z in interval]
-        tilt = [wide(z[row, unit]) for z in (B, A)]
-        prior = window_integral(*there, rule) if normalised else None
-        for out, value in zip(result, _by_windows(*there, *tilt, prior, rule), strict=True):
+        untilted_there = untilted and untilted.select(unit)
+        part = _by_windows(prior.wide(unit), wide(B[row, unit]), wide(A[row, unit]), untilted_there, rule)
+        for out, value in zip(result, part, strict=True):
             out[row, unit] = value.to(dtype)
     return TiltedInterval(*(z.view(shape) for z in result))
 
 
-def _by_windows(
-    U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, prior: Integral | None, rule: Rule
-) -> TiltedInterval:
-    """The window rule in float64, relative to the prior's integral where that is given."""
+def _by_windows(prior: Prior, B: Tensor, A: Tensor, untilted: Integral | None, rule: Rule) -> TiltedInterval:
+    """The window rule, in float64; the logarithm is relative to the prior's own integral where that is given."""
+    U, V, lower, upper = prior
     u, v = U + B, V + A
     finite = normalisable(u, v, lower, upper)
     inward = torch.where(torch.isinf(upper), -1.0, 1.0)
     rise = exact_rise(U, V, B, A, lower, upper)
-    tilted = window_integral(
-        torch.where(finite, u, inward), torch.where(finite, v, 1.0), lower, upper, rule, rise=rise
-    )
-    log = tilted.anchor * (u - 0.5 * v * tilted.anchor) + tilted.log_mass
-    if prior is not None:
-        log = _log_ratio(U, V, B, A, tilted, prior)
+    tilted = window_integral(torch.where(finite, u, inward), torch.where(finite, v, 1.0), lower, upper, rule, rise=rise)
+    if untilted is None:
+        log = tilted.anchor * (u - 0.5 * v * tilted.anchor) + tilted.log_mass
+    else:
+        log = _log_ratio(prior, B, A, tilted, untilted)
     mean, variance = tilted.cumulants
     variance = torch.minimum(variance, 0.25 * (upper - lower) ** 2)  # rounding may exceed the bound by an ulp
     return TiltedInterval(
@@ -170,32 +194,29 @@ def _by_windows(
     )
 
 
-def _log_ratio(U: Tensor, V: Tensor, B: Tensor, A: Tensor, tilted: Integral, prior: Integral) -> Tensor:
+def _log_ratio(prior: Prior, B: Tensor, A: Tensor, tilted: Integral, untilted: Integral) -> Tensor:
     """ln I(U+B, V+A) − ln I(U, V).
 
     The exponents at the two anchors differ by the tilt at the new anchor plus the prior's fall from its own anchor
     to there, which is exact for a weak tilt; or plainly by their values, which is exact where the tilt undoes the
     prior. Of the two sums, the one with the smaller terms loses less to rounding.
     """
-    u, v = U + B, V + A
-    x, shift = tilted.anchor, tilted.anchor - prior.anchor
-    by_shift = (x * B, -0.5 * A * x**2, shift * prior.slope, -0.5 * V * shift**2)
-    by_value = (x * u, -0.5 * v * x**2, -prior.anchor * U, 0.5 * V * prior.anchor**2)
-    shift_is_smaller = sum(z.abs() for z in by_shift) < sum(z.abs() for z in by_value)
-    difference = torch.where(shift_is_smaller, sum(by_shift), sum(by_value))
-    return difference + tilted.log_mass - prior.log_mass
+    U, V, _, _ = prior
+    x, shift = tilted.anchor, tilted.anchor - untilted.anchor
+    by_shift = (x * B, -0.5 * A * x**2, shift * untilted.slope, -0.5 * V * shift**2)
+    by_value = (x * (U + B), -0.5 * (V + A) * x**2, -untilted.anchor * U, 0.5 * V * untilted.anchor**2)
+    return smaller_terms(by_shift, by_value) + tilted.log_mass - untilted.log_mass
 
 
-def _by_plain_rule(
-    U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper: Tensor, log_offset: Tensor, rule: Rule
-) -> tuple[TiltedInterval, Tensor]:
+def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule: Rule) -> tuple[TiltedInterval, Tensor]:
     """One Gauss–Legendre rule over the whole interval, and the flat indices of the elements that it may not serve.
 
     Its logarithm is ln ∫ exp(ux − ½vx²) dx + log_offset. In t = (x − lower)/length the integrand is
     exp(slope·t − ½curvature·t²). This is the hot loop of training: memory is used again, constants stay outside,
     and nothing is selected element by element, which is slow on a CPU.
     """
-    n_rows, n = B.shape
+    U, V, lower, upper = prior
+    n = B.shape[-1]
     length = upper - lower
     is_unit_interval = bool(((lower == 0) & (upper == 1)).all())
     # An interval far from 0 relative to its length would lose digits in u − v·lower.
@@ -208,15 +229,15 @@ def _by_plain_rule(
 
     result = TiltedInterval(*(torch.empty_like(B) for _ in range(3)))
     hard = [torch.empty(0, dtype=torch.long)]
-    rows = max(1, min(n_rows, PLAIN_CHUNK // n))
-    workspace = B.new_empty(2 + rule.plain_nodes + 3, rows, n)
-    for start in range(0, n_rows, rows):
-        tilt_field, tilt_precision, log, mean, variance = (z[start : start + rows] for z in (B, A, *result))
-        if len(mean) < rows:
-            workspace = B.new_empty(len(workspace), len(mean), n)
-        coefficients, values, moments = (z.view(len(z), -1) for z in workspace.split((2, rule.plain_nodes, 3)))
-        slope, curvature = coefficients.view(2, -1, n)
-        zeroth, first, second = moments.view(3, -1, n)
+    most_rows, rows = max(1, PLAIN_CHUNK // n), 0
+    parts = zip(*(z.split(most_rows) for z in (B, A, *result)), strict=True)
+    for part, (tilt_field, tilt_precision, log, mean, variance) in enumerate(parts):
+        if len(mean) != rows:  # in the first part, and in the last if that is shorter
+            rows = len(mean)
+            workspace = B.new_empty(2 + rule.plain_nodes + 3, rows * n)
+            coefficients, values, moments = workspace.split((2, rule.plain_nodes, 3))
+            slope, curvature = coefficients.view(2, rows, n)
+            zeroth, first, second = moments.view(3, rows, n)
 
         torch.add(tilt_field, U, out=slope)
         torch.add(tilt_precision, V, out=curvature)
@@ -235,10 +256,11 @@ def _by_plain_rule(
             mean.mul_(length).add_(lower)
             log.add_(exponent_at_lower)
 
-        slope_at_upper = torch.sub(slope, curvature, out=zeroth)
-        steepest = max(-slope.amin().item(), slope_at_upper.amax().item())
-        if not (steepest <= rule.max_slope and curvature.amax().item() <= rule.max_curvature and all_usable):
-            gentle = (slope >= -rule.max_slope) & (slope_at_upper <= rule.max_slope)
-            tame = gentle & (curvature <= rule.max_curvature) & usable
-            hard.append((~tame).view(-1).nonzero().squeeze(-1) + start * n)
+        # The slope at either edge, falling outwards, and the curvature on the same scale: all must keep the limit.
+        excess = torch.sub(slope, curvature, out=zeroth)
+        torch.maximum(excess, slope.neg_(), out=excess)
+        torch.maximum(excess, curvature.mul_(rule.max_slope / rule.max_curvature), out=excess)
+        if not (all_usable and excess.amax().item() <= rule.max_slope):
+            tame = (excess <= rule.max_slope).logical_and_(usable)
+            hard.append(tame.logical_not_().view(-1).nonzero().squeeze(-1) + part * most_rows * n)
     return result, torch.cat(hard)

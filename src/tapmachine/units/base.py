@@ -148,7 +148,9 @@ class Units(nn.Module, ABC):
             raise ValueError(f"{type(self).__name__}: {name} is {given.dtype}; it must be a real number")
         tensor = given.to(dtype)
         if tensor.shape not in ((), shape):
-            raise ValueError(f"{type(self).__name__}: {name} has shape {tuple(tensor.shape)}; it must be a number or {shape}")
+            raise ValueError(
+                f"{type(self).__name__}: {name} has shape {tuple(tensor.shape)}; it must be a number or {shape}"
+            )
         self.reject(~torch.isfinite(tensor), tensor, name, "it must be finite")
         return tensor.expand(shape).clone()
 
@@ -163,12 +165,16 @@ class Units(nn.Module, ABC):
         name = type(self).__name__
         x = self.check_states(x)
         if x.dim() != 1 + len(self.state_shape) or len(x) == 0:
-            raise ValueError(f"{name}: x has shape {tuple(x.shape)}; it must hold one row or more of {self.state_shape}")
+            raise ValueError(
+                f"{name}: x has shape {tuple(x.shape)}; it must hold one row or more of {self.state_shape}"
+            )
         if weights is None:
             return x, x.new_ones(len(x))
         weights = torch.as_tensor(weights, dtype=x.dtype, device=x.device)
         if weights.shape != (len(x),):
-            raise ValueError(f"{name}: weights has shape {tuple(weights.shape)}; it must be ({len(x)},), one for each row")
+            raise ValueError(
+                f"{name}: weights has shape {tuple(weights.shape)}; it must be ({len(x)},), one for each row"
+            )
         self.reject(~(torch.isfinite(weights) & (weights >= 0)), weights, "weights", "it must be finite, 0 or more")
         if weights.sum() == 0:
             raise ValueError(f"{name}: weights are all 0")
@@ -192,7 +198,9 @@ def column_moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def common_dtype(*values: Values | None) -> torch.dtype:
     """The dtype of the first floating tensor among the values, or torch's default; float32 and float64 only."""
-    dtype = next((v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()), torch.get_default_dtype())
+    dtype = next(
+        (v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()), torch.get_default_dtype()
+    )
     if dtype not in SUPPORTED_DTYPES:
         raise ValueError(f"units hold float32 or float64 parameters, not {dtype}")
     return dtype

@@ -57,7 +57,9 @@ class Categorical(Units):
     def check_states(self, x: Tensor) -> Tensor:
         if isinstance(x, Tensor) and not x.is_floating_point() and not x.is_complex():
             if x.dim() < 1 or x.shape[-1] != self.n:
-                raise ValueError(f"Categorical: x has shape {tuple(x.shape)}; indices of states must end in ({self.n},)")
+                raise ValueError(
+                    f"Categorical: x has shape {tuple(x.shape)}; indices of states must end in ({self.n},)"
+                )
             x = x.long()
             self.reject((x < 0) | (x >= self.q), x, "x", f"it must be one of 0 to {self.q - 1}")
             return one_hot(x, self.q).to(self.dtype)

@@ -38,12 +38,14 @@ class Custom(Units):
         >>> from tapmachine import Custom, Tilt
         >>> laplace = Custom(2, lambda x: -3 * x.abs(), lower=-1.0, upper=1.0)
         >>> with torch.no_grad():
-        ...     laplace.moments(Tilt(field=torch.tensor([0.0, 2.0]), precision=0.0)).mean
-        tensor([0.0000, 0.2681])
+        ...     laplace.moments(Tilt(field=torch.tensor([-2.0, 2.0]), precision=0.0)).mean
+        tensor([-0.2719,  0.2719])
     """
 
     nodes: Tensor
     log_widths: Tensor
+    lower: Tensor
+    upper: Tensor
 
     def __init__(
         self,
@@ -69,9 +71,9 @@ class Custom(Units):
             if len(nodes) == 0 or len(nodes.unique()) < len(nodes):
                 raise ValueError(f"Custom: values holds {len(nodes)} numbers; it must hold distinct ones, 1 or more")
             log_widths = torch.zeros_like(nodes)
-            bounds = nodes.aminmax()
+            bounds = [nodes.amin(), nodes.amax()]
         else:
-            bounds = tuple(torch.tensor(float("nan") if b is None else b, dtype=dtype) for b in (lower, upper))
+            bounds = [torch.tensor(float("nan") if b is None else b, dtype=dtype) for b in (lower, upper)]
             for name, bound in zip(("lower", "upper"), bounds, strict=True):
                 self.reject(~torch.isfinite(bound), bound, name, "it must be finite")
             self.reject(bounds[0] >= bounds[1], bounds[0], "lower", f"it must be less than upper, {upper}")
@@ -108,7 +110,9 @@ class Custom(Units):
         density = self.prior_function(x)
         if not isinstance(density, Tensor) or density.shape not in ((), (self.n,), x.shape):
             found = tuple(density.shape) if isinstance(density, Tensor) else type(density).__name__
-            raise ValueError(f"Custom: log_prior returned {found} for x of shape {tuple(x.shape)}; it must keep the shape")
+            raise ValueError(
+                f"Custom: log_prior returned {found} for x of shape {tuple(x.shape)}; it must keep the shape"
+            )
         return wide(density).expand(x.shape)
 
     def _log_weights(self) -> Tensor:  # (nodes, n), float64
@@ -125,13 +129,13 @@ class Custom(Units):
         x = wide(self.nodes)
         return log_prior + wide(field).unsqueeze(-1) * x - wide(precision).unsqueeze(-1) * (0.5 * x**2)
 
-    def _parts(self, tilt: Tilt) -> tuple[Tensor, list[Tensor], torch.Size]:
-        """Normalised log-prior at the nodes, shape (n, nodes), and the tilted log-masses of a few rows at a time."""
+    def _parts(self, tilt: Tilt) -> tuple[Tensor, list[tuple[Tensor, Tensor]], torch.Size]:
+        """Normalised log-prior at the nodes, shape (n, nodes); the tilt, a few rows at a time; and its shape."""
         log_prior = self._log_weights().log_softmax(0).T
         field, precision = self.unpack(tilt)
         rows = max(1, CHUNK // log_prior.numel())
-        parts = zip(*(z.reshape(-1, self.n).split(rows) for z in (field, precision)), strict=True)
-        return log_prior, list(parts), field.shape
+        fields, precisions = (z.reshape(-1, self.n).split(rows) for z in (field, precision))
+        return log_prior, list(zip(fields, precisions, strict=True)), field.shape
 
     def log_partition(self, tilt: Tilt) -> Tensor:
         log_prior, parts, shape = self._parts(tilt)
@@ -161,7 +165,9 @@ class Custom(Units):
                 log_masses = log_masses.unflatten(-1, (-1, PANEL_NODES)).logsumexp(-1)
             arrival = torch.empty_like(log_masses).exponential_(generator=generator)
             choice = (log_masses - arrival.log()).argmax(-1)
-            draws.append(wide(self.nodes)[choice] if self.discrete else self._invert(field, precision, choice, generator))
+            draws.append(
+                wide(self.nodes)[choice] if self.discrete else self._invert(field, precision, choice, generator)
+            )
         return torch.cat(draws).view(shape).to(self.dtype)
 
     def _invert(self, field: Tensor, precision: Tensor, panel: Tensor, generator: torch.Generator | None) -> Tensor:

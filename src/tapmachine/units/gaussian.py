@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.special import wide
+from tapmachine.special import smaller_terms, wide
 from tapmachine.units.base import Units, Values, column_moments, common_dtype
 
 SMALLEST_SPREAD = 0.01  # of a typical column: the standard deviation given to a constant one
@@ -81,8 +81,7 @@ class Gaussian(Units):
         # (U+B)²/2(V+A) − U²/2V over one denominator is exact for a weak tilt, as it stands where B undoes U.
         together = (B**2 / (2 * v), B * U / v, -ratio * U**2 / (2 * v))
         apart = ((U + B) ** 2 / (2 * v), -(U**2) / (2 * V))
-        weak = sum(z.abs() for z in together) < sum(z.abs() for z in apart)
-        log_partition = torch.where(weak, sum(together), sum(apart)) - 0.5 * log_ratio
+        log_partition = smaller_terms(together, apart) - 0.5 * log_ratio
         return torch.where(finite, log_partition, torch.inf).to(self.dtype)
 
     def moments(self, tilt: Tilt) -> Moments:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import RULES, normalisable, sample_interval, wide, window_integral
-from tapmachine.truncation import WINDOW_CHUNK, TiltedInterval, log_density, tilted_interval
+from tapmachine.truncation import WINDOW_CHUNK, Prior, TiltedInterval, log_density, tilted_interval
 from tapmachine.units.base import Units, Values, column_moments, common_dtype
 
 # Limits of a prior that is fitted to data
@@ -37,7 +37,7 @@ class TruncatedGaussian(Units):
         >>> units = TruncatedGaussian(3, lower=0.0, upper=1.0, precision=1.0)
         >>> with torch.no_grad():
         ...     units.moments(Tilt(field=torch.tensor([-20.0, 0.5, 20.0]), precision=0.0)).mean
-        tensor([0.0498, 0.5000, 0.9475])
+        tensor([0.0498, 0.5000, 0.9477])
     """
 
     field: nn.Parameter
@@ -100,19 +100,22 @@ class TruncatedGaussian(Units):
         self.reject(~inside, x, "x", "it must lie between lower and upper")
         return x
 
+    def _prior(self) -> Prior:
+        return Prior(self.field, self.precision, self.lower, self.upper)
+
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.check_states(x) if validate else x
-        return log_density(*(wide(z) for z in (self.field, self.precision, x, self.lower, self.upper))).to(self.dtype)
+        return log_density(self._prior().wide(), wide(x)).to(self.dtype)
 
     def log_normaliser(self) -> Tensor:  # (n,), float64
         """ln ∫ exp(Ux − ½Vx²) dx over the interval, ln Z_TG (erratum E6)."""
-        U, V, lower, upper = (wide(z) for z in (self.field, self.precision, self.lower, self.upper))
-        bound = torch.where(torch.isfinite(lower), lower, upper).expand(self.n)
-        return bound * (U - 0.5 * V * bound) - log_density(U, V, bound, lower, upper)
+        prior = self._prior().wide()
+        bound = torch.where(torch.isfinite(prior.lower), prior.lower, prior.upper)
+        return bound * (prior.U - 0.5 * prior.V * bound) - log_density(prior, bound)
 
     def tilted(self, tilt: Tilt, normalised: bool = True) -> TiltedInterval:
         """ln Z(B,A), mean and variance together; ln ∫ exp(ux − ½vx²) dx in place of ln Z if not `normalised`."""
-        return tilted_interval(self.field, self.precision, *self.unpack(tilt), self.lower, self.upper, normalised)
+        return tilted_interval(self._prior(), *self.unpack(tilt), normalised)
 
     def log_partition(self, tilt: Tilt) -> Tensor:
         return self.tilted(tilt).log
@@ -138,7 +141,7 @@ class TruncatedGaussian(Units):
         inward = torch.where(torch.isinf(upper), -1.0, 1.0)
         terms = (torch.where(finite, u, inward), torch.where(finite, v, 1.0), lower, upper)
         parts = zip(*(z.reshape(-1).split(WINDOW_CHUNK) for z in terms), strict=True)
-        draws = [sample_interval(*part, RULES[self.dtype], generator) for part in parts]
+        draws = [sample_interval(*Prior(*part), RULES[self.dtype], generator) for part in parts]
         draw = torch.cat(draws).view(u.shape) if draws else u
         return torch.where(finite, draw, torch.copysign(torch.full_like(u, torch.inf), u)).to(self.dtype)
 
