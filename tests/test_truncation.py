@@ -60,20 +60,22 @@ def test_only_the_hard_elements_take_the_slow_rule(monkeypatch):
 def test_the_plain_rule_is_accurate_up_to_the_edge_of_its_domain(dtype):
     """Along the border of the domain, against the window rule at the highest setting."""
     rule = RULES[dtype]
-    curvature = torch.linspace(-2 * rule.max_slope, rule.max_curvature, 400, dtype=torch.float64)
-    slopes = [torch.full_like(curvature, -rule.max_slope), curvature + rule.max_slope, curvature / 2]
-    limit = 1e-5 if dtype == torch.float32 else 1e-10
+    border = 0.9999 * rule.max_slope
+    curvature = torch.linspace(-2 * border, 0.9999 * rule.max_curvature, 400, dtype=torch.float64)
+    slopes = [torch.full_like(curvature, -border), curvature + border, curvature / 2]
+    limit, variance_limit = (1e-5, 1e-4) if dtype == torch.float32 else (1e-10, 1e-8)
     zero, one = torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)
     for slope in slopes:
-        inside = torch.maximum(-slope, slope - curvature) <= rule.max_slope
+        inside = torch.maximum(-slope, slope - curvature) <= 1.00001 * border
         u, v = slope[inside].to(dtype), curvature[inside].to(dtype)
         flat = Prior(torch.zeros_like(u), torch.zeros_like(v), zero.to(dtype), one.to(dtype))
         found, hard = truncation._by_plain_rule(flat, u[None], v[None], torch.zeros_like(u), rule)
-        assert len(hard) <= 2  # rounding at the very border
+        assert len(hard) == 0
+        assert len(u) > 100
         exact = window_integral(u.double(), v.double(), zero, one, RULES[torch.float64])
         mean, variance = exact.cumulants
         assert (found.mean[0] - mean).abs().max() < limit
-        assert (found.variance[0] / variance - 1).abs().max() < 10 * limit if dtype == torch.float32 else 1e-8
+        assert (found.variance[0] / variance - 1).abs().max() < variance_limit
 
 
 def test_the_rise_between_balanced_edges_is_exact():

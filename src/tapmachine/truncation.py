@@ -155,8 +155,9 @@ def evaluate(prior: Prior, B: Tensor, A: Tensor, normalised: bool = True) -> Til
         return TiltedInterval(*(z.to(dtype).view(shape) for z in result))
 
     if n > PLAIN_CHUNK:
-        blocks = zip(*((z if z.dim() else z.expand(n)).split(PLAIN_CHUNK, -1) for z in (*prior, B, A)), strict=True)
-        parts = [evaluate(Prior(*block[:4]), *block[4:], normalised) for block in blocks]
+        terms = [(z if z.dim() else z.expand(n)).split(PLAIN_CHUNK, -1) for z in (*prior, B, A)]
+        blocks = zip(*terms, strict=True)
+        parts = [evaluate(Prior(U, V, low, high), b, a, normalised) for U, V, low, high, b, a in blocks]
         return TiltedInterval(*(torch.cat(z, -1).view(shape) for z in zip(*parts, strict=True)))
     log_offset = torch.zeros(n, dtype=dtype)
     if normalised:
