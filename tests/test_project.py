@@ -1,0 +1,79 @@
+"""The project keeps its own rules: imports go one way, importing is quiet, the documentation's code runs."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tapmachine
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(tapmachine.__file__).parent
+
+# Every module may import those above it in this list, and those on its own line.
+LAYERS = [
+    {"beliefs", "special"},
+    {"truncation"},
+    {"units"},
+]
+
+
+def layer_of(module: str) -> int:
+    top = module.removeprefix("tapmachine.").split(".")[0]
+    return next(i for i, layer in enumerate(LAYERS) if top in layer)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    if parts == ("__init__",):
+        return
+    own = layer_of(parts[0])
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} uses a relative import"
+            names = [node.module or ""]
+        for name in names:
+            if name.startswith("tapmachine."):
+                assert layer_of(name) <= own, f"{path.name} imports {name}, which lies above it"
+
+
+def test_importing_is_quiet_and_has_no_side_effects():
+    code = (
+        "import torch; before = (torch.get_default_dtype(), torch.get_num_threads(), torch.initial_seed());"
+        "import tapmachine;"
+        "assert before == (torch.get_default_dtype(), torch.get_num_threads(), torch.initial_seed())"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_public_names_exist():
+    for name in tapmachine.__all__:
+        assert hasattr(tapmachine, name)
+
+
+def code_blocks() -> list:
+    found = []
+    for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
+        for number, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)):
+            found.append(pytest.param(block, id=f"{path.relative_to(ROOT)}#{number}"))
+    return found
+
+
+@pytest.mark.parametrize("block", code_blocks())
+def test_the_documentation_runs(block):
+    exec(compile(block, "documentation", "exec"), {"__name__": "documentation"})
+
+
+def test_the_demo_runs(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "units_tour.py"), str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "units.png").stat().st_size > 20_000
