@@ -59,7 +59,7 @@ def test_gradients_against_mpmath(case):
 
 def chain_rule_factor(units, name):
     """d(public)/d(stored) of a parameter that is stored as its logarithm."""
-    if name == "log_precision":
+    if name == "log_growth":
         return units.precision.detach()
     if name.endswith("free_precision"):
         return torch.where(torch.isfinite(units.upper - units.lower), 1.0, units.precision).detach()

@@ -328,6 +328,15 @@ def test_training_keeps_the_parameters_valid(case):
         assert bool(units.normalisable(Tilt(0.0, 0.0)).all())
 
 
+def test_a_precision_that_was_set_is_kept_to_the_last_digit():
+    values = torch.tensor([3.7, 1e4 / 3, 1e-4 / 7], dtype=torch.float64)
+    for units in (Gaussian(3, precision=values), TruncatedGaussian(3, 0.0, math.inf, precision=values)):
+        assert torch.equal(units.precision, values)
+        with torch.no_grad():
+            units.precision = 2 * values
+        assert torch.equal(units.precision, 2 * values)
+
+
 @every_case
 def test_copies_and_state_dicts(case):
     units = case.simple()
@@ -553,3 +562,23 @@ def test_cpu_and_gpu_agree(case, dtype):
         gpu = there.log_partition_and_moments(Tilt(field.cuda(), precision.cuda()))
     for a, b in ((here[0], gpu[0]), (here[1].mean, gpu[1].mean)):
         torch.testing.assert_close(a, b.cpu(), rtol=limit, atol=limit)
+
+
+@every_case
+def test_graphs_can_be_traced(case):
+    """ln Z and moments compile without a break: no look at the values, no branch on them."""
+    units = case.simple(n=3)
+    if isinstance(units, Custom):
+        pytest.skip("a custom prior runs the user's function")
+    tilt = mild_tilt(units, (2,), size=10.0)
+    traced = torch.compile(
+        lambda field, precision: units.log_partition_and_moments(Tilt(field, precision)),
+        backend="aot_eager",
+        fullgraph=True,
+    )
+    with torch.no_grad():
+        log_partition, moments = traced(*tilt)
+        expected, expected_moments = units.log_partition_and_moments(tilt)
+    torch.testing.assert_close(log_partition, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(moments.mean, expected_moments.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(moments.variance, expected_moments.variance, rtol=1e-8, atol=1e-9)

@@ -270,7 +270,7 @@ CASES = [
     Case("Binary", stressed_two_states(Binary), binary_oracle, (0, 1)),
     Case("Spin", stressed_two_states(Spin), spin_oracle, (-1, 1)),
     Case("Categorical", stressed_categorical, categorical_oracle, (0, 1)),
-    Case("Gaussian", stressed_gaussian, gaussian_oracle, (-INF, INF), {"log_precision": "precision"}),
+    Case("Gaussian", stressed_gaussian, gaussian_oracle, (-INF, INF), {"log_growth": "precision"}),
     truncated_case(0.0, 1.0),
     truncated_case(-1.0, 2.0),
     truncated_case(1e-3, 1e3),

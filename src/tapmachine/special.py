@@ -69,9 +69,14 @@ def wide(x: Tensor) -> Tensor:
     return x if x.device.type == "mps" else x.double()
 
 
-@lru_cache(maxsize=32)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def gauss_legendre(n_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the Gauss–Legendre rule on [0, 1]."""
+    return _gauss_legendre(n_nodes, dtype, device)
+
+
+@lru_cache(maxsize=32)
+def _gauss_legendre(n_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     nodes, weights = np.polynomial.legendre.leggauss(n_nodes)
     return (
         torch.as_tensor((nodes + 1) / 2, dtype=dtype, device=device),
@@ -80,13 +85,14 @@ def gauss_legendre(n_nodes: int, dtype: torch.dtype, device: torch.device) -> tu
 
 
 def panel_moments(slope: Tensor, curvature: Tensor, n_nodes: int, n_moments: int) -> Tensor:
-    """∫₀¹ t^m exp(−slope·t − ½curvature·t²) dt for m = 0, 1, …, shape (n_moments, ...).
-
-    Two matrix products around one exponential.
-    """
+    """∫₀¹ t^m exp(−slope·t − ½curvature·t²) dt for m = 0, 1, …, shape (n_moments, ...)."""
     nodes, weights = gauss_legendre(n_nodes, slope.dtype, slope.device)
-    to_exponent = torch.stack((-nodes, -0.5 * nodes**2), 1)
     to_moments = torch.stack([weights * nodes**power for power in range(n_moments)])
+    if slope.device.type != "cpu" or torch.compiler.is_compiling():
+        values = (-nodes * (slope.unsqueeze(-1) + curvature.unsqueeze(-1) * (0.5 * nodes))).exp()
+        return torch.stack([(values * row).sum(-1) for row in to_moments])  # fuses into one kernel
+    # On a CPU two matrix products around one exponential are several times faster.
+    to_exponent = torch.stack((-nodes, -0.5 * nodes**2), 1)
     coefficients = torch.stack((slope, curvature)).view(2, -1)
     return torch.mm(to_moments, torch.mm(to_exponent, coefficients).exp_()).view(n_moments, *slope.shape)
 

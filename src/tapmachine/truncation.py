@@ -24,6 +24,7 @@ from tapmachine.special import (
 # Elements at a time: enough to share among threads, few enough for the values at their nodes to stay in cache.
 PLAIN_CHUNK = 40_960
 WINDOW_CHUNK = 16_384
+DEVICE_CHUNK = 2**21  # on other devices: half a GB of node values in float32
 
 
 class Prior(NamedTuple):
@@ -68,8 +69,16 @@ def tilted_interval(prior: Prior, B: Tensor, A: Tensor, normalised: bool = True)
 
 def log_density(prior: Prior, x: Tensor) -> Tensor:
     """ln of the normalised prior density at x, differentiable in U, V and x."""
-    density: Tensor = _LogDensity.apply(*prior, x)
-    return density
+    if torch.is_grad_enabled() and any(z.requires_grad for z in (*prior, x)):
+        density: Tensor = _LogDensity.apply(*prior, x)
+        return density
+    return _log_density(prior, x)
+
+
+def _log_density(prior: Prior, x: Tensor) -> Tensor:
+    integral = window_integral(*prior.wide(), RULES[x.dtype])
+    shift = wide(x) - integral.anchor
+    return (shift * (integral.slope - 0.5 * wide(prior.V) * shift) - integral.log_mass).to(x.dtype)
 
 
 class _TiltedInterval(torch.autograd.Function):
@@ -114,9 +123,7 @@ class _LogDensity(torch.autograd.Function):
     @staticmethod
     def forward(ctx, U, V, lower, upper, x):  # type: ignore[no-untyped-def]
         ctx.save_for_backward(U, V, lower, upper, x)
-        integral = window_integral(*Prior(U, V, lower, upper).wide(), RULES[x.dtype])
-        shift = wide(x) - integral.anchor
-        return (shift * (integral.slope - 0.5 * wide(V) * shift) - integral.log_mass).to(x.dtype)
+        return _log_density(Prior(U, V, lower, upper), x)
 
     @staticmethod
     def backward(ctx, d_log):  # type: ignore[no-untyped-def]
@@ -151,8 +158,9 @@ def evaluate(prior: Prior, B: Tensor, A: Tensor, normalised: bool = True) -> Til
         return TiltedInterval(*(torch.empty(shape, dtype=dtype, device=B.device) for _ in range(3)))
     if B.device.type != "cpu" or torch.compiler.is_compiling():
         untilted = window_integral(*prior.wide(), rule) if normalised else None
-        result = _by_windows(prior.wide(), wide(B), wide(A), untilted, rule)
-        return TiltedInterval(*(z.to(dtype).view(shape) for z in result))
+        tilts = zip(*(z.split(max(1, DEVICE_CHUNK // n)) for z in (B, A)), strict=True)
+        parts = [_by_windows(prior.wide(), wide(b), wide(a), untilted, rule) for b, a in tilts]
+        return TiltedInterval(*(torch.cat(z).to(dtype).view(shape) for z in zip(*parts, strict=True)))
 
     if n > PLAIN_CHUNK:
         terms = [(z if z.dim() else z.expand(n)).split(PLAIN_CHUNK, -1) for z in (*prior, B, A)]

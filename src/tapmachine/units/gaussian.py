@@ -23,7 +23,7 @@ class Gaussian(Units):
     Args:
         n: number of units.
         field: U, a number or n of them.
-        precision: V, likewise; greater than 0. Training moves `log_precision`, so V stays positive.
+        precision: V, likewise; greater than 0. Training moves the logarithm of its growth, so V stays positive.
 
     Example:
         >>> import torch
@@ -35,26 +35,32 @@ class Gaussian(Units):
     """
 
     field: nn.Parameter
-    log_precision: nn.Parameter
+    log_growth: nn.Parameter
+    base_precision: Tensor
 
     def __init__(self, n: int, field: Values = 0.0, precision: Values = 1.0) -> None:
         super().__init__(n)
         dtype = common_dtype(field, precision)
         self.field = nn.Parameter(self.as_parameter(field, "field", (n,), dtype))
-        self.log_precision = nn.Parameter(torch.zeros(n, dtype=dtype))
+        self.log_growth = nn.Parameter(torch.zeros(n, dtype=dtype))
+        self.register_buffer("base_precision", torch.ones(n, dtype=dtype))
         self.precision = precision
 
     @property
     def precision(self) -> Tensor:
-        """V = exp(log_precision). Assign to it, `units.precision = 2.0`; changing it in place has no effect."""
-        return self.log_precision.exp()
+        """V = base_precision·exp(log_growth), so that a value that was set is kept to the last digit.
+
+        Assign to it, `units.precision = 2.0`; changing it in place has no effect.
+        """
+        return self.base_precision * self.log_growth.exp()
 
     @precision.setter
     def precision(self, value: Values) -> None:
         precision = self.as_parameter(value, "precision", (self.n,), self.dtype)
         self.reject(precision <= 0, precision, "precision", "it must be greater than 0")
         with torch.no_grad():
-            self.log_precision.copy_(wide(precision).log())
+            self.base_precision.copy_(precision)
+            self.log_growth.zero_()
 
     def extra_repr(self) -> str:
         return f"n={self.n}"
@@ -67,8 +73,7 @@ class Gaussian(Units):
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.check_states(x) if validate else x
         precision = self.precision
-        log_normaliser = 0.5 * (self.log_precision - torch.log(x.new_tensor(2 * torch.pi)))
-        return log_normaliser - 0.5 * precision * (x - self.field / precision) ** 2
+        return 0.5 * torch.log(precision / (2 * torch.pi)) - 0.5 * precision * (x - self.field / precision) ** 2
 
     def log_partition(self, tilt: Tilt) -> Tensor:
         B, A = (wide(z) for z in self.unpack(tilt))
@@ -110,7 +115,6 @@ class Gaussian(Units):
         typical = torch.where(variance.mean() > 0, variance.mean(), 1.0)
         variance = (count * variance + smoothing * typical) / (count + smoothing)
         variance = variance.clamp(min=SMALLEST_SPREAD**2 * typical)
-        with torch.no_grad():
-            self.field.copy_(mean / variance)
-            self.log_precision.copy_(-variance.log())
+        self.store("field", mean / variance)
+        self.precision = 1 / variance
         return self

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import RULES, normalisable, sample_interval, wide, window_integral
-from tapmachine.truncation import WINDOW_CHUNK, Prior, TiltedInterval, log_density, tilted_interval
+from tapmachine.truncation import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval, log_density, tilted_interval
 from tapmachine.units.base import Units, Values, column_moments, common_dtype
 
 # Limits of a prior that is fitted to data
@@ -42,6 +42,7 @@ class TruncatedGaussian(Units):
 
     field: nn.Parameter
     free_precision: nn.Parameter
+    base_precision: Tensor
     lower: Tensor
     upper: Tensor
 
@@ -66,6 +67,7 @@ class TruncatedGaussian(Units):
         self.reject(both_infinite, self.lower, "lower", "one of the bounds must be finite; without any, use Gaussian")
         self.field = nn.Parameter(self.as_parameter(field, "field", (n,), dtype))
         self.free_precision = nn.Parameter(torch.zeros(n, dtype=dtype))
+        self.register_buffer("base_precision", torch.ones(n, dtype=dtype))
         if precision is not None:
             self.precision = precision
 
@@ -76,11 +78,11 @@ class TruncatedGaussian(Units):
 
     @property
     def precision(self) -> Tensor:
-        """V: `free_precision` itself, or its exponential where a bound is infinite, so that V > 0 there.
+        """V: `free_precision` itself or, where a bound is infinite and V must be positive, base·exp(free_precision).
 
         Assign to it, `units.precision = 2.0`; changing it in place has no effect.
         """
-        return torch.where(self.bounded, self.free_precision, self.free_precision.exp())
+        return torch.where(self.bounded, self.free_precision, self.base_precision * self.free_precision.exp())
 
     @precision.setter
     def precision(self, value: Values) -> None:
@@ -88,7 +90,8 @@ class TruncatedGaussian(Units):
         invalid = ~self.bounded & (precision <= 0)
         self.reject(invalid, precision, "precision", "with an infinite bound it must be greater than 0")
         with torch.no_grad():
-            self.free_precision.copy_(torch.where(self.bounded, precision, wide(precision).log()))
+            self.base_precision.copy_(torch.where(self.bounded, 1.0, precision))
+            self.free_precision.copy_(torch.where(self.bounded, precision, 0.0))
 
     def extra_repr(self) -> str:
         low, high = (f"{b.min():g}" if b.min() == b.max() else "[...]" for b in (self.lower, self.upper))
@@ -140,7 +143,8 @@ class TruncatedGaussian(Units):
         finite = normalisable(u, v, lower, upper)
         inward = torch.where(torch.isinf(upper), -1.0, 1.0)
         terms = (torch.where(finite, u, inward), torch.where(finite, v, 1.0), lower, upper)
-        parts = zip(*(z.reshape(-1).split(WINDOW_CHUNK) for z in terms), strict=True)
+        chunk = WINDOW_CHUNK if u.device.type == "cpu" else DEVICE_CHUNK
+        parts = zip(*(z.reshape(-1).split(chunk) for z in terms), strict=True)
         draws = [sample_interval(*Prior(*part), RULES[self.dtype], generator) for part in parts]
         draw = torch.cat(draws).view(u.shape) if draws else u
         return torch.where(finite, draw, torch.copysign(torch.full_like(u, torch.inf), u)).to(self.dtype)
