@@ -429,7 +429,7 @@ BAD_CONSTRUCTION = [
     (lambda: Binary(3, field=[0.0, float("nan"), 0.0]), r"Binary: field\[1\] is nan; it must be finite"),
     (lambda: Binary(3, field=[0.0, 1.0]), r"Binary: field has shape \(2,\)"),
     (lambda: Spin(2, field=torch.tensor([math.inf, 0.0])), r"Spin: field\[0\] is inf"),
-    (lambda: Spin(2, field=torch.zeros(2, dtype=torch.float16)), "float32 or float64"),
+    (lambda: Spin(2, field=torch.zeros(2, dtype=torch.float16)), "Spin: .* float32 or float64"),
     (lambda: Spin(2, field=torch.zeros(2, dtype=torch.complex64)), "Spin: field is torch.complex64"),
     (lambda: Gaussian(2, precision=[1.0, -3.0]), r"Gaussian: precision\[1\] is -3; it must be greater than 0"),
     (lambda: TruncatedGaussian(2, 1.0, 1.0), "TruncatedGaussian: lower is 1; it must be less than upper"),
@@ -442,6 +442,13 @@ BAD_CONSTRUCTION = [
     (lambda: TruncatedGaussBernoulli(2, [-1.0, -2.0], [1.0, -0.5]), r"TruncatedGaussBernoulli: upper\[1\] is -0.5"),
     (lambda: TruncatedGaussBernoulli(2, 1.0, 0.0), "TruncatedGaussBernoulli: lower is 1"),
     (lambda: TruncatedGaussBernoulli(2, active_probability=[0.5, 1.0]), r"active_probability\[1\] is 1"),
+    (
+        lambda: TruncatedGaussBernoulli(2, 0.0, 1.0, precision=[1.0, math.nan]),
+        r"TruncatedGaussBernoulli: precision\[1\]",
+    ),
+    (lambda: TruncatedGaussian(2, 0.0, 1j), "TruncatedGaussian: upper is 1j; it must be a real number"),
+    (lambda: Binary(2, field="a"), "Binary: field is 'a'; it must be a real number"),
+    (lambda: Binary(2, field=None), "Binary: field is None"),
     (lambda: Categorical(2, 1), "Categorical: q is 1"),
     (lambda: Categorical(2, 3, field=torch.zeros(3, 2)), r"Categorical: field has shape \(3, 2\)"),
     (lambda: Custom(2, torch.log), "Custom: give either lower and upper, or values"),
@@ -527,13 +534,157 @@ def test_wrong_shapes_and_dtypes(case):
         units.fit_to(x, weights=torch.zeros(2))
 
 
+def test_tilts_that_are_not_tilts():
+    with pytest.raises(ValueError, match="Binary: tilt is a Tensor; it must be a Tilt"):
+        Binary(3).moments(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"Binary: tilt has shapes \(2, 1\) and \(\); they must end in \(3,\)"):
+        Binary(3).moments(Tilt(torch.zeros(2, 1), 0.0))
+    with pytest.raises(ValueError, match=r"TruncatedGaussian: the parameters are torch.float16"):
+        TruncatedGaussian(3).half().moments(Tilt(0.0, 0.0))
+
+
+@every_case
+def test_a_tilt_that_is_not_finite_is_reported(case):
+    units = case.simple(n=3)
+    for bad in (math.nan, math.inf, -math.inf):
+        field = torch.zeros(units.state_shape, dtype=torch.float64)
+        field[1] = bad
+        for tilt in (Tilt(field, 0.0), Tilt(0.0, field)):
+            assert units.normalisable(tilt).tolist() == [True, False, True]
+            assert torch.isfinite(units.moments(tilt).mean[0]).all()
+
+
+@every_case
+def test_validation_can_be_skipped(case):
+    """Without a look at the values, but with shapes and dtypes converted as ever."""
+    units = case.simple(n=3)
+    x = samples(units, (4,))
+    assert torch.equal(units.log_prior(x, validate=False), units.log_prior(x))
+    with pytest.raises(ValueError, match="x has shape"):
+        units.log_prior(torch.zeros(2, 7, dtype=torch.float64), validate=False)
+    if isinstance(units, Categorical):
+        indices = x.argmax(-1)
+        assert torch.equal(units.log_prior(indices, validate=False), units.log_prior(x))
+
+
+@pytest.mark.parametrize("smoothing", [-0.5, math.nan, math.inf, "a"])
+def test_smoothing_is_checked(smoothing):
+    with pytest.raises(ValueError, match="Gaussian: smoothing is"):
+        Gaussian(2).fit_to(torch.randn(5, 2), smoothing=smoothing)
+
+
+def test_a_failed_fit_changes_nothing():
+    units = TruncatedGaussBernoulli(2)
+    before = copy.deepcopy(units.state_dict())
+    with pytest.raises(ValueError, match=r"TruncatedGaussBernoulli: .* never 0"):
+        units.fit_to(torch.full((5, 2), 0.5), smoothing=0.0)
+    assert all(torch.equal(before[name], value) for name, value in units.state_dict().items())
+
+
+def test_columns_of_different_scales_do_not_disturb_each_other():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(10_000, 2, generator=generator, dtype=torch.float64) * torch.tensor([1e-3, 1e3])
+    units = Gaussian(2, field=torch.zeros(2, dtype=torch.float64)).fit_to(x)
+    torch.testing.assert_close(units.precision.detach() ** -0.5, x.std(0), rtol=1e-3, atol=0)
+    x = torch.rand(10_000, 2, generator=generator, dtype=torch.float64) * torch.tensor([0.1, 900.0])
+    units = TruncatedGaussian(2, lower=torch.zeros(2, dtype=torch.float64), upper=torch.tensor([1.0, 1000.0])).fit_to(x)
+    mean, variance = units.moments(Tilt(0.0, 0.0))
+    torch.testing.assert_close(mean.detach(), x.mean(0), rtol=1e-3, atol=0)
+    torch.testing.assert_close(variance.detach(), x.var(0), rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize(("deviation", "dtype"), [(0.05, torch.float32), (0.01, torch.float64)])
+def test_large_precisions_have_finite_gradients(deviation, dtype):
+    """V far above ln of the largest float: a branch that is not taken must not spoil the gradient."""
+    x = (0.5 + deviation * torch.randn(1000, 2, generator=torch.Generator().manual_seed(0))).to(dtype)
+    for units in (TruncatedGaussian(2), TruncatedGaussBernoulli(2)):
+        units.to(dtype).fit_to(x)
+        assert units.precision.min() > 100
+        (units.log_partition(Tilt(1.0, 0.0)).sum() + units.log_prior(x[:5]).sum()).backward()
+        for parameter in units.parameters():
+            assert torch.isfinite(parameter.grad).all()
+
+
+@pytest.mark.parametrize(
+    "units", [Gaussian(2), TruncatedGaussian(2, 0.0, math.inf), TruncatedGaussBernoulli(2, 0.0, math.inf)], ids=str
+)
+def test_an_element_that_cannot_be_normalised_leaves_other_gradients_alone(units):
+    field, precision = torch.tensor([[0.3, -0.2], [0.1, 0.4]]), torch.tensor([[0.0, 0.5], [0.2, -2.0]])
+    good = torch.tensor([[True, True], [True, False]])
+
+    def gradients(loss_of):
+        units.zero_grad()
+        b, a = field.clone().requires_grad_(), precision.clone().requires_grad_()
+        log_partition, moments = units.log_partition_and_moments(Tilt(b, a))
+        loss_of(log_partition, *moments).backward()
+        return [p.grad.clone() for p in units.parameters()] + [b.grad, a.grad]
+
+    def masked(*values):
+        return sum(torch.where(good, z, 0.0).sum() for z in values)
+
+    found = gradients(masked)
+    precision[1, 1] = 1.0  # normalisable now, and still masked out
+    expected = gradients(masked)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_numbers_keep_all_their_digits_in_float64():
+    double = torch.zeros(2, dtype=torch.float64)
+    assert Gaussian(2, field=double, precision=0.1).precision[0].item() == 0.1
+    units = TruncatedGaussian(2, 0.1, 0.7, field=double)
+    units.log_prior(torch.tensor([0.1, 0.7], dtype=torch.float64))
+    assert (Custom(1, lambda x: -x, values=torch.tensor([0.1, 0.2], dtype=torch.float64)).values[0]).item() == 0.1
+
+
+def test_gauss_bernoulli_with_a_narrow_slab_in_float32():
+    """The weight of the slab and its integral are large and nearly cancel."""
+    generator = torch.Generator().manual_seed(0)
+    x = 0.8 + 0.005 * torch.randn(5000, 1, generator=generator, dtype=torch.float64)
+    x[torch.rand(5000, 1, generator=generator) < 0.7] = 0.0
+    units = TruncatedGaussBernoulli(1).fit_to(x.float())
+    exact = copy.deepcopy(units).double()
+    for b in (0.0, 5.0, -5.0):
+        mean = units.moments(Tilt(b, 0.0)).mean.item()
+        assert mean == pytest.approx(exact.moments(Tilt(b, 0.0)).mean.item(), abs=1e-5)
+
+
+def test_the_default_moments_under_no_grad_and_inference_mode():
+    units = Binary(3)
+    with torch.no_grad():
+        Units.moments(units, Tilt(torch.zeros(3, requires_grad=True), 0.0))
+    with torch.inference_mode():
+        Units.moments(units, Tilt(torch.zeros(3), torch.zeros(3)))
+    with pytest.raises(NotImplementedError, match="Categorical"):
+        Units.moments(Categorical(2, 3), Tilt(0.0, 0.0))
+
+
+def test_custom_with_a_prior_that_vanishes_somewhere():
+    box = Custom(1, lambda x: torch.where((x > 0.44) & (x < 0.466), 0.0, -math.inf), 0.0, 1.0)
+    x = box.sample(Tilt(torch.zeros(1000, 1), 0.0))
+    assert torch.isfinite(x).all()
+
+
+def test_custom_in_float64_keeps_its_accuracy_after_conversion():
+    function = lambda x: -3 * x.abs()  # noqa: E731
+    converted, native = Custom(1, function, -1.0, 1.0).double(), None
+    torch.set_default_dtype(torch.float64)
+    try:
+        native = Custom(1, function, -1.0, 1.0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    tilt = Tilt(torch.tensor([1e4], dtype=torch.float64), 0.0)
+    assert torch.equal(converted.moments(tilt).variance, native.moments(tilt).variance)
+
+
 def test_whole_numbers_and_bool_are_converted():
+    assert Categorical(2, 3).log_prior(torch.eye(3)[None, :2].bool()).shape == (1, 2)
     assert Binary(2).log_prior(torch.tensor([True, False])).dtype == torch.float32
     assert Binary(2).log_prior(torch.tensor([1, 0], dtype=torch.uint8)).shape == (2,)
 
 
 def test_a_constant_column_without_smoothing_is_an_error():
-    with pytest.raises(ValueError, match=r"Binary: field\[1\] is inf; a constant column"):
+    with pytest.raises(ValueError, match=r"Binary: field\[1\] is inf; a column without spread"):
         Binary(2).fit_to(torch.tensor([[0.0, 1.0], [1.0, 1.0]]), smoothing=0.0)
 
 

@@ -14,6 +14,8 @@ class Tilt(NamedTuple):
         field: B, a tensor of shape (..., n), or a number that applies to every unit.
         precision: A, likewise. It may be negative: in TAP, A = −Σ W² c ≤ 0.
 
+    Both must be finite; where they are not, a unit type's `normalisable` is False.
+
     Example:
         >>> import torch
         >>> Tilt(field=torch.zeros(3), precision=0.0).field

@@ -241,9 +241,10 @@ def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalisable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Where ∫ exp(ux − ½vx²) dx is finite: always on a finite interval, else only where the tail falls off."""
+    """Where ∫ exp(ux − ½vx²) dx is finite: on a finite interval, or where the tail falls off; u and v finite."""
     rises = torch.where(torch.isinf(upper), u >= 0, u <= 0)  # the linear exponent, towards the infinite end
-    return (torch.isfinite(lower) & torch.isfinite(upper)) | (v > 0) | ((v == 0) & ~rises)
+    falls_off = (torch.isfinite(lower) & torch.isfinite(upper)) | (v > 0) | ((v == 0) & ~rises)
+    return falls_off & torch.isfinite(u) & torch.isfinite(v)
 
 
 # --------------------------------------------------------------------------------------------------------------

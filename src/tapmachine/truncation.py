@@ -43,7 +43,10 @@ class Prior(NamedTuple):
 
 
 class TiltedInterval(NamedTuple):
-    """A log-integral, and the mean and variance of the normalised integrand."""
+    """A log-integral, and the mean and variance of the normalised integrand.
+
+    The logarithm is in float64 where the window rule computed it: it may be large and have to be added to another.
+    """
 
     log: Tensor
     mean: Tensor
@@ -95,6 +98,9 @@ class _TiltedInterval(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_log, d_mean, d_variance):  # type: ignore[no-untyped-def]
         U, V, lower, upper, B, A, mean, variance = ctx.saved_tensors
+        # What cannot be normalised has no derivative: 0 there, so that it does not spoil the sums over a column.
+        finite = torch.isfinite(variance)
+        mean, variance = (torch.where(finite, z, 0.0) for z in (mean, variance))
         d_u = d_v = torch.zeros_like(mean)
         if d_log is not None:
             d_u = d_u + d_log * mean
@@ -102,8 +108,10 @@ class _TiltedInterval(torch.autograd.Function):
         if d_mean is not None or d_variance is not None:
             if torch.is_grad_enabled():
                 raise NotImplementedError("second derivatives of truncated-Gaussian moments are not available")
-            rule = RULES[mean.dtype]
-            integral = window_integral(wide(U + B), wide(V + A), wide(lower), wide(upper), rule, order=4)
+            low, high = wide(lower), wide(upper)
+            u = torch.where(finite, wide(U) + wide(B), torch.where(torch.isinf(high), -1.0, 1.0))
+            v = torch.where(finite, wide(V) + wide(A), 1.0)
+            integral = window_integral(u, v, low, high, RULES[mean.dtype], order=4)
             third, fourth = (z.to(mean.dtype) for z in integral.cumulants[2:])
             if d_mean is not None:
                 d_u = d_u + d_mean * variance
@@ -160,7 +168,8 @@ def evaluate(prior: Prior, B: Tensor, A: Tensor, normalised: bool = True) -> Til
         untilted = window_integral(*prior.wide(), rule) if normalised else None
         tilts = zip(*(z.split(max(1, DEVICE_CHUNK // n)) for z in (B, A)), strict=True)
         parts = [_by_windows(prior.wide(), wide(b), wide(a), untilted, rule) for b, a in tilts]
-        return TiltedInterval(*(torch.cat(z).to(dtype).view(shape) for z in zip(*parts, strict=True)))
+        log, mean, variance = (torch.cat(z).view(shape) for z in zip(*parts, strict=True))
+        return TiltedInterval(log, mean.to(dtype), variance.to(dtype))
 
     if n > PLAIN_CHUNK:
         terms = [(z if z.dim() else z.expand(n)).split(PLAIN_CHUNK, -1) for z in (*prior, B, A)]
@@ -170,15 +179,18 @@ def evaluate(prior: Prior, B: Tensor, A: Tensor, normalised: bool = True) -> Til
     log_offset = torch.zeros(n, dtype=dtype)
     if normalised:
         no_tilt = torch.zeros(1, n, dtype=dtype)
-        log_offset = -evaluate(prior, no_tilt, no_tilt, normalised=False).log[0]
+        log_offset = -evaluate(prior, no_tilt, no_tilt, normalised=False).log[0].to(dtype)
     result, hard = _by_plain_rule(prior, B, A, log_offset, rule)
-    untilted = window_integral(*prior.wide(), rule) if normalised and len(hard) else None
-    for index in hard.split(WINDOW_CHUNK) if len(hard) else ():
+    if len(hard) == 0:
+        return TiltedInterval(*(z.view(shape) for z in result))
+    result = TiltedInterval(wide(result.log), result.mean, result.variance)
+    untilted = window_integral(*prior.wide(), rule) if normalised else None
+    for index in hard.split(WINDOW_CHUNK):
         row, unit = index // n, index % n
         untilted_there = untilted and untilted.select(unit)
         part = _by_windows(prior.wide(unit), wide(B[row, unit]), wide(A[row, unit]), untilted_there, rule)
         for out, value in zip(result, part, strict=True):
-            out[row, unit] = value.to(dtype)
+            out[row, unit] = value.to(out.dtype)
     return TiltedInterval(*(z.view(shape) for z in result))
 
 

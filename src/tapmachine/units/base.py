@@ -1,5 +1,6 @@
 """The one abstract class behind every unit type, and the checks that all of them share."""
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Self
@@ -12,6 +13,7 @@ from tapmachine.beliefs import Moments, Tilt
 Values = Tensor | float | Sequence[float]  # what a parameter may be given as
 
 SUPPORTED_DTYPES = (torch.float32, torch.float64)
+SMALLEST_SPREAD = 0.01  # of a typical column: the least deviation that a constant column is given
 
 
 class Units(nn.Module, ABC):
@@ -27,19 +29,20 @@ class Units(nn.Module, ABC):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ValueError(f"{type(self).__name__}: n is {n!r}; it must be a whole number, 1 or more")
-        self.n = n
+        self.n = self.as_count(n, "n", 1)
 
     # ----- what a unit type must say
 
     @abstractmethod
-    def check_states(self, x: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """The states as a tensor of the units' dtype, or a ValueError that names the first one off the support."""
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
+        """The states as a tensor of the units' dtype, or a ValueError that names the first one off the support.
+
+        `validate=False` checks shape and dtype but does not look at the values, which would stall a GPU.
+        """
 
     @abstractmethod
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
-        """ln P(x; θ) of every unit. `validate=False` skips the check of the states, which reads their values."""
+        """ln P(x; θ) of every unit; `validate` as in `check_states`."""
 
     @abstractmethod
     def log_partition(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
@@ -78,10 +81,14 @@ class Units(nn.Module, ABC):
 
     def moments(self, tilt: Tilt) -> Moments:  # (..., n) -> (..., n)
         """Mean f_a = ∂ ln Z/∂B and variance f_c = ∂² ln Z/∂B² under the tilt [eq:fa], [eq:fc]."""
-        given, precision = self.unpack(tilt)
+        if len(self.state_shape) > 1:
+            raise NotImplementedError(f"{type(self).__name__}: units with vectors for states need moments of their own")
+        field, precision = self.unpack(tilt)
         differentiable = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad():
-            field = given if given.requires_grad else given.clone().requires_grad_()
+            if not differentiable:
+                field, precision = field.detach().clone(), precision.detach().clone()
+            field = field if field.requires_grad else field.clone().requires_grad_()
             log_partition = self.log_partition(Tilt(field, precision))
             (mean,) = torch.autograd.grad(log_partition.sum(), field, create_graph=True)
             (variance,) = torch.autograd.grad(mean.sum(), field, create_graph=differentiable)
@@ -92,25 +99,35 @@ class Units(nn.Module, ABC):
         return self.log_partition(tilt), self.moments(tilt)
 
     def normalisable(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
-        """Where the tilted prior can be normalised. Elsewhere ln Z, the mean's size and the variance are inf."""
-        field, _ = self.unpack(tilt)
-        return torch.ones(field.shape[: field.dim() - len(self.state_shape) + 1], dtype=torch.bool, device=field.device)
+        """Where the tilted prior can be normalised: the tilt is finite and, on an unbounded support, falls off.
+
+        Elsewhere the units on unbounded supports have inf for ln Z, the mean's size and the variance.
+        """
+        field, precision = self.unpack(tilt)
+        finite = torch.isfinite(field) & torch.isfinite(precision)
+        return finite.all(-1) if len(self.state_shape) > 1 else finite
 
     # ----- checks
 
     def unpack(self, tilt: Tilt) -> tuple[Tensor, Tensor]:
         """The tilt's field and precision, of one shape that ends in `state_shape`, or a ValueError."""
+        if not isinstance(tilt, Tilt):
+            raise ValueError(f"{type(self).__name__}: tilt is a {type(tilt).__name__}; it must be a Tilt")
         field, precision = (self._tilt_tensor(value, name) for name, value in zip(Tilt._fields, tilt, strict=True))
+        shapes = [tuple(z.shape) for z in (field, precision)]
+        ends_well = all(shape == () or shape[-len(self.state_shape) :] == self.state_shape for shape in shapes)
         try:
-            shape = torch.broadcast_shapes(field.shape, precision.shape, self.state_shape)
+            shape = torch.broadcast_shapes(*shapes, self.state_shape)
         except RuntimeError:
-            shape = ()
-        if shape[-len(self.state_shape) :] != self.state_shape:
-            shapes = f"{tuple(field.shape)} and {tuple(precision.shape)}"
-            raise ValueError(f"{type(self).__name__}: tilt has shapes {shapes}; they must end in {self.state_shape}")
+            ends_well = False
+        if not ends_well:
+            found = " and ".join(map(str, shapes))
+            raise ValueError(f"{type(self).__name__}: tilt has shapes {found}; they must end in {self.state_shape}")
         return field.expand(shape), precision.expand(shape)
 
     def _tilt_tensor(self, value: Tensor | float, name: str) -> Tensor:
+        if self.dtype not in SUPPORTED_DTYPES:
+            raise ValueError(f"{type(self).__name__}: the parameters are {self.dtype}; they must be float32 or float64")
         if not isinstance(value, Tensor):
             return torch.tensor(value, dtype=self.dtype, device=self.device)
         if value.dtype != self.dtype:
@@ -141,40 +158,67 @@ class Units(nn.Module, ABC):
             where = f"{name}[{', '.join(map(str, index))}]" if index else name
             raise ValueError(f"{type(self).__name__}: {where} is {x[index].item():g}; {requirement}")
 
+    def as_tensor(self, value: Values, name: str) -> Tensor:
+        """A real tensor, or a ValueError. Python numbers become float64, so that no digit is lost on the way."""
+        try:
+            given = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+            if given.is_complex() or given.dtype == torch.bool:
+                raise TypeError
+            return given if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            found = value.dtype if isinstance(value, Tensor) else repr(value)
+            raise ValueError(f"{type(self).__name__}: {name} is {found}; it must be a real number or several") from None
+
     def as_parameter(self, value: Values, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A finite parameter tensor of the given shape, or a ValueError."""
-        given = torch.as_tensor(value).detach()
-        if given.is_complex() or given.dtype == torch.bool:
-            raise ValueError(f"{type(self).__name__}: {name} is {given.dtype}; it must be a real number")
-        tensor = given.to(dtype)
+        tensor = self.as_tensor(value, name).to(dtype)
         if tensor.shape not in ((), shape):
-            raise ValueError(
-                f"{type(self).__name__}: {name} has shape {tuple(tensor.shape)}; it must be a number or {shape}"
-            )
+            found = tuple(tensor.shape)
+            raise ValueError(f"{type(self).__name__}: {name} has shape {found}; it must be a number or {shape}")
         self.reject(~torch.isfinite(tensor), tensor, name, "it must be finite")
         return tensor.expand(shape).clone()
 
-    def store(self, name: str, value: Tensor) -> None:
-        """Puts a fitted value into the parameter of that name, unless it is not finite."""
-        self.reject(~torch.isfinite(value), value, name, "a constant column has no finite fit; use smoothing > 0")
-        with torch.no_grad():
-            self.get_parameter(name).copy_(value)
+    def as_count(self, value: int, name: str, least: int) -> int:
+        """A whole number that is large enough, or a ValueError."""
+        try:
+            count = operator.index(value)
+        except TypeError:
+            count = least - 1
+        if isinstance(value, bool) or count < least:
+            requirement = f"it must be a whole number, {least} or more"
+            raise ValueError(f"{type(self).__name__}: {name} is {value!r}; {requirement}")
+        return count
 
-    def checked_rows(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """States of shape (rows, *state_shape) and row weights that sum to the effective number of rows."""
-        name = type(self).__name__
-        x = self.check_states(x)
-        if x.dim() != 1 + len(self.state_shape) or len(x) == 0:
+    def common_dtype(self, *values: Values | None) -> torch.dtype:
+        """The dtype of the first floating tensor among the values, or torch's default; float32 or float64."""
+        tensors = (v for v in values if isinstance(v, Tensor) and v.is_floating_point())
+        dtype = next((v.dtype for v in tensors), torch.get_default_dtype())
+        if dtype not in SUPPORTED_DTYPES:
             raise ValueError(
-                f"{name}: x has shape {tuple(x.shape)}; it must hold one row or more of {self.state_shape}"
+                f"{type(self).__name__}: parameters of {dtype} were given; they must be float32 or float64"
             )
+        return dtype
+
+    def check_fit(self, name: str, value: Tensor) -> None:
+        """Raises a ValueError if a fitted value does not fit into a finite parameter."""
+        bad = ~torch.isfinite(value.to(self.dtype))
+        self.reject(bad, value, name, "a column without spread has no finite fit; use smoothing > 0")
+
+    def checked_rows(self, x: Tensor, weights: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
+        """The arguments of `fit_to`, checked: states of shape (rows, *state_shape) and a weight for each row."""
+        name = type(self).__name__
+        if not (isinstance(smoothing, int | float) and 0 <= smoothing < float("inf")):
+            raise ValueError(f"{name}: smoothing is {smoothing!r}; it must be a finite number, 0 or more")
+        x = self.check_states(x).detach()
+        if x.dim() != 1 + len(self.state_shape) or len(x) == 0:
+            found = tuple(x.shape)
+            raise ValueError(f"{name}: x has shape {found}; it must hold one row or more of {self.state_shape}")
         if weights is None:
             return x, x.new_ones(len(x))
         weights = torch.as_tensor(weights, dtype=x.dtype, device=x.device)
         if weights.shape != (len(x),):
-            raise ValueError(
-                f"{name}: weights has shape {tuple(weights.shape)}; it must be ({len(x)},), one for each row"
-            )
+            found = tuple(weights.shape)
+            raise ValueError(f"{name}: weights has shape {found}; it must be ({len(x)},), one for each row")
         self.reject(~(torch.isfinite(weights) & (weights >= 0)), weights, "weights", "it must be finite, 0 or more")
         if weights.sum() == 0:
             raise ValueError(f"{name}: weights are all 0")
@@ -194,13 +238,3 @@ def column_moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mean = (weights * x).sum(0) / seen
     variance = (weights * (x - mean) ** 2).sum(0) / seen
     return count, mean, torch.where(variance > (1e-12 * mean) ** 2, variance, 0.0)
-
-
-def common_dtype(*values: Values | None) -> torch.dtype:
-    """The dtype of the first floating tensor among the values, or torch's default; float32 and float64 only."""
-    dtype = next(
-        (v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()), torch.get_default_dtype()
-    )
-    if dtype not in SUPPORTED_DTYPES:
-        raise ValueError(f"units hold float32 or float64 parameters, not {dtype}")
-    return dtype

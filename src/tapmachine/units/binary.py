@@ -8,7 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
-from tapmachine.units.base import Units, Values, common_dtype
+from tapmachine.units.base import Units, Values
 
 
 class _TwoStates(Units):
@@ -22,10 +22,16 @@ class _TwoStates(Units):
 
     def __init__(self, n: int, field: Values = 0.0) -> None:
         super().__init__(n)
-        self.field = nn.Parameter(self.as_parameter(field, "field", (n,), common_dtype(field)))
+        self.field = nn.Parameter(self.as_parameter(field, "field", (self.n,), self.common_dtype(field)))
 
     def extra_repr(self) -> str:
         return f"n={self.n}"
+
+    def _set_field(self, field: Tensor) -> Self:
+        self.check_fit("field", field)
+        with torch.no_grad():
+            self.field.copy_(field)
+        return self
 
 
 @final
@@ -47,13 +53,14 @@ class Binary(_TwoStates):
         tensor([0.2689, 0.5000, 0.7311])
     """
 
-    def check_states(self, x: Tensor) -> Tensor:
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
-        self.reject((x != 0) & (x != 1), x, "x", "it must be 0 or 1")
+        if validate:
+            self.reject((x != 0) & (x != 1), x, "x", "it must be 0 or 1")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.check_states(x) if validate else x
+        x = self.check_states(x, validate)
         return x * logsigmoid(self.field) + (1 - x) * logsigmoid(-self.field)
 
     def log_partition(self, tilt: Tilt) -> Tensor:
@@ -76,10 +83,9 @@ class Binary(_TwoStates):
         return torch.bernoulli(torch.sigmoid(self._logit(tilt)).detach(), generator=generator)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        x, weights = self.checked_rows(x, weights)
+        x, weights = self.checked_rows(x, weights, smoothing)
         ones, rows = wide(weights) @ wide(x), wide(weights).sum()
-        self.store("field", torch.log((ones + smoothing) / (rows - ones + smoothing)))
-        return self
+        return self._set_field(torch.log((ones + smoothing) / (rows - ones + smoothing)))
 
 
 @final
@@ -100,13 +106,14 @@ class Spin(_TwoStates):
         tensor([0.0000, 0.7616])
     """
 
-    def check_states(self, x: Tensor) -> Tensor:
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
-        self.reject(x.abs() != 1, x, "x", "it must be -1 or 1")
+        if validate:
+            self.reject(x.abs() != 1, x, "x", "it must be -1 or 1")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.check_states(x) if validate else x
+        x = self.check_states(x, validate)
         return logsigmoid(2 * x * self.field)
 
     def log_partition(self, tilt: Tilt) -> Tensor:
@@ -128,7 +135,6 @@ class Spin(_TwoStates):
         return 2 * torch.bernoulli(torch.sigmoid(2 * self._total_field(tilt)).detach(), generator=generator) - 1
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        x, weights = self.checked_rows(x, weights)
+        x, weights = self.checked_rows(x, weights, smoothing)
         total, rows = wide(weights) @ wide(x), wide(weights).sum()
-        self.store("field", torch.atanh(total / (rows + 2 * smoothing)))
-        return self
+        return self._set_field(torch.atanh(total / (rows + 2 * smoothing)))

@@ -8,7 +8,7 @@ from torch.nn.functional import log_softmax, one_hot
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
-from tapmachine.units.base import Units, Values, common_dtype
+from tapmachine.units.base import Units, Values
 
 
 @final
@@ -19,8 +19,8 @@ class Categorical(Units):
     the diagonal enters the tilt, since x_α x_β = 0 for α ≠ β: a state's weight is exp(U_α + B_α − ½A_αα).
     The moments' variance is the diagonal a_α(1 − a_α) of the covariance matrix diag(a) − a aᵀ.
 
-    States are either one-hot, a floating tensor of shape (..., n, q), or indices 0 … q−1, an integer tensor of
-    shape (..., n). Log-probabilities and log-partitions have shape (..., n).
+    States are either one-hot, a floating or bool tensor of shape (..., n, q), or indices 0 … q−1, an integer tensor
+    of shape (..., n). Log-probabilities and log-partitions have shape (..., n).
 
     Args:
         n: number of units.
@@ -42,10 +42,8 @@ class Categorical(Units):
 
     def __init__(self, n: int, q: int, field: Values = 0.0) -> None:
         super().__init__(n)
-        if isinstance(q, bool) or not isinstance(q, int) or q < 2:
-            raise ValueError(f"Categorical: q is {q!r}; it must be a whole number, 2 or more")
-        self.q = q
-        self.field = nn.Parameter(self.as_parameter(field, "field", (n, q), common_dtype(field)))
+        self.q = self.as_count(q, "q", 2)
+        self.field = nn.Parameter(self.as_parameter(field, "field", self.state_shape, self.common_dtype(field)))
 
     @property
     def state_shape(self) -> tuple[int, ...]:
@@ -54,22 +52,27 @@ class Categorical(Units):
     def extra_repr(self) -> str:
         return f"n={self.n}, q={self.q}"
 
-    def check_states(self, x: Tensor) -> Tensor:
-        if isinstance(x, Tensor) and not x.is_floating_point() and not x.is_complex():
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
+        whole_numbers = isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+        if whole_numbers:
             if x.dim() < 1 or x.shape[-1] != self.n:
+                found = tuple(x.shape)
                 raise ValueError(
-                    f"Categorical: x has shape {tuple(x.shape)}; indices of states must end in ({self.n},)"
+                    f"Categorical: x has shape {found}; indices of states must end in ({self.n},), "
+                    f"and one-hot states must be a floating tensor that ends in {self.state_shape}"
                 )
             x = x.long()
-            self.reject((x < 0) | (x >= self.q), x, "x", f"it must be one of 0 to {self.q - 1}")
+            if validate:
+                self.reject((x < 0) | (x >= self.q), x, "x", f"it must be one of 0 to {self.q - 1}")
             return one_hot(x, self.q).to(self.dtype)
         x = self.as_states(x)
-        self.reject((x != 0) & (x != 1), x, "x", "it must be 0 or 1")
-        self.reject(x.sum(-1) != 1, x.sum(-1), "x.sum(-1)", "a state has exactly one 1")
+        if validate:
+            self.reject((x != 0) & (x != 1), x, "x", "it must be 0 or 1")
+            self.reject(x.sum(-1) != 1, x.sum(-1), "x.sum(-1)", "a state has exactly one 1")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.check_states(x) if validate else x
+        x = self.check_states(x, validate)
         return (x * log_softmax(self.field, -1)).sum(-1)
 
     def _log_weights(self, tilt: Tilt) -> Tensor:
@@ -95,8 +98,11 @@ class Categorical(Units):
         return one_hot((log_weights - arrival.log()).argmax(-1), self.q).to(self.dtype)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        x, weights = self.checked_rows(x, weights)
+        x, weights = self.checked_rows(x, weights, smoothing)
         counts = torch.einsum("r,rnq->nq", wide(weights), wide(x)) + smoothing / self.q
         log_share = (counts / counts.sum(-1, keepdim=True)).log()
-        self.store("field", log_share - log_share.mean(-1, keepdim=True))
+        field = log_share - log_share.mean(-1, keepdim=True)
+        self.check_fit("field", field)
+        with torch.no_grad():
+            self.field.copy_(field)
         return self

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import gauss_legendre, wide
-from tapmachine.units.base import SUPPORTED_DTYPES, Units
+from tapmachine.units.base import Units
 
 PANEL_NODES = 10
 EVEN_PANELS = 32  # of one width over the interval: they resolve a precision of 10⁴ per squared length
@@ -24,7 +24,8 @@ class Custom(Units):
     """Units with a prior of your own on a bounded interval or on a finite set of values.
 
     The tilted normaliser is a sum over the set, or over a fixed mesh of 10-point Gauss–Legendre panels that gets
-    finer towards the edges. The mesh resolves a log-prior with features wider than a hundredth of the interval.
+    finer towards the edges. The mesh resolves a log-prior with features wider than a hundredth of the interval; a jump
+    inside a panel is not resolved.
 
     Args:
         n: number of units.
@@ -42,8 +43,7 @@ class Custom(Units):
         tensor([-0.2719,  0.2719])
     """
 
-    nodes: Tensor
-    log_widths: Tensor
+    values: Tensor
     lower: Tensor
     upper: Tensor
 
@@ -61,27 +61,21 @@ class Custom(Units):
             raise ValueError("Custom: give either lower and upper, or values")
         self.prior_function = log_prior
         parameter = next(log_prior.parameters(), None) if isinstance(log_prior, nn.Module) else None
-        dtype = torch.get_default_dtype() if parameter is None else parameter.dtype
-        if dtype not in SUPPORTED_DTYPES:
-            raise ValueError(f"units hold float32 or float64 parameters, not {dtype}")
-        self.discrete = values is not None
+        given = values if isinstance(values, Tensor) else None
+        dtype = self.common_dtype(parameter, given)
         if values is not None:
-            nodes = torch.as_tensor(values, dtype=dtype).flatten()
-            self.reject(~torch.isfinite(nodes), nodes, "values", "it must be finite")
-            if len(nodes) == 0 or len(nodes.unique()) < len(nodes):
-                raise ValueError(f"Custom: values holds {len(nodes)} numbers; it must hold distinct ones, 1 or more")
-            log_widths = torch.zeros_like(nodes)
-            bounds = [nodes.amin(), nodes.amax()]
+            support = self.as_tensor(values, "values").to(dtype).flatten()
+            self.reject(~torch.isfinite(support), support, "values", "it must be finite")
+            if len(support) == 0 or len(support.unique()) < len(support):
+                raise ValueError(f"Custom: values holds {len(support)} numbers; it must hold distinct ones, 1 or more")
+            bounds = [support.amin(), support.amax()]
         else:
+            support = torch.empty(0, dtype=dtype)
             bounds = [torch.tensor(float("nan") if b is None else b, dtype=dtype) for b in (lower, upper)]
             for name, bound in zip(("lower", "upper"), bounds, strict=True):
                 self.reject(~torch.isfinite(bound), bound, name, "it must be finite")
             self.reject(bounds[0] >= bounds[1], bounds[0], "lower", f"it must be less than upper, {upper}")
-            t, w = _mesh()
-            length = wide(bounds[1]) - bounds[0]
-            nodes, log_widths = (bounds[0] + length * t).to(dtype), (w * length).log().to(dtype)
-        self.register_buffer("nodes", nodes)
-        self.register_buffer("log_widths", log_widths)
+        self.register_buffer("values", support)
         self.register_buffer("lower", bounds[0].clone())
         self.register_buffer("upper", bounds[1].clone())
         log_weights = self._log_weights()
@@ -89,18 +83,30 @@ class Custom(Units):
         self.reject(log_weights == torch.inf, log_weights, "log_prior(x)", "it must be less than inf")
         empty = torch.isinf(log_weights).all(0)
         self.reject(empty, log_weights.amax(0), "log_prior(x)", "it must be finite somewhere")
-        self.to(dtype)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether the support is a finite set."""
+        return len(self.values) > 0
+
+    def _nodes(self) -> tuple[Tensor, Tensor]:
+        """The values and zeros, or the mesh and the logarithms of its weights; in float64, whatever the units are."""
+        if self.discrete:
+            return wide(self.values), torch.zeros_like(wide(self.values))
+        t, w = (z.to(self.device) for z in _mesh())
+        length = wide(self.upper) - wide(self.lower)
+        return wide(self.lower) + length * t, (w * length).log()
 
     def extra_repr(self) -> str:
         if self.discrete:
-            return f"n={self.n}, values={len(self.nodes)}"
+            return f"n={self.n}, values={len(self.values)}"
         return f"n={self.n}, lower={self.lower:g}, upper={self.upper:g}"
 
-    def check_states(self, x: Tensor) -> Tensor:
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
-        if self.discrete:
-            self.reject((x.unsqueeze(-1) != self.nodes).all(-1), x, "x", "it must be one of the values")
-        else:
+        if validate and self.discrete:
+            self.reject((x.unsqueeze(-1) != self.values).all(-1), x, "x", "it must be one of the values")
+        elif validate:
             inside = (x >= self.lower) & (x <= self.upper)
             self.reject(~inside, x, "x", "it must lie between lower and upper")
         return x
@@ -117,16 +123,17 @@ class Custom(Units):
 
     def _log_weights(self) -> Tensor:  # (nodes, n), float64
         """ln of the mass at each node, up to a constant."""
-        nodes = self.nodes.unsqueeze(-1).expand(-1, self.n)
-        return self._log_density(nodes) + wide(self.log_widths).unsqueeze(-1)
+        nodes, log_widths = self._nodes()
+        at_nodes = self._log_density(nodes.to(self.dtype).unsqueeze(-1).expand(-1, self.n))
+        return at_nodes + log_widths.unsqueeze(-1)
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.check_states(x) if validate else x
+        x = self.check_states(x, validate)
         return (self._log_density(x) - self._log_weights().logsumexp(0)).to(self.dtype)
 
     def _log_masses(self, log_prior: Tensor, field: Tensor, precision: Tensor) -> Tensor:
         """ln of the tilted mass at each node: (..., n) -> (..., n, nodes)."""
-        x = wide(self.nodes)
+        x, _ = self._nodes()
         return log_prior + wide(field).unsqueeze(-1) * x - wide(precision).unsqueeze(-1) * (0.5 * x**2)
 
     def _parts(self, tilt: Tilt) -> tuple[Tensor, list[tuple[Tensor, Tensor]], torch.Size]:
@@ -144,7 +151,7 @@ class Custom(Units):
 
     def moments(self, tilt: Tilt) -> Moments:
         log_prior, parts, shape = self._parts(tilt)
-        x = wide(self.nodes)
+        x, _ = self._nodes()
         means, variances = [], []
         for part in parts:
             share = self._log_masses(log_prior, *part).softmax(-1)
@@ -166,13 +173,13 @@ class Custom(Units):
             arrival = torch.empty_like(log_masses).exponential_(generator=generator)
             choice = (log_masses - arrival.log()).argmax(-1)
             draws.append(
-                wide(self.nodes)[choice] if self.discrete else self._invert(field, precision, choice, generator)
+                wide(self.values)[choice] if self.discrete else self._invert(field, precision, choice, generator)
             )
         return torch.cat(draws).view(shape).to(self.dtype)
 
     def _invert(self, field: Tensor, precision: Tensor, panel: Tensor, generator: torch.Generator | None) -> Tensor:
         """A draw within the given panel of every element: Newton on the CDF, inside a bracket."""
-        edges = wide(self.lower) + (wide(self.upper) - wide(self.lower)) * _edges().to(self.nodes.device)
+        edges = wide(self.lower) + (wide(self.upper) - wide(self.lower)) * _edges().to(self.device)
         start = edges[panel]
         t, w = gauss_legendre(PANEL_NODES, edges.dtype, edges.device)
         t, w = t.view(-1, 1, 1), w.view(-1, 1, 1)
@@ -186,7 +193,7 @@ class Custom(Units):
         mass = (w * (at_nodes - peak).exp()).sum(0) * width
         share = torch.rand(start.shape, dtype=start.dtype, device=start.device, generator=generator)
         # First guess: as if the density were exponential over the panel. Then Newton on the CDF, in a bracket.
-        growth = (at_nodes[-1] - at_nodes[0]).clamp(-700, 700)
+        growth = (at_nodes[-1] - at_nodes[0]).nan_to_num(nan=0.0).clamp(-700, 700)
         guess = torch.log1p(share * torch.expm1(growth)) / growth
         distance = width * torch.where(growth.abs() < 1e-6, share, guess)
         low, high = torch.zeros_like(start), width
@@ -200,7 +207,7 @@ class Custom(Units):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         """Checks x and leaves the prior as it is: its form, and its parameters if any, are yours."""
-        self.checked_rows(x, weights)
+        self.checked_rows(x, weights, smoothing)
         return self
 
 
@@ -212,6 +219,7 @@ def _edges() -> Tensor:
     return torch.from_numpy(np.sort(np.concatenate(([0.0, 1.0], even, fine, 1 - fine))))
 
 
+@lru_cache(maxsize=1)
 def _mesh() -> tuple[Tensor, Tensor]:
     """Nodes and weights of the Gauss–Legendre panels on [0, 1]."""
     edges = _edges()

@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import smaller_terms, wide
-from tapmachine.units.base import Units, Values, column_moments, common_dtype
-
-SMALLEST_SPREAD = 0.01  # of a typical column: the standard deviation given to a constant one
+from tapmachine.units.base import SMALLEST_SPREAD, Units, Values, column_moments
 
 
 @final
@@ -40,7 +38,8 @@ class Gaussian(Units):
 
     def __init__(self, n: int, field: Values = 0.0, precision: Values = 1.0) -> None:
         super().__init__(n)
-        dtype = common_dtype(field, precision)
+        n = self.n
+        dtype = self.common_dtype(field, precision)
         self.field = nn.Parameter(self.as_parameter(field, "field", (n,), dtype))
         self.log_growth = nn.Parameter(torch.zeros(n, dtype=dtype))
         self.register_buffer("base_precision", torch.ones(n, dtype=dtype))
@@ -48,9 +47,10 @@ class Gaussian(Units):
 
     @property
     def precision(self) -> Tensor:
-        """V = base_precision·exp(log_growth), so that a value that was set is kept to the last digit.
+        """V = base_precision·exp(log_growth): positive whatever training does to `log_growth`.
 
-        Assign to it, `units.precision = 2.0`; changing it in place has no effect.
+        Assign to it, `units.precision = 2.0`; changing it in place has no effect. An assignment goes into the buffer
+        `base_precision`, where it is kept to the last digit, so parameters and buffers make up the prior together.
         """
         return self.base_precision * self.log_growth.exp()
 
@@ -65,21 +65,23 @@ class Gaussian(Units):
     def extra_repr(self) -> str:
         return f"n={self.n}"
 
-    def check_states(self, x: Tensor) -> Tensor:
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
-        self.reject(~torch.isfinite(x), x, "x", "it must be finite")
+        if validate:
+            self.reject(~torch.isfinite(x), x, "x", "it must be finite")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.check_states(x) if validate else x
-        precision = self.precision
-        return 0.5 * torch.log(precision / (2 * torch.pi)) - 0.5 * precision * (x - self.field / precision) ** 2
+        x = wide(self.check_states(x, validate))
+        U, V = wide(self.field), wide(self.precision)
+        return (0.5 * torch.log(V / (2 * torch.pi)) - 0.5 * V * (x - U / V) ** 2).to(self.dtype)
 
     def log_partition(self, tilt: Tilt) -> Tensor:
         B, A = (wide(z) for z in self.unpack(tilt))
         U, V = wide(self.field), wide(self.precision)
-        finite = V + A > 0
+        finite = _normalisable(B, V + A)
         v = torch.where(finite, V + A, 1.0)
+        B = torch.where(finite, B, 0.0)
         ratio = torch.where(finite, A / V, 0.0)
         # ½ ln((V+A)/V): log1p is exact for small A, the plain logarithm for V + A near 0.
         log_ratio = torch.where(ratio.abs() < 0.5, torch.log1p(ratio.clamp(min=-0.5)), torch.log(v / V))
@@ -91,13 +93,13 @@ class Gaussian(Units):
 
     def moments(self, tilt: Tilt) -> Moments:
         u, v = self._tilted(tilt)
-        finite = v > 0
+        finite = _normalisable(u, v)
         safe = torch.where(finite, v, 1.0)
         mean = torch.where(finite, u / safe, torch.copysign(torch.full_like(u, torch.inf), u))
         return Moments(mean.to(self.dtype), torch.where(finite, 1 / safe, torch.inf).to(self.dtype))
 
     def normalisable(self, tilt: Tilt) -> Tensor:
-        return self._tilted(tilt)[1] > 0
+        return _normalisable(*self._tilted(tilt))
 
     def _tilted(self, tilt: Tilt) -> tuple[Tensor, Tensor]:
         field, precision = self.unpack(tilt)
@@ -110,11 +112,20 @@ class Gaussian(Units):
             return torch.where(torch.isinf(variance), mean, mean + variance.sqrt() * noise)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        x, weights = self.checked_rows(x, weights)
+        x, weights = self.checked_rows(x, weights, smoothing)
         count, mean, variance = column_moments(x, weights.unsqueeze(-1))
-        typical = torch.where(variance.mean() > 0, variance.mean(), 1.0)
-        variance = (count * variance + smoothing * typical) / (count + smoothing)
-        variance = variance.clamp(min=SMALLEST_SPREAD**2 * typical)
-        self.store("field", mean / variance)
-        self.precision = 1 / variance
+        # Only a constant column needs a spread from elsewhere: another scale has nothing to say about the others.
+        typical = variance[variance > 0].median() if (variance > 0).any() else variance.new_tensor(1.0)
+        pseudo = (smoothing * typical / (count + smoothing)).clamp(min=float(SMALLEST_SPREAD**2 * typical))
+        variance = torch.where(variance > 0, variance, pseudo if smoothing > 0 else 0.0)
+        field, precision = mean / variance, 1 / variance
+        self.check_fit("precision", precision)
+        self.check_fit("field", field)
+        with torch.no_grad():
+            self.field.copy_(field)
+        self.precision = precision
         return self
+
+
+def _normalisable(u: Tensor, v: Tensor) -> Tensor:
+    return (v > 0) & torch.isfinite(u) & torch.isfinite(v)

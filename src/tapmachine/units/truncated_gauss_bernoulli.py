@@ -1,5 +1,7 @@
 """Spike-and-slab units: exactly zero, or a truncated Gaussian."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self, final
 
 import torch
@@ -8,7 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
-from tapmachine.units.base import Units, Values, column_moments, common_dtype
+from tapmachine.units.base import Units, Values, column_moments
 from tapmachine.units.truncated_gaussian import TruncatedGaussian
 
 
@@ -50,11 +52,11 @@ class TruncatedGaussBernoulli(Units):
         active_probability: Values = 0.5,
     ) -> None:
         super().__init__(n)
-        dtype = common_dtype(field, precision, active_probability, lower, upper)
-        try:
-            self.slab = TruncatedGaussian(n, lower, upper, field, precision).to(dtype)
-        except ValueError as error:
-            raise ValueError(str(error).replace("TruncatedGaussian:", "TruncatedGaussBernoulli:")) from None
+        n = self.n
+        dtype = self.common_dtype(field, precision, active_probability, lower, upper)
+        with _errors_of_the_slab():
+            low, high = self.as_tensor(lower, "lower").to(dtype), self.as_tensor(upper, "upper").to(dtype)
+            self.slab = TruncatedGaussian(n, low, high, field, precision)
         self.reject(self.lower > 0, self.lower, "lower", "0 must lie between lower and upper")
         self.reject(self.upper < 0, self.upper, "upper", "0 must lie between lower and upper")
         self.active_logit = nn.Parameter(torch.zeros(n, dtype=dtype))
@@ -84,7 +86,8 @@ class TruncatedGaussBernoulli(Units):
 
     @precision.setter
     def precision(self, value: Values) -> None:
-        self.slab.precision = value
+        with _errors_of_the_slab():
+            self.slab.precision = value
 
     @property
     def lower(self) -> Tensor:
@@ -99,11 +102,9 @@ class TruncatedGaussBernoulli(Units):
     def extra_repr(self) -> str:
         return f"n={self.n}"
 
-    def check_states(self, x: Tensor) -> Tensor:
-        x = self.as_states(x)
-        inside = (x >= self.lower) & (x <= self.upper) & torch.isfinite(x)
-        self.reject(~inside, x, "x", "it must lie between lower and upper")
-        return x
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
+        with _errors_of_the_slab():
+            return self.slab.check_states(x, validate)
 
     def _prior_logit(self) -> Tensor:  # (n,), float64
         """Log-odds of x ≠ 0 without a tilt."""
@@ -111,7 +112,7 @@ class TruncatedGaussBernoulli(Units):
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         """ln P(x), a probability at x = 0 and a density elsewhere (errata E10, E11)."""
-        x = self.check_states(x) if validate else x
+        x = self.check_states(x, validate)
         logit = self._prior_logit()
         active = logsigmoid(logit) + self.slab.log_prior(x, validate=False)
         return torch.where(x == 0, logsigmoid(-logit), active).to(self.dtype)
@@ -125,8 +126,10 @@ class TruncatedGaussBernoulli(Units):
         log_slab, slab_mean, slab_variance = self.slab.tilted(Tilt(*self.unpack(tilt)), normalised=False)
         logit = (wide(log_slab) + self.active_logit).to(self.dtype)
         active, inactive = torch.sigmoid(logit), torch.sigmoid(-logit)
-        spread = torch.where(torch.isinf(log_slab), torch.inf, active * inactive * slab_mean**2)
-        return Moments(active * slab_mean, active * slab_variance + spread)
+        finite = torch.isfinite(slab_variance)
+        a, c = torch.where(finite, slab_mean, 0.0), torch.where(finite, slab_variance, 0.0)
+        mean = torch.where(finite, active * a, slab_mean)
+        return Moments(mean, torch.where(finite, active * c + active * inactive * a**2, torch.inf))
 
     def normalisable(self, tilt: Tilt) -> Tensor:
         return self.slab.normalisable(Tilt(*self.unpack(tilt)))
@@ -142,9 +145,22 @@ class TruncatedGaussBernoulli(Units):
         return torch.where(active > 0, self.slab.sample(tilt, generator), 0.0)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        x, weights = self.checked_rows(x, weights)
+        x, weights = self.checked_rows(x, weights, smoothing)
         active, mean, variance = column_moments(x, weights.unsqueeze(-1) * (x != 0))
-        self.slab.fit_to_moments(active, mean, variance, smoothing)
         log_odds = torch.log((active + smoothing) / (wide(weights).sum() - active + smoothing))
-        self.store("active_logit", log_odds - self.slab.log_normaliser().detach())
+        never_mixed = "a column that is never 0, or always, has no finite fit; use smoothing > 0"
+        self.reject(~torch.isfinite(log_odds), log_odds, "log-odds of x != 0", never_mixed)
+        with _errors_of_the_slab():
+            self.slab.fit_to_moments(active, mean, variance, smoothing)
+        with torch.no_grad():
+            self.active_logit.copy_(log_odds - self.slab.log_normaliser())
         return self
+
+
+@contextmanager
+def _errors_of_the_slab() -> Iterator[None]:
+    """Lets errors name the unit type that the user made."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).replace("TruncatedGaussian:", "TruncatedGaussBernoulli:")) from None

@@ -8,11 +8,9 @@ from torch import Tensor, nn
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import RULES, normalisable, sample_interval, wide, window_integral
 from tapmachine.truncation import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval, log_density, tilted_interval
-from tapmachine.units.base import Units, Values, column_moments, common_dtype
+from tapmachine.units.base import SMALLEST_SPREAD, Units, Values, column_moments
 
-# Limits of a prior that is fitted to data
-SMALLEST_SPREAD = 0.01  # standard deviation, and distance from a bound, as a share of a typical column's deviation
-LARGEST_VARIANCE = 0.9  # as a share of the largest that the mean allows
+LARGEST_VARIANCE = 0.9  # of a prior that is fitted to data, as a share of the largest that its mean allows
 
 
 @final
@@ -55,9 +53,10 @@ class TruncatedGaussian(Units):
         precision: Values | None = None,
     ) -> None:
         super().__init__(n)
-        dtype = common_dtype(field, precision, lower, upper)
+        n = self.n
+        dtype = self.common_dtype(field, precision, lower, upper)
         for name, value in (("lower", lower), ("upper", upper)):
-            bound = torch.as_tensor(value).detach().to(dtype)
+            bound = self.as_tensor(value, name).to(dtype)
             if bound.shape not in ((), (n,)):
                 raise ValueError(f"TruncatedGaussian: {name} has shape {tuple(bound.shape)}; it must be () or ({n},)")
             self.reject(torch.isnan(bound), bound, name, "it must be a number")
@@ -80,9 +79,11 @@ class TruncatedGaussian(Units):
     def precision(self) -> Tensor:
         """V: `free_precision` itself or, where a bound is infinite and V must be positive, base·exp(free_precision).
 
-        Assign to it, `units.precision = 2.0`; changing it in place has no effect.
+        Assign to it, `units.precision = 2.0`; changing it in place has no effect. The base is a buffer that holds what
+        was assigned, to the last digit.
         """
-        return torch.where(self.bounded, self.free_precision, self.base_precision * self.free_precision.exp())
+        log_growth = torch.where(self.bounded, 0.0, self.free_precision)  # a large V must not overflow in exp
+        return torch.where(self.bounded, self.free_precision, self.base_precision * log_growth.exp())
 
     @precision.setter
     def precision(self, value: Values) -> None:
@@ -97,17 +98,18 @@ class TruncatedGaussian(Units):
         low, high = (f"{b.min():g}" if b.min() == b.max() else "[...]" for b in (self.lower, self.upper))
         return f"n={self.n}, lower={low}, upper={high}"
 
-    def check_states(self, x: Tensor) -> Tensor:
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
-        inside = (x >= self.lower) & (x <= self.upper) & torch.isfinite(x)
-        self.reject(~inside, x, "x", "it must lie between lower and upper")
+        if validate:
+            inside = (x >= self.lower) & (x <= self.upper) & torch.isfinite(x)
+            self.reject(~inside, x, "x", "it must lie between lower and upper")
         return x
 
     def _prior(self) -> Prior:
         return Prior(self.field, self.precision, self.lower, self.upper)
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        x = self.check_states(x) if validate else x
+        x = self.check_states(x, validate)
         return log_density(self._prior().wide(), wide(x)).to(self.dtype)
 
     def log_normaliser(self) -> Tensor:  # (n,), float64
@@ -117,11 +119,14 @@ class TruncatedGaussian(Units):
         return bound * (prior.U - 0.5 * prior.V * bound) - log_density(prior, bound)
 
     def tilted(self, tilt: Tilt, normalised: bool = True) -> TiltedInterval:
-        """ln Z(B,A), mean and variance together; ln ∫ exp(ux − ½vx²) dx in place of ln Z if not `normalised`."""
+        """ln Z(B,A), mean and variance together; ln ∫ exp(ux − ½vx²) dx in place of ln Z if not `normalised`.
+
+        The logarithm may be in float64, where it was computed so.
+        """
         return tilted_interval(self._prior(), *self.unpack(tilt), normalised)
 
     def log_partition(self, tilt: Tilt) -> Tensor:
-        return self.tilted(tilt).log
+        return self.tilted(tilt).log.to(self.dtype)
 
     def moments(self, tilt: Tilt) -> Moments:
         _, mean, variance = self.tilted(tilt, normalised=False)
@@ -129,7 +134,7 @@ class TruncatedGaussian(Units):
 
     def log_partition_and_moments(self, tilt: Tilt) -> tuple[Tensor, Moments]:
         log_partition, mean, variance = self.tilted(tilt)
-        return log_partition, Moments(mean, variance)
+        return log_partition.to(self.dtype), Moments(mean, variance)
 
     def normalisable(self, tilt: Tilt) -> Tensor:
         field, precision = self.unpack(tilt)
@@ -150,39 +155,49 @@ class TruncatedGaussian(Units):
         return torch.where(finite, draw, torch.copysign(torch.full_like(u, torch.inf), u)).to(self.dtype)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        x, weights = self.checked_rows(x, weights)
+        x, weights = self.checked_rows(x, weights, smoothing)
         return self.fit_to_moments(*column_moments(x, weights.unsqueeze(-1)), smoothing)
 
     @torch.no_grad()
     def fit_to_moments(self, count: Tensor, mean: Tensor, variance: Tensor, smoothing: float) -> Self:
         """Sets U and V to fit `count` observations with this mean and variance, each of shape (n,).
 
-        The pseudo-observations have the variance of a typical column. Where nothing was observed, the mean is that
-        of the interval's middle, or a typical deviation away from its only finite bound.
+        Variances are smoothed towards the median over the columns, each in units of its own interval (or of its mean,
+        if that is half-infinite). Where nothing was observed, the mean is the interval's middle.
         """
         lower, upper = (wide(z).expand(self.n) for z in (self.lower, self.upper))
         bounded = self.bounded.expand(self.n)
+        length = torch.where(bounded, upper - lower, 1.0)
         origin = torch.where(torch.isfinite(lower), lower, upper)
         direction = torch.where(torch.isfinite(lower), 1.0, -1.0).to(origin.dtype)
         seen = count > 0
-        mean = direction * (mean - origin)  # distance from the origin
-        typical = variance[seen].mean() if seen.any() else variance.new_tensor(0.0)
-        widest = torch.where(bounded, (upper - lower) ** 2 / 12, 1.0)
-        typical = torch.where(typical > 0, typical, widest)
-        mean = torch.where(seen, mean, torch.where(bounded, 0.5 * (upper - lower), typical.sqrt()))
-        variance = torch.where(seen, (count * variance + smoothing * typical) / (count + smoothing), typical)
+        distance = torch.where(seen, direction * (mean - origin), 0.0)
+        # In t = distance/scale the interval is [0, 1], or [0, ∞) with a mean of 1: there, columns can be compared.
+        scale = torch.where(bounded, length, torch.where(distance > 0, distance, variance.sqrt()))
+        scale = torch.where(scale > 0, scale, 1.0)
+        spread_out = seen & (variance > 0)
+        relative = torch.where(spread_out, variance / scale**2, 0.0)
+        typical = relative[spread_out].median() if spread_out.any() else relative.new_tensor(1 / 12)
+        if smoothing > 0:
+            relative = (count * relative + smoothing * typical) / (count + smoothing)
+            relative = torch.maximum(relative, SMALLEST_SPREAD**2 * typical)
 
-        # In t = distance/scale the interval is [0, 1], or [0, ∞) with a mean of 1.
-        margin = SMALLEST_SPREAD * torch.minimum(typical, widest).sqrt()
-        farthest = torch.where(bounded, upper - lower - margin, torch.inf)
-        mean = torch.minimum(torch.maximum(mean, margin), farthest)
-        scale = torch.where(bounded, upper - lower, mean)
-        largest = LARGEST_VARIANCE * torch.where(bounded, mean * (upper - lower - mean), mean**2)
-        variance = torch.minimum(torch.maximum(variance, margin**2), largest)
-        s, k = _match_moments(mean / scale, variance / scale**2, bounded)
-        V = k / scale**2
-        self.store("field", direction * s / scale + V * origin)
-        self.precision = V.to(self.dtype)
+        # Keep off the bounds: a column that never leaves one becomes an exponential there, its mean a deviation away.
+        margin = torch.where(spread_out, SMALLEST_SPREAD * typical.sqrt(), relative.sqrt())
+        nowhere = torch.where(bounded, 0.5, 1.0)
+        t = torch.where(seen, distance / scale, nowhere).maximum(margin)
+        t = torch.where(bounded, t.minimum(1 - margin), t)
+        scale = torch.where(bounded, scale, scale * t)
+        t, relative = torch.where(bounded, t, 1.0), torch.where(bounded, relative, relative / t**2)
+        largest = LARGEST_VARIANCE * torch.where(bounded, t * (1 - t), 1.0)
+        relative = relative.minimum(largest)
+        s, k = _match_moments(t, relative, bounded)
+        precision = k / scale**2
+        field = direction * s / scale + precision * origin
+        self.check_fit("precision", precision)
+        self.check_fit("field", field)
+        self.field.copy_(field)
+        self.precision = precision
         return self
 
 
@@ -193,7 +208,9 @@ def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Ten
     """
     lower = torch.zeros_like(mean)
     upper = torch.where(bounded, 1.0, torch.inf).to(mean.dtype)
-    s, k = torch.where(bounded, 0.0, 1 / variance), torch.where(bounded, 0.0, 1 / variance)
+    # Well inside the interval it is a plain Gaussian; near an edge start from the uniform prior.
+    inside = ~bounded | (torch.minimum(mean, 1 - mean) > 4 * variance.sqrt())
+    s, k = torch.where(inside, mean / variance, 0.0), torch.where(inside, 1 / variance, 0.0)
     second = variance + mean**2
 
     def log_likelihood(s: Tensor, k: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -204,7 +221,8 @@ def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Ten
 
     value, (a, c, third, fourth) = log_likelihood(s, k)
     for _ in range(100):
-        residual_1, residual_2 = mean - a, second - (c + a**2)
+        residual_1 = mean - a
+        residual_2 = (variance - c) + residual_1 * (mean + a)
         if bool((torch.maximum(residual_1.abs(), residual_2.abs()) <= 1e-9 * variance).all()):
             break
         # covariance matrix of (t, t²), the curvature of the log-likelihood
@@ -216,7 +234,7 @@ def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Ten
         size = torch.ones_like(s)
         for _ in range(40):
             trial, cumulants = log_likelihood(s + size * step_s, k + size * step_k)
-            falls = trial < value - 1e-12 * value.abs()
+            falls = trial < value - 1e-13 * (1 + (s * mean).abs() + (k * second).abs())  # beyond rounding
             if not falls.any():
                 break
             size = torch.where(falls, 0.5 * size, size)
