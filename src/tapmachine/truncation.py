@@ -277,11 +277,12 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
             mean.mul_(length).add_(lower)
             log.add_(exponent_at_lower)
 
-        # The slope at either edge, falling outwards, and the curvature on the same scale: all must keep the limit.
-        excess = torch.sub(slope, curvature, out=zeroth)
-        torch.maximum(excess, slope.neg_(), out=excess)
-        torch.maximum(excess, curvature.mul_(rule.max_slope / rule.max_curvature), out=excess)
-        if not (all_usable and excess.amax().item() <= rule.max_slope):
+        # The outward slope at either edge, and the curvature on the same scale, must keep the limit.
+        at_upper = torch.sub(slope, curvature, out=zeroth)
+        curvature_scale = rule.max_slope / rule.max_curvature
+        extremes = (at_upper.amax(), -slope.amin(), curvature_scale * curvature.amax())
+        if not (all_usable and all(z.item() <= rule.max_slope for z in extremes)):
+            excess = at_upper.maximum(-slope).maximum(curvature_scale * curvature)
             tame = (excess <= rule.max_slope).logical_and_(usable)
             hard.append(tame.logical_not_().view(-1).nonzero().squeeze(-1) + part * most_rows * n)
     return result, torch.cat(hard)
