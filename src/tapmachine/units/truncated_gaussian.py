@@ -191,7 +191,11 @@ class TruncatedGaussian(Units):
         t, relative = torch.where(bounded, t, 1.0), torch.where(bounded, relative, relative / t**2)
         largest = LARGEST_VARIANCE * torch.where(bounded, t * (1 - t), 1.0)
         relative = relative.minimum(largest)
-        s, k = _match_moments(t, relative, bounded)
+        self.check_fit("precision", 1 / relative)
+        s, k, error = _match_moments(t, relative, bounded)
+        self.reject(
+            error > 1e-3, mean, "mean of the columns", "no prior of this type was found with its mean and variance"
+        )
         precision = k / scale**2
         field = direction * s / scale + precision * origin
         self.check_fit("precision", precision)
@@ -201,10 +205,11 @@ class TruncatedGaussian(Units):
         return self
 
 
-def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Tensor, Tensor]:
+def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """s and k for which exp(st − ½kt²) on [0, 1], or on [0, ∞) where not bounded, has this mean and variance.
 
-    Newton's method on the log-likelihood, which is concave in (s, −½k), with steps halved until it rises.
+    The third result is by how much, relative to the variance, they miss it. By Newton's method on the log-likelihood,
+    which is concave in (s, −½k), with steps halved until it rises.
     """
     lower = torch.zeros_like(mean)
     upper = torch.where(bounded, 1.0, torch.inf).to(mean.dtype)
@@ -223,7 +228,8 @@ def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Ten
     for _ in range(100):
         residual_1 = mean - a
         residual_2 = (variance - c) + residual_1 * (mean + a)
-        if bool((torch.maximum(residual_1.abs(), residual_2.abs()) <= 1e-9 * variance).all()):
+        error = torch.maximum(residual_1.abs(), residual_2.abs()) / variance
+        if bool((error <= 1e-9).all()):
             break
         # covariance matrix of (t, t²), the curvature of the log-likelihood
         cov_11, cov_12 = c, third + 2 * a * c
@@ -240,4 +246,4 @@ def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Ten
             size = torch.where(falls, 0.5 * size, size)
         s, k = s + size * step_s, k + size * step_k
         value, (a, c, third, fourth) = trial, cumulants
-    return s, k
+    return s, k, error
