@@ -22,7 +22,7 @@ from tapmachine.special import (
 )
 
 # Elements at a time: enough to share among threads, few enough for the values at their nodes to stay in cache.
-PLAIN_CHUNK = 40_960
+PLAIN_CHUNK = 57_344
 WINDOW_CHUNK = 16_384
 DEVICE_CHUNK = 2**21  # on other devices: half a GB of node values in float32
 
@@ -248,17 +248,17 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
     to_exponent = torch.stack((nodes, -0.5 * nodes**2), 1)
     to_moments = torch.stack((weights, weights * (nodes - 0.5), weights * (nodes - 0.5) ** 2))
 
-    result = TiltedInterval(*(torch.empty_like(B) for _ in range(3)))
+    result = B.new_empty(3, B.numel())  # each part's raw moments, turned in place into ln, mean and variance
     hard = [torch.empty(0, dtype=torch.long)]
     most_rows, rows = max(1, PLAIN_CHUNK // n), 0
-    parts = zip(*(z.split(most_rows) for z in (B, A, *result)), strict=True)
-    for part, (tilt_field, tilt_precision, log, mean, variance) in enumerate(parts):
-        if len(mean) != rows:  # in the first part, and in the last if that is shorter
-            rows = len(mean)
-            workspace = B.new_empty(2 + rule.plain_nodes + 3, rows * n)
-            coefficients, values, moments = workspace.split((2, rule.plain_nodes, 3))
+    parts = zip(B.split(most_rows), A.split(most_rows), result.split(most_rows * n, 1), strict=True)
+    for part, (tilt_field, tilt_precision, moments) in enumerate(parts):
+        if len(tilt_field) != rows:  # in the first part, and in the last if that is shorter
+            rows = len(tilt_field)
+            coefficients, values = B.new_empty(2 + rule.plain_nodes, rows * n).split((2, rule.plain_nodes))
             slope, curvature = coefficients.view(2, rows, n)
-            zeroth, first, second = moments.view(3, rows, n)
+            scratch = values[0].view(rows, n)
+        log, mean, variance = moments.view(3, rows, n)
 
         torch.add(tilt_field, U, out=slope)
         torch.add(tilt_precision, V, out=curvature)
@@ -268,21 +268,21 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
             curvature.mul_(length**2)
         torch.mm(to_exponent, coefficients, out=values).exp_()
         torch.mm(to_moments, values, out=moments)  # of t − ½, so that little cancels in the variance
-        first /= zeroth
-        torch.addcmul(second.div_(zeroth), first, first, value=-1, out=variance)
-        torch.add(first, 0.5, out=mean)
-        torch.add(zeroth.log_(), log_offset, out=log)
+        mean /= log
+        variance.div_(log).addcmul_(mean, mean, value=-1)
+        mean += 0.5
+        log.log_().add_(log_offset)
         if not is_unit_interval:
             variance.mul_(length**2)
             mean.mul_(length).add_(lower)
             log.add_(exponent_at_lower)
 
         # The outward slope at either edge, and the curvature on the same scale, must keep the limit.
-        at_upper = torch.sub(slope, curvature, out=zeroth)
+        at_upper = torch.sub(slope, curvature, out=scratch)
         curvature_scale = rule.max_slope / rule.max_curvature
         extremes = (at_upper.amax(), -slope.amin(), curvature_scale * curvature.amax())
         if not (all_usable and all(z.item() <= rule.max_slope for z in extremes)):
             excess = at_upper.maximum(-slope).maximum(curvature_scale * curvature)
             tame = (excess <= rule.max_slope).logical_and_(usable)
             hard.append(tame.logical_not_().view(-1).nonzero().squeeze(-1) + part * most_rows * n)
-    return result, torch.cat(hard)
+    return TiltedInterval(*result.view(3, *B.shape)), torch.cat(hard)
