@@ -32,7 +32,7 @@ class Rule(NamedTuple):
     drop: float  # a window ends where the integrand has fallen by exp(-drop)
 
 
-# The largest domains in which a rule errs by less than 1/5 of what the tests allow (docs/design_notes.md).
+# The plain rule's domains are those in which it keeps well within what the tests allow (docs/design_notes.md).
 RULES = {
     torch.float32: Rule(plain_nodes=10, max_slope=15.0, max_curvature=45.0, window_nodes=16, drop=20.0),
     torch.float64: Rule(plain_nodes=24, max_slope=60.0, max_curvature=100.0, window_nodes=32, drop=40.0),
