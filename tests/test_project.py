@@ -77,3 +77,10 @@ def test_the_demo_runs(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "units.png").stat().st_size > 20_000
+
+
+def test_importing_does_not_load_the_compiler():
+    """It would double the time that the import takes."""
+    code = "import sys, tapmachine; assert 'torch._dynamo' not in sys.modules and 'matplotlib' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
