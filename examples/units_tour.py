@@ -57,7 +57,7 @@ def tilted_log_probability(units: Units, x: Tensor, tilt: Tilt) -> Tensor:
     return (units.log_prior(x) + exponent - units.log_partition(tilt)).flatten()
 
 
-def states_of(units: Units, draws: Tensor) -> Tensor | None:
+def states_of(units: Units) -> Tensor | None:
     """All states of a discrete unit, or None."""
     if isinstance(units, Binary):
         return torch.tensor([[0.0], [1.0]])
@@ -71,7 +71,7 @@ def states_of(units: Units, draws: Tensor) -> Tensor | None:
 def draw(axes: plt.Axes, title: str, units: Units, tilt: Tilt, draws: Tensor) -> None:
     """Prior in grey, tilted prior in blue, draws as bars, the mean in red."""
     no_tilt = Tilt(0.0, 0.0)
-    states = states_of(units, draws)
+    states = states_of(units)
     if states is not None:
         one_number = states.argmax(-1).flatten() if isinstance(units, Categorical) else states.flatten()
         width = 0.3

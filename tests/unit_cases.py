@@ -23,14 +23,6 @@ from tapmachine import (
 INF = float("inf")
 
 
-class Point(NamedTuple):
-    """One unit's parameters and tilt, as Python floats; vectors for Categorical."""
-
-    parameters: dict[str, float]
-    field: float
-    precision: float
-
-
 class Case(NamedTuple):
     name: str
     stressed: Callable[[np.random.Generator, int, torch.dtype], tuple[Units, torch.Tensor, torch.Tensor]]
@@ -282,7 +274,6 @@ CASES = [
     Case("Custom on an interval", stressed_custom_interval, custom_interval_oracle, (0, 1)),
     Case("Custom on a set", stressed_custom_set, custom_set_oracle, (-1, 2)),
 ]
-CASES_BY_NAME = {case.name: case for case in CASES}
 
 
 def parameters_of(units: Units, case: Case, index: int) -> dict[str, float]:

@@ -250,6 +250,13 @@ def normalisable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return falls_off & torch.isfinite(u) & torch.isfinite(v)
 
 
+def make_normalisable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where the integral is finite, and u, v with harmless values put in elsewhere."""
+    finite = normalisable(u, v, lower, upper)
+    inward = torch.where(torch.isinf(upper), -1.0, 1.0)
+    return finite, torch.where(finite, u, inward), torch.where(finite, v, 1.0)
+
+
 # --------------------------------------------------------------------------------------------------------------
 # Draws
 # --------------------------------------------------------------------------------------------------------------

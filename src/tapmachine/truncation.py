@@ -15,7 +15,7 @@ from tapmachine.special import (
     Rule,
     exact_rise,
     gauss_legendre,
-    normalisable,
+    make_normalisable,
     smaller_terms,
     wide,
     window_integral,
@@ -109,8 +109,7 @@ class _TiltedInterval(torch.autograd.Function):
             if torch.is_grad_enabled():
                 raise NotImplementedError("second derivatives of truncated-Gaussian moments are not available")
             low, high = wide(lower), wide(upper)
-            u = torch.where(finite, wide(U) + wide(B), torch.where(torch.isinf(high), -1.0, 1.0))
-            v = torch.where(finite, wide(V) + wide(A), 1.0)
+            _, u, v = make_normalisable(wide(U) + wide(B), wide(V) + wide(A), low, high)
             integral = window_integral(u, v, low, high, RULES[mean.dtype], order=4)
             third, fourth = (z.to(mean.dtype) for z in integral.cumulants[2:])
             if d_mean is not None:
@@ -198,10 +197,9 @@ def _by_windows(prior: Prior, B: Tensor, A: Tensor, untilted: Integral | None, r
     """The window rule, in float64; the logarithm is relative to the prior's own integral where that is given."""
     U, V, lower, upper = prior
     u, v = U + B, V + A
-    finite = normalisable(u, v, lower, upper)
-    inward = torch.where(torch.isinf(upper), -1.0, 1.0)
+    finite, safe_u, safe_v = make_normalisable(u, v, lower, upper)
     rise = exact_rise(U, V, B, A, lower, upper)
-    tilted = window_integral(torch.where(finite, u, inward), torch.where(finite, v, 1.0), lower, upper, rule, rise=rise)
+    tilted = window_integral(safe_u, safe_v, lower, upper, rule, rise=rise)
     if untilted is None:
         log = tilted.anchor * (u - 0.5 * v * tilted.anchor) + tilted.log_mass
     else:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.special import RULES, normalisable, sample_interval, wide, window_integral
+from tapmachine.special import RULES, make_normalisable, normalisable, sample_interval, wide, window_integral
 from tapmachine.truncation import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval, log_density, tilted_interval
 from tapmachine.units.base import SMALLEST_SPREAD, Units, Values, column_moments
 
@@ -145,11 +145,9 @@ class TruncatedGaussian(Units):
         field, precision = self.unpack(tilt)
         u, v = wide(field) + self.field, wide(precision) + self.precision
         lower, upper = (wide(z).expand_as(u) for z in (self.lower, self.upper))
-        finite = normalisable(u, v, lower, upper)
-        inward = torch.where(torch.isinf(upper), -1.0, 1.0)
-        terms = (torch.where(finite, u, inward), torch.where(finite, v, 1.0), lower, upper)
+        finite, safe_u, safe_v = make_normalisable(u, v, lower, upper)
         chunk = WINDOW_CHUNK if u.device.type == "cpu" else DEVICE_CHUNK
-        parts = zip(*(z.reshape(-1).split(chunk) for z in terms), strict=True)
+        parts = zip(*(z.reshape(-1).split(chunk) for z in (safe_u, safe_v, lower, upper)), strict=True)
         draws = [sample_interval(*Prior(*part), RULES[self.dtype], generator) for part in parts]
         draw = torch.cat(draws).view(u.shape) if draws else u
         return torch.where(finite, draw, torch.copysign(torch.full_like(u, torch.inf), u)).to(self.dtype)
