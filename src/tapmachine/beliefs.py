@@ -1,7 +1,10 @@
-"""What is known about a layer of units: the tilt acting on it and the moments that follow."""
+"""What is known about layers of units: the tilts acting on them, the moments that follow, and a machine's solutions."""
 
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -38,3 +41,62 @@ class Moments(NamedTuple):
 
     mean: Tensor
     variance: Tensor
+
+
+class Status(IntEnum):
+    """How the solution of one particle ended."""
+
+    CONVERGED = 0
+    MAX_SWEEPS = 1  # not converged within the sweeps allowed
+    NONFINITE = 2  # a field or a moment overflowed, or a parameter is not finite
+    UNNORMALISABLE = 3  # a unit on an unbounded support cannot be normalised under the tilt it gets
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Solutions of a machine's mean-field equations, one for each particle.
+
+    Where the status is NONFINITE or UNNORMALISABLE there is no solution: the moments are the last finite ones on the
+    way, and the free energy and the residual are inf.
+
+    Attributes:
+        moments: mean and variance for each layer, of shape (K, *state_shape).
+        tilts: the tilt that the neighbours send to each layer, of the same shapes.
+        free_energy: F of each particle, (K,).
+        residual: how far the equations move the solution when it is put into them: the mean over all units of the
+            squared change of their mean and variance, (K,).
+        n_sweeps: sweeps done, (K,).
+        status: a `Status` for each particle, (K,).
+    """
+
+    moments: tuple[Moments, ...]
+    tilts: tuple[Tilt, ...]
+    free_energy: Tensor
+    residual: Tensor
+    n_sweeps: Tensor
+    status: Tensor
+
+    @property
+    def converged(self) -> Tensor:  # (K,), bool
+        """Which particles converged."""
+        return self.status == Status.CONVERGED
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def select(self, index: Tensor) -> "Solution":
+        """The solutions of some particles, by a mask or by their numbers."""
+        return Solution(
+            tuple(Moments(*(z[index] for z in layer)) for layer in self.moments),
+            tuple(Tilt(*(torch.as_tensor(z)[index] for z in layer)) for layer in self.tilts),
+            *(z[index] for z in (self.free_energy, self.residual, self.n_sweeps, self.status)),
+        )
+
+    def counts(self) -> dict[str, int]:
+        """How many particles ended with each status, those that occur only."""
+        found = {status.name.lower(): int((self.status == status).sum()) for status in Status}
+        return {name: count for name, count in found.items() if count}
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts().items())
+        return f"Solution({counts or 'no particles'})"

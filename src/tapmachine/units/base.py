@@ -1,22 +1,21 @@
-"""The one abstract class behind every unit type, and the checks that all of them share."""
+"""The one abstract class behind every unit type."""
 
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.units.checks import Checked, Values
+from tapmachine.units.roots import bracketed_root
 
-Values = Tensor | float | Sequence[float]  # what a parameter may be given as
+__all__ = ["SMALLEST_SPREAD", "Units", "Values", "column_moments"]
 
-SUPPORTED_DTYPES = (torch.float32, torch.float64)
 SMALLEST_SPREAD = 0.01  # of a typical column: the least deviation that a constant column is given
 
 
-class Units(nn.Module, ABC):
+class Units(Checked, ABC):
     """A layer of `n` independent units, each with a normalised prior P(x; θ).
 
     Everything that happens to a unit is a tilt, exp(Bx − ½Ax²), so a unit type is one function,
@@ -69,16 +68,6 @@ class Units(nn.Module, ABC):
         """The trailing shape of states, fields and means: (n,), or (n, q) for units with q states."""
         return (self.n,)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the parameters."""
-        return next(tensor for tensor in (*self.parameters(), *self.buffers()) if tensor.is_floating_point()).dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        return next(iter((*self.parameters(), *self.buffers()))).device
-
     def moments(self, tilt: Tilt) -> Moments:  # (..., n) -> (..., n)
         """Mean f_a = ∂ ln Z/∂B and variance f_c = ∂² ln Z/∂B² under the tilt [eq:fa], [eq:fc]."""
         if len(self.state_shape) > 1:
@@ -107,122 +96,80 @@ class Units(nn.Module, ABC):
         finite = torch.isfinite(field) & torch.isfinite(precision)
         return finite.all(-1) if len(self.state_shape) > 1 else finite
 
-    # ----- checks
+    # ----- inside a machine: the neighbours' field has mean θ and variance κ, which reacts on the unit itself
 
-    def unpack(self, tilt: Tilt) -> tuple[Tensor, Tensor]:
-        """The tilt's field and precision, of one shape that ends in `state_shape`, or a ValueError."""
-        if not isinstance(tilt, Tilt):
-            raise ValueError(f"{type(self).__name__}: tilt is a {type(tilt).__name__}; it must be a Tilt")
-        field, precision = (self._tilt_tensor(value, name) for name, value in zip(Tilt._fields, tilt, strict=True))
-        shapes = [tuple(z.shape) for z in (field, precision)]
-        ends_well = all(shape == () or shape[-len(self.state_shape) :] == self.state_shape for shape in shapes)
-        try:
-            shape = torch.broadcast_shapes(*shapes, self.state_shape)
-        except RuntimeError:
-            ends_well = False
-        if not ends_well:
-            found = " and ".join(map(str, shapes))
-            raise ValueError(f"{type(self).__name__}: tilt has shapes {found}; they must end in {self.state_shape}")
-        return field.expand(shape), precision.expand(shape)
+    def bounds(self) -> tuple[Tensor, Tensor]:  # each () or state_shape
+        """The smallest and the largest value that a component of a state may take; infinite where there is none."""
+        infinity = torch.full((), torch.inf, dtype=self.dtype, device=self.device)
+        return -infinity, infinity
 
-    def _tilt_tensor(self, value: Tensor | float, name: str) -> Tensor:
-        if self.dtype not in SUPPORTED_DTYPES:
-            raise ValueError(f"{type(self).__name__}: the parameters are {self.dtype}; they must be float32 or float64")
-        if not isinstance(value, Tensor):
-            return torch.tensor(value, dtype=self.dtype, device=self.device)
-        if value.dtype != self.dtype:
-            raise ValueError(
-                f"{type(self).__name__}: tilt.{name} is {value.dtype}, but the units are {self.dtype}; "
-                "convert one of them with .to()"
-            )
-        return value
+    def check_means(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
+        """Means as a tensor of the units' dtype, or a ValueError that names the first one outside the support."""
+        mean = self.as_states(mean)
+        lower, upper = self.bounds()
+        inside = (mean >= lower) & (mean <= upper) & torch.isfinite(mean)
+        self.reject(~inside, mean, "the mean", "it must lie inside the support")
+        return mean
 
-    def as_states(self, x: Tensor) -> Tensor:
-        """x in the units' dtype, or a ValueError about its shape or dtype. Whole numbers and bool are converted."""
-        name = type(self).__name__
-        if not isinstance(x, Tensor):
-            raise ValueError(f"{name}: x is a {type(x).__name__}; it must be a torch.Tensor")
-        if x.dim() < len(self.state_shape) or tuple(x.shape[-len(self.state_shape) :]) != self.state_shape:
-            raise ValueError(f"{name}: x has shape {tuple(x.shape)}; it must end in {self.state_shape}")
-        if x.is_complex() or (x.is_floating_point() and x.dtype != self.dtype):
-            raise ValueError(f"{name}: x is {x.dtype}, but the units are {self.dtype}; convert one of them with .to()")
-        return x.to(self.dtype)
+    def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:  # (..., n) -> (..., n)
+        """Relative entropy of the tilted prior, Ba − ½A(a² + c) − ln Z(B,A), given its moments; 0 without a tilt."""
+        mean, variance = moments
+        exponent = tilt.field * mean - 0.5 * tilt.precision * (mean**2 + variance)
+        exponent = exponent.sum(-1) if len(self.state_shape) > 1 else exponent
+        return exponent - self.log_partition(tilt)
 
-    def reject(self, bad: Tensor, x: Tensor, name: str, requirement: str) -> None:
-        """Raises a ValueError that names the first element of x that is bad, if there is one."""
-        if torch.compiler.is_compiling():
-            return
-        bad, x = torch.broadcast_tensors(bad, x)
-        if bad.any():
-            index = tuple(bad.nonzero()[0].tolist())
-            where = f"{name}[{', '.join(map(str, index))}]" if index else name
-            raise ValueError(f"{type(self).__name__}: {where} is {x[index].item():g}; {requirement}")
+    def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
+        """The moments under the tilt B = θ − κ·mean, A = precision − κ: one explicit update [alg:rbmInf].
 
-    def as_tensor(self, value: Values, name: str) -> Tensor:
-        """A real tensor, or a ValueError. Python numbers become float64, so that no digit is lost on the way."""
-        try:
-            given = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
-            if given.is_complex() or given.dtype == torch.bool:
-                raise TypeError
-            return given if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
-        except (TypeError, ValueError, RuntimeError):
-            found = value.dtype if isinstance(value, Tensor) else repr(value)
-            raise ValueError(f"{type(self).__name__}: {name} is {found}; it must be a real number or several") from None
+        Args:
+            field: θ = ΣWa', of shape (..., *state_shape).
+            reaction: κ = ΣW²c', the variance of that field; for units with q states its covariance, (..., n, q, q).
+            mean: the present mean of the units.
+            precision: of evidence on the units, apart from what the neighbours send.
+        """
+        return self.moments(Tilt(field - reaction * mean, precision - reaction))
 
-    def as_parameter(self, value: Values, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A finite parameter tensor of the given shape, or a ValueError."""
-        tensor = self.as_tensor(value, name).to(dtype)
-        if tensor.shape not in ((), shape):
-            found = tuple(tensor.shape)
-            raise ValueError(f"{type(self).__name__}: {name} has shape {found}; it must be a number or {shape}")
-        self.reject(~torch.isfinite(tensor), tensor, name, "it must be finite")
-        return tensor.expand(shape).clone()
+    def settle(
+        self,
+        field: Tensor,
+        reaction: Tensor,
+        start: Tensor,
+        precision: Tensor | float = 0.0,
+        steps: int | None = None,
+    ) -> tuple[Moments, Tensor]:
+        """The moments with mean = f_a(θ − κ·mean, precision − κ), and the field B = θ − κ·mean under which they arise.
 
-    def as_count(self, value: int, name: str, least: int) -> int:
-        """A whole number that is large enough, or a ValueError."""
-        try:
-            count = operator.index(value)
-        except TypeError:
-            count = least - 1
-        if isinstance(value, bool) or count < least:
-            requirement = f"it must be a whole number, {least} or more"
-            raise ValueError(f"{type(self).__name__}: {name} is {value!r}; {requirement}")
-        return count
+        That is the exact minimum of the TAP free energy over these units with the others fixed. It is unique.
 
-    def common_dtype(self, *values: Values | None) -> torch.dtype:
-        """The dtype of the first floating tensor among the values, or torch's default; float32 or float64."""
-        tensors = (v for v in values if isinstance(v, Tensor) and v.is_floating_point())
-        dtype = next((v.dtype for v in tensors), torch.get_default_dtype())
-        if dtype not in SUPPORTED_DTYPES:
-            raise ValueError(
-                f"{type(self).__name__}: parameters of {dtype} were given; they must be float32 or float64"
-            )
-        return dtype
+        Args:
+            field, reaction, precision: as in `respond`.
+            start: a guess of B, usually the last one.
+            steps: number of Newton steps; without it, until the root is accurate, which looks at the values.
+        """
 
-    def check_fit(self, name: str, value: Tensor) -> None:
-        """Raises a ValueError if a fitted value does not fit into a finite parameter."""
-        bad = ~torch.isfinite(value.to(self.dtype))
-        self.reject(bad, value, name, "a column without spread has no finite fit; use smoothing > 0")
+        def moments(b: Tensor) -> Moments:
+            return self.moments(Tilt(b, precision - reaction))
 
-    def checked_rows(self, x: Tensor, weights: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
-        """The arguments of `fit_to`, checked: states of shape (rows, *state_shape) and a weight for each row."""
-        name = type(self).__name__
-        if not (isinstance(smoothing, int | float) and 0 <= smoothing < float("inf")):
-            raise ValueError(f"{name}: smoothing is {smoothing!r}; it must be a finite number, 0 or more")
-        x = self.check_states(x).detach()
-        if x.dim() != 1 + len(self.state_shape) or len(x) == 0:
-            found = tuple(x.shape)
-            raise ValueError(f"{name}: x has shape {found}; it must hold one row or more of {self.state_shape}")
-        if weights is None:
-            return x, x.new_ones(len(x))
-        weights = torch.as_tensor(weights, dtype=x.dtype, device=x.device)
-        if weights.shape != (len(x),):
-            found = tuple(weights.shape)
-            raise ValueError(f"{name}: weights has shape {found}; it must be ({len(x)},), one for each row")
-        self.reject(~(torch.isfinite(weights) & (weights >= 0)), weights, "weights", "it must be finite, 0 or more")
-        if weights.sum() == 0:
-            raise ValueError(f"{name}: weights are all 0")
-        return x, weights
+        return bracketed_root(moments, field, reaction, start, self.bounds(), steps)
+
+    # ----- conditioning and enumeration
+
+    @property
+    def n_rows(self) -> int | None:
+        """How many rows of evidence the units are conditioned on; None if it is the same for every particle."""
+        return None
+
+    def rows(self, index: Tensor) -> "Units":
+        """The units for some of the rows of evidence; themselves, if it is the same for every particle."""
+        return self
+
+    def n_states(self) -> list[int] | None:
+        """The number of values that each unit can take; None if the support is not a finite set."""
+        return None
+
+    def decode(self, digits: Tensor) -> Tensor:  # (..., n), int64 -> (..., *state_shape)
+        """The states with the given numbers, from 0 to `n_states` − 1 each."""
+        raise NotImplementedError(f"{type(self).__name__}: the support is not a finite set")
 
 
 def column_moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,9 +9,10 @@ from torch.nn.functional import logsigmoid
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
 from tapmachine.units.base import Units, Values
+from tapmachine.units.roots import logistic_root
 
 
-class _TwoStates(Units):
+class TwoStates(Units):
     """A prior ∝ exp(Ux) on two states.
 
     The fields U, B and A may be large and nearly cancel, so they are added in float64, and ln Z is the logarithm
@@ -27,6 +28,14 @@ class _TwoStates(Units):
     def extra_repr(self) -> str:
         return f"n={self.n}"
 
+    def n_states(self) -> list[int]:
+        return [2] * self.n
+
+    def variance_slope(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
+        """dc/da: in two states the variance is a function of the mean, (a − lower)(upper − a)."""
+        lower, upper = self.bounds()
+        return lower + upper - 2 * mean
+
     def _set_field(self, field: Tensor) -> Self:
         self.check_fit("field", field)
         with torch.no_grad():
@@ -35,7 +44,7 @@ class _TwoStates(Units):
 
 
 @final
-class Binary(_TwoStates):
+class Binary(TwoStates):
     """Units with values in {0, 1}: P(x) ∝ exp(Ux) (the paper's Sec. Binary Units, [sec:apdx_binary]).
 
     ln Z(B,A) = ln(1 + e^{U+B−A/2}) − ln(1 + e^U), f_a = σ(U + B − A/2), f_c = f_a(1 − f_a).
@@ -79,6 +88,33 @@ class Binary(_TwoStates):
         field, precision = self.unpack(tilt)
         return (wide(field) - 0.5 * precision + self.field).to(self.dtype)
 
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        return self.field.new_zeros(()), self.field.new_ones(())
+
+    def decode(self, digits: Tensor) -> Tensor:
+        return digits.to(self.dtype)
+
+    def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:
+        gain = tilt.field - 0.5 * tilt.precision
+        return moments.mean * gain + (logsigmoid(-(self.field + gain)) - logsigmoid(-self.field))
+
+    def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
+        logit = torch.addcmul(field, reaction, 0.5 - mean) + _without_precision(self.field, precision)
+        return _two_state_moments(torch.sigmoid(logit))
+
+    def settle(
+        self,
+        field: Tensor,
+        reaction: Tensor,
+        start: Tensor,
+        precision: Tensor | float = 0.0,
+        steps: int | None = None,
+    ) -> tuple[Moments, Tensor]:
+        total = torch.add(field, reaction, alpha=0.5) + _without_precision(self.field, precision)
+        logit = logistic_root(total, reaction, start - field + total, steps)
+        moments = _two_state_moments(torch.sigmoid(logit))
+        return moments, torch.addcmul(field, reaction, moments.mean, value=-1)
+
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
         return torch.bernoulli(torch.sigmoid(self._logit(tilt)).detach(), generator=generator)
 
@@ -89,7 +125,7 @@ class Binary(_TwoStates):
 
 
 @final
-class Spin(_TwoStates):
+class Spin(TwoStates):
     """Units with values in {−1, +1}: P(x) ∝ exp(Ux), as in the Ising, Hopfield and SK models.
 
     ln Z(B,A) = ln cosh(U+B) − ln cosh U − A/2, f_a = tanh(U + B), f_c = 1 − f_a².
@@ -131,6 +167,35 @@ class Spin(_TwoStates):
         field, _ = self.unpack(tilt)  # the precision multiplies x² = 1 and drops out
         return field + self.field
 
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        return -self.field.new_ones(()), self.field.new_ones(())
+
+    def decode(self, digits: Tensor) -> Tensor:
+        return 2 * digits.to(self.dtype) - 1
+
+    def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:
+        # ln cosh x = x − ln σ(2x) − ln 2; the precision multiplies x² = 1 and drops out
+        total = self.field + tilt.field
+        return (moments.mean - 1) * tilt.field + (logsigmoid(2 * total) - logsigmoid(2 * self.field))
+
+    def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
+        mean = torch.tanh(torch.addcmul(field, reaction, mean, value=-1) + self.field)
+        return Moments(mean, 1 - mean**2)
+
+    def settle(
+        self,
+        field: Tensor,
+        reaction: Tensor,
+        start: Tensor,
+        precision: Tensor | float = 0.0,
+        steps: int | None = None,
+    ) -> tuple[Moments, Tensor]:
+        # b + κ tanh b = t is y + 4κσ(y) = 2t + 2κ for y = 2b
+        total = 2 * (field + self.field + reaction)
+        logit = logistic_root(total, 4 * reaction, 2 * (start + self.field), steps)
+        mean = torch.tanh(0.5 * logit)
+        return Moments(mean, 1 - mean**2), torch.addcmul(field, reaction, mean, value=-1)
+
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
         return 2 * torch.bernoulli(torch.sigmoid(2 * self._total_field(tilt)).detach(), generator=generator) - 1
 
@@ -138,3 +203,13 @@ class Spin(_TwoStates):
         x, weights = self.checked_rows(x, weights, smoothing)
         total, rows = wide(weights) @ wide(x), wide(weights).sum()
         return self._set_field(torch.atanh(total / (rows + 2 * smoothing)))
+
+
+def _two_state_moments(mean: Tensor) -> Moments:
+    """The moments of {0, 1} units. Near mean = 1 the variance is exact to the mean's own rounding: enough to iterate."""
+    return Moments(mean, torch.addcmul(mean, mean, mean, value=-1))
+
+
+def _without_precision(field: Tensor, precision: Tensor | float) -> Tensor:
+    """U − ½A, which is all that a precision does to a {0, 1} unit."""
+    return field if isinstance(precision, float) and precision == 0 else field - 0.5 * precision

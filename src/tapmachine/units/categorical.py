@@ -9,6 +9,7 @@ from torch.nn.functional import log_softmax, one_hot
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
 from tapmachine.units.base import Units, Values
+from tapmachine.units.roots import simplex_root
 
 
 @final
@@ -70,6 +71,43 @@ class Categorical(Units):
             self.reject((x != 0) & (x != 1), x, "x", "it must be 0 or 1")
             self.reject(x.sum(-1) != 1, x.sum(-1), "x.sum(-1)", "a state has exactly one 1")
         return x
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        return self.field.new_zeros(()), self.field.new_ones(())
+
+    def check_means(self, mean: Tensor) -> Tensor:
+        if isinstance(mean, Tensor) and not mean.is_floating_point():
+            return self.check_states(mean)
+        mean = super().check_means(mean)
+        total = mean.sum(-1)
+        slack = 100 * torch.finfo(self.dtype).eps * self.q
+        self.reject((total - 1).abs() > slack, total, "the sum of the means", "it must be 1 for every unit")
+        return mean
+
+    def n_states(self) -> list[int]:
+        return [self.q] * self.n
+
+    def decode(self, digits: Tensor) -> Tensor:
+        return one_hot(digits, self.q).to(self.dtype)
+
+    def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
+        own = field - (reaction @ mean.unsqueeze(-1)).squeeze(-1)
+        return self.moments(Tilt(own, precision - reaction.diagonal(dim1=-2, dim2=-1)))
+
+    def settle(
+        self,
+        field: Tensor,
+        reaction: Tensor,
+        start: Tensor,
+        precision: Tensor | float = 0.0,
+        steps: int | None = None,
+    ) -> tuple[Moments, Tensor]:
+        """As for other units, with a covariance matrix for the reaction: Newton's method for q fields at once."""
+        own_precision = precision - reaction.diagonal(dim1=-2, dim2=-1)
+        log_prior = log_softmax(self.field, -1) - 0.5 * own_precision  # the weights of the states, but for B
+        own = simplex_root(log_prior, field, reaction, start, steps)
+        moments = self.moments(Tilt(own, own_precision))
+        return moments, field - (reaction @ moments.mean.unsqueeze(-1)).squeeze(-1)
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.check_states(x, validate)

@@ -127,6 +127,15 @@ class Custom(Units):
         at_nodes = self._log_density(nodes.to(self.dtype).unsqueeze(-1).expand(-1, self.n))
         return at_nodes + log_widths.unsqueeze(-1)
 
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        return self.lower, self.upper
+
+    def n_states(self) -> list[int] | None:
+        return [len(self.values)] * self.n if self.discrete else None
+
+    def decode(self, digits: Tensor) -> Tensor:
+        return self.values[digits] if self.discrete else super().decode(digits)
+
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.check_states(x, validate)
         return (self._log_density(x) - self._log_weights().logsumexp(0)).to(self.dtype)

@@ -101,6 +101,21 @@ class Gaussian(Units):
     def normalisable(self, tilt: Tilt) -> Tensor:
         return _normalisable(*self._tilted(tilt))
 
+    def settle(
+        self,
+        field: Tensor,
+        reaction: Tensor,
+        start: Tensor,
+        precision: Tensor | float = 0.0,
+        steps: int | None = None,
+    ) -> tuple[Moments, Tensor]:
+        # a(V + A) = U + θ − κa with A = precision − κ: the reaction cancels in the mean
+        u, total = self.field + field, self.precision + precision
+        finite = _normalisable(u, total - reaction)
+        mean = torch.where(finite, u / total, torch.copysign(torch.full_like(u, torch.inf), u))
+        variance = torch.where(finite, 1 / torch.where(finite, total - reaction, 1.0), torch.inf)
+        return Moments(mean, variance), field - reaction * mean
+
     def _tilted(self, tilt: Tilt) -> tuple[Tensor, Tensor]:
         field, precision = self.unpack(tilt)
         return wide(field) + self.field, wide(precision) + self.precision

@@ -106,6 +106,9 @@ class TruncatedGaussBernoulli(Units):
         with _errors_of_the_slab():
             return self.slab.check_states(x, validate)
 
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        return self.lower, self.upper
+
     def _prior_logit(self) -> Tensor:  # (n,), float64
         """Log-odds of x ≠ 0 without a tilt."""
         return wide(self.active_logit) + self.slab.log_normaliser()

@@ -105,6 +105,9 @@ class TruncatedGaussian(Units):
             self.reject(~inside, x, "x", "it must lie between lower and upper")
         return x
 
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        return self.lower, self.upper
+
     def _prior(self) -> Prior:
         return Prior(self.field, self.precision, self.lower, self.upper)
 

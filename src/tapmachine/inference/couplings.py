@@ -1,0 +1,150 @@
+"""What a layer's neighbours send to it: the mean and the variance of the field ΣWx'."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
+
+
+class Incoming(NamedTuple):
+    """The field on a layer's units, as its mean θ = ΣWa' and its variance κ = ΣW²c'.
+
+    For units with q states, κ is the covariance matrix of their q fields, of shape (K, n, q, q).
+    """
+
+    field: Tensor
+    reaction: Tensor
+
+    def own_field(self, mean: Tensor) -> Tensor:
+        """B = θ − κa, the field without the unit's own effect on its neighbours (the Onsager reaction)."""
+        return self.field - react(self.reaction, mean)
+
+    def precision(self) -> Tensor:
+        """A = −κ."""
+        matrix = self.reaction.dim() > self.field.dim()
+        return -(self.reaction.diagonal(dim1=-2, dim2=-1) if matrix else self.reaction)
+
+    def tilt(self, mean: Tensor) -> Tilt:
+        """The tilt that the neighbours send to units with this mean."""
+        return Tilt(self.own_field(mean), self.precision())
+
+
+def react(reaction: Tensor, mean: Tensor) -> Tensor:
+    """κa, with a matrix κ for units with q states."""
+    if reaction.dim() > mean.dim():
+        return (reaction @ mean.unsqueeze(-1)).squeeze(-1)
+    return reaction * mean
+
+
+class _Sender(NamedTuple):
+    layer: int
+    weights: Tensor  # (components of the sender, components of the receiver)
+    squares: Tensor  # W², or for receivers with q states all products of two weights of a unit's states
+    both: Tensor | None  # [W, W²], where both are matrices of one shape
+    has_states: bool  # whether the sender's units have q states
+
+
+class Couplings:
+    """The couplings of a machine, arranged for sweeps: oriented towards the receiver, with their squares.
+
+    Args:
+        machine: any machine. Its weights are detached, unless
+        differentiable: gradients are to flow into them.
+    """
+
+    def __init__(self, machine: BoltzmannMachine, differentiable: bool = False) -> None:
+        layers = machine.units()
+        self.is_pairwise = machine.is_pairwise
+        self.shapes = [layer.state_shape for layer in layers]
+        self.senders: list[list[_Sender]] = [[] for _ in layers]
+        for below, above, weights in machine.edges():
+            w = weights if differentiable else weights.detach()
+            self._connect(below, above, w)
+            if below != above:
+                self._connect(above, below, w.T if differentiable else w.T.contiguous())
+
+    def _connect(self, sender: int, receiver: int, weights: Tensor) -> None:
+        has_states = len(self.shapes[sender]) > 1
+        if len(self.shapes[receiver]) > 1:
+            by_unit = weights.unflatten(1, self.shapes[receiver])
+            squares = (by_unit.unsqueeze(-1) * by_unit.unsqueeze(-2)).flatten(1)
+            self.senders[receiver].append(_Sender(sender, weights, squares, None, has_states))
+        else:
+            both = torch.stack((weights, weights**2))
+            self.senders[receiver].append(_Sender(sender, both[0], both[1], both, has_states))
+
+    def field(self, layer: int, moments: "list[Moments]") -> Tensor:
+        """θ = ΣWa' alone."""
+        parts = [moments[sender.layer].mean.flatten(1) @ sender.weights for sender in self.senders[layer]]
+        return _total(parts).unflatten(-1, self.shapes[layer])
+
+    def incoming(self, layer: int, moments: "list[Moments]") -> Incoming:
+        """θ and κ, from the moments of all layers, (K, *state_shape) each."""
+        fields, reactions = zip(*(self._from(s, moments[s.layer], layer) for s in self.senders[layer]), strict=True)
+        shape = self.shapes[layer]
+        reaction_shape = shape if len(shape) == 1 else (*shape, shape[-1])
+        return Incoming(_total(fields).unflatten(-1, shape), _total(reactions).unflatten(-1, reaction_shape))
+
+    def _from(self, sender: _Sender, moments: Moments, layer: int) -> tuple[Tensor, Tensor]:
+        mean, variance = moments
+        if not sender.has_states:
+            if mean.is_cuda and sender.both is not None:  # one launch in place of two
+                field, reaction = torch.bmm(torch.stack((mean, variance)), sender.both)
+                return field, reaction
+            return mean @ sender.weights, variance @ sender.squares
+        # One unit's q states are exclusive: Var(Σ_α W_α x_α) = Σ_α W_α² a_α − (Σ_α W_α a_α)².
+        n, q = mean.shape[-2:]
+        by_unit = torch.einsum("knq,nqm->knm", mean, sender.weights.unflatten(0, (n, q)))
+        flat = mean.flatten(1)
+        if len(self.shapes[layer]) == 1:
+            return flat @ sender.weights, (flat @ sender.squares - (by_unit**2).sum(1)).clamp(min=0)
+        by_unit = by_unit.unflatten(-1, self.shapes[layer])
+        return flat @ sender.weights, flat @ sender.squares - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(1)
+
+
+def _total(parts: "tuple[Tensor, ...] | list[Tensor]") -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def free_energy(
+    layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt], order: int = 2
+) -> Tensor:  # (K,), float64
+    """F = Σ_units KL(tilted prior ‖ prior) − Σ_edges [Waa' + ½W²cc'] [eq:tapFE], to first or second order in W.
+
+    The relative entropy of a unit is Ba − ½A(a² + c) − ln Z(B,A). Every edge ends in one layer with an odd number, so
+    the sum over edges is one over what these layers receive; a pairwise machine meets every pair twice.
+    """
+    total = sum(
+        layer.divergence(tilt, own).sum(-1, dtype=torch.float64)
+        for layer, tilt, own in zip(layers, tilts, moments, strict=True)
+    )
+    receivers, share = ([0], 0.5) if couplings.is_pairwise else (range(1, len(layers), 2), 1.0)
+    for layer in receivers:
+        total = total - share * interaction(couplings, layer, moments, order)
+    return torch.as_tensor(total)
+
+
+def interaction(couplings: Couplings, layer: int, moments: list[Moments], order: int = 2) -> Tensor:  # (K,), float64
+    """Σ [Waa' + ½W²cc'] over all edges that end in a layer."""
+    mean = moments[layer].mean
+    if order == 1:
+        return (couplings.field(layer, moments) * mean).flatten(1).sum(-1, dtype=torch.float64)
+    return received(couplings.incoming(layer, moments), moments[layer])
+
+
+def received(incoming: Incoming, moments: Moments) -> Tensor:  # (K,), float64
+    """Σ [θa + ½κc] over a layer's units."""
+    mean, variance = moments
+    if incoming.reaction.dim() > mean.dim():  # ½ tr K C with C = diag a − aaᵀ
+        states = -incoming.precision() * mean - react(incoming.reaction, mean) * mean
+        terms = incoming.field * mean + 0.5 * states
+    else:
+        terms = torch.addcmul(incoming.field * mean, incoming.reaction, variance, value=0.5)
+    return terms.flatten(1).sum(-1, dtype=torch.float64)

@@ -1,0 +1,196 @@
+"""The mean-field schemes: naive, TAP, and the third order of the same expansion."""
+
+from abc import ABC, abstractmethod
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.inference.couplings import Couplings, Incoming, free_energy
+from tapmachine.inference.processes import (
+    DampedDescent,
+    FixedDamping,
+    LayeredDescent,
+    Process,
+    SequentialDescent,
+)
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
+from tapmachine.units.binary import TwoStates
+
+Update = Literal["implicit", "explicit", "sequential"]
+
+
+class Scheme(ABC):
+    """A way to approximate a machine by fixed points: equations for the units' moments, and a free energy."""
+
+    @abstractmethod
+    def bind(self, machine: BoltzmannMachine) -> Process:
+        """The iteration that solves the equations on a machine."""
+
+    @abstractmethod
+    def free_energy(self, machine: BoltzmannMachine, moments: list[Moments], tilts: list[Tilt]) -> Tensor:  # (K,)
+        """F at given moments and the tilts they arise from, differentiable in the machine's parameters.
+
+        At a solution F is stationary in the moments, so that this is F's gradient if the moments are held fixed.
+        """
+
+
+class MeanField(Scheme):
+    """The schemes of the expansion in the couplings, and how to iterate them.
+
+    Args:
+        update: "implicit" solves for the units of every other layer exactly with those between them fixed, so that F
+            falls with every half-sweep. "explicit" puts the last moments into the equations, as the paper does
+            [alg:rbmInf], in parallel over a pairwise machine. "sequential", for a pairwise machine, solves for one
+            unit after the other exactly. The default is "implicit", and "explicit" for a pairwise machine.
+        damping: how much of the last moments an explicit update keeps, from 0 (as the paper) to less than 1. The
+            default adapts it for each particle so that F falls.
+        accelerate: whether implicit sweeps are extrapolated where that lowers F further.
+    """
+
+    order: int
+
+    def __init__(self, update: Update | None = None, damping: float | None = None, accelerate: bool = True) -> None:
+        if update not in (None, "implicit", "explicit", "sequential"):
+            raise ValueError(f"update is {update!r}; it must be 'implicit', 'explicit' or 'sequential'")
+        if damping is not None and not 0 <= damping < 1:
+            raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
+        if damping is not None and update != "explicit":
+            raise ValueError("damping is for update='explicit' only")
+        self.update, self.damping, self.accelerate = update, damping, accelerate
+
+    def __repr__(self) -> str:
+        update = f"update={self.update!r}" if self.update else ""
+        return f"{type(self).__name__}({update})"
+
+    def bind(self, machine: BoltzmannMachine) -> Process:
+        couplings = Couplings(machine)
+        update = self.update or ("explicit" if machine.is_pairwise else "implicit")
+        if update == "implicit":
+            if machine.is_pairwise:
+                raise ValueError("update='implicit' needs layers; for a pairwise machine use 'sequential' or 'explicit'")
+            return LayeredDescent(self, couplings, self.accelerate)
+        if update == "sequential":
+            if not machine.is_pairwise:
+                raise ValueError("update='sequential' is for a pairwise machine; with layers use 'implicit'")
+            return SequentialDescent(self, couplings)
+        if self.damping is not None:
+            return FixedDamping(self, couplings, self.damping)
+        return DampedDescent(self, couplings)
+
+    def free_energy(self, machine: BoltzmannMachine, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
+        return self.value(machine.units(), Couplings(machine, differentiable=True), moments, tilts)
+
+    @abstractmethod
+    def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
+        """The field on a layer's units, to this order."""
+
+    def tilt(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Tilt:
+        """The tilt that a layer gets where all layers have the given moments."""
+        return self.incoming(couplings, layer, moments).tilt(moments[layer].mean)
+
+    def value(
+        self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]
+    ) -> Tensor:  # (K,), float64
+        """F, from couplings that are arranged already."""
+        return free_energy(layers, couplings, moments, tilts, self.order)
+
+
+@final
+class NaiveMeanField(MeanField):
+    """The first order: every unit sees the mean of its neighbours, B = ΣWa', A = 0."""
+
+    order = 1
+
+    def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
+        field = couplings.field(layer, moments)
+        states = couplings.shapes[layer][1:]
+        return Incoming(field, field.new_zeros(()).expand(field.shape + states))
+
+
+@final
+class TAP(MeanField):
+    """The second order, in two moments, for every unit type: A = −ΣW²c', B = Aa + ΣWa' [eq:tapFE], [alg:rbmInf]."""
+
+    order = 2
+
+    def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
+        return couplings.incoming(layer, moments)
+
+
+@final
+class ThirdOrderTAP(MeanField):
+    """The third order, for units whose variance is a function of their mean: Binary and Spin.
+
+    With the third cumulant k = c·dc/da it adds −⅙ΣW³kk' to F, and in a pairwise machine the triangles
+    −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k.
+    """
+
+    order = 2
+
+    def __init__(self, damping: float | None = None) -> None:
+        super().__init__("explicit", damping)
+
+    def bind(self, machine: BoltzmannMachine) -> Process:
+        for number, layer in enumerate(machine.units()):
+            _two_states(layer, number)
+        return super().bind(machine)
+
+    def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
+        return couplings.incoming(layer, moments)
+
+    def tilt(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Tilt:
+        second = super().tilt(layers, couplings, layer, moments)
+        mean, variance = moments[layer]
+        slope = _two_states(layers[layer], layer).variance_slope(mean)
+        cubic = self._cubic(layers, couplings, layer, moments)
+        # dk/da = (dc/da)² + c·d²c/da², where d²c/da² = −2
+        field = second.field + cubic * (slope**2 - 2 * variance) / 6
+        if couplings.is_pairwise:
+            field = field + 0.5 * slope * _triangles(couplings, variance)
+        return Tilt(field, second.precision)
+
+    def value(
+        self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]
+    ) -> Tensor:
+        total = super().value(layers, couplings, moments, tilts)
+        receivers, share = ([0], 0.5) if couplings.is_pairwise else (range(1, len(layers), 2), 1.0)
+        for layer in receivers:
+            mean, variance = moments[layer]
+            third = variance * _two_states(layers[layer], layer).variance_slope(mean)
+            cubic = self._cubic(layers, couplings, layer, moments)
+            total = total - share / 6 * (cubic * third).sum(-1, dtype=torch.float64)
+        if couplings.is_pairwise:
+            variance = moments[0].variance
+            total = total - (variance * _triangles(couplings, variance)).sum(-1, dtype=torch.float64) / 6
+        return total
+
+    def _cubic(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Tensor:
+        """ΣW³k', with the third cumulants k' of the neighbours."""
+        total = torch.zeros_like(moments[layer].mean)
+        for sender in couplings.senders[layer]:
+            mean, variance = moments[sender.layer]
+            third = variance * _two_states(layers[sender.layer], sender.layer).variance_slope(mean)
+            total = total + third @ (sender.weights * sender.squares)
+        return total
+
+
+def _triangles(couplings: Couplings, variance: Tensor) -> Tensor:  # (K, n) -> (K, n)
+    """Σ_jk J_ij c_j J_jk c_k J_ki of every unit i."""
+    J = couplings.senders[0][0].weights
+    weighted = variance.unsqueeze(-1) * J  # c_j J_jk
+    return ((J @ weighted) * weighted.mT).sum(-1)
+
+
+def _two_states(layer: Units, number: int) -> TwoStates:
+    base = getattr(layer, "base", layer)
+    while not isinstance(base, TwoStates) and hasattr(base, "base"):
+        base = base.base
+    if not isinstance(base, TwoStates):
+        raise ValueError(
+            f"layer {number}: ThirdOrderTAP needs units whose variance is a function of their mean, Binary or Spin; "
+            f"{type(base).__name__} is not one; use TAP"
+        )
+    return base

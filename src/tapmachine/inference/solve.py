@@ -1,0 +1,260 @@
+"""The driver: from starting points to solutions, each with a status that is true."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Solution, Status, Tilt
+from tapmachine.inference.mean_field import TAP, Scheme
+from tapmachine.inference.processes import Process, choose
+from tapmachine.inference.starts import Start, starting_moments
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
+
+CPU_BATCH = 256  # particles at a time: enough for matrix products, few enough for elementwise work to stay in cache
+DEVICE_BATCH = 16_384
+MEMORY_SHARE = 0.25  # of a device's free memory that a batch may take
+CPU_MEMORY = 2**30
+DEVICE_ROOT_STEPS = 6  # Newton steps per root where looking at the values would stall
+DEVICE_CHECKS = 4  # steps between looks at what has converged
+REFILL = 0.75  # of the batch: below, new particles join
+
+
+class Progress(NamedTuple):
+    """How far a solve has come, for callbacks."""
+
+    finished: int
+    converged: int
+    total: int
+
+
+@torch.no_grad()
+def solve(
+    machine: BoltzmannMachine,
+    start: Start = None,
+    scheme: Scheme | None = None,
+    *,
+    tol: float = 1e-8,
+    max_sweeps: int = 1000,
+    batch_size: int | None = None,
+    compile: bool = False,
+    callback: Callable[[Progress], None] | None = None,
+) -> Solution:
+    """Fixed points of a machine's mean-field equations from many starting points at once.
+
+    Particles are independent: each is done when the equations move it by less than `tol`, whatever the others do, and
+    makes room for the next. So the memory needed does not grow with their number, but for the solutions themselves.
+
+    Args:
+        machine: any machine, also one that is conditioned on a row of evidence for each particle.
+        start: data x of shape (K, n_visible), which start as a = x, c = 0; the `Moments` of the visible layer (see
+            `random_start`) or of every layer; another `Solution`; or None, for the prior's moments.
+        scheme: `TAP()` unless given.
+        tol: a particle has converged when the mean over all units of the squared change of mean and variance, as it is
+            put into the equations, is less. The paper's 1e-8 is enough to train; to count solutions, use 1e-14 with a
+            machine in float64.
+        max_sweeps: sweeps after which a particle is given up, and reported so.
+        batch_size: particles to work on at a time; chosen to fit, unless given.
+        compile: whether to compile the sweeps with `torch.compile`: half a minute once, then faster.
+        callback: called with the `Progress` each time some particles are done.
+
+    Returns:
+        The solution for every particle, in the order of the starts, with a status for each.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm, solve
+        >>> machine = rbm(Binary(4, field=1.0), Binary(2))
+        >>> solution = solve(machine, start=torch.eye(4))
+        >>> solution
+        Solution(4 converged)
+        >>> solution.moments[0].mean[0]
+        tensor([0.7312, 0.7310, 0.7308, 0.7310])
+    """
+    if not tol > 0:
+        raise ValueError(f"tol is {tol!r}; it must be greater than 0")
+    if max_sweeps < 1:
+        raise ValueError(f"max_sweeps is {max_sweeps!r}; it must be 1 or more")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size!r}; it must be 1 or more")
+    starts = starting_moments(machine, start)
+    process = (scheme or TAP()).bind(machine)
+    on_device = machine.device.type != "cpu"
+    if on_device or compile:
+        process.root_steps = DEVICE_ROOT_STEPS
+    batch = _Batch(machine, process, starts, tol, max_sweeps, compile)
+    size = batch_size or _fitting_batch(machine, process)
+    checks = DEVICE_CHECKS if on_device else 1
+    while batch.fill(size):
+        batch.advance(checks)
+        if batch.retire() and callback is not None:
+            callback(Progress(batch.n_finished, batch.n_converged, batch.total))
+    return batch.solution()
+
+
+def _fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
+    """Particles that fit into memory, and no more than are worth it."""
+    free, most = CPU_MEMORY, CPU_BATCH
+    if machine.device.type == "cuda":
+        free, most = int(MEMORY_SHARE * torch.cuda.mem_get_info(machine.device)[0]), DEVICE_BATCH
+    bytes_each = process.values_per_particle() * torch.finfo(machine.dtype).bits // 8
+    return max(1, min(most, free // bytes_each))
+
+
+class _Batch:
+    """The particles that are being worked on, those that wait, and the results of those that are done."""
+
+    def __init__(
+        self,
+        machine: BoltzmannMachine,
+        process: Process,
+        starts: list[Moments | None],
+        tol: float,
+        max_sweeps: int,
+        compile: bool,
+    ) -> None:
+        self.machine, self.process, self.starts, self.tol, self.max_sweeps = machine, process, starts, tol, max_sweeps
+        self._step = torch.compile(process.step, dynamic=True) if compile else process.step
+        assert starts[0] is not None
+        self.total = len(starts[0].mean)
+        self.next = self.n_finished = self.n_converged = 0
+        self.rows = torch.empty(0, dtype=torch.long, device=machine.device)
+        self.layers: list[Units] = machine.units()
+        self.state: Any = None
+        self.previous: Any = None
+        self.age = self.rows.clone()
+        self.residual = torch.empty(0, dtype=machine.dtype, device=machine.device)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        like = torch.empty(self.total, dtype=self.machine.dtype, device=self.machine.device)
+
+        def per_unit() -> list[Tensor]:
+            shapes = [layer.state_shape for layer in self.layers]
+            return [torch.zeros((self.total, *shape), dtype=like.dtype, device=like.device) for shape in shapes]
+
+        self.moments = [Moments(*pair) for pair in zip(per_unit(), per_unit(), strict=True)]
+        self.tilts = [Tilt(*pair) for pair in zip(per_unit(), per_unit(), strict=True)]
+        self.free_energy, self.final_residual = (torch.full_like(like, torch.inf) for _ in range(2))
+        self.n_sweeps = torch.zeros_like(like, dtype=torch.long)
+        self.status = torch.full_like(like, Status.MAX_SWEEPS, dtype=torch.int8)
+
+    def fill(self, size: int) -> bool:
+        """Lets waiting particles join if there is room. False when there is nothing left to do."""
+        room = size - len(self.rows)
+        if self.next < self.total and (len(self.rows) <= REFILL * size):
+            rows = torch.arange(self.next, min(self.next + room, self.total), device=self.rows.device)
+            self.next += len(rows)
+            layers = self.machine.rows(rows).units()
+            new = self.process.begin(layers, self._starts(rows))
+            self.state = new if self.state is None else join(self.state, new)
+            self.rows = torch.cat((self.rows, rows))
+            self.age = torch.cat((self.age, torch.ones_like(rows)))
+            self.layers = self.machine.rows(self.rows).units()
+        return len(self.rows) > 0
+
+    def _starts(self, rows: Tensor) -> list[Moments | None]:
+        return [None if own is None else Moments(*(z[rows] for z in own)) for own in self.starts]
+
+    def advance(self, steps: int) -> None:
+        """Some steps for all particles, without a look at them."""
+        self.previous = self.state
+        for _ in range(steps):
+            self.state, self.residual = self._step(self.layers, self.state)
+        self.age += steps * self.process.sweeps_per_step
+
+    def retire(self) -> int:
+        """Writes down the particles that are done and takes them out. Returns how many there were."""
+        candidates = ~(self.residual >= self.tol) | (self.age >= self.max_sweeps)  # not finite counts as done, too
+        if not bool(candidates.any()):
+            return 0
+        index = candidates.nonzero().squeeze(-1)
+        done = self._write(index)
+        index = index[done]
+        if len(index) == 0:
+            return 0
+        keep = torch.ones_like(candidates)
+        keep[index] = False
+        self.rows, self.age = self.rows[keep], self.age[keep]
+        self.state = select(self.state, keep)
+        self.layers = self.machine.rows(self.rows).units()
+        self.n_finished += len(index)
+        return len(index)
+
+    def _write(self, index: Tensor) -> Tensor:
+        """Confirms particles that seem to be done, and writes those that are. Returns which they were."""
+        rows = self.rows[index]
+        layers = self.machine.rows(rows).units()
+        moments = self.process.moments(select(self.state, index))
+        outcome = self.process.outcome(layers, moments)
+        finite = torch.isfinite(outcome.residual) & torch.isfinite(outcome.free_energy) & _all_finite(moments)
+        converged = finite & (outcome.residual < self.tol)
+        done = converged | ~finite | (self.age[index] >= self.max_sweeps)
+
+        status = torch.where(converged, Status.CONVERGED, Status.MAX_SWEEPS).to(torch.int8)
+        self.status[rows] = status
+        self.n_sweeps[rows] = self.age[index]
+        good, where = rows[finite], finite
+        for mine, theirs in zip((*self.moments, *self.tilts), (*moments, *outcome.tilts), strict=True):
+            for target, value in zip(mine, theirs, strict=True):
+                target[good] = value[where]  # type: ignore[index]
+        self.free_energy[good] = outcome.free_energy[where].to(self.free_energy.dtype)
+        self.final_residual[good] = outcome.residual[where]
+        if not bool(finite.all()):
+            self._write_failures(index[~finite])
+        self.n_converged += int((converged & done).sum())
+        return done
+
+    def _write_failures(self, index: Tensor) -> None:
+        """Says what went wrong where no solution was found, and writes the last finite moments before that."""
+        rows = self.rows[index]
+        layers = self.machine.rows(rows).units()
+        moments = self.process.moments(select(self.previous, index))
+        if not bool(_all_finite(moments).all()):
+            moments = [
+                choose(_all_finite(moments), own, layer.moments(_no_tilt(layer, len(rows))) if start is None else start)
+                for layer, own, start in zip(layers, moments, self._starts(rows), strict=True)
+            ]
+        unnormalisable = self.process.cannot_be_normalised(layers, moments)
+        self.status[rows] = torch.where(unnormalisable, Status.UNNORMALISABLE, Status.NONFINITE).to(torch.int8)
+        for mine, theirs in zip(self.moments, moments, strict=True):
+            for target, value in zip(mine, theirs, strict=True):
+                target[rows] = value
+
+    def solution(self) -> Solution:
+        """The results of all particles."""
+        return Solution(
+            tuple(self.moments),
+            tuple(self.tilts),
+            self.free_energy,
+            self.final_residual,
+            self.n_sweeps,
+            self.status,
+        )
+
+
+def _all_finite(moments: list[Moments]) -> Tensor:  # (K,), bool
+    checks = [torch.isfinite(z).flatten(1).all(-1) for own in moments for z in own]
+    return torch.stack(checks).all(0)
+
+
+def _no_tilt(layer: Units, n_particles: int) -> Tilt:
+    return Tilt(torch.zeros((n_particles, *layer.state_shape), dtype=layer.dtype, device=layer.device), 0.0)
+
+
+def select(state: Any, index: Tensor) -> Any:
+    """A state of some of its particles."""
+    if isinstance(state, Tensor):
+        return state[index]
+    parts = [select(part, index) for part in state]
+    return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+
+
+def join(first: Any, second: Any) -> Any:
+    """A state of the particles of two."""
+    if isinstance(first, Tensor):
+        return torch.cat((first, second))
+    parts = [join(a, b) for a, b in zip(first, second, strict=True)]
+    return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)

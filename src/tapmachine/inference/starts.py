@@ -1,0 +1,113 @@
+"""Where a solution starts from: data, random points, the prior, or other moments."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Solution, Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
+
+Start = Tensor | Moments | Sequence[Moments] | Solution | None
+
+
+def random_start(
+    machine: BoltzmannMachine, n_particles: int, generator: torch.Generator | None = None
+) -> Moments:  # (n_particles, n_visible)
+    """Random points inside the support of the visible units, as a start for `solve`.
+
+    They are uniform over a bounded support (over the simplex for units with q states), and draws from the prior where
+    the support is unbounded. Their variance is 0, as for data [eq:init_c].
+
+    Args:
+        machine: any machine.
+        n_particles: how many.
+        generator: for the draws, on the machine's device; the default always draws the same.
+
+    Example:
+        >>> from tapmachine import Binary, random_start, rbm
+        >>> random_start(rbm(Binary(4), Binary(2)), n_particles=3).mean.shape
+        torch.Size([3, 4])
+    """
+    if n_particles < 1:
+        raise ValueError(f"n_particles is {n_particles}; it must be 1 or more")
+    units = machine.units()[0]
+    generator = generator or torch.Generator(machine.device).manual_seed(0)
+    shape = (n_particles, *units.state_shape)
+    with torch.no_grad():
+        if len(units.state_shape) > 1:
+            arrivals = torch.empty(shape, dtype=units.dtype, device=units.device).exponential_(generator=generator)
+            mean = arrivals / arrivals.sum(-1, keepdim=True)
+        else:
+            lower, upper = units.bounds()
+            share = torch.rand(shape, dtype=units.dtype, device=units.device, generator=generator)
+            mean = lower + (upper - lower) * share
+            if not bool(torch.isfinite(upper - lower).all()):
+                draws = units.sample(Tilt(torch.zeros_like(share), 0.0), generator)
+                mean = torch.where(torch.isfinite(mean), mean, draws)
+    return Moments(mean, torch.zeros_like(mean))
+
+
+@torch.no_grad()
+def starting_moments(machine: BoltzmannMachine, start: Start) -> list[Moments | None]:
+    """The moments that a start gives to the layers, checked; None for a layer it says nothing about.
+
+    Data x become a = x, c = 0 in the visible layer [eq:init_a], [eq:init_c].
+    """
+    layers = machine.units()
+    rows = machine.n_rows
+    if isinstance(start, Solution):
+        start = list(start.moments)
+    if start is None:
+        no_tilt = [torch.zeros((rows or 1, *layers[0].state_shape), dtype=machine.dtype, device=machine.device)]
+        given: list[Moments | None] = [layers[0].moments(Tilt(no_tilt[0], 0.0))]
+    elif isinstance(start, Tensor):
+        given = [_data(layers[0], start)]
+    elif isinstance(start, Moments):
+        given = [start]
+    elif isinstance(start, Sequence) and all(isinstance(moments, Moments) for moments in start):
+        given = list(start)
+        if len(given) != len(layers):
+            raise ValueError(f"start has moments for {len(given)} layers; the machine has {len(layers)}")
+    else:
+        raise ValueError(
+            f"start is a {type(start).__name__}; it must be data of shape (K, n_visible), Moments, or a Solution"
+        )
+    n_particles = None
+    checked: list[Moments | None] = []
+    for number, (units, moments) in enumerate(zip(layers, given, strict=False)):
+        assert moments is not None
+        moments = _checked(units, moments, number)
+        if n_particles is not None and len(moments.mean) != n_particles:
+            found = len(moments.mean)
+            raise ValueError(f"layer {number}: start has {found} particles, but {n_particles} in layer 0")
+        n_particles = len(moments.mean)
+        checked.append(moments)
+    if rows is not None and n_particles not in (rows, None):
+        raise ValueError(f"start has {n_particles} particles, but the machine is conditioned on {rows} rows")
+    return checked + [None] * (len(layers) - len(checked))
+
+
+def _data(units: Units, x: Tensor) -> Moments:
+    try:
+        mean = units.check_means(x)
+    except ValueError as error:
+        raise ValueError(f"start, layer 0: {error}") from None
+    return Moments(mean, torch.zeros_like(mean))
+
+
+def _checked(units: Units, moments: Moments, number: int) -> Moments:
+    dims = 1 + len(units.state_shape)
+    try:
+        mean = units.check_means(moments.mean)
+        if mean.dim() != dims or len(mean) == 0:
+            raise ValueError(f"it has shape {tuple(mean.shape)}; it must be (K, {', '.join(map(str, units.state_shape))})")
+        variance = units.as_states(moments.variance)
+        if variance.shape != mean.shape:
+            raise ValueError(f"its variance has shape {tuple(variance.shape)}, its mean {tuple(mean.shape)}")
+        bad = ~(torch.isfinite(variance) & (variance >= 0))
+        units.reject(bad, variance, "the variance", "it must be finite, 0 or more")
+    except ValueError as error:
+        raise ValueError(f"start, layer {number}: {error}") from None
+    return Moments(mean.to(units.device), variance.to(units.device))

@@ -1,0 +1,157 @@
+"""How likely a machine makes its data: exactly, where enumeration can."""
+
+from collections.abc import Iterator
+from math import log2, prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.machine import BoltzmannMachine
+
+LARGEST_ENUMERATION = 2**25  # states of the side that is summed over
+CHUNK_VALUES = 2**22  # numbers held at a time, in the fields on the other side
+
+
+@torch.no_grad()
+def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), float64
+    """ln Z by summing over all states of the layers with even or odd numbers and integrating the others analytically.
+
+    The side with fewer states is summed over; its units must have finitely many values, the others may be of any type.
+    A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side.
+
+    Returns:
+        ln Z = −F, in float64; one value for each row, if the machine is conditioned on rows of evidence.
+
+    Example:
+        >>> from tapmachine import Binary, TruncatedGaussian, exact_log_partition, rbm
+        >>> exact_log_partition(rbm(TruncatedGaussian(100), Binary(10))).shape
+        torch.Size([])
+    """
+    if machine.n_rows is not None:
+        return torch.stack([exact_log_partition(_row(machine, row)) for row in range(machine.n_rows)])
+    total = torch.full((), -torch.inf, dtype=torch.float64, device=machine.device)
+    for log_weights in (part.log_weights for part in _enumerate(machine)):
+        total = torch.logaddexp(total, log_weights.logsumexp(0))
+    return total
+
+
+class ExactMoments(NamedTuple):
+    """Exact marginals of a machine.
+
+    Attributes:
+        moments: mean and variance of every layer, of shape state_shape each.
+        covariances: for each weight matrix, the covariance of the units it couples, of its shape.
+    """
+
+    moments: tuple[Moments, ...]
+    covariances: tuple[Tensor, ...]
+
+
+@torch.no_grad()
+def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
+    """The exact mean and variance of every unit, and the covariance of every coupled pair, by enumeration.
+
+    In float64; see `exact_log_partition` for what is feasible. The machine must not be conditioned on several rows.
+
+    Example:
+        >>> from tapmachine import Binary, exact_moments, rbm
+        >>> exact_moments(rbm(Binary(6), Binary(3))).covariances[0].shape
+        torch.Size([6, 3])
+    """
+    if machine.n_rows is not None:
+        if machine.n_rows > 1:
+            raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; take one of them with .rows()")
+        machine = _row(machine, 0)
+    log_partition = exact_log_partition(machine)
+    n_layers = len(machine.layers)
+    first = [torch.zeros(size, dtype=torch.float64, device=machine.device) for size in machine.sizes]
+    second = [z.clone() for z in first]
+    joint = [torch.zeros(w.shape, dtype=torch.float64, device=machine.device) for w in machine.weights]
+    for part in _enumerate(machine):
+        weights = (part.log_weights - log_partition).exp()
+        means = [part.moments[layer].mean.flatten(1).double() for layer in range(n_layers)]
+        for layer in range(n_layers):
+            squares = part.moments[layer].variance.flatten(1).double() + means[layer] ** 2
+            first[layer] += weights @ means[layer]
+            second[layer] += weights @ squares
+        for (below, above, _), total in zip(machine.edges(), joint, strict=True):
+            total += (weights.unsqueeze(-1) * means[below]).T @ means[above]
+    moments = tuple(
+        Moments(a.view(layer.state_shape), (b - a**2).clamp(min=0).view(layer.state_shape))
+        for layer, a, b in zip(machine.units(), first, second, strict=True)
+    )
+    pairs = zip(machine.edges(), joint, strict=True)
+    covariances = tuple(total - first[below].outer(first[above]) for (below, above, _), total in pairs)
+    return ExactMoments(moments, covariances)
+
+
+class _Part(NamedTuple):
+    """Some states of the enumerated side."""
+
+    log_weights: Tensor  # (S,), float64
+    moments: list[Moments]  # of all layers, given these states
+
+
+def _row(machine: BoltzmannMachine, row: int) -> BoltzmannMachine:
+    """The machine conditioned on one row, the same for all particles."""
+    return machine.rows(torch.tensor(row, device=machine.device))
+
+
+def _enumerate(machine: BoltzmannMachine) -> Iterator[_Part]:
+    layers = machine.units()
+    side = _smaller_side(machine)
+    others = [number for number in range(len(layers)) if number not in side]
+    counts = [count for number in side for count in layers[number].n_states() or []]
+    widest = max([machine.sizes[number] for number in others] + [len(counts)])
+    for digits in _all_digits(counts, max(1, CHUNK_VALUES // widest), machine.device):
+        parts = iter(digits.split([layers[number].n for number in side], -1))
+        states: list[Tensor | None] = [None] * len(layers)
+        moments: list[Moments] = [Moments(digits, digits)] * len(layers)
+        log_weights = torch.zeros(len(digits), dtype=torch.float64, device=machine.device)
+        for number in side:
+            x = layers[number].decode(next(parts))
+            states[number] = x
+            moments[number] = Moments(x, torch.zeros_like(x))
+            log_weights += layers[number].log_prior(x, validate=False).sum(-1, dtype=torch.float64)
+        if machine.is_pairwise:
+            x = moments[0].mean.flatten(1)
+            log_weights += 0.5 * ((x @ machine.coupling(0)) * x).sum(-1, dtype=torch.float64)
+        for number in others:
+            tilt = Tilt(machine.field_on(number, states), 0.0)
+            log_partition, moments[number] = layers[number].log_partition_and_moments(tilt)
+            log_weights += log_partition.sum(-1, dtype=torch.float64)
+        yield _Part(log_weights, moments)
+
+
+def _smaller_side(machine: BoltzmannMachine) -> list[int]:
+    """The layers to enumerate: those with odd or with even numbers."""
+    layers = machine.units()
+    sides = [[0]] if machine.is_pairwise else [list(range(1, len(layers), 2)), list(range(0, len(layers), 2))]
+
+    def bits(side: list[int]) -> float:
+        counts = [layers[number].n_states() for number in side]
+        return float("inf") if None in counts else sum(log2(count) for found in counts for count in found or [])
+
+    smaller = min(sides, key=bits)
+    if bits(smaller) == float("inf"):
+        raise ValueError(
+            "no side of the machine has finitely many states to sum over; use ais_log_partition, or units such as Binary"
+        )
+    if bits(smaller) > log2(LARGEST_ENUMERATION):
+        raise ValueError(
+            f"the smaller side of the machine has 2^{bits(smaller):.0f} states; "
+            f"2^{log2(LARGEST_ENUMERATION):.0f} can be summed over; use ais_log_partition"
+        )
+    return smaller
+
+
+def _all_digits(counts: list[int], chunk: int, device: torch.device) -> Iterator[Tensor]:
+    """All combinations of digits, (S, n) at a time: digit i runs from 0 to counts[i] − 1."""
+    total = prod(counts)
+    base = torch.tensor(counts, device=device)
+    place = torch.tensor([prod(counts[:i]) for i in range(len(counts))], device=device)
+    for first in range(0, total, chunk):
+        number = torch.arange(first, min(first + chunk, total), device=device)
+        yield (number.unsqueeze(-1) // place) % base

@@ -1,0 +1,70 @@
+"""Block Gibbs sampling: exact draws of every other layer, given the layers between them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.machine import BoltzmannMachine
+
+
+@torch.no_grad()
+def gibbs(
+    machine: BoltzmannMachine,
+    states: Sequence[Tensor] | Tensor,
+    n_sweeps: int = 1,
+    generator: torch.Generator | None = None,
+) -> list[Tensor]:  # (K, *state_shape) for each layer
+    """The states of all layers after some sweeps of block Gibbs sampling.
+
+    A sweep draws all layers with odd numbers given those with even ones, then the even ones given the odd ones. In a
+    pairwise machine it draws one unit after the other.
+
+    Args:
+        machine: any machine; clamped units stay where they are.
+        states: where the chains start: the states of the visible layer, (K, n_visible), from which the layers above
+            are drawn, or those of every layer.
+        n_sweeps: number of sweeps.
+        generator: for the draws, on the machine's device.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, gibbs, rbm
+        >>> machine = rbm(Binary(5), Binary(3))
+        >>> visible, hidden = gibbs(machine, torch.zeros(2, 5), n_sweeps=10, generator=torch.Generator().manual_seed(1))
+        >>> visible.shape, hidden.shape
+        (torch.Size([2, 5]), torch.Size([2, 3]))
+    """
+    if n_sweeps < 0:
+        raise ValueError(f"n_sweeps is {n_sweeps!r}; it must be 0 or more")
+    layers = machine.units()
+    if isinstance(states, Tensor) or (len(states) == 1 and len(layers) > 1):
+        visible = states if isinstance(states, Tensor) else states[0]
+        chain = [layers[0].check_states(visible)]
+        for number in range(1, len(layers)):
+            field = chain[-1].flatten(-len(layers[number - 1].state_shape)) @ machine.weights[number - 1]
+            field = field.unflatten(-1, layers[number].state_shape)
+            chain.append(layers[number].sample(Tilt(field, 0.0), generator))
+    else:
+        chain = machine.check_states(states)
+    if machine.is_pairwise:
+        for _ in range(n_sweeps):
+            chain[0] = _sweep_units(machine, chain[0], generator)
+        return chain
+    for _ in range(n_sweeps):
+        for first in (1, 0):
+            for number in range(first, len(layers), 2):
+                field = machine.field_on(number, chain)
+                chain[number] = layers[number].sample(Tilt(field, 0.0), generator)
+    return chain
+
+
+def _sweep_units(machine: BoltzmannMachine, x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A pairwise machine's units, each drawn given all others."""
+    units, x = machine.units()[0], x.clone()
+    by_unit = (slice(None),) * (x.dim() - len(units.state_shape))
+    for unit in range(units.n):
+        draws = units.sample(Tilt(machine.field_on(0, [x]), 0.0), generator)
+        x[(*by_unit, unit)] = draws[(*by_unit, unit)]
+    return x
