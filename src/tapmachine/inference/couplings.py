@@ -80,14 +80,17 @@ class Couplings:
     def field(self, layer: int, moments: "list[Moments]") -> Tensor:
         """θ = ΣWa' alone."""
         parts = [moments[sender.layer].mean.flatten(1) @ sender.weights for sender in self.senders[layer]]
-        return _total(parts).unflatten(-1, self.shapes[layer])
+        return _shaped(_total(parts), self.shapes[layer])
 
     def incoming(self, layer: int, moments: "list[Moments]") -> Incoming:
         """θ and κ, from the moments of all layers, (K, *state_shape) each."""
-        fields, reactions = zip(*(self._from(s, moments[s.layer], layer) for s in self.senders[layer]), strict=True)
+        parts = [self._from(sender, moments[sender.layer], layer) for sender in self.senders[layer]]
+        if len(parts) == 1:
+            field, reaction = parts[0]
+        else:
+            field, reaction = (_total(terms) for terms in zip(*parts, strict=True))
         shape = self.shapes[layer]
-        reaction_shape = shape if len(shape) == 1 else (*shape, shape[-1])
-        return Incoming(_total(fields).unflatten(-1, shape), _total(reactions).unflatten(-1, reaction_shape))
+        return Incoming(_shaped(field, shape), _shaped(reaction, (*shape, *shape[1:])))
 
     def _from(self, sender: _Sender, moments: Moments, layer: int) -> tuple[Tensor, Tensor]:
         mean, variance = moments
@@ -104,6 +107,10 @@ class Couplings:
             return flat @ sender.weights, (flat @ sender.squares - (by_unit**2).sum(1)).clamp(min=0)
         by_unit = by_unit.unflatten(-1, self.shapes[layer])
         return flat @ sender.weights, flat @ sender.squares - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(1)
+
+
+def _shaped(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return flat if len(shape) == 1 else flat.unflatten(-1, shape)
 
 
 def _total(parts: "tuple[Tensor, ...] | list[Tensor]") -> Tensor:

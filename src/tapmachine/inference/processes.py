@@ -175,6 +175,11 @@ class LayeredDescent(_MeanFieldProcess):
     def moments(self, state: LayeredState) -> list[Moments]:
         return list(state.moments)
 
+    def plain_sweep(self, layers: list[Units], state: LayeredState) -> LayeredState:
+        """One sweep without extrapolation."""
+        sweep = self._sweep(layers, list(state.fields), list(state.received), self.root_steps)
+        return _layered_state(sweep, state.reach)
+
     def half_steps(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, list[Tensor]]:
         """One plain sweep, and F after each of its two half-sweeps, for those who want to watch F fall."""
         moments, tilts = list(state.moments), [Tilt(b, 0.0) for b in state.fields]
@@ -193,16 +198,17 @@ class LayeredDescent(_MeanFieldProcess):
         fields = [torch.as_tensor(tilt.field) for tilt in second.tilts]
         if not self.accelerate:
             third = self._sweep(layers, fields, second.received, self.root_steps)
-            return self._finished(layers, third, state.reach)
+            new = _layered_state(third, state.reach)
+            return new, self._residual(layers, new)
         extrapolated, at_limit = self._extrapolate(x0, first.received, second.received, state.reach)
         third = self._sweep(layers, fields, extrapolated, self.root_steps)
         before, after = self._value(layers, second), self._value(layers, third)
         noise = 100 * torch.finfo(x0[0].field.dtype).eps
         lower = after <= before + noise * (1 + before.abs())
-        kept = choose(lower, third, second)
-        reach = torch.where(at_limit, 2 * state.reach, state.reach)
-        reach = torch.where(lower, reach, (0.5 * state.reach).clamp(min=SMALLEST_REACH))
-        return self._finished(layers, kept, reach)
+        longer = torch.where(at_limit, 2 * state.reach, state.reach)
+        shorter = (0.5 * state.reach).clamp(min=SMALLEST_REACH)
+        kept: LayeredState = choose(lower, _layered_state(third, longer), _layered_state(second, shorter))
+        return kept, self._residual(layers, kept)
 
     def _sweep(
         self, layers: list[Units], fields: list[Tensor], incoming: list[Incoming], steps: int | None
@@ -264,12 +270,12 @@ class LayeredDescent(_MeanFieldProcess):
             result.append(Incoming(field, reaction))
         return result, at_limit
 
-    def _finished(self, layers: list[Units], sweep: _Sweep, reach: Tensor) -> tuple[LayeredState, Tensor]:
-        """The state, and its residual: the even layers are at their root, so only the odd ones would move."""
-        moved = list(sweep.moments)
-        for layer, own in zip(self.odd, sweep.received, strict=True):
-            moved[layer] = layers[layer].respond(own.field, own.reaction, sweep.moments[layer].mean)
-        return _layered_state(sweep, reach), self.change(sweep.moments, moved, only=self.odd)
+    def _residual(self, layers: list[Units], state: LayeredState) -> Tensor:
+        """The even layers are at their root, so only the odd ones would move."""
+        moved = list(state.moments)
+        for layer, own in zip(self.odd, state.received, strict=True):
+            moved[layer] = layers[layer].respond(own.field, own.reaction, state.moments[layer].mean)
+        return self.change(list(state.moments), moved, only=self.odd)
 
 
 def _layered_state(sweep: _Sweep, reach: Tensor) -> LayeredState:

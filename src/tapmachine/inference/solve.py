@@ -9,6 +9,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.inference.mean_field import TAP, Scheme
 from tapmachine.inference.processes import Process, choose
+from tapmachine.inference.replay import Replay
 from tapmachine.inference.starts import Start, starting_moments
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
@@ -19,7 +20,7 @@ MEMORY_SHARE = 0.25  # of a device's free memory that a batch may take
 CPU_MEMORY = 2**30
 DEVICE_ROOT_STEPS = 6  # Newton steps per root where looking at the values would stall
 DEVICE_CHECKS = 4  # steps between looks at what has converged
-REFILL = 0.75  # of the batch: below, new particles join
+REFILL = 0.75  # of the batch: when no more than that is left to do, others join, or the batch shrinks
 
 
 class Progress(NamedTuple):
@@ -84,11 +85,12 @@ def solve(
     on_device = machine.device.type != "cpu"
     if on_device or compile:
         process.root_steps = DEVICE_ROOT_STEPS
-    batch = _Batch(machine, process, starts, tol, max_sweeps, compile)
+    steps = DEVICE_CHECKS if on_device else 1
+    steps = min(steps, (max_sweeps - 1) // process.sweeps_per_step)  # the first sweep is done when a particle joins
+    batch = _Batch(machine, process, starts, tol, max_sweeps, steps, compile)
     size = batch_size or _fitting_batch(machine, process)
-    checks = DEVICE_CHECKS if on_device else 1
     while batch.fill(size):
-        batch.advance(checks)
+        batch.advance()
         if batch.retire() and callback is not None:
             callback(Progress(batch.n_finished, batch.n_converged, batch.total))
     return batch.solution()
@@ -104,7 +106,10 @@ def _fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
 
 
 class _Batch:
-    """The particles that are being worked on, those that wait, and the results of those that are done."""
+    """The particles that are being worked on, those that wait, and the results of those that are done.
+
+    Particles that are done stay in the batch until enough of them can leave at once.
+    """
 
     def __init__(
         self,
@@ -113,18 +118,22 @@ class _Batch:
         starts: list[Moments | None],
         tol: float,
         max_sweeps: int,
+        steps: int,
         compile: bool,
     ) -> None:
-        self.machine, self.process, self.starts, self.tol, self.max_sweeps = machine, process, starts, tol, max_sweeps
+        self.machine, self.process, self.starts, self.tol, self.steps = machine, process, starts, tol, steps
+        self.last_age = max_sweeps - max(1, steps) * process.sweeps_per_step  # beyond, the next steps would be too many
         self._step = torch.compile(process.step, dynamic=True) if compile else process.step
         assert starts[0] is not None
         self.total = len(starts[0].mean)
         self.next = self.n_finished = self.n_converged = 0
-        self.rows = torch.empty(0, dtype=torch.long, device=machine.device)
-        self.layers: list[Units] = machine.units()
+        self.on_cuda = machine.device.type == "cuda"
+        self.layers: list[Units] = []
         self.state: Any = None
-        self.previous: Any = None
-        self.age = self.rows.clone()
+        self.previous: Any = None  # before the last steps
+        self.replay: Replay | None = None
+        self.rows, self.age = (torch.empty(0, dtype=torch.long, device=machine.device) for _ in range(2))
+        self.open = torch.empty(0, dtype=torch.bool, device=machine.device)  # which are not done
         self.residual = torch.empty(0, dtype=machine.dtype, device=machine.device)
         self._allocate()
 
@@ -132,7 +141,7 @@ class _Batch:
         like = torch.empty(self.total, dtype=self.machine.dtype, device=self.machine.device)
 
         def per_unit() -> list[Tensor]:
-            shapes = [layer.state_shape for layer in self.layers]
+            shapes = [layer.state_shape for layer in self.machine.units()]
             return [torch.zeros((self.total, *shape), dtype=like.dtype, device=like.device) for shape in shapes]
 
         self.moments = [Moments(*pair) for pair in zip(per_unit(), per_unit(), strict=True)]
@@ -142,44 +151,56 @@ class _Batch:
         self.status = torch.full_like(like, Status.MAX_SWEEPS, dtype=torch.int8)
 
     def fill(self, size: int) -> bool:
-        """Lets waiting particles join if there is room. False when there is nothing left to do."""
-        room = size - len(self.rows)
-        if self.next < self.total and (len(self.rows) <= REFILL * size):
-            rows = torch.arange(self.next, min(self.next + room, self.total), device=self.rows.device)
-            self.next += len(rows)
-            layers = self.machine.rows(rows).units()
-            new = self.process.begin(layers, self._starts(rows))
-            self.state = new if self.state is None else join(self.state, new)
-            self.rows = torch.cat((self.rows, rows))
-            self.age = torch.cat((self.age, torch.ones_like(rows)))
+        """Lets particles leave and others join, where it is worth it. False when there is nothing left to do."""
+        n_open = int(self.open.sum())
+        waiting = self.total - self.next
+        joining = min(size - n_open, waiting) if n_open <= REFILL * size else 0
+        if joining or n_open <= REFILL * len(self.open):
+            self._keep(self.open)
+            if joining:
+                self._join(torch.arange(self.next, self.next + joining, device=self.rows.device))
             self.layers = self.machine.rows(self.rows).units()
+            self.replay = None
         return len(self.rows) > 0
+
+    def _keep(self, keep: Tensor) -> None:
+        self.rows, self.age, self.open = self.rows[keep], self.age[keep], self.open[keep]
+        self.state = select(self.state, keep) if self.state is not None else None
+
+    def _join(self, rows: Tensor) -> None:
+        self.next += len(rows)
+        new = self.process.begin(self.machine.rows(rows).units(), self._starts(rows))
+        self.state = new if self.state is None else join(self.state, new)
+        self.rows = torch.cat((self.rows, rows))
+        self.age = torch.cat((self.age, torch.ones_like(rows)))
+        self.open = torch.cat((self.open, torch.ones_like(rows, dtype=torch.bool)))
 
     def _starts(self, rows: Tensor) -> list[Moments | None]:
         return [None if own is None else Moments(*(z[rows] for z in own)) for own in self.starts]
 
-    def advance(self, steps: int) -> None:
+    def advance(self) -> None:
         """Some steps for all particles, without a look at them."""
-        self.previous = self.state
-        for _ in range(steps):
-            self.state, self.residual = self._step(self.layers, self.state)
-        self.age += steps * self.process.sweeps_per_step
+        if self.steps == 0:
+            self.residual = torch.full_like(self.age, torch.inf, dtype=self.machine.dtype)
+        elif self.on_cuda:
+            if self.replay is None:
+                self.replay = Replay(lambda state: self._step(self.layers, state), self.state, self.steps)
+            self.previous = None if self.state is self.replay.state else self.state  # the replay overwrites its own
+            self.state, self.residual = self.replay(self.state)
+        else:
+            self.previous = self.state
+            for _ in range(self.steps):
+                self.state, self.residual = self._step(self.layers, self.state)
+        self.age += self.steps * self.process.sweeps_per_step
 
     def retire(self) -> int:
-        """Writes down the particles that are done and takes them out. Returns how many there were."""
-        candidates = ~(self.residual >= self.tol) | (self.age >= self.max_sweeps)  # not finite counts as done, too
-        if not bool(candidates.any()):
-            return 0
-        index = candidates.nonzero().squeeze(-1)
-        done = self._write(index)
-        index = index[done]
+        """Writes down the particles that are done. Returns how many there were."""
+        candidates = ~(self.residual >= self.tol) | (self.age > self.last_age)  # not finite counts as done, too
+        index = (candidates & self.open).nonzero().squeeze(-1)
         if len(index) == 0:
             return 0
-        keep = torch.ones_like(candidates)
-        keep[index] = False
-        self.rows, self.age = self.rows[keep], self.age[keep]
-        self.state = select(self.state, keep)
-        self.layers = self.machine.rows(self.rows).units()
+        index = index[self._write(index)]
+        self.open[index] = False
         self.n_finished += len(index)
         return len(index)
 
@@ -191,7 +212,7 @@ class _Batch:
         outcome = self.process.outcome(layers, moments)
         finite = torch.isfinite(outcome.residual) & torch.isfinite(outcome.free_energy) & _all_finite(moments)
         converged = finite & (outcome.residual < self.tol)
-        done = converged | ~finite | (self.age[index] >= self.max_sweeps)
+        done = converged | ~finite | (self.age[index] > self.last_age)
 
         status = torch.where(converged, Status.CONVERGED, Status.MAX_SWEEPS).to(torch.int8)
         self.status[rows] = status
@@ -211,7 +232,7 @@ class _Batch:
         """Says what went wrong where no solution was found, and writes the last finite moments before that."""
         rows = self.rows[index]
         layers = self.machine.rows(rows).units()
-        moments = self.process.moments(select(self.previous, index))
+        moments = self.process.moments(select(self.state if self.previous is None else self.previous, index))
         if not bool(_all_finite(moments).all()):
             moments = [
                 choose(_all_finite(moments), own, layer.moments(_no_tilt(layer, len(rows))) if start is None else start)

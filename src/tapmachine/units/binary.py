@@ -99,8 +99,8 @@ class Binary(TwoStates):
         return moments.mean * gain + (logsigmoid(-(self.field + gain)) - logsigmoid(-self.field))
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
-        logit = torch.addcmul(field, reaction, 0.5 - mean) + _without_precision(self.field, precision)
-        return _two_state_moments(torch.sigmoid(logit))
+        logit = torch.rsub(mean, 0.5).mul_(reaction).add_(field).add_(_without_precision(self.field, precision))
+        return _two_state_moments(logit.sigmoid_())
 
     def settle(
         self,

@@ -13,15 +13,17 @@ from tapmachine.beliefs import Moments
 
 MOST_STEPS = 60  # a bracket halves at worst: enough for float64
 
-# A Newton step smaller than this, relative to 1 + |z|, leaves an error of about its square.
-SMALL_STEP = {torch.float32: 3e-4, torch.float64: 1e-7}
+PATIENCE = 8  # steps before small ones are told from rounding
+
+# A Newton step smaller than this leaves an error of about its square.
+SMALL_STEP = {torch.float32: 2e-3, torch.float64: 1e-6}
 
 
 def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | None = None) -> Tensor:
     """z with z + κσ(z) = t: the logit of a two-state unit.
 
-    On either side of z = 0 the function bends one way only. So Newton's method, kept on the root's side, overshoots at
-    most once, and then approaches the root from one side, with an error of at most half its last step squared.
+    The root lies between 0 and t − ½κ, where the function bends one way only. So Newton's method, kept there, overshoots
+    at most once, and then approaches the root from one side, with an error of at most half its last step squared.
 
     Args:
         total: t.
@@ -29,20 +31,29 @@ def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | N
         start: a guess of z.
         steps: number of Newton steps; without it, until they are small.
     """
-    middle = total - 0.5 * reaction  # has the sign of the root
-    lower = torch.maximum(total - reaction, middle.clamp(max=0))
-    upper = torch.minimum(total, middle.clamp_(min=0))
+    middle = torch.sub(total, reaction, alpha=0.5)
+    lower, upper = middle.clamp(max=0), middle.clamp_(min=0)
     z = start.clamp(lower, upper)
+    one = z.new_ones(())
     for step in range(MOST_STEPS if steps is None else steps):
         mean = torch.sigmoid(z)
-        slope = torch.addcmul(mean, mean, mean, value=-1).mul_(reaction).add_(1)
-        change = mean.mul_(reaction).add_(z).sub_(total).div_(slope)
-        z = z - change
+        slope = torch.addcmul(one, reaction, torch.addcmul(mean, mean, mean, value=-1))
+        excess = torch.addcmul(z - total, reaction, mean)
+        new = torch.addcdiv(z, excess, slope, value=-1)
         if step == 0:  # later steps stay inside by themselves
-            z = z.clamp(lower, upper)
-        if steps is None and not bool((change.abs() > SMALL_STEP[z.dtype] * (1 + z.abs())).any()):
-            break
+            new = new.clamp(lower, upper)
+        if steps is None and step > 0 and is_small(new - z, new, step):
+            return new
+        z = new
     return z
+
+
+def is_small(change: Tensor, z: Tensor, step: int) -> bool:
+    """Whether no step is large. After many steps, relative to z, whose rounding may be what is left."""
+    if step > PATIENCE:
+        change = change / (1 + z.abs())
+    smallest, largest = torch.aminmax(change)
+    return not max(-smallest.item(), largest.item()) > SMALL_STEP[z.dtype]
 
 
 def bracketed_root(
@@ -70,7 +81,7 @@ def bracketed_root(
     z = torch.nan_to_num(start).clamp(lower, upper)
     found = moments(z)
     last = False
-    for _ in range(MOST_STEPS if steps is None else steps):
+    for step in range(MOST_STEPS if steps is None else steps):
         residual = z + reaction * found.mean - field
         finite = torch.isfinite(found.variance) & torch.isfinite(residual)
         residual = torch.where(finite, residual, 0.0)
@@ -82,7 +93,7 @@ def bracketed_root(
         outside = (newton < lower) | (newton > upper)
         new = torch.where(outside, 0.5 * (lower + upper), newton)
         if steps is None:
-            last = not bool(((new - z).abs() > SMALL_STEP[z.dtype] * (1 + z.abs())).any())
+            last = is_small(torch.where(finite, new - z, 0.0), z, step)
         z = torch.where(finite, new, z)
         found = moments(z)
         if last:
@@ -117,7 +128,7 @@ def simplex_root(
 
     own = torch.nan_to_num(start).expand_as(field)
     best, p = value(own)
-    for _ in range(MOST_STEPS if steps is None else steps):
+    for number in range(MOST_STEPS if steps is None else steps):
         residual = own + apply(p) - field
         residual = torch.nan_to_num(residual - residual.mean(-1, keepdim=True))
         covariance = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
@@ -132,6 +143,6 @@ def simplex_root(
             step = torch.where(rises.unsqueeze(-1), 0.5 * step, step)
         keep = rises.unsqueeze(-1)
         own, p, best = torch.where(keep, own, new), torch.where(keep, p, new_p), torch.where(rises, best, new_value)
-        if steps is None and not bool((step.abs() > SMALL_STEP[own.dtype] * (1 + own.abs())).any()):
+        if steps is None and is_small(step, own, number):
             break
     return field - apply(p)

@@ -1,0 +1,110 @@
+"""What a sweep costs, as a ratio to its four matrix products in the same process.
+
+    python benchmarks/sweeps.py            the sweeps, on a CPU or on a GPU if there is one
+    python benchmarks/sweeps.py --tf32     on a GPU, with tf32 for the products
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+
+from tapmachine import TAP, Binary, rbm
+from tapmachine.inference.replay import Replay
+from tapmachine.inference.starts import starting_moments
+
+
+def best_of(functions: dict[str, Callable[[], object]], device: torch.device, seconds: float = 4.0) -> dict[str, float]:
+    """A low quantile of the times of each, measured in turns so that a disturbance hits all."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        for _ in range(5):
+            function()
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop:
+        for name, function in functions.items():
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(10):
+                function()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            times[name].append((time.perf_counter() - begin) / 10)
+    return {name: sorted(found)[len(found) // 10] for name, found in times.items()}
+
+
+def measure(n_hidden: int, n_particles: int, device: torch.device) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = (0.1 * torch.randn(784, n_hidden, generator=generator)).to(device)
+    machine = rbm(Binary(784).to(device), Binary(n_hidden).to(device), weights)
+    layers = machine.units()
+    x = torch.bernoulli(torch.full((n_particles, 784), 0.3), generator=generator).to(device)
+
+    explicit = TAP("explicit", damping=0.0).bind(machine)
+    implicit = TAP(accelerate=False).bind(machine)
+    explicit_state = explicit.begin(layers, starting_moments(machine, x))
+    implicit_state = implicit.begin(layers, starting_moments(machine, x))
+    implicit.root_steps = 2
+    for _ in range(10):
+        explicit_state, _ = explicit.step(layers, explicit_state)
+        implicit_state, _ = implicit.step(layers, implicit_state)
+
+    (a, c), (h, v) = explicit_state
+    down, up = implicit.couplings.senders[0][0], implicit.couplings.senders[1][0]
+
+    def products() -> object:
+        return a @ up.weights, c @ up.squares, h @ down.weights, v @ down.squares
+
+    # A step is several sweeps and a look at the residual, as `solve` runs it.
+    compiled_explicit, compiled_implicit = torch.compile(explicit.step), torch.compile(implicit.step)
+    functions = {
+        "products": (products, 1),
+        "explicit, eager": (lambda: explicit.step(layers, explicit_state), explicit.sweeps_per_step),
+        "explicit, compiled": (lambda: compiled_explicit(layers, explicit_state), explicit.sweeps_per_step),
+        "implicit, eager": (lambda: implicit.step(layers, implicit_state), implicit.sweeps_per_step),
+        "implicit, compiled": (lambda: compiled_implicit(layers, implicit_state), implicit.sweeps_per_step),
+    }
+    with torch.no_grad():
+        times = best_of({name: function for name, (function, _) in functions.items()}, device)
+    times = {name: seconds / functions[name][1] for name, seconds in times.items()}
+    if device.type == "cuda":
+        for name, step, state in (
+            ("explicit, compiled and captured", compiled_explicit, explicit_state),
+            ("implicit, compiled and captured", compiled_implicit, implicit_state),
+        ):
+            times[name] = captured_time(lambda s, step=step: step(layers, s), state) / functions[name[:18]][1]
+    flops = 8 * n_particles * 784 * n_hidden
+    print(f"784x{n_hidden}, K={n_particles}, float32 on {device}")
+    for name, seconds in times.items():
+        ratio, speed = seconds / times["products"], flops / seconds / 1e12
+        print(f"  {name:32s} {1e6 * seconds:9.1f} us  {ratio:5.2f}x the products  {speed:7.2f} TFLOP/s", flush=True)
+
+
+def captured_time(step: Callable[[object], object], state: object, n_steps: int = 10) -> float:
+    """Seconds for a step in a captured loop."""
+    replay = Replay(step, state, n_steps)
+    times = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(10):
+            replay(replay.state)
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) / 10 / n_steps)
+    return sorted(times)[2]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tf32", action="store_true")
+    options = parser.parse_args()
+    if options.tf32:
+        torch.set_float32_matmul_precision("high")
+    where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.set_grad_enabled(False)
+    for hidden in (100, 500):
+        measure(hidden, 100, where)
+    if where.type == "cuda":
+        measure(500, 10_000, where)
