@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint format bench accuracy clean
+.PHONY: help demo test test-slow lint format bench accuracy clean
 
 help:
 	@echo "make demo      set up, then a tour of the unit types; writes demo/units.png"
 	@echo "make test      set up, then run all tests"
+	@echo "make test-slow run the tests that take minutes"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make bench     time what is meant to be fast"
@@ -27,6 +28,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
 
 lint: $(READY)
 	$(BIN)/ruff check .
