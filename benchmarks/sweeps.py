@@ -1,7 +1,7 @@
 """What a sweep costs, as a ratio to its four matrix products in the same process.
 
-    python benchmarks/sweeps.py            the sweeps, on a CPU or on a GPU if there is one
-    python benchmarks/sweeps.py --tf32     on a GPU, with tf32 for the products
+python benchmarks/sweeps.py            the sweeps, on a CPU or on a GPU if there is one
+python benchmarks/sweeps.py --tf32     on a GPU, with tf32 for the products
 """
 
 import argparse

@@ -158,7 +158,9 @@ def test_gradients_of_the_solved_free_energy(kinds):
 
 
 @pytest.mark.parametrize("scheme", [NaiveMeanField(), ThirdOrderTAP()], ids=repr)
-@pytest.mark.parametrize("kinds", [["Binary", "Binary"], ["Spin", "Binary", "Spin"], ["Spin"], ["Binary"]], ids="-".join)
+@pytest.mark.parametrize(
+    "kinds", [["Binary", "Binary"], ["Spin", "Binary", "Spin"], ["Spin"], ["Binary"]], ids="-".join
+)
 def test_gradients_of_the_other_schemes(kinds, scheme):
     sizes = [4] if len(kinds) == 1 else [4, 3, 2][: len(kinds)]
     errors = [gradient_error(machine_of(kinds, sizes, seed, scale=0.3), scheme, seed) for seed in range(3)]
@@ -234,9 +236,7 @@ def test_spin_and_binary_machines_are_the_same():
     W, u, h = 0.8 * random.normal(6, 4), random.normal(6), random.normal(4)
     from tapmachine import Spin
 
-    spins = rbm(
-        Spin(6, field=u / 2 + W.sum(1) / 4), Spin(4, field=h / 2 + W.sum(0) / 4), W / 4
-    )
+    spins = rbm(Spin(6, field=u / 2 + W.sum(1) / 4), Spin(4, field=h / 2 + W.sum(0) / 4), W / 4)
     binary = rbm(Binary(6, field=u), Binary(4, field=h), W)
     s, b = solve(spins, tol=1e-24), solve(binary, tol=1e-24)
     torch.testing.assert_close(b.moments[0].mean, (1 + s.moments[0].mean) / 2, rtol=0, atol=1e-9)
@@ -246,7 +246,9 @@ def test_spin_and_binary_machines_are_the_same():
 
 def test_third_order_refuses_what_it_cannot_do():
     machine = rbm(TruncatedGaussian(3), Binary(2))
-    with pytest.raises(ValueError, match="layer 0: ThirdOrderTAP needs units whose variance is a function of their mean"):
+    with pytest.raises(
+        ValueError, match="layer 0: ThirdOrderTAP needs units whose variance is a function of their mean"
+    ):
         solve(machine, scheme=ThirdOrderTAP())
 
 
@@ -274,7 +276,13 @@ def test_pairwise_updates_agree(kinds):
 
 def test_explicit_and_implicit_agree_where_both_converge():
     machine = machine_of(["Binary", "Spin", "TruncatedGaussian"], [5, 4, 3], seed=9, scale=0.4)
-    schemes = [TAP(), TAP(accelerate=False), TAP("explicit"), TAP("explicit", damping=0.0), TAP("explicit", damping=0.5)]
+    schemes = [
+        TAP(),
+        TAP(accelerate=False),
+        TAP("explicit"),
+        TAP("explicit", damping=0.0),
+        TAP("explicit", damping=0.5),
+    ]
     found = [solve(machine, scheme=scheme, tol=1e-22, max_sweeps=5000) for scheme in schemes]
     for solution in found:
         assert solution.status.item() == Status.CONVERGED

@@ -205,6 +205,7 @@ class Clamped(_Conditioned):
             raise ValueError("Clamped: mask must be a tensor of bool")
         self.register_buffer("mask", self._evidence(mask.to(base.device), "mask", (base.n,)), persistent=False)
         values = self._evidence(base.check_states(x, validate=False).to(base.device), "x", base.state_shape)
+        _row_count((values, len(self.state_shape)), (self.mask, 1))  # their numbers of rows must agree
         # What is not clamped is never looked at. Some state of the support keeps a NaN there out of the arithmetic.
         values = values if self.holds_all else torch.where(self._components(self.mask), values, self._any_state())
         if validate:

@@ -223,9 +223,7 @@ def dbm(
     return BoltzmannMachine(layers, weights, generator)
 
 
-def pairwise(
-    units: Units, weights: Tensor | None = None, generator: torch.Generator | None = None
-) -> BoltzmannMachine:
+def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Generator | None = None) -> BoltzmannMachine:
     """A machine with couplings between all pairs of its units: a plain Boltzmann machine, Hopfield or SK model.
 
     Example:

@@ -106,7 +106,9 @@ class Couplings:
         if len(self.shapes[layer]) == 1:
             return flat @ sender.weights, (flat @ sender.squares - (by_unit**2).sum(1)).clamp(min=0)
         by_unit = by_unit.unflatten(-1, self.shapes[layer])
-        return flat @ sender.weights, flat @ sender.squares - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(1)
+        return flat @ sender.weights, flat @ sender.squares - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(
+            1
+        )
 
 
 def _shaped(flat: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -70,7 +70,9 @@ class MeanField(Scheme):
         update = self.update or ("explicit" if machine.is_pairwise else "implicit")
         if update == "implicit":
             if machine.is_pairwise:
-                raise ValueError("update='implicit' needs layers; for a pairwise machine use 'sequential' or 'explicit'")
+                raise ValueError(
+                    "update='implicit' needs layers; for a pairwise machine use 'sequential' or 'explicit'"
+                )
             return LayeredDescent(self, couplings, self.accelerate)
         if update == "sequential":
             if not machine.is_pairwise:
@@ -152,9 +154,7 @@ class ThirdOrderTAP(MeanField):
             field = field + 0.5 * slope * _triangles(couplings, variance)
         return Tilt(field, second.precision)
 
-    def value(
-        self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]
-    ) -> Tensor:
+    def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
         total = super().value(layers, couplings, moments, tilts)
         receivers, share = ([0], 0.5) if couplings.is_pairwise else (range(1, len(layers), 2), 1.0)
         for layer in receivers:

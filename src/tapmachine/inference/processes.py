@@ -28,9 +28,7 @@ class Equations(Protocol):
     def tilt(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Tilt:
         """The tilt that a layer gets where all layers have the given moments."""
 
-    def value(
-        self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]
-    ) -> Tensor:
+    def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
         """The free energy of each particle."""
 
 
@@ -131,11 +129,15 @@ class _MeanFieldProcess(Process):
 
 
 class LayeredState(NamedTuple):
-    """Moments and own fields B of all layers, what the odd layers receive next, and how far to extrapolate."""
+    """Moments and own fields B of all layers, what the odd layers receive next, F, and how far to extrapolate.
+
+    F is only known where sweeps are extrapolated.
+    """
 
     moments: tuple[Moments, ...]
     fields: tuple[Tensor, ...]
     received: tuple[Incoming, ...]
+    free_energy: Tensor
     reach: Tensor
 
 
@@ -170,7 +172,7 @@ class LayeredDescent(_MeanFieldProcess):
         steps = None if self.root_steps is None else 4 * self.root_steps
         sweep = self._sweep(layers, fields, incoming, steps)
         reach = torch.full_like(first[0].mean.flatten(1)[:, 0], INITIAL_REACH)
-        return _layered_state(sweep, reach)
+        return _layered_state(sweep, torch.full_like(reach, torch.inf, dtype=torch.float64), reach)
 
     def moments(self, state: LayeredState) -> list[Moments]:
         return list(state.moments)
@@ -178,7 +180,7 @@ class LayeredDescent(_MeanFieldProcess):
     def plain_sweep(self, layers: list[Units], state: LayeredState) -> LayeredState:
         """One sweep without extrapolation."""
         sweep = self._sweep(layers, list(state.fields), list(state.received), self.root_steps)
-        return _layered_state(sweep, state.reach)
+        return _layered_state(sweep, state.free_energy, state.reach)
 
     def half_steps(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, list[Tensor]]:
         """One plain sweep, and F after each of its two half-sweeps, for those who want to watch F fall."""
@@ -188,7 +190,8 @@ class LayeredDescent(_MeanFieldProcess):
         self._settle(layers, self.odd, moments, tilts, state.fields, list(state.received), self.root_steps)
         first = self.equations.value(layers, self.couplings, moments, tilts)
         sweep = self._sweep(layers, list(state.fields), list(state.received), self.root_steps)
-        return _layered_state(sweep, state.reach), [first, self._value(layers, sweep)]
+        second = self._value(layers, sweep)
+        return _layered_state(sweep, second, state.reach), [first, second]
 
     def step(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, Tensor]:
         fields, x0 = list(state.fields), list(state.received)
@@ -198,7 +201,7 @@ class LayeredDescent(_MeanFieldProcess):
         fields = [torch.as_tensor(tilt.field) for tilt in second.tilts]
         if not self.accelerate:
             third = self._sweep(layers, fields, second.received, self.root_steps)
-            new = _layered_state(third, state.reach)
+            new = _layered_state(third, state.free_energy, state.reach)
             return new, self._residual(layers, new)
         extrapolated, at_limit = self._extrapolate(x0, first.received, second.received, state.reach)
         third = self._sweep(layers, fields, extrapolated, self.root_steps)
@@ -207,12 +210,12 @@ class LayeredDescent(_MeanFieldProcess):
         lower = after <= before + noise * (1 + before.abs())
         longer = torch.where(at_limit, 2 * state.reach, state.reach)
         shorter = (0.5 * state.reach).clamp(min=SMALLEST_REACH)
-        kept: LayeredState = choose(lower, _layered_state(third, longer), _layered_state(second, shorter))
+        kept: LayeredState = choose(
+            lower, _layered_state(third, after, longer), _layered_state(second, before, shorter)
+        )
         return kept, self._residual(layers, kept)
 
-    def _sweep(
-        self, layers: list[Units], fields: list[Tensor], incoming: list[Incoming], steps: int | None
-    ) -> _Sweep:
+    def _sweep(self, layers: list[Units], fields: list[Tensor], incoming: list[Incoming], steps: int | None) -> _Sweep:
         moments: list[Moments] = [Moments(b, b) for b in fields]  # to be replaced, the odd layers' first
         tilts = [Tilt(b, 0.0) for b in fields]
         self._settle(layers, self.odd, moments, tilts, fields, incoming, steps)
@@ -278,9 +281,9 @@ class LayeredDescent(_MeanFieldProcess):
         return self.change(list(state.moments), moved, only=self.odd)
 
 
-def _layered_state(sweep: _Sweep, reach: Tensor) -> LayeredState:
+def _layered_state(sweep: _Sweep, free_energy: Tensor, reach: Tensor) -> LayeredState:
     fields = tuple(torch.as_tensor(tilt.field) for tilt in sweep.tilts)
-    return LayeredState(tuple(sweep.moments), fields, tuple(sweep.received), reach)
+    return LayeredState(tuple(sweep.moments), fields, tuple(sweep.received), free_energy, reach)
 
 
 # ----- any machine: explicit updates

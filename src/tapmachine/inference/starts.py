@@ -102,7 +102,9 @@ def _checked(units: Units, moments: Moments, number: int) -> Moments:
     try:
         mean = units.check_means(moments.mean)
         if mean.dim() != dims or len(mean) == 0:
-            raise ValueError(f"it has shape {tuple(mean.shape)}; it must be (K, {', '.join(map(str, units.state_shape))})")
+            raise ValueError(
+                f"it has shape {tuple(mean.shape)}; it must be (K, {', '.join(map(str, units.state_shape))})"
+            )
         variance = units.as_states(moments.variance)
         if variance.shape != mean.shape:
             raise ValueError(f"its variance has shape {tuple(variance.shape)}, its mean {tuple(mean.shape)}")

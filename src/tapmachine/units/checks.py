@@ -35,7 +35,6 @@ class Checked(nn.Module):
         """The states as a tensor of the units' dtype, or a ValueError that names the first one off the support."""
         raise NotImplementedError
 
-
     def unpack(self, tilt: Tilt) -> tuple[Tensor, Tensor]:
         """The tilt's field and precision, of one shape that ends in `state_shape`, or a ValueError."""
         if not isinstance(tilt, Tilt):
@@ -150,5 +149,3 @@ class Checked(nn.Module):
         if weights.sum() == 0:
             raise ValueError(f"{name}: weights are all 0")
         return x, weights
-
-

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments
 
-MOST_STEPS = 60  # a bracket halves at worst: enough for float64
+MOST_STEPS = 100  # steps or brackets halve at worst: enough for float64
 
 PATIENCE = 8  # steps before small ones are told from rounding
 
@@ -80,6 +80,7 @@ def bracketed_root(
     lower, upper = at_upper, at_lower
     z = torch.nan_to_num(start).clamp(lower, upper)
     found = moments(z)
+    length = torch.full_like(z, torch.inf)
     last = False
     for step in range(MOST_STEPS if steps is None else steps):
         residual = z + reaction * found.mean - field
@@ -90,8 +91,10 @@ def bracketed_root(
         upper = torch.where(above, z, torch.minimum(upper, z - residual))
         lower = torch.where(above, torch.maximum(lower, z - residual), z)
         newton = z - residual / (1 + reaction * torch.where(finite, found.variance, 0.0))
-        outside = (newton < lower) | (newton > upper)
-        new = torch.where(outside, 0.5 * (lower + upper), newton)
+        # Steps that reach an end of the bracket, or do not get shorter, may go back and forth for ever.
+        wild = (newton <= lower) | (newton >= upper) | ((newton - z).abs() > 0.5 * length)
+        new = torch.where(wild & (residual != 0), 0.5 * (lower + upper), newton)
+        length = (new - z).abs()
         if steps is None:
             last = is_small(torch.where(finite, new - z, 0.0), z, step)
         z = torch.where(finite, new, z)

@@ -1,0 +1,364 @@
+"""Machines, conditioned machines, exact enumeration and Gibbs sampling, against brute force."""
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from machine_cases import Tensors, by_quadrature, exact_version, machine_of
+
+from tapmachine import (
+    Binary,
+    BoltzmannMachine,
+    Categorical,
+    Custom,
+    Gaussian,
+    Spin,
+    Tilt,
+    TruncatedGaussian,
+    clamp,
+    condition,
+    dbm,
+    exact_log_partition,
+    exact_moments,
+    gibbs,
+    pairwise,
+    rbm,
+    solve,
+)
+
+
+def all_states(units):
+    """Every state of a layer with finitely many, as rows."""
+    digits = torch.tensor(list(itertools.product(*(range(count) for count in units.n_states()))))
+    return units.decode(digits)
+
+
+def brute_force(machine):
+    """All joint states of all layers and their probabilities, with ln Z."""
+    per_layer = [all_states(layer) for layer in machine.units()]
+    combinations = list(itertools.product(*(range(len(states)) for states in per_layer)))
+    states = [
+        states[torch.tensor(index)] for states, index in zip(per_layer, zip(*combinations, strict=True), strict=True)
+    ]
+    log_weights = -machine.energy(states).detach()
+    return states, log_weights.softmax(0), log_weights.logsumexp(0)
+
+
+DISCRETE = [
+    ["Binary", "Binary"],
+    ["Spin", "Categorical"],
+    ["Categorical", "Binary"],
+    ["Custom", "Spin"],
+    ["Binary", "Spin", "Binary"],
+    ["Categorical", "Custom", "Spin", "Binary"],
+    ["Spin"],
+    ["Binary"],
+    ["Categorical"],
+]
+
+
+def small(kinds, seed=0, scale=1.0):
+    sizes = [4] if len(kinds) == 1 else [4, 3, 2, 2][: len(kinds)]
+    return machine_of(kinds, sizes, seed, scale)
+
+
+# ----- exact enumeration
+
+
+@pytest.mark.parametrize("kinds", DISCRETE, ids="-".join)
+def test_enumeration_against_brute_force(kinds):
+    machine = small(kinds)
+    states, probabilities, log_partition = brute_force(machine)
+    assert float(exact_log_partition(machine)) == pytest.approx(float(log_partition), abs=1e-12)
+    found = exact_moments(machine)
+    flat = [x.flatten(1) for x in states]
+    for x, own, layer in zip(flat, found.moments, machine.units(), strict=True):
+        mean = probabilities @ x
+        torch.testing.assert_close(own.mean, mean.view(layer.state_shape), rtol=0, atol=1e-12)
+        variance = probabilities @ (x - mean) ** 2
+        torch.testing.assert_close(own.variance, variance.view(layer.state_shape), rtol=0, atol=1e-12)
+    for (below, above, _), covariance in zip(machine.edges(), found.covariances, strict=True):
+        joint = (probabilities.unsqueeze(-1) * flat[below]).T @ flat[above]
+        expected = joint - (probabilities @ flat[below]).outer(probabilities @ flat[above])
+        torch.testing.assert_close(covariance, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["TruncatedGaussian", "GaussBernoulli"])
+def test_continuous_units_are_integrated(kind):
+    machine = machine_of([kind, "Binary"], [3, 4], seed=1, scale=0.5)
+    quadrature = exact_log_partition(exact_version(machine))
+    assert float(exact_log_partition(machine)) == pytest.approx(float(quadrature), abs=1e-11)
+
+
+def test_a_gaussian_machine_has_a_closed_form():
+    """Gaussian visible units: ln Z is that of a pairwise machine of the hidden ones."""
+    machine = machine_of(["Gaussian", "Spin"], [3, 4], seed=2, scale=0.5)
+    visible, hidden = machine.units()
+    W, V, U = machine.weights[0].detach(), visible.precision.detach(), visible.field.detach()
+    log_weights = []
+    for h in all_states(hidden):
+        field = W @ h
+        gain = ((U + field) ** 2 / (2 * V) - U**2 / (2 * V)).sum()
+        log_weights.append(gain + hidden.log_prior(h).sum().detach())
+    expected = torch.stack(log_weights).logsumexp(0)
+    assert float(exact_log_partition(machine)) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_enumeration_is_streamed():
+    """2^16 states in several parts give what the formula for independent units gives."""
+    machine = rbm(Binary(16, field=torch.zeros(16, dtype=torch.float64)), Binary(30, field=torch.zeros(30).double()))
+    with torch.no_grad():
+        machine.weights[0].zero_()
+        machine.weights[0][0, 0] = 2.0
+    expected = math.log((3 + math.exp(2.0)) / 4)
+    assert float(exact_log_partition(machine)) == pytest.approx(expected, abs=1e-11)
+
+
+def test_what_cannot_be_enumerated():
+    with pytest.raises(ValueError, match="has 2\\^26 states"):
+        exact_log_partition(rbm(Binary(26), Binary(26)))
+    with pytest.raises(ValueError, match="finitely many states"):
+        exact_log_partition(rbm(Gaussian(2), TruncatedGaussian(2)))
+
+
+# ----- energy and conditionals
+
+
+def test_energy_written_out():
+    machine = machine_of(["Spin", "Binary", "Categorical"], [3, 2, 2], seed=3)
+    s, b = torch.tensor([1.0, -1.0, 1.0]).double(), torch.tensor([0.0, 1.0]).double()
+    p = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]).double()
+    layers = machine.units()
+    expected = -sum(layer.log_prior(x).sum() for layer, x in zip(layers, (s, b, p), strict=True))
+    expected = expected - s @ machine.weights[0] @ b - b @ machine.weights[1] @ p.flatten()
+    torch.testing.assert_close(machine.energy([s, b, p]), expected)
+    indices = machine.energy([s, b, torch.tensor([1, 0])])
+    torch.testing.assert_close(indices, expected)
+
+
+@pytest.mark.parametrize("kinds", [k for k in DISCRETE if len(k) > 1], ids="-".join)
+def test_conditionals_against_brute_force(kinds):
+    machine = small(kinds)
+    states, _, _ = brute_force(machine)
+    x = [own[len(own) // 3] for own in states]
+    for layer, units in enumerate(machine.units()):
+        trials = all_states(units)
+        others = [own.expand(len(trials), *own.shape) for own in x]
+        others[layer] = trials
+        weights = (-machine.energy(others)).softmax(0).detach()
+        mean = (weights @ trials.flatten(1)).view(units.state_shape)
+        torch.testing.assert_close(machine.conditional(layer, x).mean.detach(), mean, rtol=0, atol=1e-12)
+
+
+def test_pairwise_couplings_are_symmetric():
+    machine = machine_of(["Spin"], [5], seed=4)
+    J = machine.coupling(0)
+    assert torch.equal(J, J.T)
+    assert not J.diagonal().any()
+    machine.energy(torch.ones(5).double()).backward()
+    grad = machine.weights[0].grad
+    assert torch.equal(grad, grad.T)
+    assert not grad.diagonal().any()
+    potts = machine_of(["Categorical"], [3], seed=4).coupling(0).view(3, 3, 3, 3)
+    assert not torch.stack([potts[i, :, i] for i in range(3)]).any()
+
+
+# ----- conditioned machines
+
+
+@pytest.mark.parametrize("kinds", DISCRETE, ids="-".join)
+@pytest.mark.parametrize("partial", [False, True])
+def test_clamping_against_brute_force(kinds, partial):
+    machine = small(kinds, seed=5)
+    states, probabilities, log_partition = brute_force(machine)
+    rows = torch.tensor([0, len(probabilities) // 2, len(probabilities) - 1])
+    x = states[0][rows]
+    n = machine.units()[0].n
+    mask = torch.rand(3, n, generator=torch.Generator().manual_seed(1)) < 0.5 if partial else None
+    clamped = clamp(machine, x, mask=mask)
+    found = exact_log_partition(clamped)
+    for row in range(3):
+        agrees = states[0] == x[row]
+        agrees = agrees.all(-1) if agrees.dim() > 2 else agrees
+        held = torch.ones(n, dtype=torch.bool) if mask is None else mask[row]
+        weight = probabilities[(agrees | ~held).all(-1)].sum().log() + log_partition
+        assert float(found[row]) == pytest.approx(float(weight), abs=1e-11)
+
+
+@pytest.mark.parametrize("kinds", DISCRETE, ids="-".join)
+def test_evidence_against_brute_force(kinds):
+    machine = small(kinds, seed=6)
+    states, _, _ = brute_force(machine)
+    layer = len(kinds) - 1
+    random = Tensors(7)
+    shape = (2, *machine.units()[layer].state_shape)
+    evidence = Tilt(random.normal(*shape), random.normal(*shape))
+    found = exact_log_partition(condition(machine, evidence, layer=layer))
+    log_weights = -machine.energy(states).detach()
+    for row in range(2):
+        x = states[layer]
+        factor = (evidence.field[row] * x - 0.5 * evidence.precision[row] * x**2).flatten(1).sum(-1)
+        assert float(found[row]) == pytest.approx(float((log_weights + factor).logsumexp(0)), abs=1e-11)
+
+
+@pytest.mark.parametrize("kinds", [["Binary", "Spin"], ["TruncatedGaussian", "Binary"], ["Categorical", "Binary"]])
+def test_clamped_rbms_are_solved_exactly(kinds):
+    """With the visible layer clamped the hidden units are independent, so F is exact."""
+    machine = machine_of(kinds, [4, 3], seed=8)
+    x = machine.units()[0].sample(Tilt(torch.zeros(6, *machine.units()[0].state_shape).double(), 0.0)).detach()
+    solution = solve(clamp(machine, x))
+    hidden = machine.units()[1].log_partition(Tilt(machine.field_on(1, [x, None]), 0.0)).sum(-1)
+    expected = -(machine.units()[0].log_prior(x).sum(-1) + hidden).detach()
+    torch.testing.assert_close(solution.free_energy, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(solution.moments[0].mean, x)
+    assert not bool(solution.moments[0].variance.any())
+
+
+@pytest.mark.parametrize("kind", ["Binary", "Spin", "TruncatedGaussian", "GaussBernoulli", "Gaussian", "Categorical"])
+def test_weak_machines_with_evidence_are_nearly_exact(kind):
+    """Evidence and partial clamping in the solver, against enumeration at weak coupling."""
+    machine = machine_of([kind, "Binary"], [4, 3], seed=9, scale=0.02)
+    visible = machine.units()[0]
+    random = Tensors(10)
+    shape = (5, *visible.state_shape)
+    seen = condition(machine, Tilt(random.normal(*shape), random.uniform(0.0, 1.0, *shape)))
+    x = visible.sample(Tilt(torch.zeros(shape).double(), 0.0)).detach()
+    for version in (seen, clamp(seen, x, mask=random.uniform(0, 1, 5, 4) < 0.5), clamp(machine, x[0])):
+        solution = solve(version, tol=1e-24)
+        exact = exact_log_partition(version)
+        torch.testing.assert_close(-solution.free_energy, exact.expand_as(solution.free_energy), rtol=0, atol=2e-5)
+
+
+def test_conditioned_machines_share_parameters():
+    machine = machine_of(["Binary", "Binary"], [4, 3], seed=11)
+    clamped = clamp(machine, torch.ones(2, 4).double())
+    assert clamped.weights[0] is machine.weights[0]
+    assert clamped.units()[1] is machine.units()[1]
+    before = solve(clamped).free_energy
+    with torch.no_grad():
+        machine.units()[0].field += 1.0
+    assert not torch.equal(solve(clamped).free_energy, before)
+    assert {id(p) for p in clamped.parameters()} == {id(p) for p in machine.parameters()}
+
+
+def test_nan_where_nothing_is_clamped_is_not_looked_at():
+    machine = rbm(Binary(3), Binary(2))
+    x = torch.tensor([[1.0, float("nan"), 0.0]])
+    solution = solve(clamp(machine, x, mask=~torch.isnan(x)))
+    assert bool(solution.converged)
+    assert bool(torch.isfinite(solution.moments[0].mean).all())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: clamp(m, torch.full((2, 3), 0.5)), r"Binary: x\[0, 0\] is 0.5; it must be 0 or 1"),
+        (lambda m: clamp(m, torch.zeros(2, 4)), "shape"),
+        (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer is 2; the machine has 2 layers"),
+        (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(3)), "mask must be a tensor of bool"),
+        (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(4, 3, dtype=torch.bool)), "different numbers of rows"),
+        (lambda m: condition(m, Tilt(torch.tensor([1.0, float("nan"), 0.0]), 0.0)), r"evidence.field\[1\] is nan"),
+        (lambda m: condition(m, Tilt(torch.zeros(4), 0.0)), "evidence.field has shape"),
+        (lambda m: condition(m, torch.zeros(3)), "it must be a Tilt"),
+        (
+            lambda m: condition(clamp(m, torch.zeros(2, 3)), Tilt(torch.zeros(4, 2), 0.0), layer=1),
+            "different numbers of rows",
+        ),
+    ],
+)
+def test_bad_conditions(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(rbm(Binary(3), Binary(2)))
+
+
+# ----- construction
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: rbm(Binary(3), Binary(2), torch.zeros(2, 3)), r"weights\[0\] has shape \(2, 3\); it must be"),
+        (lambda: dbm([Binary(3)]), "it needs 2 or more"),
+        (lambda: dbm([Binary(3), Binary(2), Binary(2)], [torch.zeros(3, 2)]), "1 weight matrices were given"),
+        (lambda: rbm(Binary(3), "hidden"), "layer 1: it is a str; it must be units"),
+        (lambda: rbm(Binary(3), Binary(2).double()), "layer 1: its parameters are on torch.float64"),
+        (lambda: rbm(Binary(3), Binary(2), torch.zeros(3, 2).double()), r"weights\[0\] is torch.float64"),
+        (lambda: pairwise(Spin(3), torch.arange(9.0).view(3, 3)), "not symmetric"),
+        (lambda: pairwise(Spin(3), torch.eye(3)), "couples a unit to itself"),
+        (lambda: BoltzmannMachine([]), "at least one layer"),
+        (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3)]), "states of 1 layers were given"),
+        (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3), torch.full((2,), 2.0)]), r"layer 1: Binary: x\[0\]"),
+        (lambda: rbm(Binary(3), Binary(2)).conditional(1, [None, None]), "layer 0: its states are needed"),
+    ],
+)
+def test_bad_machines(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_new_weights_are_small_and_always_the_same():
+    first, second = rbm(Binary(200), Binary(100)), rbm(Binary(200), Binary(100))
+    assert torch.equal(first.weights[0], second.weights[0])
+    assert first.weights[0].std().item() == pytest.approx(1e-3, rel=0.05)
+    other = rbm(Binary(200), Binary(100), generator=torch.Generator().manual_seed(1))
+    assert not torch.equal(first.weights[0], other.weights[0])
+    assert pairwise(Spin(300)).weights[0].std().item() == pytest.approx(1e-3, rel=0.05)
+
+
+def test_copies_and_saved_states():
+    machine = machine_of(["GaussBernoulli", "Binary"], [4, 3], seed=12)
+    twin = copy.deepcopy(machine)
+    with torch.no_grad():
+        twin.weights[0].zero_()
+    twin.load_state_dict(machine.state_dict())
+    assert torch.equal(solve(twin).free_energy, solve(machine).free_energy)
+    assert machine.float().dtype == torch.float32
+    assert solve(machine).free_energy.dtype == torch.float32
+
+
+# ----- sampling
+
+
+@pytest.mark.parametrize(
+    "kinds", [*DISCRETE, ["TruncatedGaussian", "Binary"], ["GaussBernoulli", "Spin"]], ids="-".join
+)
+def test_gibbs_samples_have_the_exact_moments(kinds):
+    machine = small(kinds, seed=13, scale=0.5)
+    n_chains = 20_000
+    generator = torch.Generator().manual_seed(1)
+    no_tilt = Tilt(torch.zeros(n_chains, *machine.units()[0].state_shape).double(), 0.0)
+    chain = gibbs(machine, machine.units()[0].sample(no_tilt, generator), n_sweeps=20, generator=generator)
+    exact = exact_moments(machine)
+    for x, own in zip(chain, exact.moments, strict=True):
+        error = (x.mean(0) - own.mean).abs() / (own.variance / n_chains).sqrt().clamp(min=1e-9)
+        assert error.max() < 5
+    for (below, above, _), covariance in zip(machine.edges(), exact.covariances, strict=True):
+        a, b = (chain[layer].flatten(1) - exact.moments[layer].mean.flatten() for layer in (below, above))
+        deviation = ((a.T @ b) / n_chains - covariance).abs()
+        assert deviation.max() < 6 / n_chains**0.5
+
+
+def test_gibbs_keeps_what_is_clamped():
+    machine = small(["Binary", "Binary"], seed=14)
+    x = torch.tensor([[1.0, 0.0, 1.0, 0.0]]).double().expand(50, 4)
+    mask = torch.tensor([True, True, False, False])
+    chain = gibbs(clamp(machine, x[0], mask=mask), x, n_sweeps=5, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(chain[0][:, :2], x[:, :2])
+    assert chain[0][:, 2:].std(0).min() > 0
+
+
+def test_quadrature_stands_for_the_units():
+    units = TruncatedGaussian(3, field=Tensors(15).normal(3), precision=Tensors(16).normal(3))
+    discrete = by_quadrature(units)
+    assert isinstance(discrete, Custom)
+    tilt = Tilt(Tensors(17).normal(3), Tensors(18).normal(3))
+    torch.testing.assert_close(discrete.log_partition(tilt), units.log_partition(tilt), rtol=0, atol=1e-12)
+
+
+def test_categorical_means_are_checked():
+    machine = rbm(Categorical(2, 3), Binary(2))
+    with pytest.raises(ValueError, match="the sum of the means"):
+        solve(machine, torch.full((1, 2, 3), 0.5))
+    assert bool(solve(machine, torch.tensor([[0, 2]])).converged)

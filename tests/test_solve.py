@@ -1,0 +1,388 @@
+"""The solver: every start solved, and a status that is true."""
+
+import numpy as np
+import pytest
+import torch
+from machine_cases import Tensors, machine_of
+
+from tapmachine import (
+    TAP,
+    Binary,
+    Gaussian,
+    Moments,
+    NaiveMeanField,
+    Progress,
+    Solution,
+    Spin,
+    Status,
+    ThirdOrderTAP,
+    Tilt,
+    TruncatedGaussian,
+    clamp,
+    condition,
+    dbm,
+    pairwise,
+    random_start,
+    rbm,
+    solve,
+)
+from tapmachine.inference.starts import starting_moments
+
+PAIRS = [
+    ["Binary", "Binary"],
+    ["Spin", "Binary"],
+    ["TruncatedGaussian", "Binary"],
+    ["GaussBernoulli", "Binary"],
+    ["Binary", "TruncatedGaussian"],
+    ["TruncatedGaussian", "GaussBernoulli"],
+    ["Categorical", "Binary"],
+    ["Categorical", "Categorical"],
+    ["Custom", "Spin"],
+    ["Binary", "Spin", "Categorical"],
+    ["GaussBernoulli", "Binary", "TruncatedGaussian", "Spin"],
+]
+
+
+def starts_of(machine, n_particles, seed=0):
+    return random_start(machine, n_particles, torch.Generator().manual_seed(seed))
+
+
+# ----- F falls
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_free_energy_falls_with_every_half_sweep(kinds, scale):
+    """50 random solves each, over 1,000 in all, from weak to strong couplings."""
+    sizes = [7, 5, 4, 3][: len(kinds)]
+    for seed in range(5):
+        machine = machine_of(kinds, sizes, seed, scale)
+        layers = machine.units()
+        process = TAP().bind(machine)
+        with torch.no_grad():
+            state = process.begin(layers, starting_moments(machine, starts_of(machine, 10, seed)))
+            last = torch.full((10,), torch.inf, dtype=torch.float64)
+            for _ in range(12):
+                state, values = process.half_steps(layers, state)
+                for value in values:
+                    assert bool((value <= last + 1e-11 * (1 + value.abs())).all())
+                    last = value
+
+
+@pytest.mark.parametrize("kinds", [*PAIRS, ["Spin"], ["TruncatedGaussian"], ["Categorical"]], ids="-".join)
+def test_free_energy_falls_with_every_step(kinds):
+    """The accelerated steps, and the damped ones of pairwise machines."""
+    sizes = [7] if len(kinds) == 1 else [7, 5, 4, 3][: len(kinds)]
+    machine = machine_of(kinds, sizes, seed=1, scale=1.5)
+    layers, process = machine.units(), TAP().bind(machine)
+    with torch.no_grad():
+        state = process.begin(layers, starting_moments(machine, starts_of(machine, 30)))
+        last = torch.full((30,), torch.inf, dtype=torch.float64)
+        for _ in range(20):
+            state, _ = process.step(layers, state)
+            assert bool((state.free_energy <= last + 1e-10 * (1 + last.abs().nan_to_num())).all())
+            last = state.free_energy
+
+
+# ----- convergence
+
+
+@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+def test_every_start_is_solved_and_is_a_solution(kinds, scale):
+    sizes = [20, 10, 6, 4][: len(kinds)]
+    machine = machine_of(kinds, sizes, seed=2, scale=scale)
+    solution = solve(machine, starts_of(machine, 50), tol=1e-12)
+    assert bool(solution.converged.all()), solution
+    confirm(machine, solution, 1e-12)
+
+
+def confirm(machine, solution, tol):
+    """The TAP equations, put together from the public parts, move the solution by less than the tolerance."""
+    flat = [own.mean.flatten(1) for own in solution.moments]
+    total, count = 0.0, sum(machine.sizes)
+    for number, (units, own, tilt) in enumerate(zip(machine.units(), solution.moments, solution.tilts, strict=True)):
+        means = [own.mean.detach() for own in solution.moments]
+        field = machine.field_on(number, means).detach()
+        if len(units.state_shape) == 1 and all(len(u.state_shape) == 1 for u in machine.units()):
+            precision = torch.zeros_like(own.mean)
+            for below, above, w in machine.edges():
+                if above == number:
+                    precision = precision - solution.moments[below].variance @ w.detach() ** 2
+                if below == number and below != above:
+                    precision = precision - solution.moments[above].variance @ w.detach().T ** 2
+            torch.testing.assert_close(tilt.precision, precision, rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(tilt.field, field + precision * own.mean, rtol=1e-9, atol=1e-9)
+        with torch.no_grad():
+            moved = units.moments(tilt)
+        for before, after in zip(own, moved, strict=True):
+            total = total + (after - before).flatten(1).square().sum(-1)
+    assert bool((total / count < tol).all())
+    torch.testing.assert_close(total / count, solution.residual, rtol=1e-3, atol=0.01 * tol)
+    assert all(bool(torch.isfinite(z).all()) for z in flat)
+
+
+@pytest.mark.parametrize("scheme", [TAP(), TAP("explicit"), NaiveMeanField(), ThirdOrderTAP()], ids=repr)
+@pytest.mark.parametrize("kinds", [["Spin"], ["Binary"]], ids="-".join)
+def test_pairwise_machines_converge(kinds, scheme):
+    """SK-like machines, up to a coupling where the landscape is rugged."""
+    scale = 0.25 if isinstance(scheme, ThirdOrderTAP) else 1.0
+    machine = machine_of(kinds, [40], seed=3, scale=scale * 1.5 / 40**0.5)
+    solution = solve(machine, starts_of(machine, 40), scheme, tol=1e-16, max_sweeps=5000)
+    assert bool(solution.converged.all()), solution
+
+
+def test_a_hard_machine_converges_where_the_explicit_update_oscillates():
+    W = Tensors(1).normal(100, 10)
+    machine = rbm(Binary(100, field=-W.sum(1) / 2), Binary(10, field=-W.sum(0) / 2), W)
+    start = starts_of(machine, 40)
+    explicit = solve(machine, start, TAP("explicit", damping=0.0), max_sweeps=300)
+    implicit = solve(machine, start)
+    assert bool(implicit.converged.all())
+    assert explicit.converged.float().mean() < 0.5
+    assert set(explicit.counts()) <= {"converged", "max_sweeps"}
+    assert bool((explicit.residual[~explicit.converged] >= 1e-8).all())
+
+
+def test_hopfield_patterns_are_solutions():
+    generator = torch.Generator().manual_seed(5)
+    patterns = torch.sign(torch.randn(3, 200, generator=generator, dtype=torch.float64))
+    J = 2.0 * (patterns.T @ patterns) / 200
+    J.fill_diagonal_(0)
+    machine = pairwise(Spin(200, field=torch.zeros(200, dtype=torch.float64)), J)
+    flips = torch.rand(3, 200, generator=generator, dtype=torch.float64) < 0.15
+    solution = solve(machine, torch.where(flips, -patterns, patterns))
+    assert bool(solution.converged.all())
+    assert ((solution.moments[0].mean * patterns).mean(-1) > 0.9).all()
+
+
+def test_tolerance_for_counting():
+    machine = machine_of(["Binary", "Binary"], [30, 12], seed=6, scale=1.0)
+    loose, tight = (solve(machine, starts_of(machine, 60), tol=tol) for tol in (1e-8, 1e-14))
+    assert bool(tight.converged.all())
+    assert tight.residual.max() < 1e-14
+    assert (tight.n_sweeps >= loose.n_sweeps).all()
+
+
+# ----- independence of the batch
+
+
+@pytest.mark.parametrize("kinds", [["Binary", "Binary"], ["TruncatedGaussian", "Spin"], ["Spin"]], ids="-".join)
+def test_a_row_does_not_depend_on_its_batch(kinds):
+    machine = machine_of(kinds, [30, 12][: len(kinds)], seed=7, scale=0.8 if len(kinds) > 1 else 0.15)
+    start = starts_of(machine, 40)
+    together = solve(machine, start)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
+    shuffled = solve(machine, Moments(*(z[order] for z in start)))
+    small = solve(machine, start, batch_size=7)
+    alone = [solve(machine, Moments(*(z[k : k + 1] for z in start))) for k in range(0, 40, 5)]
+    for name in ("mean", "variance"):
+        for layer in range(len(kinds)):
+            whole = getattr(together.moments[layer], name)
+            torch.testing.assert_close(getattr(shuffled.moments[layer], name), whole[order], rtol=0, atol=1e-12)
+            torch.testing.assert_close(getattr(small.moments[layer], name), whole, rtol=0, atol=1e-12)
+            for number, single in enumerate(alone):
+                torch.testing.assert_close(
+                    getattr(single.moments[layer], name)[0], whole[5 * number], rtol=0, atol=1e-12
+                )
+    assert torch.equal(together.n_sweeps, small.n_sweeps)
+
+
+def test_many_more_starts_than_fit_at_once():
+    machine = machine_of(["Binary", "Binary"], [10, 4], seed=8, scale=1.0)
+    seen: list[Progress] = []
+    solution = solve(machine, starts_of(machine, 5000), batch_size=512, callback=seen.append)
+    assert bool(solution.converged.all())
+    assert seen[-1] == Progress(finished=5000, converged=5000, total=5000)
+    assert [p.finished for p in seen] == sorted(p.finished for p in seen)
+
+
+def test_the_same_twice_bit_for_bit():
+    machine = machine_of(["GaussBernoulli", "Binary"], [12, 6], seed=9, scale=1.0)
+    first, second = (solve(machine, starts_of(machine, 20)) for _ in range(2))
+    assert torch.equal(first.free_energy, second.free_energy)
+    assert torch.equal(first.moments[0].mean, second.moments[0].mean)
+
+
+# ----- what cannot be solved is said
+
+
+def test_sweeps_are_limited():
+    machine = machine_of(["Binary", "Binary"], [20, 10], seed=10, scale=1.0)
+    for most in (1, 2, 3, 4, 7, 11):
+        solution = solve(machine, starts_of(machine, 5), tol=1e-30, max_sweeps=most)
+        assert solution.counts() == {"max_sweeps": 5}
+        assert bool((solution.n_sweeps <= most).all())
+        assert bool(torch.isfinite(solution.free_energy).all())
+        assert bool((solution.residual > 1e-30).all())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("scheme", [TAP(), TAP("explicit"), TAP("explicit", damping=0.0), NaiveMeanField()], ids=repr)
+def test_a_weight_that_is_not_finite(value, scheme):
+    machine = machine_of(["Binary", "Binary"], [5, 3], seed=11)
+    with torch.no_grad():
+        machine.weights[0][1, 2] = value
+    solution = solve(machine, torch.ones(4, 5, dtype=torch.float64), scheme)
+    assert solution.counts() == {"nonfinite": 4}
+    no_nan(solution)
+    assert torch.equal(solution.moments[0].mean, torch.ones(4, 5, dtype=torch.float64))
+
+
+def no_nan(solution: Solution) -> None:
+    for z in [z for own in (*solution.moments, *solution.tilts) for z in own]:
+        assert bool(torch.isfinite(z).all())
+    assert not bool(torch.isnan(solution.free_energy).any())
+    assert not bool(torch.isnan(solution.residual).any())
+
+
+def test_an_unnormalisable_gaussian():
+    """κ > V on some rows only: the others are solved as if they were alone."""
+    W = torch.full((1, 1), 1.5, dtype=torch.float64)
+    machine = rbm(Gaussian(1, precision=torch.ones(1, dtype=torch.float64)), Binary(1, field=W[0] * 0), W)
+    evidence = Tilt(torch.tensor([[0.0], [9.0], [0.0], [-9.0]], dtype=torch.float64), 0.0)
+    weak = condition(machine, evidence, layer=1)  # a strong field on the hidden unit leaves it no variance
+    solution = solve(weak)
+    assert solution.status.tolist() == [Status.CONVERGED] * 4
+    with torch.no_grad():
+        machine.weights[0].fill_(2.5)
+    solution = solve(condition(machine, evidence, layer=1))
+    assert solution.status.tolist() == [
+        Status.UNNORMALISABLE,
+        Status.CONVERGED,
+        Status.UNNORMALISABLE,
+        Status.CONVERGED,
+    ]
+    no_nan(solution)
+    assert torch.isinf(solution.free_energy).tolist() == [True, False, True, False]
+    assert repr(solution) == "Solution(2 converged, 2 unnormalisable)"
+    assert len(solution.select(solution.converged)) == 2
+
+
+def test_an_unnormalisable_gaussian_from_data():
+    machine = machine_of(["Gaussian", "Gaussian"], [6, 5], seed=12, scale=3.0)
+    solution = solve(machine, torch.zeros(3, 6, dtype=torch.float64))
+    assert solution.counts() == {"unnormalisable": 3}
+    no_nan(solution)
+
+
+# ----- bad input
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (torch.tensor([[0.0, 1.0, 1.5]]), r"start, layer 0: Binary: the mean\[0, 2\] is 1.5; it must lie inside"),
+        (torch.tensor([[0.0, float("nan"), 1.0]]), r"start, layer 0: Binary: the mean\[0, 1\] is nan"),
+        (torch.zeros(2, 4), r"start, layer 0: Binary: x has shape \(2, 4\); it must end in \(3,\)"),
+        (torch.zeros(3), r"start, layer 0: it has shape \(3,\); it must be \(K, 3\)"),
+        (torch.zeros(0, 3), r"start, layer 0: it has shape \(0, 3\)"),
+        (torch.zeros(2, 3, dtype=torch.float64), "start, layer 0: Binary: x is torch.float64"),
+        (Moments(torch.zeros(2, 3), torch.full((2, 3), -1.0)), r"start, layer 0: Binary: the variance\[0, 0\] is -1"),
+        ([Moments(torch.zeros(2, 3), torch.zeros(2, 3))], "start has moments for 1 layers; the machine has 2"),
+        ("data", "start is a str; it must be data of shape"),
+    ],
+)
+def test_a_bad_start(start, message):
+    with pytest.raises(ValueError, match=message):
+        solve(rbm(Binary(3), Binary(2)), start)
+
+
+def test_starts_that_do_not_fit_each_other():
+    machine = rbm(Binary(3), Binary(2))
+    start = [Moments(torch.zeros(2, 3), torch.zeros(2, 3)), Moments(torch.zeros(4, 2), torch.zeros(4, 2))]
+    with pytest.raises(ValueError, match="layer 1: start has 4 particles, but 2 in layer 0"):
+        solve(machine, start)
+    with pytest.raises(ValueError, match="start has 3 particles, but the machine is conditioned on 2 rows"):
+        solve(clamp(machine, torch.zeros(2, 3)), torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("arguments", [{"tol": 0.0}, {"tol": float("nan")}, {"max_sweeps": 0}, {"batch_size": 0}])
+def test_bad_arguments(arguments):
+    with pytest.raises(ValueError, match="it must be"):
+        solve(rbm(Binary(3), Binary(2)), **arguments)
+
+
+# ----- starts
+
+
+def test_a_solution_is_a_start():
+    machine = machine_of(["Binary", "Spin", "TruncatedGaussian"], [8, 6, 4], seed=13, scale=1.0)
+    first = solve(machine, starts_of(machine, 10), tol=1e-20)
+    second = solve(machine, first, tol=1e-18)
+    assert second.n_sweeps.max() <= 4
+    torch.testing.assert_close(second.free_energy, first.free_energy, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["Binary", "Spin", "TruncatedGaussian", "GaussBernoulli", "Gaussian", "Categorical"])
+def test_random_starts_lie_inside_the_support(kind):
+    machine = machine_of([kind, "Binary"], [6, 3], seed=14)
+    mean, variance = random_start(machine, 500, torch.Generator().manual_seed(2))
+    machine.units()[0].check_means(mean)
+    assert not bool(variance.any())
+    assert mean.flatten(1).std(0).min() > 0.05
+    assert torch.equal(random_start(machine, 5).mean, random_start(machine, 5).mean)
+
+
+def test_starting_from_the_prior():
+    machine = machine_of(["TruncatedGaussian", "Binary"], [6, 3], seed=15, scale=0.2)
+    assert len(solve(machine)) == 1
+    assert len(solve(clamp(machine, torch.rand(7, 6, dtype=torch.float64)))) == 7
+
+
+def test_whole_numbers_are_data_too():
+    machine = rbm(Binary(4), Binary(2))
+    x = torch.tensor([[0, 1, 1, 0]], dtype=torch.uint8)
+    assert torch.equal(solve(machine, x).free_energy, solve(machine, x.float()).free_energy)
+
+
+# ----- precision and devices
+
+
+def test_float32_and_float64_agree():
+    machine = machine_of(["Binary", "Binary"], [40, 20], seed=16, scale=0.3)
+    single = dbm([Binary(40), Binary(20)])
+    single.load_state_dict({name: value.float() for name, value in machine.state_dict().items()})
+    x = torch.bernoulli(torch.full((10, 40), 0.5), generator=torch.Generator().manual_seed(3))
+    fine, coarse = solve(machine, x.double(), tol=1e-12), solve(single, x, tol=1e-10)
+    assert bool(coarse.converged.all())
+    np.testing.assert_allclose(coarse.free_energy.numpy(), fine.free_energy.numpy(), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+def test_compiled_sweeps_agree():
+    machine = machine_of(["Binary", "Binary"], [12, 6], seed=17, scale=1.0)
+    start = starts_of(machine, 12)
+    plain, compiled = solve(machine, start, tol=1e-16), solve(machine, start, tol=1e-16, compile=True)
+    assert bool(compiled.converged.all())
+    torch.testing.assert_close(compiled.free_energy, plain.free_energy, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kinds", [*PAIRS, ["Spin"]], ids="-".join)
+def test_a_gpu_finds_the_same(kinds):
+    sizes = [20] if len(kinds) == 1 else [20, 10, 6, 4][: len(kinds)]
+    machine = machine_of(kinds, sizes, seed=18, scale=0.2)
+    start = starts_of(machine, 70)
+    here = solve(machine, start, tol=1e-18)
+    there = solve(machine.cuda(), Moments(*(z.cuda() for z in start)), tol=1e-18, batch_size=32)
+    assert bool(there.converged.all())
+    torch.testing.assert_close(there.free_energy.cpu(), here.free_energy, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(there.moments[0].mean.cpu(), here.moments[0].mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_failures_are_reported_on_a_gpu():
+    machine = machine_of(["Gaussian", "Binary"], [6, 5], seed=12, scale=3.0).cuda()
+    solution = solve(machine, torch.zeros(3, 6, dtype=torch.float64, device="cuda"))
+    assert solution.counts() == {"unnormalisable": 3}
+    no_nan(solution)
+
+
+def test_real_units_out_of_the_box():
+    """Truncated-Gaussian visible units with a uniform prior: nothing to set."""
+    machine = rbm(TruncatedGaussian(30), Binary(10), 0.8 * Tensors(19).normal(30, 10).float())
+    solution = solve(machine, torch.rand(20, 30, generator=torch.Generator().manual_seed(4)))
+    assert bool(solution.converged.all())
