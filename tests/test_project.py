@@ -18,6 +18,9 @@ LAYERS = [
     {"beliefs", "special"},
     {"truncation"},
     {"units"},
+    {"machine", "conditioning"},
+    {"inference", "sampling"},
+    {"likelihood"},
 ]
 
 

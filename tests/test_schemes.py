@@ -254,7 +254,7 @@ def test_third_order_refuses_what_it_cannot_do():
 
 @pytest.mark.parametrize("arguments", [{"update": "both"}, {"update": "explicit", "damping": 1.0}, {"damping": 0.5}])
 def test_bad_arguments_of_a_scheme(arguments):
-    with pytest.raises(ValueError, match="it must be|only"):
+    with pytest.raises(ValueError, match=r"it must be|only"):
         TAP(**arguments)
 
 

@@ -282,7 +282,7 @@ class Clamped(_Conditioned):
     def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:
         held = -self.base.log_prior(self.values, validate=False)
         if self.holds_all:
-            return held.expand(moments.mean.shape[: moments.mean.dim() - len(self.state_shape)] + (self.n,))
+            return held.expand(*moments.mean.shape[: moments.mean.dim() - len(self.state_shape)], self.n)
         return torch.where(self.mask, held, self.base.divergence(tilt, moments))
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:

@@ -137,12 +137,12 @@ def _smaller_side(machine: BoltzmannMachine) -> list[int]:
     smaller = min(sides, key=bits)
     if bits(smaller) == float("inf"):
         raise ValueError(
-            "no side of the machine has finitely many states to sum over; use ais_log_partition, or units such as Binary"
+            "no side of the machine has finitely many states to sum over: one needs units such as Binary or Spin only"
         )
     if bits(smaller) > log2(LARGEST_ENUMERATION):
         raise ValueError(
             f"the smaller side of the machine has 2^{bits(smaller):.0f} states; "
-            f"2^{log2(LARGEST_ENUMERATION):.0f} can be summed over; use ais_log_partition"
+            f"no more than 2^{log2(LARGEST_ENUMERATION):.0f} can be summed over"
         )
     return smaller
 

@@ -98,7 +98,7 @@ class BoltzmannMachine(nn.Module):
 
     def coupling(self, edge: int) -> Tensor:
         """The matrix of couplings, differentiable: `weights[edge]`, or its symmetric part without self-couplings."""
-        weights = self.weights[edge]
+        weights: Tensor = self.weights[edge]
         if not self.is_pairwise:
             return weights
         return 0.5 * (weights + weights.T) * self._off_diagonal()
@@ -134,9 +134,9 @@ class BoltzmannMachine(nn.Module):
     @property
     def n_rows(self) -> int | None:
         """How many rows of evidence the machine is conditioned on; None if it is the same for every particle."""
-        rows = {layer.n_rows for layer in self.units()} - {None}
+        rows = {layer.n_rows for layer in self.units() if layer.n_rows is not None}
         if len(rows) > 1:
-            raise ValueError(f"the layers are conditioned on different numbers of rows, {sorted(map(int, rows))}")
+            raise ValueError(f"the layers are conditioned on different numbers of rows, {sorted(rows)}")
         return rows.pop() if rows else None
 
     def rows(self, index: Tensor) -> "BoltzmannMachine":
@@ -179,7 +179,7 @@ class BoltzmannMachine(nn.Module):
         units = self.units()
         total: Tensor | None = None
         for below, above, weights in self.edges():
-            ends = {(above, below, weights), (below, above, weights.T)} if below != above else {(above, below, weights)}
+            ends = [(above, below, weights)] + ([(below, above, weights.T)] if below != above else [])
             for receiver, sender, oriented in ends:
                 if receiver == layer:
                     x = states[sender]
@@ -188,7 +188,8 @@ class BoltzmannMachine(nn.Module):
                     part = x.flatten(-len(units[sender].state_shape)) @ oriented
                     total = part if total is None else total + part
         assert total is not None
-        return total.unflatten(-1, units[layer].state_shape)
+        field: Tensor = total.unflatten(-1, units[layer].state_shape)
+        return field
 
     def conditional(self, layer: int, states: Sequence[Tensor | None]) -> Moments:
         """Mean and variance of a layer's units, given the states of its neighbours [eq:condexp]."""

@@ -63,8 +63,8 @@ def gibbs(
 def _sweep_units(machine: BoltzmannMachine, x: Tensor, generator: torch.Generator | None) -> Tensor:
     """A pairwise machine's units, each drawn given all others."""
     units, x = machine.units()[0], x.clone()
-    by_unit = (slice(None),) * (x.dim() - len(units.state_shape))
+    over_units = x.dim() - len(units.state_shape)
     for unit in range(units.n):
         draws = units.sample(Tilt(machine.field_on(0, [x]), 0.0), generator)
-        x[(*by_unit, unit)] = draws[(*by_unit, unit)]
+        x.select(over_units, unit).copy_(draws.select(over_units, unit))
     return x

@@ -8,13 +8,9 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.inference.couplings import Couplings, Incoming, free_energy
-from tapmachine.inference.processes import (
-    DampedDescent,
-    FixedDamping,
-    LayeredDescent,
-    Process,
-    SequentialDescent,
-)
+from tapmachine.inference.explicit import DampedDescent, FixedDamping, SequentialDescent
+from tapmachine.inference.layered import LayeredDescent
+from tapmachine.inference.process import Process
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 from tapmachine.units.binary import TwoStates

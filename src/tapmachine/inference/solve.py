@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.inference.mean_field import TAP, Scheme
-from tapmachine.inference.processes import Process, choose
+from tapmachine.inference.process import Process, choose, join, select
 from tapmachine.inference.replay import Replay
 from tapmachine.inference.starts import Start, starting_moments
 from tapmachine.machine import BoltzmannMachine
@@ -263,19 +263,3 @@ def _all_finite(moments: list[Moments]) -> Tensor:  # (K,), bool
 
 def _no_tilt(layer: Units, n_particles: int) -> Tilt:
     return Tilt(torch.zeros((n_particles, *layer.state_shape), dtype=layer.dtype, device=layer.device), 0.0)
-
-
-def select(state: Any, index: Tensor) -> Any:
-    """A state of some of its particles."""
-    if isinstance(state, Tensor):
-        return state[index]
-    parts = [select(part, index) for part in state]
-    return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
-
-
-def join(first: Any, second: Any) -> Any:
-    """A state of the particles of two."""
-    if isinstance(first, Tensor):
-        return torch.cat((first, second))
-    parts = [join(a, b) for a, b in zip(first, second, strict=True)]
-    return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)

@@ -67,7 +67,7 @@ def starting_moments(machine: BoltzmannMachine, start: Start) -> list[Moments | 
     elif isinstance(start, Moments):
         given = [start]
     elif isinstance(start, Sequence) and all(isinstance(moments, Moments) for moments in start):
-        given = list(start)
+        given = [*start]
         if len(given) != len(layers):
             raise ValueError(f"start has moments for {len(given)} layers; the machine has {len(layers)}")
     else:

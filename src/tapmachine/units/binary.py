@@ -206,7 +206,7 @@ class Spin(TwoStates):
 
 
 def _two_state_moments(mean: Tensor) -> Moments:
-    """The moments of {0, 1} units. Near mean = 1 the variance is exact to the mean's own rounding: enough to iterate."""
+    """The moments of {0, 1} units; near mean = 1 the variance is as exact as the mean, which is enough to iterate."""
     return Moments(mean, torch.addcmul(mean, mean, mean, value=-1))
 
 

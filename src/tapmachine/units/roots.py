@@ -16,14 +16,14 @@ MOST_STEPS = 100  # steps or brackets halve at worst: enough for float64
 PATIENCE = 8  # steps before small ones are told from rounding
 
 # A Newton step smaller than this leaves an error of about its square.
-SMALL_STEP = {torch.float32: 2e-3, torch.float64: 1e-6}
+SMALL_STEP = {torch.float32: 5e-3, torch.float64: 1e-6}
 
 
 def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | None = None) -> Tensor:
     """z with z + κσ(z) = t: the logit of a two-state unit.
 
-    The root lies between 0 and t − ½κ, where the function bends one way only. So Newton's method, kept there, overshoots
-    at most once, and then approaches the root from one side, with an error of at most half its last step squared.
+    The root lies between 0 and t − ½κ, where the function bends one way only. So Newton's method, kept there,
+    overshoots at most once, and then approaches the root from one side, its error half its last step squared at most.
 
     Args:
         total: t.
@@ -42,7 +42,7 @@ def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | N
         new = torch.addcdiv(z, excess, slope, value=-1)
         if step == 0:  # later steps stay inside by themselves
             new = new.clamp(lower, upper)
-        if steps is None and step > 0 and is_small(new - z, new, step):
+        if steps is None and is_small(new - z, new, step):
             return new
         z = new
     return z

@@ -1,0 +1,169 @@
+"""Machines with layers: every other layer at a time, at its exact minimum."""
+
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.inference.couplings import Couplings, Incoming, received
+from tapmachine.inference.process import Equations, MeanFieldProcess, choose
+from tapmachine.units import Units
+
+
+class LayeredState(NamedTuple):
+    """Moments and own fields B of all layers, what the odd layers receive next, F, and how far to extrapolate.
+
+    F is only known where sweeps are extrapolated.
+    """
+
+    moments: tuple[Moments, ...]
+    fields: tuple[Tensor, ...]
+    received: tuple[Incoming, ...]
+    free_energy: Tensor
+    reach: Tensor
+
+
+class _Sweep(NamedTuple):
+    moments: list[Moments]
+    tilts: list[Tilt]
+    received: list[Incoming]  # by the odd layers, from these moments
+
+
+INITIAL_REACH = 4.0
+SMALLEST_REACH = 2.0
+
+
+@final
+class LayeredDescent(MeanFieldProcess):
+    """Implicit half-steps: all odd layers at their exact minimum with the even ones fixed, then the even layers.
+
+    Every half-step lowers F. After two sweeps x₀ → x₁ → x₂ of what the odd layers receive, the third starts from the
+    squared extrapolation x₀ + 2αr + α²v with r = x₁ − x₀, v = (x₂ − x₁) − r and α = |r|/|v| (Varadhan and Roland 2008),
+    and is kept for the particles whose F it lowers. α is limited to a reach that grows with success.
+    """
+
+    def __init__(self, equations: Equations, couplings: Couplings, accelerate: bool = True) -> None:
+        super().__init__(equations, couplings)
+        self.accelerate = accelerate
+        self.sweeps_per_step = 3
+
+    def begin(self, layers: list[Units], moments: list[Moments | None]) -> LayeredState:
+        first = self.upwards(layers, moments)
+        fields = [torch.zeros_like(own.mean) for own in first]
+        incoming = [self.equations.incoming(self.couplings, layer, first) for layer in self.odd]
+        steps = None if self.root_steps is None else 4 * self.root_steps
+        sweep = self._sweep(layers, fields, incoming, steps)
+        reach = torch.full_like(first[0].mean.flatten(1)[:, 0], INITIAL_REACH)
+        return _layered_state(sweep, torch.full_like(reach, torch.inf, dtype=torch.float64), reach)
+
+    def moments(self, state: LayeredState) -> list[Moments]:
+        return list(state.moments)
+
+    def plain_sweep(self, layers: list[Units], state: LayeredState) -> LayeredState:
+        """One sweep without extrapolation."""
+        sweep = self._sweep(layers, list(state.fields), list(state.received), self.root_steps)
+        return _layered_state(sweep, state.free_energy, state.reach)
+
+    def half_steps(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, list[Tensor]]:
+        """One plain sweep, and F after each of its two half-sweeps, for those who want to watch F fall."""
+        moments, tilts = list(state.moments), [Tilt(b, 0.0) for b in state.fields]
+        for layer in self.even:
+            tilts[layer] = self.equations.tilt(layers, self.couplings, layer, moments)
+        self._settle(layers, self.odd, moments, tilts, state.fields, list(state.received), self.root_steps)
+        first = self.equations.value(layers, self.couplings, moments, tilts)
+        sweep = self._sweep(layers, list(state.fields), list(state.received), self.root_steps)
+        second = self._value(layers, sweep)
+        return _layered_state(sweep, second, state.reach), [first, second]
+
+    def step(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, Tensor]:
+        fields, x0 = list(state.fields), list(state.received)
+        first = self._sweep(layers, fields, x0, self.root_steps)
+        fields = [torch.as_tensor(tilt.field) for tilt in first.tilts]
+        second = self._sweep(layers, fields, first.received, self.root_steps)
+        fields = [torch.as_tensor(tilt.field) for tilt in second.tilts]
+        if not self.accelerate:
+            third = self._sweep(layers, fields, second.received, self.root_steps)
+            new = _layered_state(third, state.free_energy, state.reach)
+            return new, self._residual(layers, new)
+        extrapolated, at_limit = self._extrapolate(x0, first.received, second.received, state.reach)
+        third = self._sweep(layers, fields, extrapolated, self.root_steps)
+        before, after = self._value(layers, second), self._value(layers, third)
+        noise = 100 * torch.finfo(x0[0].field.dtype).eps
+        lower = after <= before + noise * (1 + before.abs())
+        longer = torch.where(at_limit, 2 * state.reach, state.reach)
+        shorter = (0.5 * state.reach).clamp(min=SMALLEST_REACH)
+        kept: LayeredState = choose(
+            lower, _layered_state(third, after, longer), _layered_state(second, before, shorter)
+        )
+        return kept, self._residual(layers, kept)
+
+    def _sweep(self, layers: list[Units], fields: list[Tensor], incoming: list[Incoming], steps: int | None) -> _Sweep:
+        moments: list[Moments] = [Moments(b, b) for b in fields]  # to be replaced, the odd layers' first
+        tilts = [Tilt(b, 0.0) for b in fields]
+        self._settle(layers, self.odd, moments, tilts, fields, incoming, steps)
+        at_even = [self.equations.incoming(self.couplings, layer, moments) for layer in self.even]
+        self._settle(layers, self.even, moments, tilts, fields, at_even, steps)
+        return _Sweep(moments, tilts, [self.equations.incoming(self.couplings, layer, moments) for layer in self.odd])
+
+    def _settle(
+        self,
+        layers: list[Units],
+        group: range,
+        moments: list[Moments],
+        tilts: list[Tilt],
+        fields: "list[Tensor] | tuple[Tensor, ...]",
+        incoming: list[Incoming],
+        steps: int | None,
+    ) -> None:
+        """Puts the minimum of F over a group of layers, and the tilts there, into the lists."""
+        for layer, own in zip(group, incoming, strict=True):
+            moments[layer], field = layers[layer].settle(own.field, own.reaction, fields[layer], steps=steps)
+            tilts[layer] = Tilt(field, own.precision())
+
+    def _value(self, layers: list[Units], sweep: _Sweep) -> Tensor:
+        """F, with the sums over edges that the next sweep needs anyway."""
+        total = sum(
+            layer.divergence(tilt, own).sum(-1, dtype=torch.float64)
+            for layer, tilt, own in zip(layers, sweep.tilts, sweep.moments, strict=True)
+        )
+        for layer, own in zip(self.odd, sweep.received, strict=True):
+            total = total - received(own, sweep.moments[layer])
+        return torch.as_tensor(total)
+
+    def _extrapolate(
+        self, x0: list[Incoming], x1: list[Incoming], x2: list[Incoming], reach: Tensor
+    ) -> tuple[list[Incoming], Tensor]:
+        change, bend = torch.zeros_like(reach), torch.zeros_like(reach)
+        differences = []
+        for old, middle, new in zip(x0, x1, x2, strict=True):
+            first = [b - a for a, b in zip(old, middle, strict=True)]
+            second = [(c - b).sub_(r) for b, c, r in zip(middle, new, first, strict=True)]
+            change = change + sum(z.flatten(1).square().sum(-1) for z in first)
+            bend = bend + sum(z.flatten(1).square().sum(-1) for z in second)
+            differences.append((first, second))
+        smallest = torch.finfo(reach.dtype).tiny
+        alpha = (change / bend.clamp(min=smallest)).sqrt()
+        at_limit = alpha >= reach
+        alpha = torch.minimum(alpha, reach).clamp(min=1.0)
+        result = []
+        for old, new, (first, second) in zip(x0, x2, differences, strict=True):
+            size = alpha.view(-1, *[1] * (old.field.dim() - 1))
+            field = old.field + 2 * size * first[0] + size**2 * second[0]
+            reaction = new.reaction  # a matrix that is extrapolated may stop being a covariance
+            if old.reaction.dim() == old.field.dim():
+                reaction = (old.reaction + 2 * size * first[1] + size**2 * second[1]).clamp(min=0)
+            result.append(Incoming(field, reaction))
+        return result, at_limit
+
+    def _residual(self, layers: list[Units], state: LayeredState) -> Tensor:
+        """The even layers are at their root, so only the odd ones would move."""
+        moved = list(state.moments)
+        for layer, own in zip(self.odd, state.received, strict=True):
+            moved[layer] = layers[layer].respond(own.field, own.reaction, state.moments[layer].mean)
+        return self.change(list(state.moments), moved, only=self.odd)
+
+
+def _layered_state(sweep: _Sweep, free_energy: Tensor, reach: Tensor) -> LayeredState:
+    fields = tuple(torch.as_tensor(tilt.field) for tilt in sweep.tilts)
+    return LayeredState(tuple(sweep.moments), fields, tuple(sweep.received), free_energy, reach)

@@ -1,0 +1,148 @@
+"""The iterations that solve mean-field equations: what a sweep is, for each way of doing it.
+
+A process knows nothing of batches or stopping; `solve` drives it. Its states are nested tuples of tensors whose first
+dimension counts particles, and no particle looks at another.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.inference.couplings import Couplings, Incoming
+from tapmachine.units import Units
+
+State = Any  # a nested tuple of tensors
+
+SWEEPS_TO_FAILURE = 20  # that are traced again to see why a particle failed
+
+
+class Equations(Protocol):
+    """What a process needs of a mean-field scheme."""
+
+    def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
+        """The field on a layer's units."""
+
+    def tilt(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Tilt:
+        """The tilt that a layer gets where all layers have the given moments."""
+
+    def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
+        """The free energy of each particle."""
+
+
+class Outcome(NamedTuple):
+    """What the equations say of given moments: the tilts they lead to, the residual, and F."""
+
+    tilts: list[Tilt]
+    residual: Tensor
+    free_energy: Tensor
+
+
+class Process(ABC):
+    """An iteration on one machine.
+
+    The layers are an argument of every method: a conditioned machine has other ones for other particles.
+    """
+
+    sweeps_per_step: int = 1
+    root_steps: int | None = None  # Newton steps for each root; None until it is accurate, which looks at the values
+
+    @abstractmethod
+    def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
+        """The state after a first sweep from the given moments."""
+
+    @abstractmethod
+    def step(self, layers: list[Units], state: State) -> tuple[State, Tensor]:
+        """The state after the next sweeps, and about the residual of it, to be confirmed by `outcome`."""
+
+    @abstractmethod
+    def moments(self, state: State) -> list[Moments]:
+        """The moments of all layers."""
+
+    @abstractmethod
+    def outcome(self, layers: list[Units], moments: list[Moments]) -> Outcome:
+        """The equations, with these moments put into them."""
+
+    @abstractmethod
+    def cannot_be_normalised(self, layers: list[Units], moments: list[Moments]) -> Tensor:  # (K,), bool
+        """For particles that failed after these moments: whether because a unit could not be normalised."""
+
+    @abstractmethod
+    def values_per_particle(self) -> int:
+        """About how many numbers a particle needs while it is in the batch."""
+
+
+class MeanFieldProcess(Process):
+    """What the iterations of the mean-field schemes have in common."""
+
+    def __init__(self, equations: Equations, couplings: Couplings) -> None:
+        self.equations, self.couplings = equations, couplings
+        n_layers = len(couplings.shapes)
+        self.odd, self.even = range(1, n_layers, 2), range(0, n_layers, 2)
+        sizes = [1 if len(shape) == 1 else shape[1] for shape in couplings.shapes]
+        self.n_values = sum(shape[0] * q for shape, q in zip(couplings.shapes, sizes, strict=True))
+        self.n_matrix_values = sum(shape[0] * q * q for shape, q in zip(couplings.shapes, sizes, strict=True))
+
+    def values_per_particle(self) -> int:
+        return 24 * self.n_values + 4 * self.n_matrix_values
+
+    def outcome(self, layers: list[Units], moments: list[Moments]) -> Outcome:
+        tilts = [self.equations.tilt(layers, self.couplings, number, moments) for number in range(len(layers))]
+        moved = [layer.moments(tilt) for layer, tilt in zip(layers, tilts, strict=True)]
+        value = self.equations.value(layers, self.couplings, moments, tilts)
+        return Outcome(tilts, self.change(moments, moved), value)
+
+    def cannot_be_normalised(self, layers: list[Units], moments: list[Moments]) -> Tensor:
+        moments = list(moments)
+        found = torch.zeros(len(moments[0].mean), dtype=torch.bool, device=moments[0].mean.device)
+        for _ in range(SWEEPS_TO_FAILURE):
+            for layer in (*self.odd, *self.even):
+                tilt = self.equations.tilt(layers, self.couplings, layer, moments)
+                finite = torch.stack([torch.isfinite(torch.as_tensor(z)).flatten(1).all(-1) for z in tilt]).all(0)
+                found = found | (finite & ~layers[layer].normalisable(tilt).all(-1))
+                moments[layer] = layers[layer].moments(tilt)
+        return found
+
+    def change(self, old: list[Moments], new: list[Moments], only: range | None = None) -> Tensor:  # (K,)
+        """The mean over all units of the squared change of mean and variance; of some layers, if the rest stays."""
+        layers = range(len(old)) if only is None else only
+        pairs = [pair for layer in layers for pair in zip(old[layer], new[layer], strict=True)]
+        changes = [(after - before).flatten(1).square().sum(-1) for before, after in pairs]
+        return torch.stack(changes).sum(0) / self.n_values
+
+    def upwards(self, layers: list[Units], moments: list[Moments | None]) -> list[Moments]:
+        """Moments for all layers: those that are missing follow from the means of the layer below alone."""
+        found: list[Moments] = []
+        for number, own in enumerate(moments):
+            if own is None:
+                sender = next(s for s in self.couplings.senders[number] if s.layer == number - 1)
+                field = found[-1].mean.flatten(1) @ sender.weights
+                own = layers[number].moments(Tilt(field.unflatten(-1, self.couplings.shapes[number]), 0.0))
+            found.append(own)
+        return found
+
+
+def choose(mask: Tensor, yes: Any, no: Any) -> Any:
+    """A state with some particles from one and the others from another."""
+    if isinstance(yes, Tensor):
+        return torch.where(mask.view(-1, *[1] * (yes.dim() - 1)), yes, no)
+    parts = [choose(mask, a, b) for a, b in zip(yes, no, strict=True)]
+    return type(yes)(*parts) if hasattr(yes, "_fields") else type(yes)(parts)
+
+
+def select(state: Any, index: Tensor) -> Any:
+    """A state of some of its particles."""
+    if isinstance(state, Tensor):
+        return state[index]
+    parts = [select(part, index) for part in state]
+    return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+
+
+def join(first: Any, second: Any) -> Any:
+    """A state of the particles of two."""
+    if isinstance(first, Tensor):
+        return torch.cat((first, second))
+    parts = [join(a, b) for a, b in zip(first, second, strict=True)]
+    return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
