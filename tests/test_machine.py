@@ -254,9 +254,9 @@ def test_nan_where_nothing_is_clamped_is_not_looked_at():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: clamp(m, torch.full((2, 3), 0.5)), r"Binary: x\[0, 0\] is 0.5; it must be 0 or 1"),
+        (lambda m: clamp(m, torch.full((2, 3), 0.5)), r"layer 0: Binary: x\[0, 0\] is 0.5; it must be 0 or 1"),
         (lambda m: clamp(m, torch.zeros(2, 4)), "shape"),
-        (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer is 2; the machine has 2 layers"),
+        (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer 2: the machine has 2 layers"),
         (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(3)), "mask must be a tensor of bool"),
         (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(4, 3, dtype=torch.bool)), "different numbers of rows"),
         (lambda m: condition(m, Tilt(torch.tensor([1.0, float("nan"), 0.0]), 0.0)), r"evidence.field\[1\] is nan"),
@@ -266,6 +266,11 @@ def test_nan_where_nothing_is_clamped_is_not_looked_at():
             lambda m: condition(clamp(m, torch.zeros(2, 3)), Tilt(torch.zeros(4, 2), 0.0), layer=1),
             "different numbers of rows",
         ),
+        (
+            lambda m: condition(condition(m, Tilt(torch.zeros(2, 3), 0.0)), Tilt(torch.zeros(4, 3), 0.0)),
+            "layer 0: evidence has different numbers of rows",
+        ),
+        (lambda m: condition(m, Tilt(torch.zeros(3).double(), 0.0)), "evidence.field is torch.float64, but the units"),
     ],
 )
 def test_bad_conditions(call, message):
@@ -362,3 +367,45 @@ def test_categorical_means_are_checked():
     with pytest.raises(ValueError, match="the sum of the means"):
         solve(machine, torch.full((1, 2, 3), 0.5))
     assert bool(solve(machine, torch.tensor([[0, 2]])).converged)
+
+
+def test_clamping_by_numbers_of_states():
+    machine = rbm(Categorical(3, 4), Binary(2))
+    mask = torch.tensor([True, True, False])
+    solution = solve(clamp(machine, torch.tensor([0, 1, -1]), mask=mask))  # -1 is not looked at
+    assert torch.equal(solution.moments[0].mean[0, :2], torch.eye(4)[:2])
+    with pytest.raises(ValueError, match=r"layer 0: Categorical: x\[2\] is 7"):
+        clamp(machine, torch.tensor([0, 1, 7]))
+
+
+def test_a_mask_of_everything_is_no_mask():
+    machine = machine_of(["Gaussian", "Gaussian"], [3, 2], seed=20, scale=0.3)
+    x = Tensors(21).normal(3)
+    plain, masked = (exact_log_partition(clamp(machine, x, mask=mask)) for mask in (None, torch.ones(3) > 0))
+    assert torch.equal(plain, masked)
+
+
+def test_gibbs_starts_from_what_is_clamped():
+    machine = machine_of(["Binary", "Binary"], [3, 2], seed=22, scale=3.0)
+    x = torch.ones(3).double()
+    generator = torch.Generator().manual_seed(3)
+    for n_sweeps in (0, 1):
+        visible, hidden = gibbs(clamp(machine, x), torch.zeros(20_000, 3).double(), n_sweeps, generator)
+        assert bool((visible == 1).all())
+        exact = machine.conditional(1, [x, None]).mean.detach()
+        torch.testing.assert_close(hidden.mean(0), exact, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("states", "message"),
+    [
+        (torch.full((2, 3), 0.5), r"states, layer 0: Binary: x\[0, 0\] is 0.5"),
+        ([torch.zeros(2, 3), torch.zeros(5, 2)], "states have the shapes"),
+        ([torch.zeros(2, 3)] * 3, "states of 3 layers were given"),
+    ],
+)
+def test_bad_states_for_gibbs(states, message):
+    with pytest.raises(ValueError, match=message):
+        gibbs(rbm(Binary(3), Binary(2)), states)
+    with pytest.raises(ValueError, match="conditioned on 4 rows"):
+        gibbs(clamp(rbm(Binary(3), Binary(2)), torch.zeros(4, 3)), torch.zeros(2, 3))

@@ -266,6 +266,87 @@ def test_an_unnormalisable_gaussian_from_data():
     no_nan(solution)
 
 
+def test_a_failure_does_not_touch_the_others():
+    """One row of evidence that cannot be normalised, among others that can."""
+    machine = dbm(
+        [Binary(40).double(), Binary(20).double(), Gaussian(5, precision=50.0).double()],
+        [3 * Tensors(20).normal(40, 20), Tensors(21).normal(20, 5)],
+    )
+    precision = torch.zeros(6, 5, dtype=torch.float64)
+    start = starts_of(machine, 6)
+    good = solve(condition(machine, Tilt(torch.zeros_like(precision), precision), layer=2), start)
+    precision[0] = -49.9
+    mixed = solve(condition(machine, Tilt(torch.zeros_like(precision), precision), layer=2), start)
+    assert mixed.counts() == {"converged": 5, "unnormalisable": 1}
+    no_nan(mixed)
+    torch.testing.assert_close(mixed.moments[0].mean[1:], good.moments[0].mean[1:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("kinds", [["Categorical", "Binary"], ["Categorical", "Categorical"], ["Categorical"]])
+def test_a_weight_that_is_not_finite_with_several_states(kinds, value):
+    machine = machine_of(kinds, [3, 2][: len(kinds)], seed=22)
+    with torch.no_grad():
+        machine.weights[0].fill_(value)
+    solution = solve(machine)
+    assert solution.counts() == {"nonfinite": 1}
+    no_nan(solution)
+
+
+def test_a_parameter_that_is_not_finite():
+    machine = rbm(Binary(3), Binary(2))
+    with torch.no_grad():
+        machine.units()[1].field[0] = float("nan")
+    for start in (None, torch.zeros(2, 3)):
+        solution = solve(machine, start)
+        assert set(solution.counts()) == {"nonfinite"}
+        no_nan(solution)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_evidence_that_cannot_be_normalised(layer):
+    """A prior that is unnormalisable by itself has no moments to start from."""
+    machine = rbm(*[Gaussian(4), Binary(3)][:: 1 if layer == 0 else -1])
+    seen = condition(machine, Tilt(0.0, -5.0), layer=layer)
+    solution = solve(seen)
+    assert solution.counts() == {"unnormalisable": 1}
+    no_nan(solution)
+
+
+@pytest.mark.parametrize("weight", [2.5, 5.0])
+def test_the_cause_of_a_failure_is_true(weight):
+    """All weights and tilts are finite, so that nothing but the normaliser can fail."""
+    machine = rbm(Gaussian(1), Binary(1), torch.full((1, 1), weight))
+    solution = solve(machine, random_start(machine, 20))
+    assert set(solution.counts()) <= {"converged", "unnormalisable"}
+    no_nan(solution)
+
+
+@pytest.mark.parametrize("update", ["explicit", "sequential"])
+def test_a_pairwise_gaussian_just_beyond_what_can_be_normalised(update):
+    """It takes many sweeps to find out."""
+    J = torch.full((6, 6), 1.0, dtype=torch.float64).fill_diagonal_(0) * 0.226
+    machine = pairwise(Gaussian(6, precision=torch.ones(6, dtype=torch.float64)), J)
+    solution = solve(machine, scheme=TAP(update), max_sweeps=3000)
+    assert solution.counts() == {"unnormalisable": 1}
+    no_nan(solution)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.3])
+def test_third_order_with_fixed_damping(damping):
+    machine = machine_of(["Binary", "Binary"], [6, 4], seed=23, scale=0.5)
+    adaptive, fixed = (solve(machine, scheme=ThirdOrderTAP(d), tol=1e-18) for d in (None, damping))
+    assert bool(fixed.converged)
+    torch.testing.assert_close(fixed.free_energy, adaptive.free_energy, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kinds", [["Categorical", "Binary"], ["Categorical", "Categorical"]])
+def test_strong_couplings_with_several_states_in_float32(kinds):
+    machine = machine_of(kinds, [12, 7], seed=24, scale=5.0).float()
+    solution = solve(machine, starts_of(machine, 20))
+    assert solution.converged.float().mean() >= 0.9, solution
+
+
 # ----- bad input
 
 
@@ -297,7 +378,10 @@ def test_starts_that_do_not_fit_each_other():
         solve(clamp(machine, torch.zeros(2, 3)), torch.zeros(3, 3))
 
 
-@pytest.mark.parametrize("arguments", [{"tol": 0.0}, {"tol": float("nan")}, {"max_sweeps": 0}, {"batch_size": 0}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"tol": 0.0}, {"tol": float("nan")}, {"max_sweeps": 0}, {"max_sweeps": 2.5}, {"batch_size": 0}, {"scheme": TAP}],
+)
 def test_bad_arguments(arguments):
     with pytest.raises(ValueError, match="it must be"):
         solve(rbm(Binary(3), Binary(2)), **arguments)
@@ -349,6 +433,7 @@ def test_float32_and_float64_agree():
     np.testing.assert_allclose(coarse.free_energy.numpy(), fine.free_energy.numpy(), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 def test_compiled_sweeps_agree():
     machine = machine_of(["Binary", "Binary"], [12, 6], seed=17, scale=1.0)

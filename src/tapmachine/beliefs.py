@@ -62,7 +62,8 @@ class Solution:
     Attributes:
         moments: mean and variance for each layer, of shape (K, *state_shape).
         tilts: the tilt that the neighbours send to each layer, of the same shapes.
-        free_energy: F of each particle, (K,).
+        free_energy: F of each particle, (K,). It is F at the moments where they have converged; before, the tilts that
+            enter it are not yet those that the moments come from.
         residual: how far the equations move the solution when it is put into them: the mean over all units of the
             squared change of their mean and variance, (K,).
         n_sweeps: sweeps done, (K,).

@@ -1,5 +1,7 @@
 """Machines with some units clamped to values or tilted by evidence, sharing the parameters of the free machine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn, final
 
 import torch
@@ -30,7 +32,8 @@ def clamp(machine: BoltzmannMachine, x: Tensor, layer: int = 0, mask: Tensor | N
         >>> solve(seen).moments[0].mean.round(decimals=2)
         tensor([[1.0000, 0.0000, 0.5000]])
     """
-    return _replace(machine, layer, Clamped(_layer(machine, layer), x, mask))
+    with _naming(layer):
+        return _replace(machine, layer, Clamped(_layer(machine, layer), x, mask))
 
 
 def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> BoltzmannMachine:
@@ -51,13 +54,23 @@ def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> Bolt
         >>> solve(noisy).moments[0].mean.round(decimals=2)
         tensor([[0.8800, 0.1200, 0.5000]])
     """
-    return _replace(machine, layer, Tilted(_layer(machine, layer), evidence))
+    with _naming(layer):
+        return _replace(machine, layer, Tilted(_layer(machine, layer), evidence))
 
 
 def _layer(machine: BoltzmannMachine, layer: int) -> Units:
-    if not -len(machine.layers) <= layer < len(machine.layers):
-        raise ValueError(f"layer is {layer}; the machine has {len(machine.layers)} layers")
+    if not (isinstance(layer, int) and 0 <= layer < len(machine.layers)):
+        raise ValueError(f"the machine has {len(machine.layers)} layers, from 0")
     return machine.units()[layer]
+
+
+@contextmanager
+def _naming(layer: int) -> Iterator[None]:
+    """Lets errors name the layer."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"layer {layer}: {error}") from None
 
 
 def _replace(machine: BoltzmannMachine, layer: int, units: Units) -> BoltzmannMachine:
@@ -94,14 +107,15 @@ class _Conditioned(Units):
     def _evidence(self, value: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
         """Evidence of the given trailing shape, for one particle or for a batch of them."""
         if value.dim() > 1 + len(shape) or tuple(value.shape[-len(shape) :]) != shape:
-            found = tuple(value.shape)
-            raise ValueError(f"{type(self).__name__}: {name} has shape {found}; it must be {shape} or (K, *{shape})")
+            found, batched = tuple(value.shape), ", ".join(["K", *map(str, shape)])
+            raise ValueError(f"{name} has shape {found}; it must be {shape} or ({batched})")
         return value.detach()
 
 
-def _row_count(*batched: tuple[Tensor, int]) -> int | None:
-    """The number of rows of evidence tensors that have, without rows, so many dimensions."""
+def _row_count(base: Units, *batched: tuple[Tensor, int]) -> int | None:
+    """The number of rows of evidence: that of the units below, and of tensors that have, without rows, so many dims."""
     counts = {len(value) for value, dims in batched if value.dim() > dims}
+    counts |= {base.n_rows} if base.n_rows is not None else set()
     if len(counts) > 1:
         raise ValueError(f"evidence has different numbers of rows, {sorted(counts)}")
     return counts.pop() if counts else None
@@ -123,6 +137,8 @@ class Tilted(_Conditioned):
         if not isinstance(evidence, Tilt):
             raise ValueError(f"evidence is a {type(evidence).__name__}; it must be a Tilt")
         for name, value in zip(Tilt._fields, evidence, strict=True):
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != base.dtype:
+                raise ValueError(f"evidence.{name} is {value.dtype}, but the units are {base.dtype}; convert it")
             tensor = torch.as_tensor(value, dtype=base.dtype, device=base.device)
             tensor = tensor.expand(base.state_shape) if tensor.dim() == 0 else tensor
             tensor = self._evidence(tensor, f"evidence.{name}", base.state_shape)
@@ -132,12 +148,15 @@ class Tilted(_Conditioned):
 
     @property
     def n_rows(self) -> int | None:
-        own = _row_count((self.field, len(self.state_shape)), (self.precision, len(self.state_shape)))
-        return own if own is not None else self.base.n_rows
+        dims = len(self.state_shape)
+        return _row_count(self.base, (self.field, dims), (self.precision, dims))
 
     def rows(self, index: Tensor) -> Units:
         evidence = Tilt(*(_pick(z, len(self.state_shape), index) for z in (self.field, self.precision)))
         return Tilted(self.base.rows(index), evidence)
+
+    def hold(self, x: Tensor) -> Tensor:
+        return self.base.hold(x)
 
     def n_states(self) -> list[int] | None:
         return self.base.n_states()
@@ -199,19 +218,27 @@ class Clamped(_Conditioned):
 
     def __init__(self, base: Units, x: Tensor, mask: Tensor | None = None, validate: bool = True) -> None:
         super().__init__(base)
-        self.holds_all = mask is None
+        if mask is not None and not (isinstance(mask, Tensor) and mask.dtype == torch.bool):
+            raise ValueError("mask must be a tensor of bool")
+        self.holds_all = mask is None or bool(mask.all())
         mask = torch.ones(base.n, dtype=torch.bool) if mask is None else mask
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            raise ValueError("Clamped: mask must be a tensor of bool")
         self.register_buffer("mask", self._evidence(mask.to(base.device), "mask", (base.n,)), persistent=False)
-        values = self._evidence(base.check_states(x, validate=False).to(base.device), "x", base.state_shape)
-        _row_count((values, len(self.state_shape)), (self.mask, 1))  # their numbers of rows must agree
-        # What is not clamped is never looked at. Some state of the support keeps a NaN there out of the arithmetic.
-        values = values if self.holds_all else torch.where(self._components(self.mask), values, self._any_state())
+        values = self._evidence(self._filled(x).to(base.device), "x", base.state_shape)
         if validate:
             base.check_states(values)
         self.register_buffer("values", values, persistent=False)
         _ = self.n_rows
+
+    def _filled(self, x: Tensor) -> Tensor:
+        """The states with those that are not clamped replaced by any: they may be NaN, and are never looked at."""
+        if self.holds_all:
+            return self.base.check_states(x)
+        if isinstance(x, Tensor) and not x.is_floating_point() and x.dim() and x.shape[-1] == self.n:
+            _row_count(self.base, (x, 1), (self.mask, 1))
+            x = torch.where(self.mask, x.to(self.mask.device), 0)  # numbers of states; 0 is always one
+        values = self.base.check_states(x, validate=False)
+        _row_count(self.base, (values, len(self.state_shape)), (self.mask, 1))
+        return torch.where(self._components(self.mask), values.to(self.mask.device), self._any_state())
 
     def _any_state(self) -> Tensor:
         no_tilt = Tilt(torch.zeros(self.state_shape, dtype=self.base.dtype, device=self.base.device), 0.0)
@@ -224,10 +251,12 @@ class Clamped(_Conditioned):
     def _mix(self, held: Tensor | float, free: Tensor) -> Tensor:
         return torch.where(self._components(self.mask), held, free)
 
+    def hold(self, x: Tensor) -> Tensor:
+        return self._mix(self.values, self.base.hold(x))
+
     @property
     def n_rows(self) -> int | None:
-        own = _row_count((self.values, len(self.state_shape)), (self.mask, 1))
-        return own if own is not None else self.base.n_rows
+        return _row_count(self.base, (self.values, len(self.state_shape)), (self.mask, 1))
 
     def rows(self, index: Tensor) -> Units:
         values = _pick(self.values, len(self.state_shape), index)

@@ -235,7 +235,9 @@ def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Gener
         >>> hopfield.energy(pattern)
         tensor(1.2726, grad_fn=<SubBackward0>)
     """
-    return BoltzmannMachine([units], None if weights is None else [weights], generator)
+    machine = BoltzmannMachine([units], None if weights is None else [weights], generator)
+    machine._check_symmetric(machine.weights[0].detach())
+    return machine
 
 
 def _check_layers(layers: Sequence[Units]) -> None:

@@ -39,15 +39,24 @@ def gibbs(
     if n_sweeps < 0:
         raise ValueError(f"n_sweeps is {n_sweeps!r}; it must be 0 or more")
     layers = machine.units()
-    if isinstance(states, Tensor) or (len(states) == 1 and len(layers) > 1):
-        visible = states if isinstance(states, Tensor) else states[0]
-        chain = [layers[0].check_states(visible)]
-        for number in range(1, len(layers)):
-            field = chain[-1].flatten(-len(layers[number - 1].state_shape)) @ machine.weights[number - 1]
-            field = field.unflatten(-1, layers[number].state_shape)
-            chain.append(layers[number].sample(Tilt(field, 0.0), generator))
-    else:
-        chain = machine.check_states(states)
+    given = [states] if isinstance(states, Tensor) else list(states)
+    if len(given) not in (1, len(layers)):
+        raise ValueError(f"states of {len(given)} layers were given; give those of layer 0, or of all {len(layers)}")
+    chain = []
+    for number, (layer, x) in enumerate(zip(layers, given, strict=False)):
+        try:
+            chain.append(layer.check_states(x))
+        except ValueError as error:
+            raise ValueError(f"states, layer {number}: {error}") from None
+    leading = {tuple(x.shape[: x.dim() - len(layer.state_shape)]) for layer, x in zip(layers, chain, strict=False)}
+    rows = machine.n_rows
+    if len(leading) > 1 or (rows is not None and leading != {(rows,)}):
+        expected = f"; the machine is conditioned on {rows} rows" if rows is not None else ""
+        raise ValueError(f"states have the shapes {sorted(leading)} before the units{expected}")
+    chain = [layer.hold(x) for layer, x in zip(layers, chain, strict=False)]
+    for number in range(len(chain), len(layers)):
+        field = chain[-1].flatten(-len(layers[number - 1].state_shape)) @ machine.weights[number - 1]
+        chain.append(layers[number].sample(Tilt(field.unflatten(-1, layers[number].state_shape), 0.0), generator))
     if machine.is_pairwise:
         for _ in range(n_sweeps):
             chain[0] = _sweep_units(machine, chain[0], generator)

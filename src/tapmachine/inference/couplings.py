@@ -9,6 +9,8 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
+FEW_PARTICLES = 1024  # on a GPU: up to here a launch costs more than stacking means and variances
+
 
 class Incoming(NamedTuple):
     """The field on a layer's units, as its mean θ = ΣWa' and its variance κ = ΣW²c'.
@@ -59,6 +61,10 @@ class Couplings:
     def __init__(self, machine: BoltzmannMachine, differentiable: bool = False) -> None:
         layers = machine.units()
         self.is_pairwise = machine.is_pairwise
+        # Every edge ends in one layer with an odd number; a pairwise machine meets every pair twice.
+        self.receivers = [0] if machine.is_pairwise else list(range(1, len(layers), 2))
+        self.share = 0.5 if machine.is_pairwise else 1.0
+        self.unbounded = [not all(bool(torch.isfinite(bound).all()) for bound in layer.bounds()) for layer in layers]
         self.shapes = [layer.state_shape for layer in layers]
         self.senders: list[list[_Sender]] = [[] for _ in layers]
         for below, above, weights in machine.edges():
@@ -95,7 +101,7 @@ class Couplings:
     def _from(self, sender: _Sender, moments: Moments, layer: int) -> tuple[Tensor, Tensor]:
         mean, variance = moments
         if not sender.has_states:
-            if mean.is_cuda and sender.both is not None:  # one launch in place of two
+            if mean.is_cuda and sender.both is not None and len(mean) <= FEW_PARTICLES:  # one launch in place of two
                 field, reaction = torch.bmm(torch.stack((mean, variance)), sender.both)
                 return field, reaction
             return mean @ sender.weights, variance @ sender.squares
@@ -123,29 +129,23 @@ def _total(parts: "tuple[Tensor, ...] | list[Tensor]") -> Tensor:
 
 
 def free_energy(
-    layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt], order: int = 2
+    layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt], incoming: list[Incoming]
 ) -> Tensor:  # (K,), float64
-    """F = Σ_units KL(tilted prior ‖ prior) − Σ_edges [Waa' + ½W²cc'] [eq:tapFE], to first or second order in W.
+    """F = Σ_units KL(tilted prior ‖ prior) − Σ_edges [Waa' + ½W²cc'] [eq:tapFE].
 
-    The relative entropy of a unit is Ba − ½A(a² + c) − ln Z(B,A). Every edge ends in one layer with an odd number, so
-    the sum over edges is one over what these layers receive; a pairwise machine meets every pair twice.
+    The relative entropy of a unit is Ba − ½A(a² + c) − ln Z(B,A).
+
+    Args:
+        layers, couplings: of the machine.
+        moments, tilts: of all layers; the tilts are those that the moments arise from.
+        incoming: what `couplings.receivers` receive where all layers have these moments.
     """
-    total = sum(
-        layer.divergence(tilt, own).sum(-1, dtype=torch.float64)
-        for layer, tilt, own in zip(layers, tilts, moments, strict=True)
-    )
-    receivers, share = ([0], 0.5) if couplings.is_pairwise else (range(1, len(layers), 2), 1.0)
-    for layer in receivers:
-        total = total - share * interaction(couplings, layer, moments, order)
-    return torch.as_tensor(total)
-
-
-def interaction(couplings: Couplings, layer: int, moments: list[Moments], order: int = 2) -> Tensor:  # (K,), float64
-    """Σ [Waa' + ½W²cc'] over all edges that end in a layer."""
-    mean = moments[layer].mean
-    if order == 1:
-        return (couplings.field(layer, moments) * mean).flatten(1).sum(-1, dtype=torch.float64)
-    return received(couplings.incoming(layer, moments), moments[layer])
+    total = torch.zeros(len(moments[0].mean), dtype=torch.float64, device=moments[0].mean.device)
+    for layer, tilt, own in zip(layers, tilts, moments, strict=True):
+        total = total + layer.divergence(tilt, own).sum(-1, dtype=torch.float64)
+    for number, field in zip(couplings.receivers, incoming, strict=True):
+        total = total - couplings.share * received(field, moments[number])
+    return total
 
 
 def received(incoming: Incoming, moments: Moments) -> Tensor:  # (K,), float64

@@ -7,8 +7,15 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.inference.couplings import Couplings
-from tapmachine.inference.process import Equations, MeanFieldProcess, State, choose
+from tapmachine.inference.process import Equations, MeanFieldProcess, choose
 from tapmachine.units import Units
+
+
+class ExplicitState(NamedTuple):
+    """Moments of all layers, and which particles failed."""
+
+    moments: tuple[Moments, ...]
+    unnormalisable: Tensor
 
 
 @final
@@ -23,28 +30,30 @@ class FixedDamping(MeanFieldProcess):
         self.damping = damping
         self.sweeps_per_step = 4
 
-    def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
-        return self.sweep(layers, tuple(self.upwards(layers, moments)))
+    def begin(self, layers: list[Units], moments: list[Moments | None]) -> ExplicitState:
+        found = self.upwards(layers, moments)
+        none = torch.zeros(len(found[0].mean), dtype=torch.bool, device=found[0].mean.device)
+        return self.sweep(layers, ExplicitState(tuple(found), none))
 
-    def moments(self, state: State) -> list[Moments]:
-        return list(state)
+    def moments(self, state: ExplicitState) -> list[Moments]:
+        return list(state.moments)
 
-    def step(self, layers: list[Units], state: State) -> tuple[State, Tensor]:
+    def step(self, layers: list[Units], state: ExplicitState) -> tuple[ExplicitState, Tensor]:
         for _ in range(self.sweeps_per_step):
             last, state = state, self.sweep(layers, state)
-        return state, self.change(last, state)
+        return state, self.change(list(last.moments), list(state.moments))
 
-    def sweep(self, layers: list[Units], state: State) -> State:
+    def sweep(self, layers: list[Units], state: ExplicitState) -> ExplicitState:
         """One sweep."""
-        moments = list(state)
-        for group in (self.odd, self.even):
-            for layer in group:
-                field, reaction = self.equations.incoming(self.couplings, layer, moments)
-                new = layers[layer].respond(field, reaction, moments[layer].mean)
-                if self.damping:
-                    new = Moments(*(torch.lerp(b, a, self.damping) for a, b in zip(moments[layer], new, strict=True)))
-                moments[layer] = new
-        return tuple(moments)
+        moments, failed = list(state.moments), state.unnormalisable
+        for layer in (*self.odd, *self.even):
+            new = self.equations.respond(layers, self.couplings, layer, moments)
+            if self.unbounded[layer]:
+                failed = failed | self.failed(layer, self.equations.tilt(layers, self.couplings, layer, moments), new)
+            if self.damping:
+                new = Moments(*(torch.lerp(b, a, self.damping) for a, b in zip(moments[layer], new, strict=True)))
+            moments[layer] = new
+        return ExplicitState(tuple(moments), failed)
 
 
 class DampedState(NamedTuple):
@@ -55,9 +64,10 @@ class DampedState(NamedTuple):
     free_energy: Tensor
     residual: Tensor
     size: Tensor
+    unnormalisable: Tensor
 
 
-SMALLEST_SIZE = 2.0**-10
+SMALLEST_SIZE = 2.0**-20
 
 
 @final
@@ -71,59 +81,75 @@ class DampedDescent(MeanFieldProcess):
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> DampedState:
         found, tilts = self.upwards(layers, moments), [Tilt(0.0, 0.0)] * len(layers)
+        failed = torch.zeros(len(found[0].mean), dtype=torch.bool, device=found[0].mean.device)
         for layer in (*self.odd, *self.even):
             tilts[layer] = self.equations.tilt(layers, self.couplings, layer, found)
             found[layer] = layers[layer].moments(tilts[layer])
+            failed = failed | self.failed(layer, tilts[layer], found[layer])
         value = self.equations.value(layers, self.couplings, found, tilts)
         infinite = torch.full_like(found[0].mean.flatten(1)[:, 0], torch.inf)
-        return DampedState(tuple(found), tuple(tilts), value, infinite, torch.ones_like(infinite))
+        return DampedState(tuple(found), tuple(tilts), value, infinite, torch.ones_like(infinite), failed)
 
     def moments(self, state: DampedState) -> list[Moments]:
         return list(state.moments)
 
     def step(self, layers: list[Units], state: DampedState) -> tuple[DampedState, Tensor]:
-        moments, tilts = list(state.moments), list(state.tilts)
+        moments, tilts, failed = list(state.moments), list(state.tilts), state.unnormalisable
         for layer in (*self.odd, *self.even):
             wanted = self.equations.tilt(layers, self.couplings, layer, moments)
             size = state.size.view(-1, *[1] * (moments[layer].mean.dim() - 1))
             tilts[layer] = Tilt(*(a + size * (b - a) for a, b in zip(tilts[layer], wanted, strict=True)))
             moments[layer] = layers[layer].moments(tilts[layer])
+            failed = failed | self.failed(layer, tilts[layer], moments[layer])
         value = self.equations.value(layers, self.couplings, moments, tilts)
         residual = self.change(list(state.moments), moments) / state.size**2
         noise = 100 * torch.finfo(residual.dtype).eps * (1 + value.abs())
+        rises = value > state.free_energy + noise
         # Where F is flat to rounding, the residual has to fall instead.
-        worse = (value > state.free_energy + noise) | (
-            (value > state.free_energy - noise) & (residual > state.residual)
-        )
-        failed = ~torch.isfinite(value)
-        worse = worse & ~failed
-        new = DampedState(tuple(moments), tuple(tilts), value, residual, (1.25 * state.size).clamp(max=1.0))
-        old = state._replace(size=(0.5 * state.size).clamp(min=SMALLEST_SIZE), residual=2 * state.residual)
-        kept = choose(~worse, new, old)
+        stalls = (value > state.free_energy - noise) & (residual > state.residual)
+        # A step out of what is finite is too long, unless it cannot be shorter, or nothing was finite before.
+        leaves = ~torch.isfinite(value) & torch.isfinite(state.free_energy) & (state.size > SMALLEST_SIZE)
+        worse = rises | stalls | leaves
+        longer, shorter = (1.25 * state.size).clamp(max=1.0), (0.5 * state.size).clamp(min=SMALLEST_SIZE)
+        new = DampedState(tuple(moments), tuple(tilts), value, residual, longer, failed)
+        old = state._replace(size=shorter, residual=2 * state.residual)
+        kept: DampedState = choose(~worse, new, old)
         return kept, torch.where(worse, torch.finfo(residual.dtype).max, residual)
+
+
+class SequentialState(NamedTuple):
+    """Moments of the only layer, the fields B they arise from, and which particles failed."""
+
+    moments: Moments
+    fields: Tensor
+    unnormalisable: Tensor
 
 
 @final
 class SequentialDescent(MeanFieldProcess):
     """A pairwise machine, one unit after the other at its exact minimum with the others fixed. F falls every time."""
 
-    def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
+    def begin(self, layers: list[Units], moments: list[Moments | None]) -> SequentialState:
         own = self.upwards(layers, moments)[0]
-        return self._sweep(layers[0], (own, torch.zeros_like(own.mean)))
+        none = torch.zeros(len(own.mean), dtype=torch.bool, device=own.mean.device)
+        return self._sweep(layers[0], SequentialState(own, torch.zeros_like(own.mean), none))
 
-    def moments(self, state: State) -> list[Moments]:
-        return [state[0]]
+    def moments(self, state: SequentialState) -> list[Moments]:
+        return [state.moments]
 
-    def step(self, layers: list[Units], state: State) -> tuple[State, Tensor]:
+    def step(self, layers: list[Units], state: SequentialState) -> tuple[SequentialState, Tensor]:
         new = self._sweep(layers[0], state)
-        return new, self.change([state[0]], [new[0]])
+        return new, self.change([state.moments], [new.moments])
 
-    def _sweep(self, units: Units, state: State) -> State:
-        (mean, variance), fields = state
-        mean, variance, fields = mean.clone(), variance.clone(), fields.clone()
+    def _sweep(self, units: Units, state: SequentialState) -> SequentialState:
+        mean, variance, fields = (z.clone() for z in (*state.moments, state.fields))
+        failed = state.unnormalisable
         for unit in range(units.n):
             incoming = self.equations.incoming(self.couplings, 0, [Moments(mean, variance)])
             settled, own = units.settle(incoming.field, incoming.reaction, fields, steps=self.root_steps)
             mean[:, unit], variance[:, unit] = settled.mean[:, unit], settled.variance[:, unit]
             fields[:, unit] = own[:, unit]
-        return Moments(mean, variance), fields
+            if self.unbounded[0]:
+                here = Tilt(incoming.field[:, unit : unit + 1], incoming.reaction[:, unit : unit + 1])
+                failed = failed | self.failed(0, here, Moments(mean[:, unit : unit + 1], variance[:, unit : unit + 1]))
+        return SequentialState(Moments(mean, variance), fields, failed)

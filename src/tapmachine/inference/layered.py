@@ -1,20 +1,20 @@
 """Machines with layers: every other layer at a time, at its exact minimum."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.inference.couplings import Couplings, Incoming, received
+from tapmachine.inference.couplings import Couplings, Incoming, free_energy
 from tapmachine.inference.process import Equations, MeanFieldProcess, choose
 from tapmachine.units import Units
 
 
 class LayeredState(NamedTuple):
-    """Moments and own fields B of all layers, what the odd layers receive next, F, and how far to extrapolate.
-
-    F is only known where sweeps are extrapolated.
+    """Moments and own fields B of all layers, what the odd layers receive next, F, how far to extrapolate, and
+    which particles failed. F is only known where sweeps are extrapolated.
     """
 
     moments: tuple[Moments, ...]
@@ -22,12 +22,14 @@ class LayeredState(NamedTuple):
     received: tuple[Incoming, ...]
     free_energy: Tensor
     reach: Tensor
+    unnormalisable: Tensor
 
 
 class _Sweep(NamedTuple):
     moments: list[Moments]
     tilts: list[Tilt]
     received: list[Incoming]  # by the odd layers, from these moments
+    unnormalisable: Tensor
 
 
 INITIAL_REACH = 4.0
@@ -55,7 +57,8 @@ class LayeredDescent(MeanFieldProcess):
         steps = None if self.root_steps is None else 4 * self.root_steps
         sweep = self._sweep(layers, fields, incoming, steps)
         reach = torch.full_like(first[0].mean.flatten(1)[:, 0], INITIAL_REACH)
-        return _layered_state(sweep, torch.full_like(reach, torch.inf, dtype=torch.float64), reach)
+        value = torch.full_like(reach, torch.inf, dtype=torch.float64)
+        return _layered_state(sweep, value, reach, torch.zeros_like(reach, dtype=torch.bool))
 
     def moments(self, state: LayeredState) -> list[Moments]:
         return list(state.moments)
@@ -63,7 +66,7 @@ class LayeredDescent(MeanFieldProcess):
     def plain_sweep(self, layers: list[Units], state: LayeredState) -> LayeredState:
         """One sweep without extrapolation."""
         sweep = self._sweep(layers, list(state.fields), list(state.received), self.root_steps)
-        return _layered_state(sweep, state.free_energy, state.reach)
+        return _layered_state(sweep, state.free_energy, state.reach, state.unnormalisable)
 
     def half_steps(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, list[Tensor]]:
         """One plain sweep, and F after each of its two half-sweeps, for those who want to watch F fall."""
@@ -74,17 +77,18 @@ class LayeredDescent(MeanFieldProcess):
         first = self.equations.value(layers, self.couplings, moments, tilts)
         sweep = self._sweep(layers, list(state.fields), list(state.received), self.root_steps)
         second = self._value(layers, sweep)
-        return _layered_state(sweep, second, state.reach), [first, second]
+        return _layered_state(sweep, second, state.reach, state.unnormalisable), [first, second]
 
     def step(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, Tensor]:
         fields, x0 = list(state.fields), list(state.received)
         first = self._sweep(layers, fields, x0, self.root_steps)
         fields = [torch.as_tensor(tilt.field) for tilt in first.tilts]
         second = self._sweep(layers, fields, first.received, self.root_steps)
+        failed = state.unnormalisable | first.unnormalisable | second.unnormalisable
         fields = [torch.as_tensor(tilt.field) for tilt in second.tilts]
         if not self.accelerate:
             third = self._sweep(layers, fields, second.received, self.root_steps)
-            new = _layered_state(third, state.free_energy, state.reach)
+            new = _layered_state(third, state.free_energy, state.reach, failed)
             return new, self._residual(layers, new)
         extrapolated, at_limit = self._extrapolate(x0, first.received, second.received, state.reach)
         third = self._sweep(layers, fields, extrapolated, self.root_steps)
@@ -93,18 +97,18 @@ class LayeredDescent(MeanFieldProcess):
         lower = after <= before + noise * (1 + before.abs())
         longer = torch.where(at_limit, 2 * state.reach, state.reach)
         shorter = (0.5 * state.reach).clamp(min=SMALLEST_REACH)
-        kept: LayeredState = choose(
-            lower, _layered_state(third, after, longer), _layered_state(second, before, shorter)
-        )
+        extended = _layered_state(third, after, longer, failed)
+        kept: LayeredState = choose(lower, extended, _layered_state(second, before, shorter, failed))
         return kept, self._residual(layers, kept)
 
     def _sweep(self, layers: list[Units], fields: list[Tensor], incoming: list[Incoming], steps: int | None) -> _Sweep:
-        moments: list[Moments] = [Moments(b, b) for b in fields]  # to be replaced, the odd layers' first
-        tilts = [Tilt(b, 0.0) for b in fields]
-        self._settle(layers, self.odd, moments, tilts, fields, incoming, steps)
+        moments = [Moments(field, field) for field in fields]  # placeholders: no layer is read before it is written
+        tilts = [Tilt(field, 0.0) for field in fields]
+        failed = self._settle(layers, self.odd, moments, tilts, fields, incoming, steps)
         at_even = [self.equations.incoming(self.couplings, layer, moments) for layer in self.even]
-        self._settle(layers, self.even, moments, tilts, fields, at_even, steps)
-        return _Sweep(moments, tilts, [self.equations.incoming(self.couplings, layer, moments) for layer in self.odd])
+        failed = failed | self._settle(layers, self.even, moments, tilts, fields, at_even, steps)
+        at_odd = [self.equations.incoming(self.couplings, layer, moments) for layer in self.odd]
+        return _Sweep(moments, tilts, at_odd, failed)
 
     def _settle(
         self,
@@ -112,24 +116,20 @@ class LayeredDescent(MeanFieldProcess):
         group: range,
         moments: list[Moments],
         tilts: list[Tilt],
-        fields: "list[Tensor] | tuple[Tensor, ...]",
+        fields: Sequence[Tensor],
         incoming: list[Incoming],
         steps: int | None,
-    ) -> None:
-        """Puts the minimum of F over a group of layers, and the tilts there, into the lists."""
+    ) -> Tensor:  # (K,), bool
+        """Puts the minimum of F over a group of layers, and its tilts, into the lists; says where there is none."""
+        failed = torch.zeros(len(fields[0]), dtype=torch.bool, device=fields[0].device)
         for layer, own in zip(group, incoming, strict=True):
             moments[layer], field = layers[layer].settle(own.field, own.reaction, fields[layer], steps=steps)
             tilts[layer] = Tilt(field, own.precision())
+            failed = failed | self.failed(layer, Tilt(*own), moments[layer])
+        return failed
 
     def _value(self, layers: list[Units], sweep: _Sweep) -> Tensor:
-        """F, with the sums over edges that the next sweep needs anyway."""
-        total = sum(
-            layer.divergence(tilt, own).sum(-1, dtype=torch.float64)
-            for layer, tilt, own in zip(layers, sweep.tilts, sweep.moments, strict=True)
-        )
-        for layer, own in zip(self.odd, sweep.received, strict=True):
-            total = total - received(own, sweep.moments[layer])
-        return torch.as_tensor(total)
+        return free_energy(layers, self.couplings, sweep.moments, sweep.tilts, sweep.received)
 
     def _extrapolate(
         self, x0: list[Incoming], x1: list[Incoming], x2: list[Incoming], reach: Tensor
@@ -164,6 +164,7 @@ class LayeredDescent(MeanFieldProcess):
         return self.change(list(state.moments), moved, only=self.odd)
 
 
-def _layered_state(sweep: _Sweep, free_energy: Tensor, reach: Tensor) -> LayeredState:
+def _layered_state(sweep: _Sweep, value: Tensor, reach: Tensor, failed: Tensor) -> LayeredState:
     fields = tuple(torch.as_tensor(tilt.field) for tilt in sweep.tilts)
-    return LayeredState(tuple(sweep.moments), fields, tuple(sweep.received), free_energy, reach)
+    failed = failed | sweep.unnormalisable
+    return LayeredState(tuple(sweep.moments), fields, tuple(sweep.received), value, reach, failed)

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Literal, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.inference.couplings import Couplings, Incoming, free_energy
@@ -45,8 +45,6 @@ class MeanField(Scheme):
             default adapts it for each particle so that F falls.
         accelerate: whether implicit sweeps are extrapolated where that lowers F further.
     """
-
-    order: int
 
     def __init__(self, update: Update | None = None, damping: float | None = None, accelerate: bool = True) -> None:
         if update not in (None, "implicit", "explicit", "sequential"):
@@ -89,18 +87,22 @@ class MeanField(Scheme):
         """The tilt that a layer gets where all layers have the given moments."""
         return self.incoming(couplings, layer, moments).tilt(moments[layer].mean)
 
+    def respond(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Moments:
+        """The moments of a layer under that tilt."""
+        field, reaction = self.incoming(couplings, layer, moments)
+        return layers[layer].respond(field, reaction, moments[layer].mean)
+
     def value(
         self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]
     ) -> Tensor:  # (K,), float64
         """F, from couplings that are arranged already."""
-        return free_energy(layers, couplings, moments, tilts, self.order)
+        incoming = [self.incoming(couplings, layer, moments) for layer in couplings.receivers]
+        return free_energy(layers, couplings, moments, tilts, incoming)
 
 
 @final
 class NaiveMeanField(MeanField):
     """The first order: every unit sees the mean of its neighbours, B = ΣWa', A = 0."""
-
-    order = 1
 
     def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
         field = couplings.field(layer, moments)
@@ -111,8 +113,6 @@ class NaiveMeanField(MeanField):
 @final
 class TAP(MeanField):
     """The second order, in two moments, for every unit type: A = −ΣW²c', B = Aa + ΣWa' [eq:tapFE], [alg:rbmInf]."""
-
-    order = 2
 
     def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
         return couplings.incoming(layer, moments)
@@ -125,8 +125,6 @@ class ThirdOrderTAP(MeanField):
     With the third cumulant k = c·dc/da it adds −⅙ΣW³kk' to F, and in a pairwise machine the triangles
     −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k.
     """
-
-    order = 2
 
     def __init__(self, damping: float | None = None) -> None:
         super().__init__("explicit", damping)
@@ -143,34 +141,38 @@ class ThirdOrderTAP(MeanField):
         second = super().tilt(layers, couplings, layer, moments)
         mean, variance = moments[layer]
         slope = _two_states(layers[layer], layer).variance_slope(mean)
-        cubic = self._cubic(layers, couplings, layer, moments)
         # dk/da = (dc/da)² + c·d²c/da², where d²c/da² = −2
-        field = second.field + cubic * (slope**2 - 2 * variance) / 6
+        field = second.field + _cubic(layers, couplings, layer, moments) * (slope**2 - 2 * variance) / 6
         if couplings.is_pairwise:
             field = field + 0.5 * slope * _triangles(couplings, variance)
         return Tilt(field, second.precision)
 
+    def respond(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Moments:
+        return layers[layer].moments(self.tilt(layers, couplings, layer, moments))
+
     def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
         total = super().value(layers, couplings, moments, tilts)
-        receivers, share = ([0], 0.5) if couplings.is_pairwise else (range(1, len(layers), 2), 1.0)
-        for layer in receivers:
-            mean, variance = moments[layer]
-            third = variance * _two_states(layers[layer], layer).variance_slope(mean)
-            cubic = self._cubic(layers, couplings, layer, moments)
-            total = total - share / 6 * (cubic * third).sum(-1, dtype=torch.float64)
+        for layer in couplings.receivers:
+            cubic = _cubic(layers, couplings, layer, moments) * _third_cumulant(layers[layer], layer, moments[layer])
+            total = total - couplings.share / 6 * cubic.sum(-1, dtype=torch.float64)
         if couplings.is_pairwise:
             variance = moments[0].variance
             total = total - (variance * _triangles(couplings, variance)).sum(-1, dtype=torch.float64) / 6
         return total
 
-    def _cubic(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Tensor:
-        """ΣW³k', with the third cumulants k' of the neighbours."""
-        total = torch.zeros_like(moments[layer].mean)
-        for sender in couplings.senders[layer]:
-            mean, variance = moments[sender.layer]
-            third = variance * _two_states(layers[sender.layer], sender.layer).variance_slope(mean)
-            total = total + third @ (sender.weights * sender.squares)
-        return total
+
+def _third_cumulant(layer: Units, number: int, moments: Moments) -> Tensor:
+    mean, variance = moments
+    return variance * _two_states(layer, number).variance_slope(mean)
+
+
+def _cubic(layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Tensor:
+    """ΣW³k', with the third cumulants k' of the neighbours."""
+    total = torch.zeros_like(moments[layer].mean)
+    for sender in couplings.senders[layer]:
+        third = _third_cumulant(layers[sender.layer], sender.layer, moments[sender.layer])
+        total = total + third @ (sender.weights * sender.squares)
+    return total
 
 
 def _triangles(couplings: Couplings, variance: Tensor) -> Tensor:  # (K, n) -> (K, n)
@@ -181,9 +183,9 @@ def _triangles(couplings: Couplings, variance: Tensor) -> Tensor:  # (K, n) -> (
 
 
 def _two_states(layer: Units, number: int) -> TwoStates:
-    base = getattr(layer, "base", layer)
-    while not isinstance(base, TwoStates) and hasattr(base, "base"):
-        base = base.base
+    base: nn.Module = layer
+    while isinstance(getattr(base, "base", None), nn.Module):  # conditioned units are still what they are made of
+        base = base.get_submodule("base")
     if not isinstance(base, TwoStates):
         raise ValueError(
             f"layer {number}: ThirdOrderTAP needs units whose variance is a function of their mean, Binary or Spin; "

@@ -5,6 +5,7 @@ dimension counts particles, and no particle looks at another.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,14 +17,15 @@ from tapmachine.units import Units
 
 State = Any  # a nested tuple of tensors
 
-SWEEPS_TO_FAILURE = 20  # that are traced again to see why a particle failed
-
 
 class Equations(Protocol):
     """What a process needs of a mean-field scheme."""
 
     def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
         """The field on a layer's units."""
+
+    def respond(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Moments:
+        """The moments of a layer under the tilt that it gets where all layers have the given moments."""
 
     def tilt(self, layers: list[Units], couplings: Couplings, layer: int, moments: list[Moments]) -> Tilt:
         """The tilt that a layer gets where all layers have the given moments."""
@@ -66,8 +68,8 @@ class Process(ABC):
         """The equations, with these moments put into them."""
 
     @abstractmethod
-    def cannot_be_normalised(self, layers: list[Units], moments: list[Moments]) -> Tensor:  # (K,), bool
-        """For particles that failed after these moments: whether because a unit could not be normalised."""
+    def unnormalisable(self, state: State) -> Tensor:  # (K,), bool
+        """Which particles failed because a unit could not be normalised."""
 
     @abstractmethod
     def values_per_particle(self) -> int:
@@ -79,6 +81,7 @@ class MeanFieldProcess(Process):
 
     def __init__(self, equations: Equations, couplings: Couplings) -> None:
         self.equations, self.couplings = equations, couplings
+        self.unbounded = couplings.unbounded
         n_layers = len(couplings.shapes)
         self.odd, self.even = range(1, n_layers, 2), range(0, n_layers, 2)
         sizes = [1 if len(shape) == 1 else shape[1] for shape in couplings.shapes]
@@ -94,16 +97,16 @@ class MeanFieldProcess(Process):
         value = self.equations.value(layers, self.couplings, moments, tilts)
         return Outcome(tilts, self.change(moments, moved), value)
 
-    def cannot_be_normalised(self, layers: list[Units], moments: list[Moments]) -> Tensor:
-        moments = list(moments)
-        found = torch.zeros(len(moments[0].mean), dtype=torch.bool, device=moments[0].mean.device)
-        for _ in range(SWEEPS_TO_FAILURE):
-            for layer in (*self.odd, *self.even):
-                tilt = self.equations.tilt(layers, self.couplings, layer, moments)
-                finite = torch.stack([torch.isfinite(torch.as_tensor(z)).flatten(1).all(-1) for z in tilt]).all(0)
-                found = found | (finite & ~layers[layer].normalisable(tilt).all(-1))
-                moments[layer] = layers[layer].moments(tilt)
+    def unnormalisable(self, state: State) -> Tensor:
+        found: Tensor = state.unnormalisable
         return found
+
+    def failed(self, layer: int, tilt: Tilt, moments: Moments) -> Tensor:  # (K,), bool
+        """Where a unit of a layer cannot be normalised although its tilt is finite."""
+        if not self.unbounded[layer]:
+            return torch.zeros(len(moments.mean), dtype=torch.bool, device=moments.mean.device)
+        finite = torch.isfinite(torch.as_tensor(tilt.field)) & torch.isfinite(torch.as_tensor(tilt.precision))
+        return (torch.isinf(moments.variance) & finite).any(-1)
 
     def change(self, old: list[Moments], new: list[Moments], only: range | None = None) -> Tensor:  # (K,)
         """The mean over all units of the squared change of mean and variance; of some layers, if the rest stays."""
@@ -124,25 +127,24 @@ class MeanFieldProcess(Process):
         return found
 
 
+def over_tensors(function: Callable[..., Tensor], *states: Any) -> Any:
+    """A state made by a function of the corresponding tensors of one or more states."""
+    if isinstance(states[0], Tensor):
+        return function(*states)
+    parts = [over_tensors(function, *each) for each in zip(*states, strict=True)]
+    return type(states[0])(*parts) if hasattr(states[0], "_fields") else type(states[0])(parts)
+
+
 def choose(mask: Tensor, yes: Any, no: Any) -> Any:
     """A state with some particles from one and the others from another."""
-    if isinstance(yes, Tensor):
-        return torch.where(mask.view(-1, *[1] * (yes.dim() - 1)), yes, no)
-    parts = [choose(mask, a, b) for a, b in zip(yes, no, strict=True)]
-    return type(yes)(*parts) if hasattr(yes, "_fields") else type(yes)(parts)
+    return over_tensors(lambda a, b: torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b), yes, no)
 
 
 def select(state: Any, index: Tensor) -> Any:
     """A state of some of its particles."""
-    if isinstance(state, Tensor):
-        return state[index]
-    parts = [select(part, index) for part in state]
-    return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+    return over_tensors(lambda z: z[index], state)
 
 
 def join(first: Any, second: Any) -> Any:
     """A state of the particles of two."""
-    if isinstance(first, Tensor):
-        return torch.cat((first, second))
-    parts = [join(a, b) for a, b in zip(first, second, strict=True)]
-    return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    return over_tensors(lambda a, b: torch.cat((a, b)), first, second)

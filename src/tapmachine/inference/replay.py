@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tapmachine.inference.process import over_tensors
+
 Step = Callable[[Any], tuple[Any, Tensor]]
 
 
@@ -21,7 +23,7 @@ class Replay:
     """
 
     def __init__(self, step: Step, state: Any, n_steps: int) -> None:
-        self.state = _copy(state)
+        self.state = over_tensors(lambda z: z.clone(memory_format=torch.contiguous_format), state)
         warm_up = torch.cuda.Stream()
         warm_up.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(warm_up):  # libraries set themselves up here, and compilers compile
@@ -30,7 +32,7 @@ class Replay:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             result, self.residual = self._run(step, self.state, n_steps)
-            _assign(self.state, result)
+            over_tensors(Tensor.copy_, self.state, result)
 
     @staticmethod
     def _run(step: Step, state: Any, n_steps: int) -> tuple[Any, Tensor]:
@@ -41,21 +43,6 @@ class Replay:
     def __call__(self, state: Any) -> tuple[Any, Tensor]:
         """The state after the steps, and its residual."""
         if state is not self.state:
-            _assign(self.state, state)
+            over_tensors(Tensor.copy_, self.state, state)
         self.graph.replay()
         return self.state, self.residual
-
-
-def _copy(state: Any) -> Any:
-    if isinstance(state, Tensor):
-        return state.clone(memory_format=torch.contiguous_format)
-    parts = [_copy(part) for part in state]
-    return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
-
-
-def _assign(target: Any, source: Any) -> None:
-    if isinstance(target, Tensor):
-        target.copy_(source)
-    else:
-        for mine, theirs in zip(target, source, strict=True):
-            _assign(mine, theirs)

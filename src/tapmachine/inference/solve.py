@@ -10,7 +10,7 @@ from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.inference.mean_field import TAP, Scheme
 from tapmachine.inference.process import Process, choose, join, select
 from tapmachine.inference.replay import Replay
-from tapmachine.inference.starts import Start, starting_moments
+from tapmachine.inference.starts import Start, prior_moments, starting_moments
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
@@ -56,7 +56,8 @@ def solve(
         tol: a particle has converged when the mean over all units of the squared change of mean and variance, as it is
             put into the equations, is less. The paper's 1e-8 is enough to train; to count solutions, use 1e-14 with a
             machine in float64.
-        max_sweeps: sweeps after which a particle is given up, and reported so.
+        max_sweeps: sweeps after which a particle is given up, and reported so. They come in steps of three (implicit)
+            or four (fixed damping) after the first, on a GPU in fours of such steps; the last one may be left out.
         batch_size: particles to work on at a time; chosen to fit, unless given.
         compile: whether to compile the sweeps with `torch.compile`: half a minute once, then faster.
         callback: called with the `Progress` each time some particles are done.
@@ -76,10 +77,11 @@ def solve(
     """
     if not tol > 0:
         raise ValueError(f"tol is {tol!r}; it must be greater than 0")
-    if max_sweeps < 1:
-        raise ValueError(f"max_sweeps is {max_sweeps!r}; it must be 1 or more")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size!r}; it must be 1 or more")
+    for name, value in (("max_sweeps", max_sweeps), ("batch_size", batch_size)):
+        if value is not None and not (isinstance(value, int) and value >= 1):
+            raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    if not isinstance(scheme, Scheme | None):
+        raise ValueError(f"scheme is {scheme!r}; it must be one such as TAP()")
     starts = starting_moments(machine, start)
     process = (scheme or TAP()).bind(machine)
     on_device = machine.device.type != "cpu"
@@ -232,13 +234,13 @@ class _Batch:
         """Says what went wrong where no solution was found, and writes the last finite moments before that."""
         rows = self.rows[index]
         layers = self.machine.rows(rows).units()
+        unnormalisable = self.process.unnormalisable(select(self.state, index))
         moments = self.process.moments(select(self.state if self.previous is None else self.previous, index))
-        if not bool(_all_finite(moments).all()):
-            moments = [
-                choose(_all_finite(moments), own, layer.moments(_no_tilt(layer, len(rows))) if start is None else start)
-                for layer, own, start in zip(layers, moments, self._starts(rows), strict=True)
-            ]
-        unnormalisable = self.process.cannot_be_normalised(layers, moments)
+        finite = _all_finite(moments)
+        moments = [
+            choose(finite, own, prior_moments(layer, len(rows)) if start is None else start)
+            for layer, own, start in zip(layers, moments, self._starts(rows), strict=True)
+        ]
         self.status[rows] = torch.where(unnormalisable, Status.UNNORMALISABLE, Status.NONFINITE).to(torch.int8)
         for mine, theirs in zip(self.moments, moments, strict=True):
             for target, value in zip(mine, theirs, strict=True):
@@ -259,7 +261,3 @@ class _Batch:
 def _all_finite(moments: list[Moments]) -> Tensor:  # (K,), bool
     checks = [torch.isfinite(z).flatten(1).all(-1) for own in moments for z in own]
     return torch.stack(checks).all(0)
-
-
-def _no_tilt(layer: Units, n_particles: int) -> Tilt:
-    return Tilt(torch.zeros((n_particles, *layer.state_shape), dtype=layer.dtype, device=layer.device), 0.0)

@@ -60,8 +60,7 @@ def starting_moments(machine: BoltzmannMachine, start: Start) -> list[Moments | 
     if isinstance(start, Solution):
         start = list(start.moments)
     if start is None:
-        no_tilt = [torch.zeros((rows or 1, *layers[0].state_shape), dtype=machine.dtype, device=machine.device)]
-        given: list[Moments | None] = [layers[0].moments(Tilt(no_tilt[0], 0.0))]
+        given: list[Moments] = [prior_moments(layers[0], rows or 1)]
     elif isinstance(start, Tensor):
         given = [_data(layers[0], start)]
     elif isinstance(start, Moments):
@@ -77,7 +76,6 @@ def starting_moments(machine: BoltzmannMachine, start: Start) -> list[Moments | 
     n_particles = None
     checked: list[Moments | None] = []
     for number, (units, moments) in enumerate(zip(layers, given, strict=False)):
-        assert moments is not None
         moments = _checked(units, moments, number)
         if n_particles is not None and len(moments.mean) != n_particles:
             found = len(moments.mean)
@@ -87,6 +85,16 @@ def starting_moments(machine: BoltzmannMachine, start: Start) -> list[Moments | 
     if rows is not None and n_particles not in (rows, None):
         raise ValueError(f"start has {n_particles} particles, but the machine is conditioned on {rows} rows")
     return checked + [None] * (len(layers) - len(checked))
+
+
+def prior_moments(units: Units, n_particles: int) -> Moments:
+    """Mean and variance without a tilt; some point of the support with variance 0, where there is no mean."""
+    no_tilt = Tilt(torch.zeros((n_particles, *units.state_shape), dtype=units.dtype, device=units.device), 0.0)
+    mean, variance = units.moments(no_tilt)
+    finite = torch.isfinite(mean) & torch.isfinite(variance)
+    lower, upper = units.bounds()
+    somewhere = torch.full_like(mean, 1 / mean.shape[-1] if len(units.state_shape) > 1 else 0.0).clamp(lower, upper)
+    return Moments(torch.where(finite, mean, somewhere), torch.where(finite, variance, 0.0))
 
 
 def _data(units: Units, x: Tensor) -> Moments:

@@ -163,6 +163,10 @@ class Units(Checked, ABC):
         """The units for some of the rows of evidence; themselves, if it is the same for every particle."""
         return self
 
+    def hold(self, x: Tensor) -> Tensor:
+        """The states, with units that are clamped put where they are held."""
+        return x
+
     def n_states(self) -> list[int] | None:
         """The number of values that each unit can take; None if the support is not a finite set."""
         return None

@@ -5,6 +5,7 @@ left side rises with slope 1 + κ f_c ≥ 1, so the root is unique, and any poin
 """
 
 from collections.abc import Callable
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -52,8 +53,15 @@ def is_small(change: Tensor, z: Tensor, step: int) -> bool:
     """Whether no step is large. After many steps, relative to z, whose rounding may be what is left."""
     if step > PATIENCE:
         change = change / (1 + z.abs())
+    size = _size(change)
+    if not isfinite(size):  # what has failed must not stop the others, nor keep them going
+        size = _size(torch.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0))
+    return size <= SMALL_STEP[z.dtype]
+
+
+def _size(change: Tensor) -> float:
     smallest, largest = torch.aminmax(change)
-    return not max(-smallest.item(), largest.item()) > SMALL_STEP[z.dtype]
+    return max(-smallest.item(), largest.item())
 
 
 def bracketed_root(
@@ -118,7 +126,11 @@ def simplex_root(
         field: θ.
         start: a guess of B.
         steps: number of Newton steps; without it, until they are small.
+
+    In float64 whatever the arguments are: with strong couplings the function is flat to the rounding of float32.
     """
+    dtype = field.dtype
+    log_weights, field, reaction, start = (z.double() for z in (log_weights, field, reaction, start))
     identity = torch.eye(field.shape[-1], dtype=field.dtype, device=field.device)
 
     def apply(p: Tensor) -> Tensor:
@@ -135,12 +147,13 @@ def simplex_root(
         residual = own + apply(p) - field
         residual = torch.nan_to_num(residual - residual.mean(-1, keepdim=True))
         covariance = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
-        matrix = torch.nan_to_num(identity + reaction @ covariance)
-        step = torch.linalg.solve(matrix, residual.unsqueeze(-1)).squeeze(-1)
+        matrix = identity + reaction @ covariance
+        matrix = torch.where(torch.isfinite(matrix).all(-1).all(-1)[..., None, None], matrix, identity)
+        step = torch.linalg.solve_ex(matrix, residual.unsqueeze(-1)).result.squeeze(-1)  # without a look at errors
         for _ in range(20 if steps is None else 4):
             new = own - step
             new_value, new_p = value(new)
-            rises = new_value > best + 1e-6 * SMALL_STEP[own.dtype] * (1 + best.abs())
+            rises = new_value > best + 1e-13 * (1 + best.abs())
             if steps is None and not bool(rises.any()):
                 break
             step = torch.where(rises.unsqueeze(-1), 0.5 * step, step)
@@ -148,4 +161,4 @@ def simplex_root(
         own, p, best = torch.where(keep, own, new), torch.where(keep, p, new_p), torch.where(rises, best, new_value)
         if steps is None and is_small(step, own, number):
             break
-    return field - apply(p)
+    return (field - apply(p)).to(dtype)
