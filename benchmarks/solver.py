@@ -51,7 +51,7 @@ def main() -> None:
     visible = Binary(n_visible, field=arrays["bv"]).to(device)
     hidden = Binary(n_hidden, field=arrays["bh"]).to(device)
     machine = rbm(visible, hidden, arrays["W"])
-    pixels = np.frombuffer(gzip.open(options.images).read(), np.uint8, offset=16).reshape(-1, n_visible)
+    pixels = np.frombuffer(gzip.decompress(options.images.read_bytes()), np.uint8, offset=16).reshape(-1, n_visible)
     x = torch.from_numpy((pixels[: options.starts] > 127).astype(np.float32)).to(device)
     print(f"{n_visible}x{n_hidden}, {len(x)} starts, float32 on {device}")
 

@@ -433,6 +433,29 @@ def test_float32_and_float64_agree():
     np.testing.assert_allclose(coarse.free_energy.numpy(), fine.free_energy.numpy(), atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("scheme", [TAP(), TAP("explicit"), TAP("explicit", damping=0.5), NaiveMeanField()], ids=repr)
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["Binary", "Spin"],
+        pytest.param(["Categorical", "Gaussian"], marks=pytest.mark.slow),
+        pytest.param(["TruncatedGaussian", "Binary", "GaussBernoulli"], marks=pytest.mark.slow),
+    ],
+)
+def test_steps_are_one_graph(kinds, scheme):
+    """No look at the values and no break: what compilation and capture need."""
+    machine = machine_of(kinds, [6, 4, 3][: len(kinds)], seed=26, scale=0.3)
+    layers, process = machine.units(), scheme.bind(machine)
+    process.root_steps = 3
+    with torch.no_grad():
+        state = process.begin(layers, starting_moments(machine, starts_of(machine, 5)))
+        plain, residual = process.step(layers, state)
+        traced, traced_residual = torch.compile(process.step, fullgraph=True, backend="eager")(layers, state)
+    torch.testing.assert_close(traced_residual, residual, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(process.moments(traced)[0].mean, process.moments(plain)[0].mean, rtol=0, atol=1e-10)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 def test_compiled_sweeps_agree():

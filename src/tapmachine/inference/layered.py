@@ -113,7 +113,7 @@ class LayeredDescent(MeanFieldProcess):
     def _settle(
         self,
         layers: list[Units],
-        group: range,
+        group: tuple[int, ...],
         moments: list[Moments],
         tilts: list[Tilt],
         fields: Sequence[Tensor],

@@ -83,7 +83,7 @@ class MeanFieldProcess(Process):
         self.equations, self.couplings = equations, couplings
         self.unbounded = couplings.unbounded
         n_layers = len(couplings.shapes)
-        self.odd, self.even = range(1, n_layers, 2), range(0, n_layers, 2)
+        self.odd, self.even = tuple(range(1, n_layers, 2)), tuple(range(0, n_layers, 2))
         sizes = [1 if len(shape) == 1 else shape[1] for shape in couplings.shapes]
         self.n_values = sum(shape[0] * q for shape, q in zip(couplings.shapes, sizes, strict=True))
         self.n_matrix_values = sum(shape[0] * q * q for shape, q in zip(couplings.shapes, sizes, strict=True))
@@ -108,9 +108,9 @@ class MeanFieldProcess(Process):
         finite = torch.isfinite(torch.as_tensor(tilt.field)) & torch.isfinite(torch.as_tensor(tilt.precision))
         return (torch.isinf(moments.variance) & finite).any(-1)
 
-    def change(self, old: list[Moments], new: list[Moments], only: range | None = None) -> Tensor:  # (K,)
+    def change(self, old: list[Moments], new: list[Moments], only: tuple[int, ...] | None = None) -> Tensor:  # (K,)
         """The mean over all units of the squared change of mean and variance; of some layers, if the rest stays."""
-        layers = range(len(old)) if only is None else only
+        layers = tuple(range(len(old))) if only is None else only
         pairs = [pair for layer in layers for pair in zip(old[layer], new[layer], strict=True)]
         changes = [(after - before).flatten(1).square().sum(-1) for before, after in pairs]
         return torch.stack(changes).sum(0) / self.n_values

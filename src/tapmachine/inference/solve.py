@@ -18,7 +18,8 @@ CPU_BATCH = 256  # particles at a time: enough for matrix products, few enough f
 DEVICE_BATCH = 16_384
 MEMORY_SHARE = 0.25  # of a device's free memory that a batch may take
 CPU_MEMORY = 2**30
-DEVICE_ROOT_STEPS = 6  # Newton steps per root where looking at the values would stall
+DEVICE_ROOT_STEPS = 6  # Newton steps per root where looking at the values would stall, and where they cost little
+COMPILED_ROOT_STEPS = 3  # likewise, where they cost more
 DEVICE_CHECKS = 4  # steps between looks at what has converged
 REFILL = 0.75  # of the batch: when no more than that is left to do, others join, or the batch shrinks
 
@@ -86,7 +87,7 @@ def solve(
     process = (scheme or TAP()).bind(machine)
     on_device = machine.device.type != "cpu"
     if on_device or compile:
-        process.root_steps = DEVICE_ROOT_STEPS
+        process.root_steps = DEVICE_ROOT_STEPS if on_device else COMPILED_ROOT_STEPS
     steps = DEVICE_CHECKS if on_device else 1
     steps = min(steps, (max_sweeps - 1) // process.sweeps_per_step)  # the first sweep is done when a particle joins
     batch = _Batch(machine, process, starts, tol, max_sweeps, steps, compile)
