@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test test-slow lint format bench accuracy clean
 
 help:
-	@echo "make demo      set up, then a tour of the unit types; writes demo/units.png"
+	@echo "make demo      set up, then tours of the unit types and of the solver; writes demo/*.png"
 	@echo "make test      set up, then run all tests"
 	@echo "make test-slow run the tests that take minutes"
 	@echo "make lint      ruff and mypy"
@@ -25,6 +25,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/python examples/units_tour.py demo
+	$(BIN)/python examples/solver_tour.py demo
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -43,6 +44,7 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/units.py
+	$(BIN)/python benchmarks/sweeps.py
 
 accuracy: $(READY)
 	$(BIN)/python tests/accuracy.py --points 20000

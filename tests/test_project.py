@@ -73,13 +73,14 @@ def test_the_documentation_runs(block):
     exec(compile(block, "documentation", "exec"), {"__name__": "documentation"})
 
 
-def test_the_demo_runs(tmp_path):
+@pytest.mark.parametrize("name", ["units", "solver"])
+def test_the_demo_runs(tmp_path, name):
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "units_tour.py"), str(tmp_path)],
+        [sys.executable, str(ROOT / "examples" / f"{name}_tour.py"), str(tmp_path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "units.png").stat().st_size > 20_000
+    assert (tmp_path / f"{name}.png").stat().st_size > 20_000
 
 
 def test_importing_does_not_load_the_compiler():
