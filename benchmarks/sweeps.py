@@ -51,7 +51,7 @@ def measure(n_hidden: int, n_particles: int, device: torch.device) -> None:
         explicit_state, _ = explicit.step(layers, explicit_state)
         implicit_state, _ = implicit.step(layers, implicit_state)
 
-    (a, c), (h, v) = explicit_state
+    (a, c), (h, v) = explicit_state.moments
     down, up = implicit.couplings.senders[0][0], implicit.couplings.senders[1][0]
 
     def products() -> object:

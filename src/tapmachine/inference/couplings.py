@@ -1,5 +1,6 @@
 """What a layer's neighbours send to it: the mean and the variance of the field ΣWx'."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -129,7 +130,11 @@ def _total(parts: "tuple[Tensor, ...] | list[Tensor]") -> Tensor:
 
 
 def free_energy(
-    layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt], incoming: list[Incoming]
+    layers: list[Units],
+    couplings: Couplings,
+    moments: Sequence[Moments],
+    tilts: Sequence[Tilt],
+    incoming: Sequence[Incoming],
 ) -> Tensor:  # (K,), float64
     """F = Σ_units KL(tilted prior ‖ prior) − Σ_edges [Waa' + ½W²cc'] [eq:tapFE].
 

@@ -49,7 +49,8 @@ class FixedDamping(MeanFieldProcess):
         for layer in (*self.odd, *self.even):
             new = self.equations.respond(layers, self.couplings, layer, moments)
             if self.unbounded[layer]:
-                failed = failed | self.failed(layer, self.equations.tilt(layers, self.couplings, layer, moments), new)
+                tilt = self.equations.tilt(layers, self.couplings, layer, moments)
+                failed = self.add_failures(failed, layer, tilt, new)
             if self.damping:
                 new = Moments(*(torch.lerp(b, a, self.damping) for a, b in zip(moments[layer], new, strict=True)))
             moments[layer] = new
@@ -85,7 +86,7 @@ class DampedDescent(MeanFieldProcess):
         for layer in (*self.odd, *self.even):
             tilts[layer] = self.equations.tilt(layers, self.couplings, layer, found)
             found[layer] = layers[layer].moments(tilts[layer])
-            failed = failed | self.failed(layer, tilts[layer], found[layer])
+            failed = self.add_failures(failed, layer, tilts[layer], found[layer])
         value = self.equations.value(layers, self.couplings, found, tilts)
         infinite = torch.full_like(found[0].mean.flatten(1)[:, 0], torch.inf)
         return DampedState(tuple(found), tuple(tilts), value, infinite, torch.ones_like(infinite), failed)
@@ -100,7 +101,7 @@ class DampedDescent(MeanFieldProcess):
             size = state.size.view(-1, *[1] * (moments[layer].mean.dim() - 1))
             tilts[layer] = Tilt(*(a + size * (b - a) for a, b in zip(tilts[layer], wanted, strict=True)))
             moments[layer] = layers[layer].moments(tilts[layer])
-            failed = failed | self.failed(layer, tilts[layer], moments[layer])
+            failed = self.add_failures(failed, layer, tilts[layer], moments[layer])
         value = self.equations.value(layers, self.couplings, moments, tilts)
         residual = self.change(list(state.moments), moments) / state.size**2
         noise = 100 * torch.finfo(residual.dtype).eps * (1 + value.abs())
@@ -150,6 +151,7 @@ class SequentialDescent(MeanFieldProcess):
             mean[:, unit], variance[:, unit] = settled.mean[:, unit], settled.variance[:, unit]
             fields[:, unit] = own[:, unit]
             if self.unbounded[0]:
-                here = Tilt(incoming.field[:, unit : unit + 1], incoming.reaction[:, unit : unit + 1])
-                failed = failed | self.failed(0, here, Moments(mean[:, unit : unit + 1], variance[:, unit : unit + 1]))
+                here = slice(unit, unit + 1)
+                tilt = Tilt(incoming.field[:, here], incoming.reaction[:, here])
+                failed = self.add_failures(failed, 0, tilt, Moments(mean[:, here], variance[:, here]))
         return SequentialState(Moments(mean, variance), fields, failed)

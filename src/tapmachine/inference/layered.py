@@ -26,10 +26,13 @@ class LayeredState(NamedTuple):
 
 
 class _Sweep(NamedTuple):
-    moments: list[Moments]
-    tilts: list[Tilt]
-    received: list[Incoming]  # by the odd layers, from these moments
-    unnormalisable: Tensor
+    moments: tuple[Moments, ...]
+    tilts: tuple[Tilt, ...]
+    received: tuple[Incoming, ...]  # by the odd layers, from these moments
+    unnormalisable: Tensor  # in this sweep or before
+
+    def fields(self) -> tuple[Tensor, ...]:
+        return tuple(torch.as_tensor(tilt.field) for tilt in self.tilts)
 
 
 INITIAL_REACH = 4.0
@@ -52,63 +55,70 @@ class LayeredDescent(MeanFieldProcess):
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> LayeredState:
         first = self.upwards(layers, moments)
-        fields = [torch.zeros_like(own.mean) for own in first]
+        fields = tuple(torch.zeros_like(own.mean) for own in first)
         incoming = [self.equations.incoming(self.couplings, layer, first) for layer in self.odd]
         steps = None if self.root_steps is None else 4 * self.root_steps
-        sweep = self._sweep(layers, fields, incoming, steps)
         reach = torch.full_like(first[0].mean.flatten(1)[:, 0], INITIAL_REACH)
         value = torch.full_like(reach, torch.inf, dtype=torch.float64)
-        return _layered_state(sweep, value, reach, torch.zeros_like(reach, dtype=torch.bool))
+        sweep = self._sweep(layers, fields, incoming, torch.zeros_like(reach, dtype=torch.bool), steps)
+        return _layered_state(sweep, value, reach)
 
     def moments(self, state: LayeredState) -> list[Moments]:
         return list(state.moments)
 
     def plain_sweep(self, layers: list[Units], state: LayeredState) -> LayeredState:
         """One sweep without extrapolation."""
-        sweep = self._sweep(layers, list(state.fields), list(state.received), self.root_steps)
-        return _layered_state(sweep, state.free_energy, state.reach, state.unnormalisable)
+        sweep = self._sweep(layers, state.fields, state.received, state.unnormalisable, self.root_steps)
+        return _layered_state(sweep, state.free_energy, state.reach)
 
     def half_steps(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, list[Tensor]]:
         """One plain sweep, and F after each of its two half-sweeps, for those who want to watch F fall."""
-        moments, tilts = list(state.moments), [Tilt(b, 0.0) for b in state.fields]
+        moments, tilts = list(state.moments), [Tilt(field, 0.0) for field in state.fields]
         for layer in self.even:
             tilts[layer] = self.equations.tilt(layers, self.couplings, layer, moments)
-        self._settle(layers, self.odd, moments, tilts, state.fields, list(state.received), self.root_steps)
+        self._settle(layers, self.odd, moments, tilts, state.fields, state.received, self.root_steps)
         first = self.equations.value(layers, self.couplings, moments, tilts)
-        sweep = self._sweep(layers, list(state.fields), list(state.received), self.root_steps)
+        sweep = self._sweep(layers, state.fields, state.received, state.unnormalisable, self.root_steps)
         second = self._value(layers, sweep)
-        return _layered_state(sweep, second, state.reach, state.unnormalisable), [first, second]
+        return _layered_state(sweep, second, state.reach), [first, second]
 
     def step(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, Tensor]:
-        fields, x0 = list(state.fields), list(state.received)
-        first = self._sweep(layers, fields, x0, self.root_steps)
-        fields = [torch.as_tensor(tilt.field) for tilt in first.tilts]
-        second = self._sweep(layers, fields, first.received, self.root_steps)
-        failed = state.unnormalisable | first.unnormalisable | second.unnormalisable
-        fields = [torch.as_tensor(tilt.field) for tilt in second.tilts]
+        steps = self.root_steps
+        first = self._sweep(layers, state.fields, state.received, state.unnormalisable, steps)
+        second = self._sweep(layers, first.fields(), first.received, first.unnormalisable, steps)
         if not self.accelerate:
-            third = self._sweep(layers, fields, second.received, self.root_steps)
-            new = _layered_state(third, state.free_energy, state.reach, failed)
+            third = self._sweep(layers, second.fields(), second.received, second.unnormalisable, steps)
+            new = _layered_state(third, state.free_energy, state.reach)
             return new, self._residual(layers, new)
-        extrapolated, at_limit = self._extrapolate(x0, first.received, second.received, state.reach)
-        third = self._sweep(layers, fields, extrapolated, self.root_steps)
+        extrapolated, at_limit = self._extrapolate(state.received, first.received, second.received, state.reach)
+        third = self._sweep(layers, second.fields(), extrapolated, second.unnormalisable, steps)
         before, after = self._value(layers, second), self._value(layers, third)
-        noise = 100 * torch.finfo(x0[0].field.dtype).eps
+        noise = 100 * torch.finfo(state.reach.dtype).eps
         lower = after <= before + noise * (1 + before.abs())
         longer = torch.where(at_limit, 2 * state.reach, state.reach)
         shorter = (0.5 * state.reach).clamp(min=SMALLEST_REACH)
-        extended = _layered_state(third, after, longer, failed)
-        kept: LayeredState = choose(lower, extended, _layered_state(second, before, shorter, failed))
+        kept: LayeredState = choose(
+            lower, _layered_state(third, after, longer), _layered_state(second, before, shorter)
+        )
         return kept, self._residual(layers, kept)
 
-    def _sweep(self, layers: list[Units], fields: list[Tensor], incoming: list[Incoming], steps: int | None) -> _Sweep:
+    def _sweep(
+        self,
+        layers: list[Units],
+        fields: tuple[Tensor, ...],
+        incoming: Sequence[Incoming],
+        failed: Tensor,
+        steps: int | None,
+    ) -> _Sweep:
         moments = [Moments(field, field) for field in fields]  # placeholders: no layer is read before it is written
         tilts = [Tilt(field, 0.0) for field in fields]
-        failed = self._settle(layers, self.odd, moments, tilts, fields, incoming, steps)
+        self._settle(layers, self.odd, moments, tilts, fields, incoming, steps)
         at_even = [self.equations.incoming(self.couplings, layer, moments) for layer in self.even]
-        failed = failed | self._settle(layers, self.even, moments, tilts, fields, at_even, steps)
-        at_odd = [self.equations.incoming(self.couplings, layer, moments) for layer in self.odd]
-        return _Sweep(moments, tilts, at_odd, failed)
+        self._settle(layers, self.even, moments, tilts, fields, at_even, steps)
+        for layer, own in zip((*self.odd, *self.even), (*incoming, *at_even), strict=True):
+            failed = self.add_failures(failed, layer, Tilt(*own), moments[layer])
+        at_odd = tuple(self.equations.incoming(self.couplings, layer, moments) for layer in self.odd)
+        return _Sweep(tuple(moments), tuple(tilts), at_odd, failed)
 
     def _settle(
         self,
@@ -116,23 +126,20 @@ class LayeredDescent(MeanFieldProcess):
         group: tuple[int, ...],
         moments: list[Moments],
         tilts: list[Tilt],
-        fields: Sequence[Tensor],
-        incoming: list[Incoming],
+        fields: tuple[Tensor, ...],
+        incoming: Sequence[Incoming],
         steps: int | None,
-    ) -> Tensor:  # (K,), bool
-        """Puts the minimum of F over a group of layers, and its tilts, into the lists; says where there is none."""
-        failed = torch.zeros(len(fields[0]), dtype=torch.bool, device=fields[0].device)
+    ) -> None:
+        """Puts the minimum of F over a group of layers, and the tilts there, into the lists."""
         for layer, own in zip(group, incoming, strict=True):
             moments[layer], field = layers[layer].settle(own.field, own.reaction, fields[layer], steps=steps)
             tilts[layer] = Tilt(field, own.precision())
-            failed = failed | self.failed(layer, Tilt(*own), moments[layer])
-        return failed
 
     def _value(self, layers: list[Units], sweep: _Sweep) -> Tensor:
         return free_energy(layers, self.couplings, sweep.moments, sweep.tilts, sweep.received)
 
     def _extrapolate(
-        self, x0: list[Incoming], x1: list[Incoming], x2: list[Incoming], reach: Tensor
+        self, x0: Sequence[Incoming], x1: Sequence[Incoming], x2: Sequence[Incoming], reach: Tensor
     ) -> tuple[list[Incoming], Tensor]:
         change, bend = torch.zeros_like(reach), torch.zeros_like(reach)
         differences = []
@@ -164,7 +171,5 @@ class LayeredDescent(MeanFieldProcess):
         return self.change(list(state.moments), moved, only=self.odd)
 
 
-def _layered_state(sweep: _Sweep, value: Tensor, reach: Tensor, failed: Tensor) -> LayeredState:
-    fields = tuple(torch.as_tensor(tilt.field) for tilt in sweep.tilts)
-    failed = failed | sweep.unnormalisable
-    return LayeredState(tuple(sweep.moments), fields, tuple(sweep.received), value, reach, failed)
+def _layered_state(sweep: _Sweep, value: Tensor, reach: Tensor) -> LayeredState:
+    return LayeredState(sweep.moments, sweep.fields(), sweep.received, value, reach, sweep.unnormalisable)

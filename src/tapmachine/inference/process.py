@@ -101,12 +101,12 @@ class MeanFieldProcess(Process):
         found: Tensor = state.unnormalisable
         return found
 
-    def failed(self, layer: int, tilt: Tilt, moments: Moments) -> Tensor:  # (K,), bool
-        """Where a unit of a layer cannot be normalised although its tilt is finite."""
+    def add_failures(self, found: Tensor, layer: int, tilt: Tilt, moments: Moments) -> Tensor:  # (K,), bool
+        """The particles that failed before, and those where a unit of a layer cannot be normalised under its tilt."""
         if not self.unbounded[layer]:
-            return torch.zeros(len(moments.mean), dtype=torch.bool, device=moments.mean.device)
+            return found
         finite = torch.isfinite(torch.as_tensor(tilt.field)) & torch.isfinite(torch.as_tensor(tilt.precision))
-        return (torch.isinf(moments.variance) & finite).any(-1)
+        return found | (torch.isinf(moments.variance) & finite).any(-1)
 
     def change(self, old: list[Moments], new: list[Moments], only: tuple[int, ...] | None = None) -> Tensor:  # (K,)
         """The mean over all units of the squared change of mean and variance; of some layers, if the rest stays."""

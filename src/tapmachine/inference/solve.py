@@ -14,7 +14,8 @@ from tapmachine.inference.starts import Start, prior_moments, starting_moments
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
-CPU_BATCH = 256  # particles at a time: enough for matrix products, few enough for elementwise work to stay in cache
+CPU_BATCH = 256  # particles at a time: enough for matrix products; more, if they are small
+CPU_VALUES = 2**22  # and few enough for elementwise work to stay in cache
 DEVICE_BATCH = 16_384
 MEMORY_SHARE = 0.25  # of a device's free memory that a batch may take
 CPU_MEMORY = 2**30
@@ -74,7 +75,7 @@ def solve(
         >>> solution
         Solution(4 converged)
         >>> solution.moments[0].mean[0]
-        tensor([0.7312, 0.7310, 0.7308, 0.7310])
+        tensor([0.7312, 0.7309, 0.7308, 0.7312])
     """
     if not tol > 0:
         raise ValueError(f"tol is {tol!r}; it must be greater than 0")
@@ -101,10 +102,11 @@ def solve(
 
 def _fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
     """Particles that fit into memory, and no more than are worth it."""
-    free, most = CPU_MEMORY, CPU_BATCH
+    values = process.values_per_particle()
+    free, most = CPU_MEMORY, max(CPU_BATCH, CPU_VALUES // values)
     if machine.device.type == "cuda":
         free, most = int(MEMORY_SHARE * torch.cuda.mem_get_info(machine.device)[0]), DEVICE_BATCH
-    bytes_each = process.values_per_particle() * torch.finfo(machine.dtype).bits // 8
+    bytes_each = values * torch.finfo(machine.dtype).bits // 8
     return max(1, min(most, free // bytes_each))
 
 
