@@ -1,4 +1,4 @@
-"""The iterations that solve mean-field equations: what a sweep is, for each way of doing it.
+"""What an iteration that solves for fixed points is, and what those of the mean-field schemes share.
 
 A process knows nothing of batches or stopping; `solve` drives it. Its states are nested tuples of tensors whose first
 dimension counts particles, and no particle looks at another.
@@ -112,8 +112,8 @@ class MeanFieldProcess(Process):
         """The mean over all units of the squared change of mean and variance; of some layers, if the rest stays."""
         layers = tuple(range(len(old))) if only is None else only
         pairs = [pair for layer in layers for pair in zip(old[layer], new[layer], strict=True)]
-        changes = [(after - before).flatten(1).square().sum(-1) for before, after in pairs]
-        return torch.stack(changes).sum(0) / self.n_values
+        norms = [torch.linalg.vector_norm((after - before).flatten(1), dim=-1) for before, after in pairs]
+        return torch.stack(norms).square().sum(0) / self.n_values
 
     def upwards(self, layers: list[Units], moments: list[Moments | None]) -> list[Moments]:
         """Moments for all layers: those that are missing follow from the means of the layer below alone."""
