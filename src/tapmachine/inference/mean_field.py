@@ -1,6 +1,7 @@
 """The mean-field schemes: naive, TAP, and the third order of the same expansion."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal, final
 
 import torch
@@ -26,10 +27,20 @@ class Scheme(ABC):
         """The iteration that solves the equations on a machine."""
 
     @abstractmethod
-    def free_energy(self, machine: BoltzmannMachine, moments: list[Moments], tilts: list[Tilt]) -> Tensor:  # (K,)
+    def free_energy(
+        self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]
+    ) -> Tensor:  # (K,)
         """F at given moments and the tilts they arise from, differentiable in the machine's parameters.
 
         At a solution F is stationary in the moments, so that this is F's gradient if the moments are held fixed.
+
+        Example:
+            >>> from tapmachine import TAP, Binary, rbm, solve
+            >>> machine = rbm(Binary(4), Binary(2))
+            >>> solution = solve(machine)
+            >>> TAP().free_energy(machine, solution.moments, solution.tilts).sum().backward()
+            >>> machine.weights[0].grad.shape
+            torch.Size([4, 2])
         """
 
 
@@ -56,8 +67,10 @@ class MeanField(Scheme):
         self.update, self.damping, self.accelerate = update, damping, accelerate
 
     def __repr__(self) -> str:
-        update = f"update={self.update!r}" if self.update else ""
-        return f"{type(self).__name__}({update})"
+        given = [f"update={self.update!r}"] if self.update else []
+        given += [f"damping={self.damping}"] if self.damping is not None else []
+        given += [] if self.accelerate else ["accelerate=False"]
+        return f"{type(self).__name__}({', '.join(given)})"
 
     def bind(self, machine: BoltzmannMachine) -> Process:
         couplings = Couplings(machine)
@@ -76,8 +89,8 @@ class MeanField(Scheme):
             return FixedDamping(self, couplings, self.damping)
         return DampedDescent(self, couplings)
 
-    def free_energy(self, machine: BoltzmannMachine, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
-        return self.value(machine.units(), Couplings(machine, differentiable=True), moments, tilts)
+    def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:
+        return self.value(machine.units(), Couplings(machine, differentiable=True), list(moments), list(tilts))
 
     @abstractmethod
     def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
@@ -128,6 +141,9 @@ class ThirdOrderTAP(MeanField):
 
     def __init__(self, damping: float | None = None) -> None:
         super().__init__("explicit", damping)
+
+    def __repr__(self) -> str:
+        return f"ThirdOrderTAP({'' if self.damping is None else f'damping={self.damping}'})"
 
     def bind(self, machine: BoltzmannMachine) -> Process:
         for number, layer in enumerate(machine.units()):
