@@ -39,8 +39,8 @@ LETTERS = {
 }
 SIDE = 8
 FLIPPED = 0.2  # share of the pixels
-SCALES = [0.02 * 1.5**k for k in range(10)]
-N_MACHINES = 15
+SCALES = [0.02 * 1.7**k for k in range(7)]
+N_MACHINES = 9
 SCHEMES: dict[str, tuple[Scheme, int, str]] = {
     "NaiveMeanField": (NaiveMeanField(), 2, "#9aa5b1"),
     "TAP": (TAP(), 3, "#2f6fb0"),
@@ -94,7 +94,7 @@ def draw_errors(ax: Axes, errors: dict[str, list[float]]) -> None:
     ax.set(xlabel="scale s of the couplings", ylabel="|F − F exact|")
     ax.set_xticks(ticks := [0.02, 0.05, 0.1, 0.2, 0.5], list(map(str, ticks)))
     ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_title("median over 15 machines of 6×5 spins, W ~ N(0, s²)", fontsize=9)
+    ax.set_title("median over 9 machines of 6×5 spins, W ~ N(0, s²)", fontsize=9)
     ax.legend(frameon=False, fontsize=8)
 
 

@@ -119,6 +119,8 @@ def test_enumeration_is_streamed():
 def test_what_cannot_be_enumerated():
     with pytest.raises(ValueError, match="has 2\\^26 states"):
         exact_log_partition(rbm(Binary(26), Binary(26)))
+    with pytest.raises(ValueError, match="a weight or a parameter of the machine is not finite"):
+        exact_log_partition(rbm(Binary(2), Binary(2), torch.full((2, 2), float("nan"))))
     with pytest.raises(ValueError, match="finitely many states"):
         exact_log_partition(rbm(Gaussian(2), TruncatedGaussian(2)))
 
@@ -288,10 +290,15 @@ def test_bad_conditions(call, message):
         (lambda: dbm([Binary(3)]), "it needs 2 or more"),
         (lambda: dbm([Binary(3), Binary(2), Binary(2)], [torch.zeros(3, 2)]), "1 weight matrices were given"),
         (lambda: rbm(Binary(3), "hidden"), "layer 1: it is a str; it must be units"),
-        (lambda: rbm(Binary(3), Binary(2).double()), "layer 1: its parameters are on torch.float64"),
+        (lambda: rbm(Binary(3), Binary(2).double()), "layer 1: the dtype of its parameters is torch.float64"),
         (lambda: rbm(Binary(3), Binary(2), torch.zeros(3, 2).double()), r"weights\[0\] is torch.float64"),
         (lambda: pairwise(Spin(3), torch.arange(9.0).view(3, 3)), "not symmetric"),
         (lambda: pairwise(Spin(3), torch.eye(3)), "couples a unit to itself"),
+        (lambda: pairwise(Categorical(2, 3), torch.ones(6, 6) - torch.eye(6)), "the 3 by 3 block of each unit"),
+        (lambda: rbm(Binary(3), Binary(2), [[0.0]]), r"weights\[0\] is a list"),
+        (lambda: dbm([Binary(3), Binary(2)], torch.zeros(3, 2)), "it must be a list of 1"),
+        (lambda: rbm(Binary(3), Binary(2)).conditional(1, torch.zeros(4, 3)), "a Tensor was given"),
+        (lambda: rbm(Binary(3), Binary(2)).conditional(2, [None, None]), "layer is 2; the machine has 2 layers"),
         (lambda: BoltzmannMachine([]), "at least one layer"),
         (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3)]), "states of 1 layers were given"),
         (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3), torch.full((2,), 2.0)]), r"layer 1: Binary: x\[0\]"),
@@ -301,6 +308,17 @@ def test_bad_conditions(call, message):
 def test_bad_machines(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_matrix_that_is_symmetric_to_rounding():
+    J = torch.tensor([[0.0, 1.0], [1.0 + 1e-6, 0.0]])
+    assert torch.equal(pairwise(Spin(2), J).coupling(0), pairwise(Spin(2), J).coupling(0).T)
+
+
+def test_one_of_many_solutions():
+    solution = solve(rbm(Binary(3), Binary(2)), torch.eye(3))
+    assert solution.select(solution.free_energy.argmin()).moments[0].mean.shape == (1, 3)
+    assert len(solution.select(2)) == 1
 
 
 def test_new_weights_are_small_and_always_the_same():

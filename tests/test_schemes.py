@@ -44,12 +44,12 @@ ARCHITECTURES = {"rbm": [3, 2], "three layers": [2, 2, 2], "pairwise": [3]}
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", [*SINGLE, "mixed"])
 def test_order_of_the_error(architecture, kind):
-    check_order(architecture, kind, N_MACHINES if kind in ("Binary", "Spin") else N_MACHINES // 5)
+    check_order(architecture, kind, N_MACHINES // 2 if kind in ("Binary", "Spin") else N_MACHINES // 10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("kind", [kind for kind in (*SINGLE, "mixed") if kind not in ("Binary", "Spin")])
+@pytest.mark.parametrize("kind", [*SINGLE, "mixed"])
 def test_order_of_the_error_on_more_machines(architecture, kind):
     check_order(architecture, kind, N_MACHINES)
 
@@ -149,12 +149,23 @@ GRADIENT_CASES = [
 ]
 
 
+def check_gradients(kinds, seeds):
+    """dF/dW and dF/dθ with the solution held fixed, against differences of F solved again."""
+    sizes = [4] if len(kinds) == 1 else [4, 3, 2][: len(kinds)]
+    errors = [gradient_error(machine_of(kinds, sizes, seed, scale=0.3), TAP(), seed) for seed in seeds]
+    assert max(errors) <= 1e-6
+
+
 @pytest.mark.parametrize("kinds", GRADIENT_CASES, ids="-".join)
 def test_gradients_of_the_solved_free_energy(kinds):
-    """dF/dW and dF/dθ with the solution held fixed, against differences of F solved again: 100 machines in all."""
-    sizes = [4] if len(kinds) == 1 else [4, 3, 2][: len(kinds)]
-    errors = [gradient_error(machine_of(kinds, sizes, seed, scale=0.3), TAP(), seed) for seed in range(10)]
-    assert max(errors) <= 1e-6
+    check_gradients(kinds, range(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", GRADIENT_CASES, ids="-".join)
+def test_gradients_of_the_solved_free_energy_on_more_machines(kinds):
+    """100 machines, with those above."""
+    check_gradients(kinds, range(3, 10))
 
 
 @pytest.mark.parametrize("scheme", [NaiveMeanField(), ThirdOrderTAP()], ids=repr)
@@ -305,5 +316,5 @@ def test_one_sweep_is_algorithm_one():
         A = -(ch @ W.T**2)
         a, c = visible.moments(Tilt(A * a + ah @ W.T, A))
         state = process.begin(machine.units(), [Moments(x, torch.zeros_like(x)), None])
-    for found, wanted in zip((*state[0], *state[1]), (a, c, ah, ch), strict=True):
+    for found, wanted in zip((*state.moments[0], *state.moments[1]), (a, c, ah, ch), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)

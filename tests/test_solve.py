@@ -353,8 +353,11 @@ def test_strong_couplings_with_several_states_in_float32(kinds):
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        (torch.tensor([[0.0, 1.0, 1.5]]), r"start, layer 0: Binary: the mean\[0, 2\] is 1.5; it must lie inside"),
-        (torch.tensor([[0.0, float("nan"), 1.0]]), r"start, layer 0: Binary: the mean\[0, 1\] is nan"),
+        (
+            torch.tensor([[0.0, 1.0, 1.5]]),
+            r"start, layer 0: Binary: x\[0, 2\] is 1.5; it must lie inside the support, from 0 to 1",
+        ),
+        (torch.tensor([[0.0, float("nan"), 1.0]]), r"start, layer 0: Binary: x\[0, 1\] is nan"),
         (torch.zeros(2, 4), r"start, layer 0: Binary: x has shape \(2, 4\); it must end in \(3,\)"),
         (torch.zeros(3), r"start, layer 0: it has shape \(3,\); it must be \(K, 3\)"),
         (torch.zeros(0, 3), r"start, layer 0: it has shape \(0, 3\)"),
@@ -412,6 +415,11 @@ def test_starting_from_the_prior():
     machine = machine_of(["TruncatedGaussian", "Binary"], [6, 3], seed=15, scale=0.2)
     assert len(solve(machine)) == 1
     assert len(solve(clamp(machine, torch.rand(7, 6, dtype=torch.float64)))) == 7
+
+
+def test_whole_numbers_are_states():
+    with pytest.raises(ValueError, match=r"Spin: x\[0, 0\] is 0; it must be -1 or 1"):
+        solve(rbm(Spin(2), Binary(2)), torch.tensor([[0, 1]]))
 
 
 def test_whole_numbers_are_data_too():

@@ -44,20 +44,27 @@ class Moments(NamedTuple):
 
 
 class Status(IntEnum):
-    """How the solution of one particle ended."""
+    """How the solution of one particle ended.
+
+    - CONVERGED: the equations move it by less than the tolerance.
+    - MAX_SWEEPS: not so within the sweeps allowed.
+    - NONFINITE: a field or a moment overflowed on the way, or a parameter is not finite.
+    - UNNORMALISABLE: a unit on an unbounded support got a tilt on the way under which it cannot be normalised. Another
+      start may still lead to a solution, and the machine itself may be well defined.
+    """
 
     CONVERGED = 0
-    MAX_SWEEPS = 1  # not converged within the sweeps allowed
-    NONFINITE = 2  # a field or a moment overflowed, or a parameter is not finite
-    UNNORMALISABLE = 3  # a unit on an unbounded support cannot be normalised under the tilt it gets
+    MAX_SWEEPS = 1
+    NONFINITE = 2
+    UNNORMALISABLE = 3
 
 
 @dataclass(frozen=True)
 class Solution:
     """Solutions of a machine's mean-field equations, one for each particle.
 
-    Where the status is NONFINITE or UNNORMALISABLE there is no solution: the moments are the last finite ones on the
-    way, and the free energy and the residual are inf.
+    Where the status is NONFINITE or UNNORMALISABLE none was found: the moments are the last finite ones on the way,
+    the tilts are 0, the free energy and the residual inf. Nothing here carries gradients: see `Scheme.free_energy`.
 
     Attributes:
         moments: mean and variance for each layer, of shape (K, *state_shape).
@@ -85,8 +92,9 @@ class Solution:
     def __len__(self) -> int:
         return len(self.status)
 
-    def select(self, index: Tensor) -> "Solution":
+    def select(self, index: Tensor | int) -> "Solution":
         """The solutions of some particles, by a mask or by their numbers."""
+        index = torch.atleast_1d(torch.as_tensor(index, device=self.status.device))
         return Solution(
             tuple(Moments(*(z[index] for z in layer)) for layer in self.moments),
             tuple(Tilt(*(torch.as_tensor(z)[index] for z in layer)) for layer in self.tilts),

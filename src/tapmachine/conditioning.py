@@ -18,6 +18,8 @@ def clamp(machine: BoltzmannMachine, x: Tensor, layer: int = 0, mask: Tensor | N
     Its free energy is −ln of the joint weight of x and everything else that is possible, so that
     ln P(x) = F(free) − F(clamped).
 
+    The parameters are the machine's own: what moves or converts the one (`.to()`, `.double()`), does so to the other.
+
     Args:
         machine: any machine.
         x: the values, of shape (K, n) for one row each for K particles, or (n,) for all of them.
@@ -40,6 +42,8 @@ def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> Bolt
     """The machine with a layer's priors multiplied by exp(Dx − ½Ex²): what a noisy observation says about the units.
 
     Its free energy is −ln of the average of that factor, times Z: F(conditioned) − F(free) is minus the log-evidence.
+    Gaussian noise of deviation σ on an observation y is Tilt(y/σ², 1/σ²); a bit y ∈ {0, 1} that was flipped with
+    probability p is Tilt(ln((1 − p)/p)(2y − 1), 0). The parameters are the machine's own, as for `clamp`.
 
     Args:
         machine: any machine.

@@ -19,7 +19,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     """ln Z by summing over all states of the layers with even or odd numbers and integrating the others analytically.
 
     The side with fewer states is summed over; its units must have finitely many values, the others may be of any type.
-    A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side.
+    A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side. The units' priors are
+    normalised, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more.
 
     Returns:
         ln Z = −F, in float64; one value for each row, if the machine is conditioned on rows of evidence.
@@ -34,6 +35,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     total = torch.full((), -torch.inf, dtype=torch.float64, device=machine.device)
     for log_weights in (part.log_weights for part in _enumerate(machine)):
         total = torch.logaddexp(total, log_weights.logsumexp(0))
+    if not bool(torch.isfinite(total)):
+        raise ValueError(f"ln Z is {total.item():g}: a weight or a parameter of the machine is not finite")
     return total
 
 
@@ -137,7 +140,7 @@ def _smaller_side(machine: BoltzmannMachine) -> list[int]:
     smaller = min(sides, key=bits)
     if bits(smaller) == float("inf"):
         raise ValueError(
-            "no side of the machine has finitely many states to sum over: one needs units such as Binary or Spin only"
+            "neither the layers with even numbers nor those with odd ones have finitely many states to sum over"
         )
     if bits(smaller) > log2(LARGEST_ENUMERATION):
         raise ValueError(

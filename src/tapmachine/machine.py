@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units import Units
 
+SYMMETRY_SLACK = 1e-4  # of the largest weight: what rounding may leave of the symmetry of a matrix
 INITIAL_SPREAD = 1e-3  # standard deviation of the weights of a new machine, as in the paper
 
 
@@ -60,8 +61,8 @@ class BoltzmannMachine(nn.Module):
             generator = generator or torch.Generator().manual_seed(0)
             weights = [self._draw(shape, generator) for shape in shapes]
         _check_weights(weights, shapes, self.dtype, self.device)
-        if self.is_pairwise and not isinstance(weights[0], nn.Parameter):
-            self._check_symmetric(weights[0])
+        if self.is_pairwise:
+            self._check_symmetric(weights[0].detach())
         # A Parameter is taken as it is, so that conditioned machines share it.
         self.weights = nn.ParameterList(w if isinstance(w, nn.Parameter) else nn.Parameter(w.clone()) for w in weights)
 
@@ -120,10 +121,13 @@ class BoltzmannMachine(nn.Module):
 
     def _check_symmetric(self, weights: Tensor) -> None:
         finite = torch.nan_to_num(weights)  # the solver reports non-finite weights, particle by particle
-        if not torch.equal(finite, finite.T):
+        slack = SYMMETRY_SLACK * finite.abs().max()
+        if ((finite - finite.T).abs() > slack).any():
             raise ValueError("pairwise: weights[0] is not symmetric; it must equal its transpose")
-        if ((1 - self._off_diagonal()) * finite).any():
-            raise ValueError("pairwise: weights[0] couples a unit to itself; its diagonal must be 0")
+        if ((1 - self._off_diagonal()) * finite).abs().max() > slack:
+            q = self.sizes[0] // self.units()[0].n
+            where = "its diagonal" if q == 1 else f"the {q} by {q} block of each unit on its diagonal"
+            raise ValueError(f"pairwise: weights[0] couples a unit to itself; {where} must be 0")
 
     # ----- conditioned machines
 
@@ -177,6 +181,11 @@ class BoltzmannMachine(nn.Module):
     def field_on(self, layer: int, states: Sequence[Tensor | None]) -> Tensor:
         """ΣWx', the field that the neighbours' states send to a layer; states that are not neighbours may be None."""
         units = self.units()
+        if not isinstance(states, Sequence) or len(states) != len(units):  # a tensor would pass for a list of rows
+            found = f"{len(states)} were" if isinstance(states, Sequence) else f"a {type(states).__name__} was"
+            raise ValueError(f"states must be a list with one entry for each of {len(units)} layers; {found} given")
+        if not 0 <= layer < len(units):
+            raise ValueError(f"layer is {layer}; the machine has {len(units)} layers, from 0")
         total: Tensor | None = None
         for below, above, weights in self.edges():
             ends = [(above, below, weights)] + ([(below, above, weights.T)] if below != above else [])
@@ -193,7 +202,8 @@ class BoltzmannMachine(nn.Module):
 
     def conditional(self, layer: int, states: Sequence[Tensor | None]) -> Moments:
         """Mean and variance of a layer's units, given the states of its neighbours [eq:condexp]."""
-        return self.units()[layer].moments(Tilt(self.field_on(layer, states), 0.0))
+        tilt = Tilt(self.field_on(layer, states), 0.0)
+        return self.units()[layer].moments(tilt)
 
 
 def rbm(
@@ -225,7 +235,11 @@ def dbm(
 
 
 def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Generator | None = None) -> BoltzmannMachine:
-    """A machine with couplings between all pairs of its units: a plain Boltzmann machine, Hopfield or SK model.
+    """A machine with couplings between all pairs of its units: a plain Boltzmann machine, Hopfield, SK or Potts model.
+
+    E(x) = −ln P(x) − ½ xJx, with `weights` the symmetric matrix J, each pair in it twice and 0 on the diagonal. For
+    units with q states, row i·q + α belongs to state α of unit i, and the q×q blocks on the diagonal are 0. The priors
+    are normalised: without couplings ln Z is 0, not n ln 2 as with bare spins.
 
     Example:
         >>> import torch
@@ -235,9 +249,7 @@ def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Gener
         >>> hopfield.energy(pattern)
         tensor(1.2726, grad_fn=<SubBackward0>)
     """
-    machine = BoltzmannMachine([units], None if weights is None else [weights], generator)
-    machine._check_symmetric(machine.weights[0].detach())
-    return machine
+    return BoltzmannMachine([units], None if weights is None else [weights], generator)
 
 
 def _check_layers(layers: Sequence[Units]) -> None:
@@ -249,17 +261,19 @@ def _check_layers(layers: Sequence[Units]) -> None:
         for name in ("dtype", "device"):
             found, first = getattr(layer, name), getattr(layers[0], name)
             if found != first:
-                raise ValueError(f"layer {number}: its parameters are on {found}, those of layer 0 on {first}")
+                raise ValueError(f"layer {number}: the {name} of its parameters is {found}, of layer 0's it is {first}")
 
 
 def _check_weights(
-    weights: Sequence[Tensor], shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device
+    weights: Sequence[Tensor] | Tensor, shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device
 ) -> None:
+    if isinstance(weights, Tensor):
+        raise ValueError(f"weights is a Tensor; it must be a list of {len(shapes)}, one for each pair of layers")
     if len(weights) != len(shapes):
         raise ValueError(f"{len(weights)} weight matrices were given; these layers need {len(shapes)}")
     for number, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
         if not isinstance(w, Tensor) or tuple(w.shape) != shape:
-            found = tuple(w.shape) if isinstance(w, Tensor) else type(w).__name__
-            raise ValueError(f"weights[{number}] has shape {found}; it must be a tensor of shape {shape}")
+            found = f"has shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"is a {type(w).__name__}"
+            raise ValueError(f"weights[{number}] {found}; it must be a tensor of shape {shape}")
         if w.dtype != dtype or w.device != device:
             raise ValueError(f"weights[{number}] is {w.dtype} on {w.device}; the units are {dtype} on {device}")

@@ -26,7 +26,7 @@ def gibbs(
         states: where the chains start: the states of the visible layer, (K, n_visible), from which the layers above
             are drawn, or those of every layer.
         n_sweeps: number of sweeps.
-        generator: for the draws, on the machine's device.
+        generator: for the draws, on the machine's device; without it, torch's global one.
 
     Example:
         >>> import torch

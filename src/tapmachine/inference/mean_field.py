@@ -30,7 +30,7 @@ class Scheme(ABC):
     def free_energy(
         self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]
     ) -> Tensor:  # (K,)
-        """F at given moments and the tilts they arise from, differentiable in the machine's parameters.
+        """F at given moments and the tilts they arise from, in float64, differentiable in the machine's parameters.
 
         At a solution F is stationary in the moments, so that this is F's gradient if the moments are held fixed.
 
@@ -45,17 +45,7 @@ class Scheme(ABC):
 
 
 class MeanField(Scheme):
-    """The schemes of the expansion in the couplings, and how to iterate them.
-
-    Args:
-        update: "implicit" solves for the units of every other layer exactly with those between them fixed, so that F
-            falls with every half-sweep. "explicit" puts the last moments into the equations, as the paper does
-            [alg:rbmInf], in parallel over a pairwise machine. "sequential", for a pairwise machine, solves for one
-            unit after the other exactly. The default is "implicit", and "explicit" for a pairwise machine.
-        damping: how much of the last moments an explicit update keeps, from 0 (as the paper) to less than 1. The
-            default adapts it for each particle so that F falls.
-        accelerate: whether implicit sweeps are extrapolated where that lowers F further.
-    """
+    """The schemes of the expansion in the couplings, and how to iterate them. For the arguments see `TAP`."""
 
     def __init__(self, update: Update | None = None, damping: float | None = None, accelerate: bool = True) -> None:
         if update not in (None, "implicit", "explicit", "sequential"):
@@ -115,7 +105,7 @@ class MeanField(Scheme):
 
 @final
 class NaiveMeanField(MeanField):
-    """The first order: every unit sees the mean of its neighbours, B = ΣWa', A = 0."""
+    """The first order: every unit sees the mean of its neighbours, B = ΣWa', A = 0. Arguments as for `TAP`."""
 
     def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
         field = couplings.field(layer, moments)
@@ -125,7 +115,21 @@ class NaiveMeanField(MeanField):
 
 @final
 class TAP(MeanField):
-    """The second order, in two moments, for every unit type: A = −ΣW²c', B = Aa + ΣWa' [eq:tapFE], [alg:rbmInf]."""
+    """The second order, in two moments, for every unit type: A = −ΣW²c', B = Aa + ΣWa' [eq:tapFE], [alg:rbmInf].
+
+    It is an expansion in the couplings. Where they are strong, F has minima that mean nothing: its term −½ΣW²cc' is
+    bounded by nothing, and rewards moments without information (for spins, a ≈ 0). Such a solution is converged, but
+    its −F may lie far above ln Z: its F is much lower than where data lead to, or than `NaiveMeanField` finds.
+
+    Args:
+        update: "implicit" solves for the units of every other layer exactly with those between them fixed, so that F
+            falls with every half-sweep. "explicit" puts the last moments into the equations, as the paper does, in
+            parallel over a pairwise machine. "sequential", for a pairwise machine, solves for one unit after the other
+            exactly; it is slow. The default is "implicit", and "explicit" for a pairwise machine.
+        damping: how much of the last moments an explicit update keeps, from 0 (as the paper) to less than 1. The
+            default adapts it for each particle so that F falls.
+        accelerate: whether implicit sweeps are extrapolated where that lowers F further.
+    """
 
     def incoming(self, couplings: Couplings, layer: int, moments: list[Moments]) -> Incoming:
         return couplings.incoming(layer, moments)
@@ -136,7 +140,10 @@ class ThirdOrderTAP(MeanField):
     """The third order, for units whose variance is a function of their mean: Binary and Spin.
 
     With the third cumulant k = c·dc/da it adds −⅙ΣW³kk' to F, and in a pairwise machine the triangles
-    −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k.
+    −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. The update is explicit.
+
+    Args:
+        damping: as for `TAP`.
     """
 
     def __init__(self, damping: float | None = None) -> None:

@@ -30,8 +30,8 @@ def random_start(
         >>> random_start(rbm(Binary(4), Binary(2)), n_particles=3).mean.shape
         torch.Size([3, 4])
     """
-    if n_particles < 1:
-        raise ValueError(f"n_particles is {n_particles}; it must be 1 or more")
+    if not (isinstance(n_particles, int) and n_particles >= 1):
+        raise ValueError(f"n_particles is {n_particles!r}; it must be a whole number, 1 or more")
     units = machine.units()[0]
     generator = generator or torch.Generator(machine.device).manual_seed(0)
     shape = (n_particles, *units.state_shape)
@@ -99,7 +99,8 @@ def prior_moments(units: Units, n_particles: int) -> Moments:
 
 def _data(units: Units, x: Tensor) -> Moments:
     try:
-        mean = units.check_means(x)
+        # Whole numbers are states, and must be some; other values may be means.
+        mean = units.check_means(x) if x.is_floating_point() else units.check_states(x)
     except ValueError as error:
         raise ValueError(f"start, layer 0: {error}") from None
     return Moments(mean, torch.zeros_like(mean))
@@ -111,7 +112,7 @@ def _checked(units: Units, moments: Moments, number: int) -> Moments:
         mean = units.check_means(moments.mean)
         if mean.dim() != dims or len(mean) == 0:
             raise ValueError(
-                f"it has shape {tuple(mean.shape)}; it must be (K, {', '.join(map(str, units.state_shape))})"
+                f"it has shape {tuple(mean.shape)}; it must be (K, {', '.join(map(str, units.state_shape))}), K ≥ 1"
             )
         variance = units.as_states(moments.variance)
         if variance.shape != mean.shape:

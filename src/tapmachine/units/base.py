@@ -108,7 +108,8 @@ class Units(Checked, ABC):
         mean = self.as_states(mean)
         lower, upper = self.bounds()
         inside = (mean >= lower) & (mean <= upper) & torch.isfinite(mean)
-        self.reject(~inside, mean, "the mean", "it must lie inside the support")
+        bounds = "" if lower.dim() or upper.dim() else f", from {lower:g} to {upper:g}"
+        self.reject(~inside, mean, "x", f"it must lie inside the support{bounds}")
         return mean
 
     def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:  # (..., n) -> (..., n)
