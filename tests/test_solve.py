@@ -84,6 +84,24 @@ def test_free_energy_falls_with_every_step(kinds):
             last = state.free_energy
 
 
+def test_extrapolations_that_raise_the_free_energy_are_refused():
+    """Near its transition a ferromagnet moves slowly, and a long extrapolation overshoots."""
+    W = torch.full((30, 30), 0.04, dtype=torch.float64)
+    machine = rbm(Spin(30, field=torch.linspace(-0.3, 0.3, 30).double()), Spin(30, field=0 * W[0]), W)
+    layers, process = machine.units(), TAP().bind(machine)
+    refused = 0
+    with torch.no_grad():
+        state = process.begin(layers, starting_moments(machine, starts_of(machine, 100)))
+        last = torch.full((100,), torch.inf, dtype=torch.float64)
+        for _ in range(25):
+            state = state._replace(reach=torch.full_like(state.reach, 1e4))
+            state, _ = process.step(layers, state)
+            refused += int((state.reach < 1e4).sum())
+            assert bool((state.free_energy <= last + 1e-12 * (1 + state.free_energy.abs())).all())
+            last = state.free_energy
+    assert refused > 0
+
+
 # ----- convergence
 
 
