@@ -84,12 +84,12 @@ class Couplings:
             both = torch.stack((weights, weights**2))
             self.senders[receiver].append(_Sender(sender, both[0], both[1], both, has_states))
 
-    def field(self, layer: int, moments: "list[Moments]") -> Tensor:
+    def field(self, layer: int, moments: list[Moments]) -> Tensor:
         """θ = ΣWa' alone."""
         parts = [moments[sender.layer].mean.flatten(1) @ sender.weights for sender in self.senders[layer]]
         return _shaped(_total(parts), self.shapes[layer])
 
-    def incoming(self, layer: int, moments: "list[Moments]") -> Incoming:
+    def incoming(self, layer: int, moments: list[Moments]) -> Incoming:
         """θ and κ, from the moments of all layers, (K, *state_shape) each."""
         parts = [self._from(sender, moments[sender.layer], layer) for sender in self.senders[layer]]
         if len(parts) == 1:
@@ -107,22 +107,20 @@ class Couplings:
                 return field, reaction
             return mean @ sender.weights, variance @ sender.squares
         # One unit's q states are exclusive: Var(Σ_α W_α x_α) = Σ_α W_α² a_α − (Σ_α W_α a_α)².
-        n, q = mean.shape[-2:]
-        by_unit = torch.einsum("knq,nqm->knm", mean, sender.weights.unflatten(0, (n, q)))
+        by_unit = torch.einsum("knq,nqm->knm", mean, sender.weights.unflatten(0, mean.shape[1:]))
         flat = mean.flatten(1)
+        field, squares = flat @ sender.weights, flat @ sender.squares
         if len(self.shapes[layer]) == 1:
-            return flat @ sender.weights, (flat @ sender.squares - (by_unit**2).sum(1)).clamp(min=0)
+            return field, (squares - (by_unit**2).sum(1)).clamp(min=0)
         by_unit = by_unit.unflatten(-1, self.shapes[layer])
-        return flat @ sender.weights, flat @ sender.squares - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(
-            1
-        )
+        return field, squares - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(1)
 
 
 def _shaped(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
     return flat if len(shape) == 1 else flat.unflatten(-1, shape)
 
 
-def _total(parts: "tuple[Tensor, ...] | list[Tensor]") -> Tensor:
+def _total(parts: Sequence[Tensor]) -> Tensor:
     total = parts[0]
     for part in parts[1:]:
         total = total + part

@@ -222,12 +222,12 @@ class _Batch:
         status = torch.where(converged, Status.CONVERGED, Status.MAX_SWEEPS).to(torch.int8)
         self.status[rows] = status
         self.n_sweeps[rows] = self.age[index]
-        good, where = rows[finite], finite
+        good = rows[finite]
         for mine, theirs in zip((*self.moments, *self.tilts), (*moments, *outcome.tilts), strict=True):
             for target, value in zip(mine, theirs, strict=True):
-                target[good] = value[where]  # type: ignore[index]
-        self.free_energy[good] = outcome.free_energy[where].to(self.free_energy.dtype)
-        self.final_residual[good] = outcome.residual[where]
+                target[good] = value[finite]  # type: ignore[index]
+        self.free_energy[good] = outcome.free_energy[finite].to(self.free_energy.dtype)
+        self.final_residual[good] = outcome.residual[finite]
         if not bool(finite.all()):
             self._write_failures(index[~finite])
         self.n_converged += int((converged & done).sum())

@@ -87,6 +87,10 @@ class Units(Checked, ABC):
         """`log_partition` and `moments` together, for unit types where that saves work."""
         return self.log_partition(tilt), self.moments(tilt)
 
+    def per_unit(self, terms: Tensor) -> Tensor:  # (..., *state_shape) -> (..., n)
+        """Terms of the components of states, summed for each unit."""
+        return terms.sum(-1) if len(self.state_shape) > 1 else terms
+
     def normalisable(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
         """Where the tilted prior can be normalised: the tilt is finite and, on an unbounded support, falls off.
 
@@ -116,8 +120,7 @@ class Units(Checked, ABC):
         """Relative entropy of the tilted prior, Ba − ½A(a² + c) − ln Z(B,A), given its moments; 0 without a tilt."""
         mean, variance = moments
         exponent = tilt.field * mean - 0.5 * tilt.precision * (mean**2 + variance)
-        exponent = exponent.sum(-1) if len(self.state_shape) > 1 else exponent
-        return exponent - self.log_partition(tilt)
+        return self.per_unit(exponent) - self.log_partition(tilt)
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
         """The moments under the tilt B = θ − κ·mean, A = precision − κ: one explicit update [alg:rbmInf].

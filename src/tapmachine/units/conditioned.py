@@ -1,0 +1,258 @@
+"""Units that are held at values or have evidence on them: made of others, and sharing their parameters."""
+
+from typing import NoReturn, final
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.units.base import Units
+
+
+class _Conditioned(Units):
+    """Units that behave as others do, but for what they are conditioned on."""
+
+    def __init__(self, base: Units) -> None:
+        super().__init__(base.n)
+        self.base = base
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return self.base.state_shape
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        return self.base.bounds()
+
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
+        return self.base.check_states(x, validate)
+
+    def check_means(self, mean: Tensor) -> Tensor:
+        return self.base.check_means(mean)
+
+    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> NoReturn:
+        raise ValueError(f"{type(self).__name__}: fit the units themselves, not the conditioned ones")
+
+    def _evidence(self, value: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Evidence of the given trailing shape, for one particle or for a batch of them."""
+        if value.dim() > 1 + len(shape) or tuple(value.shape[-len(shape) :]) != shape:
+            found, batched = tuple(value.shape), ", ".join(["K", *map(str, shape)])
+            raise ValueError(f"{name} has shape {found}; it must be {shape} or ({batched})")
+        return value.detach()
+
+
+def _row_count(base: Units, *batched: tuple[Tensor, int]) -> int | None:
+    """The number of rows of evidence: that of the units below, and of tensors that have, without rows, so many dims."""
+    counts = {len(value) for value, dims in batched if value.dim() > dims}
+    counts |= {base.n_rows} if base.n_rows is not None else set()
+    if len(counts) > 1:
+        raise ValueError(f"evidence has different numbers of rows, {sorted(counts)}")
+    return counts.pop() if counts else None
+
+
+def _pick(value: Tensor, dims: int, index: Tensor) -> Tensor:
+    return value[index] if value.dim() > dims else value
+
+
+@final
+class Tilted(_Conditioned):
+    """Units with evidence on them: a prior P(x) exp(Dx − ½Ex²), which is not normalised."""
+
+    field: Tensor
+    precision: Tensor
+
+    def __init__(self, base: Units, evidence: Tilt, validate: bool = True) -> None:
+        super().__init__(base)
+        if not isinstance(evidence, Tilt):
+            raise ValueError(f"evidence is a {type(evidence).__name__}; it must be a Tilt")
+        for name, value in zip(Tilt._fields, evidence, strict=True):
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != base.dtype:
+                raise ValueError(f"evidence.{name} is {value.dtype}, but the units are {base.dtype}; convert it")
+            tensor = torch.as_tensor(value, dtype=base.dtype, device=base.device)
+            tensor = tensor.expand(base.state_shape) if tensor.dim() == 0 else tensor
+            tensor = self._evidence(tensor, f"evidence.{name}", base.state_shape)
+            if validate:  # rows of evidence were looked at before, and a look stalls a GPU
+                self.reject(~torch.isfinite(tensor), tensor, f"evidence.{name}", "it must be finite")
+            self.register_buffer(name, tensor, persistent=False)
+        _ = self.n_rows
+
+    @property
+    def n_rows(self) -> int | None:
+        dims = len(self.state_shape)
+        return _row_count(self.base, (self.field, dims), (self.precision, dims))
+
+    def rows(self, index: Tensor) -> Units:
+        evidence = Tilt(*(_pick(z, len(self.state_shape), index) for z in (self.field, self.precision)))
+        return Tilted(self.base.rows(index), evidence, validate=False)
+
+    def hold(self, x: Tensor) -> Tensor:
+        return self.base.hold(x)
+
+    def n_states(self) -> list[int] | None:
+        return self.base.n_states()
+
+    def decode(self, digits: Tensor) -> Tensor:
+        return self.base.decode(digits)
+
+    def _add(self, tilt: Tilt) -> Tilt:
+        field, precision = self.unpack(tilt)
+        return Tilt(field + self.field, precision + self.precision)
+
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
+        x = self.check_states(x, validate)
+        exponent = x * (self.field - 0.5 * self.precision * x)
+        return self.base.log_prior(x, validate=False) + self.per_unit(exponent)
+
+    def log_partition(self, tilt: Tilt) -> Tensor:
+        return self.base.log_partition(self._add(tilt))
+
+    def moments(self, tilt: Tilt) -> Moments:
+        return self.base.moments(self._add(tilt))
+
+    def normalisable(self, tilt: Tilt) -> Tensor:
+        return self.base.normalisable(self._add(tilt))
+
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        return self.base.sample(self._add(tilt), generator)
+
+    def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:
+        mean, variance = moments
+        exponent = self.field * mean - 0.5 * self.precision * (mean**2 + variance)
+        return self.base.divergence(self._add(tilt), moments) - self.per_unit(exponent)
+
+    def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
+        return self.base.respond(field + self.field, reaction, mean, precision + self.precision)
+
+    def settle(
+        self,
+        field: Tensor,
+        reaction: Tensor,
+        start: Tensor,
+        precision: Tensor | float = 0.0,
+        steps: int | None = None,
+    ) -> tuple[Moments, Tensor]:
+        moments, own = self.base.settle(
+            field + self.field, reaction, start + self.field, precision + self.precision, steps
+        )
+        return moments, own - self.field
+
+
+@final
+class Clamped(_Conditioned):
+    """Units of which some, or all, are held at given values."""
+
+    values: Tensor
+    mask: Tensor
+
+    def __init__(self, base: Units, x: Tensor, mask: Tensor | None = None, validate: bool = True) -> None:
+        super().__init__(base)
+        if mask is not None and not (isinstance(mask, Tensor) and mask.dtype == torch.bool):
+            raise ValueError("mask must be a tensor of bool")
+        self.holds_all = mask is None or bool(mask.all())
+        mask = torch.ones(base.n, dtype=torch.bool) if mask is None else mask
+        self.register_buffer("mask", self._evidence(mask.to(base.device), "mask", (base.n,)), persistent=False)
+        values = base.check_states(self._filled(x)) if validate else x
+        values = self._evidence(values.to(base.device), "x", base.state_shape)
+        self.register_buffer("values", values, persistent=False)
+        _ = self.n_rows
+
+    def _filled(self, x: Tensor) -> Tensor:
+        """The states with those that are not clamped replaced by any: they may be NaN, and are never looked at."""
+        if self.holds_all:
+            return x
+        if isinstance(x, Tensor) and not x.is_floating_point() and x.dim() and x.shape[-1] == self.n:
+            _row_count(self.base, (x, 1), (self.mask, 1))
+            x = torch.where(self.mask, x.to(self.mask.device), 0)  # numbers of states; 0 is always one
+        values = self.base.check_states(x, validate=False)
+        _row_count(self.base, (values, len(self.state_shape)), (self.mask, 1))
+        return torch.where(self._components(self.mask), values.to(self.mask.device), self._any_state())
+
+    def _any_state(self) -> Tensor:
+        no_tilt = Tilt(torch.zeros(self.state_shape, dtype=self.base.dtype, device=self.base.device), 0.0)
+        return self.base.sample(no_tilt, torch.Generator(self.base.device).manual_seed(0))
+
+    def _components(self, of_units: Tensor) -> Tensor:
+        """What is true of units, for the components of their states."""
+        return of_units.unsqueeze(-1) if len(self.state_shape) > 1 else of_units
+
+    def _mix(self, held: Tensor | float, free: Tensor) -> Tensor:
+        return torch.where(self._components(self.mask), held, free)
+
+    def hold(self, x: Tensor) -> Tensor:
+        return self._mix(self.values, self.base.hold(x))
+
+    @property
+    def n_rows(self) -> int | None:
+        return _row_count(self.base, (self.values, len(self.state_shape)), (self.mask, 1))
+
+    def rows(self, index: Tensor) -> Units:
+        values = _pick(self.values, len(self.state_shape), index)
+        mask = None if self.holds_all else _pick(self.mask, 1, index)
+        return Clamped(self.base.rows(index), values, mask, validate=False)
+
+    def n_states(self) -> list[int] | None:
+        held = self.mask.reshape(-1, self.n).all(0).tolist()
+        free = self.base.n_states()
+        if free is None:
+            return [1] * self.n if all(held) else None
+        return [1 if clamped else count for clamped, count in zip(held, free, strict=True)]
+
+    def decode(self, digits: Tensor) -> Tensor:
+        shape = digits.shape[:-1] + self.state_shape
+        return self.values.expand(shape) if self.holds_all else self._mix(self.values, self.base.decode(digits))
+
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
+        """ln P(x) of the units that these are made of; x must agree with what they are held at."""
+        x = self.check_states(x, validate)
+        if validate:
+            self.reject(self._mix(x != self.values, torch.zeros_like(x)) > 0, x, "x", "the unit is clamped elsewhere")
+        return self.base.log_prior(x, validate=False)
+
+    def log_partition(self, tilt: Tilt) -> Tensor:
+        field, precision = self.unpack(tilt)
+        exponent = self.values * (field - 0.5 * precision * self.values)
+        held = self.base.log_prior(self.values, validate=False) + self.per_unit(exponent)
+        return held if self.holds_all else torch.where(self.mask, held, self.base.log_partition(tilt))
+
+    def _hold(self, shape: torch.Size) -> Moments:
+        mean = self.values.expand(shape)
+        return Moments(mean, torch.zeros_like(mean))
+
+    def _hold_some(self, free: Moments) -> Moments:
+        return Moments(self._mix(self.values, free.mean), self._mix(0.0, free.variance))
+
+    def moments(self, tilt: Tilt) -> Moments:
+        if self.holds_all:
+            return self._hold(self.unpack(tilt)[0].shape)
+        return self._hold_some(self.base.moments(tilt))
+
+    def normalisable(self, tilt: Tilt) -> Tensor:
+        return super().normalisable(tilt) if self.holds_all else self.mask | self.base.normalisable(tilt)
+
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        if self.holds_all:
+            return self.values.expand(self.unpack(tilt)[0].shape)
+        return self._mix(self.values, self.base.sample(tilt, generator))
+
+    def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:
+        held = -self.base.log_prior(self.values, validate=False)
+        if self.holds_all:
+            return held.expand(*moments.mean.shape[: moments.mean.dim() - len(self.state_shape)], self.n)
+        return torch.where(self.mask, held, self.base.divergence(tilt, moments))
+
+    def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
+        if self.holds_all:
+            return self._hold(field.shape)
+        return self._hold_some(self.base.respond(field, reaction, mean, precision))
+
+    def settle(
+        self,
+        field: Tensor,
+        reaction: Tensor,
+        start: Tensor,
+        precision: Tensor | float = 0.0,
+        steps: int | None = None,
+    ) -> tuple[Moments, Tensor]:
+        if self.holds_all:
+            return self._hold(field.shape), field
+        moments, own = self.base.settle(field, reaction, start, precision, steps)
+        return self._hold_some(moments), own
