@@ -20,7 +20,7 @@ LAYERS = [
     {"units"},
     {"machine", "conditioning"},
     {"inference", "sampling"},
-    {"likelihood"},
+    {"landscape", "likelihood"},
 ]
 
 

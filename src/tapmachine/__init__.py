@@ -3,7 +3,26 @@
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.conditioning import clamp, condition
 from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, random_start, solve
-from tapmachine.likelihood import ExactMoments, exact_log_partition, exact_moments
+from tapmachine.landscape import Unique, unique
+from tapmachine.likelihood import (
+    AnnealedEstimate,
+    Comparison,
+    ExactMoments,
+    LikelihoodWarning,
+    LogLikelihood,
+    TAPLogLikelihood,
+    adaptive_schedule,
+    ais_log_likelihood,
+    ais_log_partition,
+    compare_likelihoods,
+    exact_log_likelihood,
+    exact_log_partition,
+    exact_moments,
+    linear_schedule,
+    paper_schedule,
+    pseudo_log_likelihood,
+    tap_log_likelihood,
+)
 from tapmachine.machine import BoltzmannMachine, dbm, pairwise, rbm
 from tapmachine.sampling import gibbs
 from tapmachine.units import (
@@ -21,12 +40,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "TAP",
+    "AnnealedEstimate",
     "Binary",
     "BoltzmannMachine",
     "Categorical",
+    "Comparison",
     "Custom",
     "ExactMoments",
     "Gaussian",
+    "LikelihoodWarning",
+    "LogLikelihood",
     "Moments",
     "NaiveMeanField",
     "Progress",
@@ -34,20 +57,32 @@ __all__ = [
     "Solution",
     "Spin",
     "Status",
+    "TAPLogLikelihood",
     "ThirdOrderTAP",
     "Tilt",
     "TruncatedGaussBernoulli",
     "TruncatedGaussian",
+    "Unique",
     "Units",
     "__version__",
+    "adaptive_schedule",
+    "ais_log_likelihood",
+    "ais_log_partition",
     "clamp",
+    "compare_likelihoods",
     "condition",
     "dbm",
+    "exact_log_likelihood",
     "exact_log_partition",
     "exact_moments",
     "gibbs",
+    "linear_schedule",
     "pairwise",
+    "paper_schedule",
+    "pseudo_log_likelihood",
     "random_start",
     "rbm",
     "solve",
+    "tap_log_likelihood",
+    "unique",
 ]

@@ -20,9 +20,10 @@ class Replay:
         step: from a state to the next one and its residual, without looking at the values.
         state: nested tuples of tensors on one CUDA device; later states must have the same shapes.
         n_steps: how many steps one call makes.
+        generator: that the steps draw from, if they draw: every call goes on where the last one left it.
     """
 
-    def __init__(self, step: Step, state: Any, n_steps: int) -> None:
+    def __init__(self, step: Step, state: Any, n_steps: int, generator: torch.Generator | None = None) -> None:
         self.state = over_tensors(lambda z: z.clone(memory_format=torch.contiguous_format), state)
         warm_up = torch.cuda.Stream()
         warm_up.wait_stream(torch.cuda.current_stream())
@@ -30,6 +31,8 @@ class Replay:
             self._run(step, self.state, 1)
         torch.cuda.current_stream().wait_stream(warm_up)
         self.graph = torch.cuda.CUDAGraph()
+        if generator is not None:
+            self.graph.register_generator_state(generator)
         with torch.cuda.graph(self.graph):
             result, self.residual = self._run(step, self.state, n_steps)
             over_tensors(Tensor.copy_, self.state, result)

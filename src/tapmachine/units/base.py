@@ -12,6 +12,8 @@ from tapmachine.units.roots import bracketed_root
 
 __all__ = ["SMALLEST_SPREAD", "Units", "Values", "column_moments"]
 
+FIELD_DOUBLINGS = 24  # from one over the standard deviation: larger fields are never needed
+FIELD_HALVINGS = 36
 SMALLEST_SPREAD = 0.01  # of a typical column: the least deviation that a constant column is given
 
 
@@ -100,6 +102,36 @@ class Units(Checked, ABC):
         finite = torch.isfinite(field) & torch.isfinite(precision)
         return finite.all(-1) if len(self.state_shape) > 1 else finite
 
+    def log_partition_gain(self, before: Tensor, after: Tensor) -> Tensor:  # (..., n) -> (...), float64
+        """Σ ln Z(after, 0) − Σ ln Z(before, 0) over the units, for two fields without a precision."""
+        gain = self.log_partition(Tilt(after, 0.0)) - self.log_partition(Tilt(before, 0.0))
+        return gain.sum(-1).double()
+
+    @torch.no_grad()
+    def field_with_mean(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
+        """The field B with f_a(B, 0) = mean, for means inside the support; 0 for units that no field moves.
+
+        By bisection, f_a being monotone: good to about nine digits of the field, limited where it would be infinite.
+        """
+        at_rest = self.moments(Tilt(torch.zeros_like(mean), 0.0))
+        scale = at_rest.variance.sqrt()
+        moves = scale > 0
+        step = torch.where(moves & torch.isfinite(scale), 1 / scale, 1.0)
+        direction = torch.where(at_rest.mean < mean, 1.0, -1.0)
+
+        def falls_short(field: Tensor) -> Tensor:
+            return (self.moments(Tilt(field, 0.0)).mean - mean) * direction < 0
+
+        low, high = torch.zeros_like(step), step
+        for _ in range(FIELD_DOUBLINGS):
+            short = falls_short(direction * high)
+            low, high = torch.where(short, high, low), torch.where(short, 2 * high, high)
+        for _ in range(FIELD_HALVINGS):
+            middle = 0.5 * (low + high)
+            short = falls_short(direction * middle)
+            low, high = torch.where(short, middle, low), torch.where(short, high, middle)
+        return torch.where(moves, direction * low, 0.0)
+
     # ----- inside a machine: the neighbours' field has mean θ and variance κ, which reacts on the unit itself
 
     def bounds(self) -> tuple[Tensor, Tensor]:  # each () or state_shape
@@ -173,6 +205,13 @@ class Units(Checked, ABC):
 
     def n_states(self) -> list[int] | None:
         """The number of values that each unit can take; None if the support is not a finite set."""
+        return None
+
+    def atoms(self) -> Tensor | None:  # (n_atoms,)
+        """Values that have a probability of their own on a support that is not a finite set; None, if there are none.
+
+        There `log_prior` is the logarithm of a probability, elsewhere of a density.
+        """
         return None
 
     def decode(self, digits: Tensor) -> Tensor:  # (..., n), int64 -> (..., *state_shape)

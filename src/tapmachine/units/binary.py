@@ -4,11 +4,12 @@ from typing import Self, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
 from tapmachine.units.base import Units, Values
+from tapmachine.units.draws import draw_bits
 from tapmachine.units.roots import logistic_root
 
 
@@ -78,6 +79,9 @@ class Binary(TwoStates):
         prior = wide(self.field)
         return torch.logaddexp(logsigmoid(-prior), logsigmoid(prior) + gain).to(self.dtype)
 
+    def log_partition_gain(self, before: Tensor, after: Tensor) -> Tensor:
+        return _softplus(after + self.field).sub_(_softplus(before + self.field)).sum(-1).double()
+
     def moments(self, tilt: Tilt) -> Moments:
         logit = self._logit(tilt)
         mean = torch.sigmoid(logit)
@@ -115,8 +119,11 @@ class Binary(TwoStates):
         moments = _two_state_moments(torch.sigmoid(logit))
         return moments, torch.addcmul(field, reaction, moments.mean, value=-1)
 
+    @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        return torch.bernoulli(torch.sigmoid(self._logit(tilt)).detach(), generator=generator)
+        field, _ = self.unpack(tilt)
+        logit = field + _without_precision(self.field, tilt.precision)
+        return draw_bits(logit.sigmoid_(), generator)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
@@ -158,6 +165,11 @@ class Spin(TwoStates):
         up, down = field - 0.5 * precision, -field - 0.5 * precision
         return torch.logaddexp(logsigmoid(prior) + up, logsigmoid(-prior) + down).to(self.dtype)
 
+    def log_partition_gain(self, before: Tensor, after: Tensor) -> Tensor:
+        # ln cosh x = x + ln(1 + e^{−2x}) − ln 2
+        gain = (after - before) + _softplus(-2 * (after + self.field)) - _softplus(-2 * (before + self.field))
+        return gain.sum(-1).double()
+
     def moments(self, tilt: Tilt) -> Moments:
         total = self._total_field(tilt)
         variance = 4 * torch.sigmoid(2 * total) * torch.sigmoid(-2 * total)  # 1 − tanh² without its cancellation
@@ -196,13 +208,20 @@ class Spin(TwoStates):
         mean = torch.tanh(0.5 * logit)
         return Moments(mean, 1 - mean**2), torch.addcmul(field, reaction, mean, value=-1)
 
+    @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        return 2 * torch.bernoulli(torch.sigmoid(2 * self._total_field(tilt)).detach(), generator=generator) - 1
+        up = draw_bits(self._total_field(tilt).mul_(2).sigmoid_(), generator)
+        return up.mul_(2).sub_(1)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         total, rows = wide(weights) @ wide(x), wide(weights).sum()
         return self._set_field(torch.atanh(total / (rows + 2 * smoothing)))
+
+
+def _softplus(x: Tensor) -> Tensor:
+    """ln(1 + e^x), to the last digit also in float64, where torch's default is content with 1e-9."""
+    return softplus(x, threshold=40.0)
 
 
 def _two_state_moments(mean: Tensor) -> Moments:

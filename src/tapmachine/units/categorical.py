@@ -84,6 +84,9 @@ class Categorical(Units):
         self.reject((total - 1).abs() > slack, total, "the sum of the means", "it must be 1 for every unit")
         return mean
 
+    def field_with_mean(self, mean: Tensor) -> Tensor:
+        return (mean.log() - log_softmax(self.field, -1)).detach()
+
     def n_states(self) -> list[int]:
         return [self.q] * self.n
 

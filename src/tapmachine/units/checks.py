@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +25,12 @@ class Checked(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the parameters."""
-        return next(tensor for tensor in (*self.parameters(), *self.buffers()) if tensor.is_floating_point()).dtype
+        return next(tensor for tensor in chain(self.parameters(), self.buffers()) if tensor.is_floating_point()).dtype
 
     @property
     def device(self) -> torch.device:
         """The device of the parameters."""
-        return next(iter((*self.parameters(), *self.buffers()))).device
+        return next(chain(self.parameters(), self.buffers())).device
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
         """The states as a tensor of the units' dtype, or a ValueError that names the first one off the support."""
@@ -39,8 +40,13 @@ class Checked(nn.Module):
         """The tilt's field and precision, of one shape that ends in `state_shape`, or a ValueError."""
         if not isinstance(tilt, Tilt):
             raise ValueError(f"{type(self).__name__}: tilt is a {type(tilt).__name__}; it must be a Tilt")
-        field, precision = (self._tilt_tensor(value, name) for name, value in zip(Tilt._fields, tilt, strict=True))
+        dtype = self.dtype
+        field, precision = (
+            self._tilt_tensor(value, name, dtype) for name, value in zip(Tilt._fields, tilt, strict=True)
+        )
         shapes = [tuple(z.shape) for z in (field, precision)]
+        if shapes[0][-len(self.state_shape) :] == self.state_shape and shapes[1] in ((), shapes[0]):
+            return field, precision.expand(shapes[0])  # nearly always; the general way takes as long as a small product
         ends_well = all(shape == () or shape[-len(self.state_shape) :] == self.state_shape for shape in shapes)
         try:
             shape = torch.broadcast_shapes(*shapes, self.state_shape)
@@ -51,14 +57,14 @@ class Checked(nn.Module):
             raise ValueError(f"{type(self).__name__}: tilt has shapes {found}; they must end in {self.state_shape}")
         return field.expand(shape), precision.expand(shape)
 
-    def _tilt_tensor(self, value: Tensor | float, name: str) -> Tensor:
-        if self.dtype not in SUPPORTED_DTYPES:
-            raise ValueError(f"{type(self).__name__}: the parameters are {self.dtype}; they must be float32 or float64")
+    def _tilt_tensor(self, value: Tensor | float, name: str, dtype: torch.dtype) -> Tensor:
+        if dtype not in SUPPORTED_DTYPES:
+            raise ValueError(f"{type(self).__name__}: the parameters are {dtype}; they must be float32 or float64")
         if not isinstance(value, Tensor):
-            return torch.tensor(value, dtype=self.dtype, device=self.device)
-        if value.dtype != self.dtype:
+            return torch.full((), value, dtype=dtype, device=self.device)
+        if value.dtype != dtype:
             raise ValueError(
-                f"{type(self).__name__}: tilt.{name} is {value.dtype}, but the units are {self.dtype}; "
+                f"{type(self).__name__}: tilt.{name} is {value.dtype}, but the units are {dtype}; "
                 "convert one of them with .to()"
             )
         return value

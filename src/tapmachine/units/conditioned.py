@@ -23,6 +23,9 @@ class _Conditioned(Units):
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.base.bounds()
 
+    def atoms(self) -> Tensor | None:
+        return self.base.atoms()
+
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         return self.base.check_states(x, validate)
 

@@ -109,6 +109,9 @@ class TruncatedGaussBernoulli(Units):
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.lower, self.upper
 
+    def atoms(self) -> Tensor:
+        return self.active_logit.new_zeros(1)
+
     def _prior_logit(self) -> Tensor:  # (n,), float64
         """Log-odds of x ≠ 0 without a tilt."""
         return wide(self.active_logit) + self.slab.log_normaliser()

@@ -1,4 +1,4 @@
-"""How likely a machine makes its data: exactly, where enumeration can."""
+"""Exact partition functions, moments and log-likelihoods, where enumeration can."""
 
 from collections.abc import Iterator
 from math import log2, prod
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.conditioning import clamp
+from tapmachine.likelihood.score import LogLikelihood, check_rows, in_double, log_weight, n_units
 from tapmachine.machine import BoltzmannMachine
 
 LARGEST_ENUMERATION = 2**25  # states of the side that is summed over
@@ -38,6 +40,25 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     if not bool(torch.isfinite(total)):
         raise ValueError(f"ln Z is {total.item():g}: a weight or a parameter of the machine is not finite")
     return total
+
+
+@torch.no_grad()
+def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
+    """ln P(x) of rows of data, in float64; see `exact_log_partition` for what is feasible.
+
+    With more than one hidden layer every row is an enumeration of its own.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, exact_log_likelihood, rbm
+        >>> exact_log_likelihood(rbm(Binary(4), Binary(2)), torch.eye(4))
+        LogLikelihood(-2.7724 ± 0.0005 nats, 4 rows)
+    """
+    machine = in_double(machine)
+    x = check_rows(machine, x)
+    log_partition = exact_log_partition(machine)
+    weights = log_weight(machine, x) if len(machine.layers) <= 2 else exact_log_partition(clamp(machine, x))
+    return LogLikelihood(weights - log_partition, log_partition, torch.zeros_like(log_partition), n_units(machine))
 
 
 class ExactMoments(NamedTuple):
@@ -128,23 +149,33 @@ def _enumerate(machine: BoltzmannMachine) -> Iterator[_Part]:
         yield _Part(log_weights, moments)
 
 
+def can_enumerate(machine: BoltzmannMachine, bits: float = log2(LARGEST_ENUMERATION)) -> bool:
+    """Whether the smaller side of the machine has no more than 2^bits states."""
+    return min(_bits(machine, side) for side in _sides(machine)) <= bits
+
+
+def _sides(machine: BoltzmannMachine) -> list[list[int]]:
+    """What can be enumerated: the layers with odd or with even numbers."""
+    n_layers = len(machine.layers)
+    return [[0]] if machine.is_pairwise else [list(range(1, n_layers, 2)), list(range(0, n_layers, 2))]
+
+
+def _bits(machine: BoltzmannMachine, side: list[int]) -> float:
+    """log₂ of the number of states of some layers."""
+    counts = [machine.units()[number].n_states() for number in side]
+    return float("inf") if None in counts else sum(log2(count) for found in counts for count in found or [])
+
+
 def _smaller_side(machine: BoltzmannMachine) -> list[int]:
-    """The layers to enumerate: those with odd or with even numbers."""
-    layers = machine.units()
-    sides = [[0]] if machine.is_pairwise else [list(range(1, len(layers), 2)), list(range(0, len(layers), 2))]
-
-    def bits(side: list[int]) -> float:
-        counts = [layers[number].n_states() for number in side]
-        return float("inf") if None in counts else sum(log2(count) for found in counts for count in found or [])
-
-    smaller = min(sides, key=bits)
-    if bits(smaller) == float("inf"):
+    """The layers to enumerate."""
+    bits, smaller = min((_bits(machine, side), side) for side in _sides(machine))
+    if bits == float("inf"):
         raise ValueError(
             "neither the layers with even numbers nor those with odd ones have finitely many states to sum over"
         )
-    if bits(smaller) > log2(LARGEST_ENUMERATION):
+    if bits > log2(LARGEST_ENUMERATION):
         raise ValueError(
-            f"the smaller side of the machine has 2^{bits(smaller):.0f} states; "
+            f"the smaller side of the machine has 2^{bits:.0f} states; "
             f"no more than 2^{log2(LARGEST_ENUMERATION):.0f} can be summed over"
         )
     return smaller

@@ -1,0 +1,284 @@
+"""From independent units to a machine: the distributions in between, and chains that walk along them.
+
+P_β(x) ∝ Π P(x) · exp((1 − β) Σ D x + β Σ x W x'): at β = 0 independent units with a field D that gives them sensible
+means, and a normaliser that is known; at β = 1 the machine. Every unit type can be drawn and summed over on the way,
+since all that reaches it is a tilt.
+"""
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.inference.replay import Replay
+from tapmachine.likelihood.score import check_rows
+from tapmachine.machine import BoltzmannMachine
+
+STEPS_PER_REPLAY = 50  # temperatures in one CUDA graph
+BASE_CHAINS = 100  # chains that the base's means are taken from, without data
+BASE_SWEEPS = 50
+BASE_ROWS = 2000  # rows of data that they are taken from, at most
+DEEP_SWEEPS = 10  # to draw the layers above the first hidden one, given data
+
+States = tuple[Tensor, ...]
+Beta = Tensor | float
+Chain = list[Tensor | None]  # states of all layers; None where they are summed over
+
+
+class Path(ABC):
+    """The way to one machine, with chains of any number on it.
+
+    Args:
+        machine: where it leads.
+        base: the field D on each layer, of shape state_shape or (rows, *state_shape).
+    """
+
+    def __init__(self, machine: BoltzmannMachine, base: list[Tensor]) -> None:
+        self.machine, self.layers, self.base, self.rows = machine, machine.units(), base, machine.n_rows
+        self._senders: list[list[tuple[int, Tensor]]] = [[] for _ in self.layers]
+        for below, above, weights in machine.edges():
+            self._senders[above].append((below, weights.detach()))
+            if below != above:
+                self._senders[below].append((above, weights.detach().T))
+
+    def log_partition_at_start(self) -> Tensor:  # () or (rows,), float64
+        """ln Z at β = 0: the units are independent."""
+        per_layer = [
+            layer.log_partition(Tilt(field, 0.0)).sum(-1, dtype=torch.float64)
+            for layer, field in zip(self.layers, self.base, strict=True)
+        ]
+        return torch.stack(torch.broadcast_tensors(*per_layer)).sum(0)
+
+    def draw(self, n_chains: int, generator: torch.Generator) -> States:
+        """Exact draws at β = 0 of the layers that make up a state."""
+        return tuple(self._draw(number, self._base(number, n_chains), generator) for number in self.kept)
+
+    def _base(self, number: int, n_chains: int) -> Tensor:
+        """The base's field on a layer, once for every chain."""
+        batch = (n_chains,) if self.rows is None else (n_chains, self.rows)
+        return self.base[number].expand(*batch, *self.layers[number].state_shape)
+
+    def _field(self, number: int, chain: Chain) -> Tensor:
+        """ΣWx', what a layer's neighbours send to it at β = 1."""
+        parts = [self._flat(sender, chain) @ weights for sender, weights in self._senders[number]]
+        field: Tensor = sum(parts[1:], parts[0]).unflatten(-1, self.layers[number].state_shape)
+        return field
+
+    def _flat(self, number: int, chain: Chain) -> Tensor:
+        x, shape = chain[number], self.layers[number].state_shape
+        assert x is not None
+        return x.flatten(-len(shape)) if len(shape) > 1 else x
+
+    def _draw(self, number: int, field: Tensor, generator: torch.Generator) -> Tensor:
+        return self.layers[number].sample(Tilt(field, 0.0), generator)
+
+    def _overlap(self, number: int, x: Tensor) -> Tensor:  # (chains, ...), float64
+        """Σ D x of a layer."""
+        base, first = self.base[number], -len(self.layers[number].state_shape)
+        if self.rows is None:
+            return (x.flatten(first) @ base.flatten()).double()
+        return (x * base).flatten(first).sum(-1).double()
+
+    @property
+    @abstractmethod
+    def kept(self) -> tuple[int, ...]:
+        """The layers whose states make up a state on the path; the others are summed over."""
+
+    @abstractmethod
+    def step(self, states: States, before: Beta, after: Beta, generator: torch.Generator) -> tuple[States, Tensor]:
+        """States drawn by a sweep at the β after, and by how much that β changes ln of the weight of the given ones."""
+
+    @abstractmethod
+    def all_layers(self, states: States, generator: torch.Generator) -> list[Tensor]:
+        """States of all layers at β = 1, given those of the kept ones."""
+
+
+class LayeredPath(Path):
+    """For machines with layers: the odd ones are summed over, the even ones kept."""
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(range(0, len(self.layers), 2))
+
+    @property
+    def _odd(self) -> range:
+        return range(1, len(self.layers), 2)
+
+    def _chain(self, states: States) -> Chain:
+        chain: Chain = [None] * len(self.layers)
+        for number, x in zip(self.kept, states, strict=True):
+            chain[number] = x
+        return chain
+
+    def step(self, states: States, before: Beta, after: Beta, generator: torch.Generator) -> tuple[States, Tensor]:
+        chain = self._chain(states)
+        overlaps = [self._overlap(number, x) for number, x in zip(self.kept, states, strict=True)]
+        gain = (before - after) * sum(overlaps[1:], overlaps[0])
+        for number in self._odd:
+            full = self._field(number, chain)
+            old, new = (torch.lerp(self.base[number], full, beta) for beta in (before, after))
+            gain = gain + self.layers[number].log_partition_gain(old, new)
+            chain[number] = self._draw(number, new, generator)
+        for number in self.kept:
+            field = torch.lerp(self.base[number], self._field(number, chain), after)
+            chain[number] = self._draw(number, field, generator)
+        return tuple(x for x in chain[::2] if x is not None), gain
+
+    def all_layers(self, states: States, generator: torch.Generator) -> list[Tensor]:
+        chain = self._chain(states)
+        for number in self._odd:
+            chain[number] = self._draw(number, self._field(number, chain), generator)
+        return [x for x in chain if x is not None]
+
+
+class PairwisePath(Path):
+    """For pairwise machines: nothing is summed over, and units are drawn one after the other."""
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return (0,)
+
+    def step(self, states: States, before: Beta, after: Beta, generator: torch.Generator) -> tuple[States, Tensor]:
+        x, units = states[0].clone(), self.layers[0]
+        over_units = -len(units.state_shape)
+        energy = 0.5 * (self._field(0, [x]) * x).flatten(over_units).sum(-1).double()
+        gain = (after - before) * (energy - self._overlap(0, x))
+        for unit in range(units.n):
+            drawn = self._draw(0, torch.lerp(self.base[0], self._field(0, [x]), after), generator)
+            x.select(over_units, unit).copy_(drawn.select(over_units, unit))
+        return (x,), gain
+
+    def all_layers(self, states: States, generator: torch.Generator) -> list[Tensor]:
+        return list(states)
+
+
+class Walk(NamedTuple):
+    """Chains on their way.
+
+    Attributes:
+        position: steps done, (1,).
+        log_weights: sum of the changes of ln of the weights so far, (chains,) or (chains, rows), float64.
+        spread: standard deviation over the chains of each step's change, (steps,), float64; 0 if it was not measured.
+        states: of the kept layers.
+    """
+
+    position: Tensor
+    log_weights: Tensor
+    spread: Tensor
+    states: States
+
+
+@torch.no_grad()
+def anneal(
+    path: Path,
+    betas: Tensor,  # (steps + 1,)
+    states: States,
+    generator: torch.Generator,
+    callback: Callable[[int], None] | None = None,
+    measure: bool = False,
+) -> Walk:
+    """The walk of chains through all β, up or down, from states drawn at the first one.
+
+    The spread of the steps is kept if `measure` is True.
+    """
+    device, n_steps = path.machine.device, len(betas) - 1
+    walk = Walk(
+        torch.zeros(1, dtype=torch.long, device=device),
+        torch.zeros(states[0].shape[: -len(path.layers[0].state_shape)], dtype=torch.float64, device=device),
+        torch.zeros(n_steps, dtype=torch.float64, device=device),
+        states,
+    )
+    if device.type == "cuda":
+        return _anneal_captured(path, betas, walk, generator, callback, measure)
+    values = betas.tolist()
+    for number, (before, after) in enumerate(pairwise(values)):
+        walk = _advance(path, walk, before, after, generator, measure)
+        if callback is not None:
+            callback(number + 1)
+    return walk
+
+
+def _advance(path: Path, walk: Walk, before: Beta, after: Beta, generator: torch.Generator, measure: bool) -> Walk:
+    states, gain = path.step(walk.states, before, after, generator)
+    if measure:
+        walk.spread.index_copy_(0, walk.position, gain.std(0).mean().view(1))
+    return Walk(walk.position + 1, walk.log_weights + gain, walk.spread, states)
+
+
+def _anneal_captured(
+    path: Path,
+    betas: Tensor,
+    walk: Walk,
+    generator: torch.Generator,
+    callback: Callable[[int], None] | None,
+    measure: bool,
+) -> Walk:
+    """The same, with some steps at a time captured as a CUDA graph: fixed shapes, and nothing looks at the values."""
+    n_steps = len(betas) - 1
+    beyond = -n_steps % STEPS_PER_REPLAY  # steps after the last one, which stay where they are
+    all_betas = torch.cat((betas, betas[-1:].expand(beyond))).to(path.machine.device, path.machine.dtype)
+    walk = walk._replace(spread=walk.spread.new_zeros(n_steps + beyond))
+
+    def step(walk: Walk) -> tuple[Walk, Tensor]:
+        before, after = (all_betas.index_select(0, walk.position + ahead).squeeze(0) for ahead in (0, 1))
+        walk = _advance(path, walk, before, after, generator, measure)
+        return walk, walk.log_weights
+
+    replay = Replay(step, walk, STEPS_PER_REPLAY, generator)
+    for done in range(0, n_steps, STEPS_PER_REPLAY):
+        walk, _ = replay(walk)
+        if callback is not None:
+            callback(min(done + STEPS_PER_REPLAY, n_steps))
+    return walk._replace(spread=walk.spread[:n_steps])
+
+
+def seeded(device: torch.device, seed: int, purpose: str, number: int = 0) -> torch.Generator:
+    """A generator of its own for each purpose, block of runs and seed."""
+    entropy = np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), number])
+    return torch.Generator(device).manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
+@torch.no_grad()
+def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> Path:
+    """The path to a machine from units with the means that they have in the data or, without, in short chains."""
+    kind = PairwisePath if machine.is_pairwise else LayeredPath
+    nowhere = [_zeros(machine, layer) for layer in range(len(machine.layers))]
+    untilted = kind(machine, nowhere)
+    generator = seeded(machine.device, seed, "base")
+    states = _typical_states(untilted, generator) if data is None else states_of(untilted, data, generator, BASE_ROWS)
+    base = []
+    for layer, x, zero in zip(machine.units(), states, nowhere, strict=True):
+        at_rest = layer.moments(Tilt(zero, 0.0)).mean
+        mean = (x.sum(0) + at_rest) / (len(x) + 1)  # one pseudo-observation keeps it off the edges
+        base.append(layer.field_with_mean(mean))
+    return kind(machine, base)
+
+
+def _zeros(machine: BoltzmannMachine, layer: int) -> Tensor:
+    """No field on a layer, for every row of evidence."""
+    rows = () if machine.n_rows is None else (machine.n_rows,)
+    return torch.zeros((*rows, *machine.units()[layer].state_shape), dtype=machine.dtype, device=machine.device)
+
+
+def _typical_states(path: Path, generator: torch.Generator) -> list[Tensor]:
+    """States of all layers after some sweeps of the machine, from draws of its priors."""
+    states = path.draw(BASE_CHAINS, generator)
+    for _ in range(BASE_SWEEPS):
+        states, _ = path.step(states, 1.0, 1.0, generator)
+    return path.all_layers(states, generator)
+
+
+def states_of(path: Path, data: Tensor, generator: torch.Generator, most_rows: int) -> list[Tensor]:
+    """States of all layers, the visible one held at rows of data."""
+    x = check_rows(path.machine, data)
+    x = x[:: -(-len(x) // most_rows)]
+    states = (x, *path.draw(len(x), generator)[1:])
+    for _ in range(DEEP_SWEEPS if len(states) > 1 else 0):
+        states = (x, *path.step(states, 1.0, 1.0, generator)[0][1:])
+    return path.all_layers(states, generator)

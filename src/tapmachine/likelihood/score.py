@@ -1,0 +1,112 @@
+"""What a log-likelihood is, whichever way it was found, and the part of it that needs no ln Z."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.machine import BoltzmannMachine
+
+CHUNK_VALUES = 2**22  # numbers held at a time, in the fields on the hidden side
+
+
+class LikelihoodWarning(UserWarning):
+    """A log-likelihood that is not to be trusted as it stands."""
+
+
+@dataclass(frozen=True)
+class LogLikelihood:
+    """ln P(x) of some rows of data, in nats, in float64.
+
+    Attributes:
+        values: ln P(x) of each row, (N,); NaN for a row that could not be scored.
+        log_partition: the ln Z that was subtracted, (); NaN for a pseudo-likelihood, which needs none.
+        common_error: the standard error that all values share, (): of ln Z, if it is estimated by sampling, or of the
+            choice of units in a stochastic pseudo-likelihood; 0 if there is none.
+        n_units: units of the machine, in all layers.
+
+    `float(likelihood)` is its mean.
+    """
+
+    values: Tensor
+    log_partition: Tensor
+    common_error: Tensor
+    n_units: int
+
+    @property
+    def mean(self) -> Tensor:  # ()
+        """The average over the rows that could be scored."""
+        return self.values[self.scored].mean()
+
+    @property
+    def standard_error(self) -> Tensor:  # ()
+        """Of the mean, as an estimate for the population the rows are drawn from, without `common_error`."""
+        values = self.values[self.scored]
+        return values.std() / len(values) ** 0.5 if len(values) > 1 else values.new_tensor(torch.nan)
+
+    @property
+    def per_unit(self) -> Tensor:  # ()
+        """The mean, divided by the number of visible and hidden units, as in the paper's figures."""
+        return self.mean / self.n_units
+
+    @property
+    def scored(self) -> Tensor:  # (N,), bool
+        """Which rows could be scored."""
+        return ~torch.isnan(self.values)
+
+    def __float__(self) -> float:
+        return float(self.mean)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.mean:.4f} ± {self.standard_error:.4f} nats, {len(self.values)} rows)"
+
+
+def in_double(machine: BoltzmannMachine) -> BoltzmannMachine:
+    """The machine in float64, in which everything is scored; a copy, unless it is so already."""
+    if machine.dtype == torch.float64 or machine.device.type == "mps":  # which has no float64
+        return machine
+    return copy.deepcopy(machine).double()
+
+
+def check_rows(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n_visible) -> (N, *state_shape)
+    """Rows of data as states of the visible layer, in the machine's dtype and on its device, or a ValueError."""
+    units = machine.units()[0]
+    if machine.n_rows is not None:
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; score data with the free one")
+    if not isinstance(x, Tensor):
+        raise ValueError(f"x is a {type(x).__name__}; it must be a torch.Tensor")
+    x = x.to(machine.device, machine.dtype) if x.is_floating_point() else x.to(machine.device)
+    x = units.check_states(x)
+    if x.dim() != 1 + len(units.state_shape) or len(x) == 0:
+        shape = ", ".join(map(str, units.state_shape))
+        raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, {shape})")
+    return x
+
+
+@torch.no_grad()
+def log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, *state_shape) -> (N,), float64
+    """ln of the weight of visible states, with the hidden units summed over: ln P(x) + ln Z.
+
+    Σ_i ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0), exact. Only for machines with one hidden layer or none.
+    """
+    layers = machine.units()
+    if len(layers) > 2:
+        raise ValueError(f"the weight of visible states is intractable with {len(layers) - 1} hidden layers")
+    parts = []
+    for rows in x.split(max(1, CHUNK_VALUES // max(machine.sizes))):
+        total = layers[0].log_prior(rows, validate=False).sum(-1, dtype=torch.float64)
+        if machine.is_pairwise:
+            flat = rows.flatten(1)
+            total += 0.5 * ((flat @ machine.coupling(0)) * flat).sum(-1, dtype=torch.float64)
+        else:
+            tilt = Tilt(machine.field_on(1, [rows, None]), 0.0)
+            total += layers[1].log_partition(tilt).sum(-1, dtype=torch.float64)
+        parts.append(total)
+    return torch.cat(parts)
+
+
+def n_units(machine: BoltzmannMachine) -> int:
+    """Units in all layers."""
+    return sum(layer.n for layer in machine.units())
