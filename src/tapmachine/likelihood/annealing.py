@@ -9,9 +9,17 @@ import torch
 from torch import Tensor
 
 from tapmachine.conditioning import clamp
-from tapmachine.likelihood.paths import Path, States, anneal, path_to, seeded, states_of
+from tapmachine.likelihood.paths import Path, States, Walk, anneal, path_to, seeded, states_of
 from tapmachine.likelihood.schedules import linear_schedule, paper_schedule
-from tapmachine.likelihood.score import LikelihoodWarning, LogLikelihood, check_rows, in_double, log_weight, n_units
+from tapmachine.likelihood.score import (
+    LikelihoodWarning,
+    LogLikelihood,
+    check_normalisable,
+    check_rows,
+    in_double,
+    log_weight,
+    n_units,
+)
 from tapmachine.machine import BoltzmannMachine
 
 BLOCK = 100  # runs that share a random generator: more runs are more blocks, so that they can be added later
@@ -83,9 +91,9 @@ def ais_log_partition(
     """ln Z by annealed importance sampling (Neal 2001), for any unit types and depth.
 
     Chains go from independent units, with the means that they have in the data, to the machine, one block Gibbs sweep
-    at each temperature. Every other layer is summed over. The weights are kept in float64. In reverse (Burda, Grosse
-    and Salakhutdinov 2015) the chains go from samples of the machine to independent units. The forward estimate is low in
-    expectation and the reverse one high, if the samples are exact: where the two agree, ln Z is known.
+    at each temperature. Every other layer is summed over, and the weights are kept in float64. In reverse (Burda, Grosse
+    and Salakhutdinov 2015) the chains go from samples of the machine to independent units. The forward estimate is low
+    in expectation and the reverse one high, if the samples are exact: where the two agree, ln Z is known.
 
     Args:
         machine: any machine. If it is conditioned on rows of evidence, every row gets its ln Z.
@@ -122,6 +130,7 @@ def ais_log_partition(
         first = resume.n_runs // BLOCK
     if samples is not None and not reverse:
         raise ValueError("samples are where reverse runs start; pass reverse=True with them")
+    check_normalisable(machine)
     if machine.n_rows is not None and (data is not None or samples is not None):
         raise ValueError("a machine that is conditioned on rows takes no data and no samples")
     parts = [
@@ -188,7 +197,7 @@ class _Counter:
     def __init__(self, total: int, callback: Callable[[int, int], None] | None) -> None:
         self.total, self.callback, self.before = total, callback, 0
 
-    def __call__(self, done: int) -> None:
+    def __call__(self, done: int, walk: Walk) -> None:
         if self.callback is not None:
             self.callback(self.before + done, self.total)
 
@@ -298,7 +307,7 @@ def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:
         f"of {estimate.n_runs} runs, so that ln Z is probably too {direction} and its error bar too small; use more "
         f"temperatures than {len(estimate.betas) - 1}, or an adaptive_schedule",
         LikelihoodWarning,
-        stacklevel=3,
+        stacklevel=4,  # past the decorator
     )
 
 

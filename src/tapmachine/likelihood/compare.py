@@ -132,13 +132,15 @@ def compare_likelihoods(
         table.add_annealing(machine, schedule, n_runs, seed)
         if len(machine.layers) <= 2:
             few = min(n_visible, machine.units()[0].n)
+            table.announce("pseudo")
             table.add("pseudo", lambda x: pseudo_log_likelihood(machine, x, few, seed=seed), MOST_PSEUDO_ROWS)
         if can_enumerate(machine, EXACT_BITS):
+            table.announce("exact")
             table.add("exact", lambda x: exact_log_likelihood(machine, x))
     messages = [str(found.message) for found in caught if issubclass(found.category, LikelihoodWarning)]
     messages += table.failures + _disagreements(table.rows, machine.units()[0].n)
     for message in messages:
-        warnings.warn(message, LikelihoodWarning, stacklevel=2)
+        warnings.warn(message, LikelihoodWarning, stacklevel=3)  # past the decorator
     return Comparison(tuple(table.rows), tuple(messages))
 
 
@@ -152,7 +154,6 @@ class _Table:
 
     def add(self, name: str, estimate: Estimate, most_rows: int = MOST_ROWS, seconds: float = 0.0) -> None:
         """The row of an estimator; one without numbers, if it fails."""
-        self.announce(name)
         start = time.perf_counter()
         try:
             found = [estimate(_spaced(x, most_rows)) for x in self.sets]

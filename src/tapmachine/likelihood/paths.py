@@ -20,7 +20,7 @@ from tapmachine.inference.replay import Replay
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
 
-STEPS_PER_REPLAY = 50  # temperatures in one CUDA graph
+STRIDE = 20  # steps between looks at the chains; on a GPU, those in one CUDA graph
 BASE_CHAINS = 100  # chains that the base's means are taken from, without data
 BASE_SWEEPS = 50
 BASE_ROWS = 2000  # rows of data that they are taken from, at most
@@ -164,13 +164,11 @@ class Walk(NamedTuple):
     Attributes:
         position: steps done, (1,).
         log_weights: sum of the changes of ln of the weights so far, (chains,) or (chains, rows), float64.
-        spread: standard deviation over the chains of each step's change, (steps,), float64; 0 if it was not measured.
         states: of the kept layers.
     """
 
     position: Tensor
     log_weights: Tensor
-    spread: Tensor
     states: States
 
 
@@ -180,62 +178,55 @@ def anneal(
     betas: Tensor,  # (steps + 1,)
     states: States,
     generator: torch.Generator,
-    callback: Callable[[int], None] | None = None,
-    measure: bool = False,
+    callback: Callable[[int, Walk], None] | None = None,
 ) -> Walk:
     """The walk of chains through all β, up or down, from states drawn at the first one.
 
-    The spread of the steps is kept if `measure` is True.
+    The callback is called with the number of steps done and the walk so far, every 20 steps. On a GPU these are
+    captured as a CUDA graph: the shapes are fixed, and nothing looks at the values.
     """
     device, n_steps = path.machine.device, len(betas) - 1
+    batch = states[0].shape[: -len(path.layers[0].state_shape)]
     walk = Walk(
         torch.zeros(1, dtype=torch.long, device=device),
-        torch.zeros(states[0].shape[: -len(path.layers[0].state_shape)], dtype=torch.float64, device=device),
-        torch.zeros(n_steps, dtype=torch.float64, device=device),
+        torch.zeros(batch, dtype=torch.float64, device=device),
         states,
     )
-    if device.type == "cuda":
-        return _anneal_captured(path, betas, walk, generator, callback, measure)
-    values = betas.tolist()
-    for number, (before, after) in enumerate(pairwise(values)):
-        walk = _advance(path, walk, before, after, generator, measure)
+    on_cuda = device.type == "cuda"
+    advance = _captured_stride(path, betas, walk, generator) if on_cuda else _stride(path, betas, generator)
+    for first in range(0, n_steps, STRIDE):
+        walk = advance(walk, first)
         if callback is not None:
-            callback(number + 1)
+            callback(min(first + STRIDE, n_steps), walk)
     return walk
 
 
-def _advance(path: Path, walk: Walk, before: Beta, after: Beta, generator: torch.Generator, measure: bool) -> Walk:
-    states, gain = path.step(walk.states, before, after, generator)
-    if measure:
-        walk.spread.index_copy_(0, walk.position, gain.std(0).mean().view(1))
-    return Walk(walk.position + 1, walk.log_weights + gain, walk.spread, states)
+Stride = Callable[[Walk, int], Walk]  # some steps from the given one on
 
 
-def _anneal_captured(
-    path: Path,
-    betas: Tensor,
-    walk: Walk,
-    generator: torch.Generator,
-    callback: Callable[[int], None] | None,
-    measure: bool,
-) -> Walk:
-    """The same, with some steps at a time captured as a CUDA graph: fixed shapes, and nothing looks at the values."""
-    n_steps = len(betas) - 1
-    beyond = -n_steps % STEPS_PER_REPLAY  # steps after the last one, which stay where they are
-    all_betas = torch.cat((betas, betas[-1:].expand(beyond))).to(path.machine.device, path.machine.dtype)
-    walk = walk._replace(spread=walk.spread.new_zeros(n_steps + beyond))
+def _stride(path: Path, betas: Tensor, generator: torch.Generator) -> Stride:
+    values = betas.tolist()
+
+    def advance(walk: Walk, first: int) -> Walk:
+        for before, after in pairwise(values[first : first + STRIDE + 1]):
+            states, gain = path.step(walk.states, before, after, generator)
+            walk = Walk(walk.position + 1, walk.log_weights + gain, states)
+        return walk
+
+    return advance
+
+
+def _captured_stride(path: Path, betas: Tensor, walk: Walk, generator: torch.Generator) -> Stride:
+    beyond = betas[-1:].expand((1 - len(betas)) % STRIDE)  # steps after the last one stay where they are
+    all_betas = torch.cat((betas, beyond)).to(path.machine.device, path.machine.dtype)
 
     def step(walk: Walk) -> tuple[Walk, Tensor]:
         before, after = (all_betas.index_select(0, walk.position + ahead).squeeze(0) for ahead in (0, 1))
-        walk = _advance(path, walk, before, after, generator, measure)
-        return walk, walk.log_weights
+        states, gain = path.step(walk.states, before, after, generator)
+        return Walk(walk.position + 1, walk.log_weights + gain, states), gain
 
-    replay = Replay(step, walk, STEPS_PER_REPLAY, generator)
-    for done in range(0, n_steps, STEPS_PER_REPLAY):
-        walk, _ = replay(walk)
-        if callback is not None:
-            callback(min(done + STEPS_PER_REPLAY, n_steps))
-    return walk._replace(spread=walk.spread[:n_steps])
+    replay = Replay(step, walk, STRIDE, generator)
+    return lambda walk, first: replay(walk)[0]
 
 
 def seeded(device: torch.device, seed: int, purpose: str, number: int = 0) -> torch.Generator:

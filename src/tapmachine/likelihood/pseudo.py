@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
-from tapmachine.likelihood.score import CHUNK_VALUES, LogLikelihood, check_rows, in_double, n_units
+from tapmachine.likelihood.score import CHUNK_VALUES, LogLikelihood, check_normalisable, check_rows, in_double, n_units
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.special import gauss_legendre
 from tapmachine.units import Units
@@ -34,8 +34,8 @@ def pseudo_log_likelihood(
     Args:
         machine: a machine that is not conditioned.
         x: data, (N, n_visible).
-        n_visible: how many units to take, drawn at random, the same for all rows. The sum is scaled up to all units,
-            and `common_error` says how far that may be off. The paper took 100 of 784. Without it, all of them.
+        n_visible: how many units to take, drawn at random for each row; the sum is scaled up to all units. The paper
+            took 100 of 784. Without it, all of them.
         seed: of that draw.
 
     Example:
@@ -51,76 +51,81 @@ def pseudo_log_likelihood(
         )
     machine = in_double(machine)
     rows = check_rows(machine, x)
+    check_normalisable(machine)
     n = machine.units()[0].n
     if n_visible is None:
         n_visible = n
     if isinstance(n_visible, bool) or not (isinstance(n_visible, int) and 1 <= n_visible <= n):
         raise ValueError(f"n_visible is {n_visible!r}; it must be a whole number from 1 to {n}")
-    chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:n_visible].sort().values
-    conditionals = _pairwise if machine.is_pairwise else _conditionals(machine)
-    found = conditionals(machine, rows, chosen.to(machine.device))  # (N, n_visible)
-    error = found.new_zeros(())
+    chosen = torch.arange(n, device=rows.device).expand(len(rows), n)
     if n_visible < n:
-        scatter = found.mean(0).std() if n_visible > 1 else error + torch.nan
-        error = n * scatter * ((1 - n_visible / n) / n_visible) ** 0.5
-    nothing = torch.full_like(error, torch.nan)
-    return LogLikelihood(found.sum(-1) * (n / n_visible), nothing, error, n_units(machine))
+        keys = torch.rand((len(rows), n), generator=torch.Generator().manual_seed(seed))
+        chosen = keys.argsort(-1)[:, :n_visible].to(rows.device)
+    found = _conditionals(machine)(machine, rows, chosen)  # (N, n_visible)
+    none = found.new_zeros(())
+    return LogLikelihood(found.sum(-1) * (n / n_visible), none + torch.nan, none, n_units(machine))
 
 
-def _pairwise(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
+def _conditionals(machine: BoltzmannMachine) -> Callable[[BoltzmannMachine, Tensor, Tensor], Tensor]:
+    """How to find ln P(x_i | x_{−i}), of shape (N, S), from data and the numbers of S units for each row."""
+    if machine.is_pairwise:
+        return _with_all_others
+    return _over_states if machine.units()[0].n_states() is not None else _over_densities
+
+
+def _with_all_others(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
     """ln P(x_i) + x_i B_i − ln Z_i(B_i), B = xJ: nothing is hidden."""
     units = machine.units()[0]
     field = machine.field_on(0, [x])
     log_joint = units.log_prior(x, validate=False) + units.per_unit(x * field)
-    return (log_joint - units.log_partition(Tilt(field, 0.0)))[:, chosen]
+    return (log_joint - units.log_partition(Tilt(field, 0.0))).gather(1, chosen)
 
 
-def _conditionals(machine: BoltzmannMachine) -> Callable[[BoltzmannMachine, Tensor, Tensor], Tensor]:
-    return _over_states if machine.units()[0].n_states() is not None else _over_densities
-
-
-def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
-    """ln P(x_i | x_{−i}) of units with finitely many states."""
+def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
+    """Sums over the states of units that have finitely many."""
     units = machine.units()[0]
-    counts = units.n_states()
-    assert counts is not None
-    n_states = counts[0]
+    n_states = (units.n_states() or [0])[0]
     digits = torch.arange(n_states, device=x.device).unsqueeze(-1).expand(n_states, units.n)
     states = units.decode(digits)  # (Q, n, ...)
     log_prior = units.log_prior(states, validate=False)  # (Q, n)
-    own = units.log_prior(x, validate=False)  # (N, n)
+    own = units.log_prior(x, validate=False).gather(1, chosen)  # (N, S)
     parts = []
     for rows in _row_chunks(machine, x, n_states):
         gains = _Gains(machine, x[rows])
-        found = []
-        for unit in chosen.tolist():
-            gain = gains(unit, states[:, unit].unsqueeze(1).expand(n_states, *x[rows][:, unit].shape))
-            found.append(own[rows, unit] - (log_prior[:, unit].unsqueeze(-1) + gain).logsumexp(0))
-        parts.append(torch.stack(found, -1))
+        total = [(log_prior[:, unit] + gains(unit, states[:, unit])).logsumexp(0) for unit in chosen[rows].unbind(1)]
+        parts.append(own[rows] - torch.stack(total, -1))
     return torch.cat(parts)
 
 
-def _over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
-    """ln P(x_i | x_{−i}) of real-valued units, by quadrature over x_i."""
+def _over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
+    """Integrates over the values of real-valued units, and sums over those that have a probability of their own."""
     units = machine.units()[0]
     atoms = units.atoms()
+    own = units.log_prior(x, validate=False).gather(1, chosen)
     parts = []
     for rows in _row_chunks(machine, x, 2 * PANELS * PANEL_NODES):
-        data = x[rows]
-        gains = _Gains(machine, data)
-
-        def log_density(values: Tensor, data: Tensor = data, gains: _Gains = gains) -> Tensor:  # (Q, N, S)
-            everywhere = data.expand(len(values), *data.shape).clone()
-            everywhere[..., chosen] = values
-            own = units.log_prior(everywhere, validate=False)[..., chosen]
-            return own + torch.stack([gains(unit, values[..., i]) for i, unit in enumerate(chosen.tolist())], -1)
-
-        total = _log_integral(log_density, units, data, chosen)
+        log_density = _log_density(machine, x[rows], chosen[rows])
+        total = _log_integral(log_density, units, x[rows], chosen[rows])
         if atoms is not None:
-            at_atoms = log_density(atoms.view(-1, 1, 1).expand(len(atoms), len(data), len(chosen)))
+            at_atoms = log_density(atoms.view(-1, 1, 1).expand(len(atoms), *chosen[rows].shape))
             total = torch.logaddexp(total, at_atoms.logsumexp(0))
-        parts.append(units.log_prior(data, validate=False)[:, chosen] - total)
+        parts.append(own[rows] - total)
     return torch.cat(parts)
+
+
+def _log_density(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> LogDensity:
+    """ln of the joint weight as one chosen unit takes other values, relative to that of the rest of the row."""
+    units, gains = machine.units()[0], _Gains(machine, x)
+
+    def log_density(values: Tensor) -> Tensor:  # (Q, N, S)
+        # The prior is told for all units at once: put the values of the chosen ones in their places.
+        everywhere = x.expand(len(values), *x.shape).clone()
+        everywhere.scatter_(-1, chosen.expand(values.shape), values)
+        own = units.log_prior(everywhere, validate=False).gather(-1, chosen.expand(values.shape))
+        gained = [gains(unit, values[..., number]) for number, unit in enumerate(chosen.unbind(1))]
+        return own + torch.stack(gained, -1)
+
+    return log_density
 
 
 class _Gains:
@@ -128,15 +133,20 @@ class _Gains:
 
     def __init__(self, machine: BoltzmannMachine, x: Tensor) -> None:
         self.hidden, self.x = machine.units()[1], x
+        self.row = torch.arange(len(x), device=x.device)
         self.field = machine.field_on(1, [x, None])
         self.weights = machine.coupling(0).detach().unflatten(0, (machine.units()[0].n, -1))  # (n, 1 or q, n_hidden)
 
-    def __call__(self, unit: int, values: Tensor) -> Tensor:  # (Q, N) or (Q, N, q) -> (Q, N)
-        """As the unit takes Q values in each row."""
-        change = values - self.x[:, unit]
-        change = change.unsqueeze(-1) if change.dim() == 2 else change
-        moved = self.field + (change @ self.weights[unit]).unflatten(-1, self.hidden.state_shape)
-        return self.hidden.log_partition_gain(self.field.expand_as(moved), moved)
+    def __call__(self, unit: Tensor, values: Tensor) -> Tensor:  # (N,), and (Q, N) or (Q, N, q) -> (Q, N)
+        """As a unit of each row takes Q values."""
+        change = values - self.x[self.row, unit]
+        weights = self.weights[unit]  # (N, 1 or q, n_hidden)
+        if change.dim() == 2:
+            moved = change.unsqueeze(-1) * weights.squeeze(1)
+        else:
+            moved = torch.einsum("anq,nqh->anh", change, weights)
+        after = self.field + moved.unflatten(-1, self.hidden.state_shape)
+        return self.hidden.log_partition_gain(self.field.expand_as(after), after)
 
 
 def _row_chunks(machine: BoltzmannMachine, x: Tensor, n_values: int) -> list[slice]:
@@ -163,13 +173,13 @@ def _log_integral(log_density: LogDensity, units: Units, x: Tensor, chosen: Tens
 
 def _outer_window(log_density: LogDensity, units: Units, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """The bounds of the support or, where it has none, where the density is negligible."""
-    lower, upper = (bound.expand(units.n)[chosen].expand(len(x), len(chosen)) for bound in units.bounds())
-    values = x[:, chosen]
+    lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())
+    values = x.gather(1, chosen)
     if bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
         return lower, upper
     zero = torch.zeros(units.n, dtype=x.dtype, device=x.device)
     step = units.moments(Tilt(zero, 0.0)).variance.sqrt()[chosen]
-    reach = [step.expand_as(values), step.expand_as(values)]
+    reach = [step, step]
     best = log_density(_off_atoms(units, values.unsqueeze(0)))[0]
     for _ in range(DOUBLINGS):
         open_sides = False

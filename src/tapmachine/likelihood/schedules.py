@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor
 
-from tapmachine.likelihood.paths import anneal, path_to, seeded
+from tapmachine.likelihood.paths import STRIDE, anneal, path_to, seeded
 from tapmachine.machine import BoltzmannMachine
 
-PILOTS = 2  # runs that measure the path; the first one takes equal steps
-PILOT_SHARE = 0.2  # of the temperatures, that each of them takes
-LEAST_PILOT = 100
+PILOTS = 2  # that measure the path; the first one takes equal steps
+PILOT_STRIDES = 25  # stretches that each of them measures
 EVEN_SHARE = 0.1  # of the temperatures, spread evenly whatever was measured
 
 
@@ -44,10 +43,11 @@ def adaptive_schedule(
     n_runs: int = 100,
     seed: int = 0,
 ) -> Tensor:  # (n_temperatures + 1,), float64
-    """β in steps that are short where the path is steep: each contributes alike to the variance of the weights.
+    """β in steps that are short where the path is steep or the chains are slow, so that the weights scatter least.
 
-    Two pilot runs, of a fifth of the temperatures each, measure how much a step changes the log-weights apart from each
-    other. The schedule is fixed before the runs that use it, so that their estimate stays unbiased.
+    Two pilot runs of 500 temperatures measure how far stretches of 20 of them drive the log-weights of the chains
+    apart: that grows with the spread of the energy there and with the time in which the chains forget it (Sivak and
+    Crooks 2012). The schedule is fixed before the runs that use it, so that their estimate stays unbiased.
 
     Args:
         machine: any machine.
@@ -60,21 +60,30 @@ def adaptive_schedule(
         >>> adaptive_schedule(rbm(Binary(6), Binary(3)), n_temperatures=50).shape
         torch.Size([51])
     """
-    betas = linear_schedule(n_temperatures)  # checks the number, too
+    linear_schedule(n_temperatures)  # checks the number
     path = path_to(machine, data, seed)
-    n_pilot = max(LEAST_PILOT, int(PILOT_SHARE * n_temperatures))
-    pilot = linear_schedule(n_pilot)
+    pilot = linear_schedule(PILOT_STRIDES * STRIDE)
     for number in range(PILOTS):
         generator = seeded(machine.device, seed, "pilot", number)
-        walk = anneal(path, pilot, path.draw(n_runs, generator), generator, measure=True)
-        betas = _even_steps(pilot, walk.spread.cpu(), n_temperatures)
-        pilot = _even_steps(pilot, walk.spread.cpu(), n_pilot)
-    return betas
+        seen: list[Tensor] = []
+        anneal(
+            path,
+            pilot,
+            path.draw(n_runs, generator),
+            generator,
+            callback=lambda _, walk, seen=seen: seen.append(walk.log_weights.clone()),  # type: ignore[misc]
+        )
+        spread = (
+            torch.stack([torch.zeros_like(seen[0]), *seen]).diff(dim=0).std(1).view(PILOT_STRIDES, -1).mean(-1).cpu()
+        )
+        knots = pilot[::STRIDE]
+        pilot = _even_steps(knots, spread, PILOT_STRIDES * STRIDE)
+    return _even_steps(knots, spread, n_temperatures)
 
 
 def _even_steps(betas: Tensor, spread: Tensor, n_temperatures: int) -> Tensor:
-    """Points at equal distances along the path, whose length is the sum of the steps' spreads."""
-    length = spread / spread.sum() if bool(spread.sum() > 0) else torch.full_like(spread, 1 / len(spread))
+    """Points at equal distances along a path of stretches whose lengths are their spreads, but for a share."""
+    length = spread / spread.sum() if bool(spread.sum() > 0) else betas.diff()
     length = (1 - EVEN_SHARE) * length + EVEN_SHARE * betas.diff()
     cumulative = torch.cat((length.new_zeros(1), length.cumsum(0)))
     cumulative = cumulative / cumulative[-1]

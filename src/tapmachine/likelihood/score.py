@@ -107,6 +107,34 @@ def log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, *state_sh
     return torch.cat(parts)
 
 
+def check_normalisable(machine: BoltzmannMachine) -> None:
+    """Raises a ValueError if the couplings between units on the whole real line are too strong for a finite Z.
+
+    Their energy is quadratic, and must be so upwards in all directions: with their couplings in units of the standard
+    deviations, no eigenvalue may reach 1. Chains may wander off too slowly for their weights to tell.
+    """
+    layers = machine.units()
+    unbounded = [all(bool(torch.isinf(bound).all()) for bound in layer.bounds()) for layer in layers]
+    if machine.n_rows is not None or not any(
+        unbounded[edge.below] and unbounded[edge.above] for edge in machine.edges()
+    ):
+        return
+    deviations = [
+        layer.moments(Tilt(torch.zeros(layer.state_shape, dtype=layer.dtype, device=layer.device), 0.0)).variance.sqrt()
+        if free
+        else torch.zeros(size, dtype=layer.dtype, device=layer.device)
+        for layer, free, size in zip(layers, unbounded, machine.sizes, strict=True)
+    ]
+    first = [sum(machine.sizes[:number]) for number in range(len(layers) + 1)]
+    scaled = torch.zeros((first[-1], first[-1]), dtype=torch.float64, device=machine.device)
+    for below, above, weights in machine.edges():
+        block = deviations[below].unsqueeze(-1) * weights * deviations[above]
+        scaled[first[below] : first[below + 1], first[above] : first[above + 1]] = block.double()
+    scaled = scaled if machine.is_pairwise else scaled + scaled.T
+    if bool(torch.isfinite(scaled).all()) and float(torch.linalg.eigvalsh(scaled)[-1]) >= 1:
+        raise ValueError("ln Z is infinite: the couplings are too strong for units on the whole real line")
+
+
 def n_units(machine: BoltzmannMachine) -> int:
     """Units in all layers."""
     return sum(layer.n for layer in machine.units())

@@ -1,0 +1,583 @@
+"""Log-likelihoods by every estimator, against enumeration, dense quadrature, and each other."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from machine_cases import UNITS, Tensors, machine_of
+from test_machine import DISCRETE, all_states, brute_force, small
+
+from tapmachine import (
+    Binary,
+    BoltzmannMachine,
+    Categorical,
+    Gaussian,
+    LikelihoodWarning,
+    NaiveMeanField,
+    Spin,
+    Status,
+    Tilt,
+    adaptive_schedule,
+    ais_log_likelihood,
+    ais_log_partition,
+    clamp,
+    compare_likelihoods,
+    condition,
+    dbm,
+    exact_log_likelihood,
+    exact_log_partition,
+    linear_schedule,
+    pairwise,
+    paper_schedule,
+    pseudo_log_likelihood,
+    random_start,
+    rbm,
+    solve,
+    tap_log_likelihood,
+    unique,
+)
+from tapmachine.likelihood.paths import path_to, seeded
+from tapmachine.units.draws import draw_bits
+
+
+def data_of(machine: BoltzmannMachine, rows: int, seed: int = 0) -> torch.Tensor:
+    """Draws of the visible units' priors."""
+    units = machine.units()[0]
+    no_tilt = Tilt(torch.zeros((rows, *units.state_shape), dtype=machine.dtype), 0.0)
+    return units.sample(no_tilt, torch.Generator().manual_seed(seed))
+
+
+def exact_samples(machine: BoltzmannMachine, count: int, seed: int = 0) -> list[torch.Tensor]:
+    """Exact samples of a machine with one hidden layer that can be enumerated."""
+    visible, hidden = machine.units()
+    states = all_states(hidden)
+    field = machine.field_on(0, [None, states])
+    log_weights = hidden.log_prior(states).sum(-1) + visible.log_partition(Tilt(field, 0.0)).sum(-1)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.multinomial(log_weights.softmax(0).detach(), count, replacement=True, generator=generator)
+    return [visible.sample(Tilt(field[chosen].detach(), 0.0), generator), states[chosen]]
+
+
+# ----- exactly
+
+
+@pytest.mark.parametrize("kinds", DISCRETE, ids="-".join)
+def test_exact_likelihood_against_brute_force(kinds):
+    machine = small(kinds)
+    states, probabilities, log_partition = brute_force(machine)
+    x = data_of(machine, 5)
+    found = exact_log_likelihood(machine, x)
+    for row, value in zip(x, found.values, strict=True):
+        same = (states[0] == row).flatten(1).all(-1)
+        assert float(value) == pytest.approx(math.log(float(probabilities[same].sum())), abs=1e-11)
+    assert float(found.log_partition) == pytest.approx(float(log_partition), abs=1e-11)
+    assert float(found) == pytest.approx(float(found.values.mean()))
+    assert float(found.per_unit) == pytest.approx(float(found.mean) / sum(u.n for u in machine.units()))
+    assert float(found.standard_error) == pytest.approx(float(found.values.std()) / 5**0.5)
+
+
+def test_scores_are_in_float64_whatever_the_machine_is():
+    machine = machine_of(["Binary", "Binary"], [5, 3], seed=1).float()
+    x = data_of(machine, 4)
+    found = exact_log_likelihood(machine, x)
+    assert found.values.dtype == torch.float64
+    assert machine.dtype == torch.float32
+    expected = exact_log_likelihood(machine.double(), x.double())
+    torch.testing.assert_close(found.values, expected.values, rtol=0, atol=1e-12)
+
+
+# ----- pseudo-likelihood
+
+
+@pytest.mark.parametrize("kinds", [kinds for kinds in DISCRETE if len(kinds) <= 2], ids="-".join)
+def test_pseudo_likelihood_against_brute_force(kinds):
+    machine = small(kinds, seed=2)
+    states, probabilities, _ = brute_force(machine)
+    x = data_of(machine, 4)
+    found = pseudo_log_likelihood(machine, x)
+    for row, value in zip(x, found.values, strict=True):
+        total = 0.0
+        agrees = (states[0] == row).flatten(2).all(-1) if states[0].dim() > 2 else states[0] == row
+        for unit in range(machine.units()[0].n):
+            others = [i for i in range(machine.units()[0].n) if i != unit]
+            rest = agrees[:, others].all(-1)
+            total += math.log(float(probabilities[rest & agrees[:, unit]].sum() / probabilities[rest].sum()))
+        assert float(value) == pytest.approx(total, abs=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["TruncatedGaussian", "GaussBernoulli", "Gaussian", "Interval", "HalfLine"])
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_pseudo_likelihood_of_real_values_against_dense_quadrature(kind, scale):
+    from tapmachine import Custom, TruncatedGaussian
+
+    random = Tensors(3)
+    more = {
+        "Interval": lambda: Custom(3, lambda x: x - 3 * x**2, lower=-1.0, upper=2.0),
+        "HalfLine": lambda: TruncatedGaussian(3, lower=0.0, upper=math.inf, field=random.normal(3), precision=2.0),
+    }
+    visible = more[kind]() if kind in more else UNITS[kind](random, 3)
+    machine = rbm(visible.double(), Binary(4, field=random.normal(4)), scale * random.normal(3, 4))
+    W, U = machine.weights[0].detach(), machine.units()[1].field.detach()
+    x = data_of(machine, 3)
+    found = pseudo_log_likelihood(machine, x).values
+    atoms = visible.atoms()
+    lower, upper = (bound.expand(3) for bound in visible.bounds())
+    nodes, weights = (torch.from_numpy(z) for z in np.polynomial.legendre.leggauss(20))
+    for row, value in zip(x, found, strict=True):
+        total = 0.0
+        for unit in range(3):
+
+            def log_density(values, row=row, unit=unit):
+                changed = row.expand(len(values), 3).clone()
+                changed[:, unit] = values
+                prior = visible.log_prior(changed, validate=False)[:, unit].detach()
+                return prior + torch.nn.functional.softplus(changed @ W + U, threshold=50).sum(-1)
+
+            edges = torch.linspace(max(float(lower[unit]), -30.0), min(float(upper[unit]), 30.0), 2001).double()
+            half = edges.diff().unsqueeze(-1) / 2
+            values = (edges[:-1].unsqueeze(-1) + half * (nodes + 1)).flatten()
+            logs = log_density(values) + (half * weights).flatten().log()
+            if atoms is not None:
+                logs = torch.cat((logs, log_density(atoms)))
+            total += float(log_density(row[unit].unsqueeze(0)) - logs.logsumexp(0))
+        assert float(value) == pytest.approx(total, abs=1e-10)
+
+
+def test_stochastic_pseudo_likelihood_is_unbiased():
+    machine = machine_of(["Categorical", "Binary"], [12, 6], seed=4)
+    x = data_of(machine, 20)
+    everything = pseudo_log_likelihood(machine, x)
+    assert float(pseudo_log_likelihood(machine, x, n_visible=12)) == pytest.approx(float(everything), abs=1e-12)
+    some = torch.stack([pseudo_log_likelihood(machine, x, n_visible=3, seed=seed).mean for seed in range(200)])
+    error = some.std() / 200**0.5
+    assert 0 < error < 0.2
+    assert abs(some.mean() - everything.mean) < 4 * error
+    assert torch.equal(
+        pseudo_log_likelihood(machine, x, 3, seed=1).values, pseudo_log_likelihood(machine, x, 3, seed=1).values
+    )
+
+
+def test_pseudo_likelihood_of_unnormalisable_units():
+    machine = rbm(Gaussian(2, precision=1.0).double(), Gaussian(3, precision=1.0).double(), torch.ones(2, 3).double())
+    with pytest.raises(ValueError, match="ln Z is infinite"):
+        pseudo_log_likelihood(machine, torch.zeros(1, 2).double())
+
+
+# ----- annealed importance sampling
+
+PATHS = [
+    *[([kind, "Binary"], [5, 6]) for kind in UNITS],
+    (["Binary", "Categorical"], [4, 3]),
+    (["Spin", "Binary", "Spin"], [4, 3, 3]),
+    (["Categorical", "Binary", "Custom", "Spin"], [3, 3, 2, 2]),
+    (["Spin"], [6]),
+    (["Categorical"], [4]),
+]
+
+
+@pytest.mark.parametrize(("kinds", "sizes"), PATHS, ids=lambda value: "-".join(map(str, value)))
+def test_annealing_against_enumeration(kinds, sizes):
+    scale = 0.5 if "Gaussian" in kinds else 1.0
+    machine = machine_of(kinds, sizes, seed=5, scale=scale)
+    exact = float(exact_log_partition(machine))
+    for options in ({}, {"reverse": True}, {"data": data_of(machine, 50)}):
+        found = ais_log_partition(machine, 150, n_runs=200, **options)
+        error = float(found.standard_error)
+        assert 0 < error < 0.1
+        assert abs(float(found.log_partition) - exact) < 4 * error, options
+
+
+@pytest.mark.parametrize("kinds", [["Spin", "Binary"], ["Spin", "Categorical"], ["TruncatedGaussian", "Binary"]])
+def test_forward_and_reverse_runs_bracket_the_truth(kinds):
+    """With few temperatures every forward run is low on average and every reverse run from exact samples high."""
+    machine = machine_of(kinds, [8, 6], seed=6, scale=5.0)
+    exact = float(exact_log_partition(machine))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LikelihoodWarning)
+        forward = ais_log_partition(machine, 2, n_runs=1000)
+        reverse = ais_log_partition(machine, 2, n_runs=1000, reverse=True, samples=exact_samples(machine, 1000))
+    for found, sign in ((forward, 1), (reverse, -1)):
+        gap = sign * (exact - found.log_weights)
+        assert float(gap.mean()) > 5 * float(gap.std()) / 1000**0.5
+    assert float(forward.log_weights.mean()) < float(forward.log_partition)
+    assert float(reverse.log_weights.mean()) > float(reverse.log_partition)
+
+
+@pytest.mark.parametrize("kinds", [["Binary", "Spin"], ["GaussBernoulli", "Binary", "Binary"]])
+def test_annealing_a_machine_conditioned_on_rows(kinds):
+    machine = machine_of(kinds, [4, 3, 3][: len(kinds)], seed=7)
+    x = data_of(machine, 3)
+    clamped = clamp(machine, x)
+    partly = clamp(machine, x, mask=torch.tensor([True, False, True, True]))
+    tilted = condition(machine, Tilt(Tensors(8).normal(3, 4), 0.5))
+    for version in (clamped, partly, tilted):
+        found = ais_log_partition(version, 100, n_runs=300)
+        exact = exact_log_partition(version)
+        assert found.log_partition.shape == (3,)
+        assert bool(((found.log_partition - exact).abs() <= 4.5 * found.standard_error + 1e-9).all())
+    likelihood = ais_log_likelihood(machine, x, schedule=200, n_runs=300)
+    expected = exact_log_likelihood(machine, x)
+    assert float((likelihood.values - expected.values).abs().max()) < 0.05
+
+
+def test_weights_give_samples():
+    machine = machine_of(["Binary", "Binary"], [4, 3], seed=9, scale=1.5)
+    found = ais_log_partition(machine, 100, n_runs=4000)
+    share = found.log_weights.softmax(0)
+    mean = brute_force(machine)
+    states, probabilities, _ = mean
+    for layer, x in enumerate(found.samples):
+        expected = probabilities @ states[layer]
+        torch.testing.assert_close(share @ x, expected, rtol=0, atol=0.04)
+    drawn = found.weighted_samples()
+    torch.testing.assert_close(drawn[0].mean(0), probabilities @ states[0], rtol=0, atol=0.05)
+
+
+def test_same_seed_same_estimate_and_resuming():
+    machine = machine_of(["Binary", "Binary"], [6, 4], seed=10)
+    whole = ais_log_partition(machine, 20, n_runs=250, seed=3)
+    again = ais_log_partition(machine, 20, n_runs=250, seed=3)
+    assert torch.equal(whole.log_weights, again.log_weights)
+    other = ais_log_partition(machine, 20, n_runs=250, seed=4)
+    assert not torch.equal(whole.log_weights, other.log_weights)
+    part = ais_log_partition(machine, 20, n_runs=130, seed=3)
+    resumed = ais_log_partition(machine, 20, n_runs=250, seed=3, resume=part)
+    assert torch.equal(resumed.log_weights, whole.log_weights)
+    assert all(torch.equal(a, b) for a, b in zip(resumed.samples, whole.samples, strict=True))
+    assert ais_log_partition(machine, 20, n_runs=100, seed=3, resume=part) is part
+    with pytest.raises(ValueError, match="only the same can be continued"):
+        ais_log_partition(machine, 21, n_runs=250, seed=3, resume=part)
+
+
+def test_error_bars_are_those_of_repeated_estimates():
+    machine = machine_of(["Binary", "Binary"], [10, 8], seed=11, scale=1.5)
+    estimates = [ais_log_partition(machine, 20, n_runs=100, seed=seed) for seed in range(60)]
+    scatter = float(torch.stack([e.log_partition for e in estimates]).std())
+    claimed = float(torch.stack([e.standard_error for e in estimates]).mean())
+    assert claimed == pytest.approx(scatter, rel=0.35)
+    for e in estimates[:3]:
+        weights = (e.log_weights - e.log_weights.max()).exp()
+        assert float(e.effective_sample_size) == pytest.approx(float(weights.sum() ** 2 / (weights**2).sum()))
+        assert float(e.standard_error) == pytest.approx(float(weights.std() / weights.mean()) / 10)
+
+
+def test_float32_weights_are_summed_in_float64():
+    machine = machine_of(["Binary", "Binary"], [30, 10], seed=12, scale=0.5)
+    exact = float(exact_log_partition(machine))
+    found = ais_log_partition(machine.float(), n_runs=50)
+    assert found.log_weights.dtype == torch.float64
+    assert len(found.betas) == 14_501
+    assert abs(float(found.log_partition) - exact) < 4 * float(found.standard_error) + 1e-4
+    assert float(found.standard_error) < 0.01
+
+
+def test_schedules():
+    betas = paper_schedule()
+    assert len(betas) == 14_501
+    assert betas[0] == 0
+    assert betas[-1] == 1
+    steps = betas.diff()
+    for first, last, step in ((0, 500, 1e-3), (500, 4500, 1e-4), (4500, 14500, 1e-5)):
+        torch.testing.assert_close(steps[first:last], torch.full((last - first,), step).double(), rtol=1e-6, atol=0)
+    assert torch.equal(linear_schedule(4), torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]).double())
+
+
+@pytest.mark.filterwarnings("ignore::tapmachine.LikelihoodWarning")
+def test_an_adaptive_schedule_lets_the_weights_scatter_less():
+    """All spins agree beyond some β, where the chains are slow; equal steps spend most temperatures elsewhere."""
+    n = 40
+    machine = rbm(Spin(n).double(), Spin(n).double(), torch.full((n, n), 4.0 / n).double())
+    betas = adaptive_schedule(machine, 100)
+    assert betas[0] == 0
+    assert betas[-1] == 1
+    assert bool((betas.diff() > 0).all())
+    scatter = [
+        torch.cat([ais_log_partition(machine, s, n_runs=200, seed=seed).log_weights for seed in range(5)]).var()
+        for s in (100, betas)
+    ]
+    assert float(scatter[1]) < 0.8 * float(scatter[0])
+
+
+def test_the_base_has_the_means_of_the_data():
+    machine = machine_of(["Binary", "Spin"], [5, 4], seed=13)
+    x = data_of(machine, 300)
+    path = path_to(machine, x, seed=0)
+    drawn = path.draw(20_000, seeded(machine.device, 0, "test"))[0]
+    torch.testing.assert_close(drawn.mean(0), x.mean(0), rtol=0, atol=0.02)
+
+
+def test_collapsed_weights_are_reported():
+    machine = machine_of(["Spin", "Spin"], [20, 10], seed=14, scale=3.0)
+    with pytest.warns(LikelihoodWarning, match=r"have collapsed: .* use more temperatures than 1"):
+        ais_log_partition(machine, 1)
+
+
+def test_progress_of_all_blocks_is_told():
+    seen = []
+    machine = rbm(Binary(3), Binary(2))
+    ais_log_partition(machine, 50, n_runs=150, callback=lambda done, total: seen.append((done, total)))
+    assert seen == [(20, 100), (40, 100), (50, 100), (70, 100), (90, 100), (100, 100)]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: ais_log_partition(m, 0), "n_temperatures is 0"),
+        (lambda m: ais_log_partition(m, torch.tensor([0.0, 0.7, 0.6, 1.0])), "must rise from 0 to 1"),
+        (lambda m: ais_log_partition(m, torch.tensor([0.1, 1.0])), "must rise from 0 to 1"),
+        (lambda m: ais_log_partition(m, 5, n_runs=1), "n_runs is 1"),
+        (lambda m: ais_log_partition(m, 5, samples=torch.zeros(2, 3)), "pass reverse=True"),
+        (lambda m: ais_log_partition(m, 5, data=torch.full((2, 3), 0.5)), r"x\[0, 0\] is 0.5"),
+        (lambda m: ais_log_partition(m, 5, data=torch.zeros(0, 3)), "one row or more"),
+        (lambda m: ais_log_partition(clamp(m, torch.zeros(2, 3)), 5, data=torch.zeros(2, 3)), "takes no data"),
+        (lambda m: ais_log_partition(m, 5, reverse=True, samples=[torch.zeros(2, 3)]), "states of 1 layers"),
+        (lambda m: exact_log_likelihood(m, [[0.0, 1.0, 0.0]]), "x is a list"),
+        (lambda m: exact_log_likelihood(m, torch.zeros(3)), "it must hold one row or more"),
+        (lambda m: exact_log_likelihood(clamp(m, torch.zeros(2, 3)), torch.zeros(2, 3)), "conditioned on 2 rows"),
+        (lambda m: pseudo_log_likelihood(m, torch.zeros(1, 3), n_visible=4), "from 1 to 3"),
+        (lambda m: pseudo_log_likelihood(dbm([Binary(3), Binary(2), Binary(2)]), torch.zeros(1, 3)), "2 hidden layers"),
+        (lambda m: tap_log_likelihood(m, torch.zeros(1, 3), solve(rbm(Binary(4), Binary(2)))), "those of this machine"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(rbm(Binary(3), Binary(2)))
+
+
+def test_a_machine_without_a_partition_function():
+    machine = rbm(Gaussian(2), Gaussian(3), torch.ones(2, 3))
+    with pytest.raises(ValueError, match="ln Z is infinite: the couplings are too strong"):
+        ais_log_partition(machine, 100)
+    barely = pairwise(Gaussian(2), torch.tensor([[0.0, 1.001], [1.001, 0.0]]))
+    with pytest.raises(ValueError, match="ln Z is infinite"):
+        ais_log_partition(barely, 10)
+    fine = pairwise(Gaussian(2), torch.tensor([[0.0, 0.9], [0.9, 0.0]]))
+    expected = -0.5 * math.log(1 - 0.9**2)
+    found = ais_log_partition(fine, 200, n_runs=300)
+    assert abs(float(found.log_partition) - expected) < 4 * float(found.standard_error)
+    with pytest.raises(ValueError, match="ln Z is not finite"):
+        ais_log_partition(rbm(Binary(2), Binary(2), torch.full((2, 2), float("nan"))), 5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("kinds", "sizes"), PATHS, ids=lambda value: "-".join(map(str, value)))
+def test_annealing_captured_on_a_gpu(kinds, sizes):
+    scale = 0.5 if "Gaussian" in kinds else 1.0
+    machine = machine_of(kinds, sizes, seed=5, scale=scale)
+    exact = float(exact_log_partition(machine))
+    machine.to("cuda", torch.float32)
+    found = [ais_log_partition(machine, 150, n_runs=200, reverse=reverse) for reverse in (False, True, False)]
+    for own in found:
+        assert abs(float(own.log_partition) - exact) < 4 * float(own.standard_error)
+    assert torch.equal(found[0].log_weights, found[2].log_weights)
+    assert len(set(found[0].log_weights.tolist())) > 190  # replays draw on, not the same again
+
+
+# ----- TAP
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_tap_likelihood_written_out(kind):
+    machine = machine_of([kind, "Binary"], [6, 4], seed=15, scale=0.3)
+    x = data_of(machine, 7)
+    visible, hidden = machine.units()
+    solution = solve(machine, tol=1e-20)
+    expected = visible.log_prior(x).sum(-1) + hidden.log_partition(Tilt(machine.field_on(1, [x, None]), 0.0)).sum(-1)
+    expected = (expected + solution.free_energy).detach()
+    for found in (tap_log_likelihood(machine, x), tap_log_likelihood(machine, x, solution)):
+        torch.testing.assert_close(found.values, expected, rtol=0, atol=1e-9)
+        assert found.n_unique == 1
+        torch.testing.assert_close(found.log_sum_exp.values, found.values)
+    exact = exact_log_likelihood(machine, x)
+    assert abs(float(found) - float(exact)) < 0.05
+
+
+@pytest.mark.parametrize("kinds", [["Spin", "Binary", "Binary"], ["Categorical", "Spin", "Binary", "Spin"], ["Spin"]])
+def test_tap_likelihood_of_deep_and_pairwise_machines(kinds):
+    machine = small(kinds, seed=16, scale=0.05)
+    x = data_of(machine, 5)
+    found = tap_log_likelihood(machine, x)
+    torch.testing.assert_close(found.values, exact_log_likelihood(machine, x).values, rtol=0, atol=2e-4)
+
+
+def two_modes() -> BoltzmannMachine:
+    """Two layers of spins that all like to agree."""
+    return rbm(Spin(30).double(), Spin(20).double(), torch.full((30, 20), 0.1).double())
+
+
+def test_average_and_sum_over_different_solutions():
+    machine = two_modes()
+    x = torch.ones(4, 30).double()
+    x[1] = -1
+    found = tap_log_likelihood(machine, x)
+    assert found.n_unique == 2
+    up, down = found.free_energies.tolist()
+    assert up == pytest.approx(down, abs=1e-9)
+    assert float(found.log_partition) == pytest.approx(-up, abs=1e-9)
+    assert float(found.log_sum_exp.log_partition) == pytest.approx(math.log(2) - up, abs=1e-9)
+    exact = float(exact_log_partition(machine))
+    gaps = [abs(float(own.log_partition) - exact) for own in (found, found.log_sum_exp)]
+    assert gaps[1] < gaps[0] / 3
+    # ten copies of one solution do not count ten times
+    many = solve(machine, torch.cat((x[:1].expand(10, -1), x[1:2])), tol=1e-14)
+    repeated = tap_log_likelihood(machine, x, many)
+    torch.testing.assert_close(repeated.log_sum_exp.values, found.log_sum_exp.values, rtol=0, atol=1e-9)
+
+
+def test_tap_likelihood_does_not_depend_on_order_batches_or_threads():
+    machine = machine_of(["Binary", "Binary"], [40, 15], seed=18, scale=3.0)
+    x = data_of(machine, 64)
+    reference = tap_log_likelihood(machine, x)
+    assert reference.n_unique > 1
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+    shuffled = tap_log_likelihood(machine, x[order])
+    torch.testing.assert_close(shuffled.values, reference.values[order], rtol=0, atol=1e-8)
+    solutions = solve(machine, x[order], tol=1e-14, batch_size=7)
+    for part in (x[:10], x[10:]):
+        rows = slice(0, 10) if len(part) == 10 else slice(10, 64)
+        found = tap_log_likelihood(machine, part, solutions)
+        torch.testing.assert_close(found.values, reference.values[rows], rtol=0, atol=1e-8)
+        found = found.log_sum_exp.values
+        torch.testing.assert_close(found, reference.log_sum_exp.values[rows], rtol=0, atol=1e-8)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        torch.testing.assert_close(tap_log_likelihood(machine, x).values, reference.values, rtol=0, atol=1e-8)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_solutions_that_did_not_converge_are_left_out_and_counted():
+    machine = two_modes()
+    x = torch.ones(3, 30).double()
+    x[1] = -1
+    good = solve(machine, x, tol=1e-14)
+    status = good.status.clone()
+    status[1] = Status.MAX_SWEEPS
+    mixed = type(good)(good.moments, good.tilts, good.free_energy, good.residual, good.n_sweeps, status)
+    found = tap_log_likelihood(machine, x, mixed)
+    assert (found.n_excluded, found.n_unique) == (1, 1)
+    assert "1 not converged" in repr(found)
+    none = type(good)(
+        good.moments, good.tilts, good.free_energy, good.residual, good.n_sweeps, torch.full_like(status, 1)
+    )
+    with pytest.raises(ValueError, match=r"none of 3 solutions has converged \(\{'max_sweeps': 3\}\)"):
+        tap_log_likelihood(machine, x, none)
+
+
+def test_another_scheme():
+    machine = machine_of(["Spin", "Binary"], [5, 4], seed=18, scale=0.4)
+    x = data_of(machine, 3)
+    naive = tap_log_likelihood(machine, x, scheme=NaiveMeanField())
+    free_energy = solve(machine, x, NaiveMeanField(), tol=1e-14).free_energy[0]
+    assert float(naive.log_partition) == pytest.approx(-float(free_energy), abs=1e-8)
+    assert abs(float(naive.log_partition) - float(tap_log_likelihood(machine, x).log_partition)) > 1e-3
+
+
+# ----- which solutions are the same
+
+
+def test_unique_solutions():
+    machine = two_modes()
+    starts = random_start(machine, 40)
+    found = unique(machine, solve(machine, starts, tol=1e-14))
+    assert len(found) == 2
+    assert int(found.counts.sum()) == 40
+    assert found.n_excluded == 0
+    signs = solve(machine, starts, tol=1e-14).moments[0].mean.mean(-1) > 0
+    assert len({(int(group), bool(sign)) for group, sign in zip(found.index, signs, strict=True)}) == 2
+    nothing = unique(machine, solve(machine, starts, tol=1e-30, max_sweeps=4))
+    assert (len(nothing), nothing.n_excluded) == (0, 40)
+
+
+# ----- side by side
+
+
+def test_comparison():
+    machine = machine_of(["Binary", "Binary"], [8, 5], seed=19, scale=0.3)
+    x = exact_samples(machine, 200)[0]
+    names = []
+    table = compare_likelihoods(machine, x[:100], x[100:], schedule=200, callback=names.append)
+    exact = table["exact"]
+    assert exact.train == pytest.approx(float(exact_log_likelihood(machine, x[:100])), abs=1e-9)
+    assert exact.test == pytest.approx(float(exact_log_likelihood(machine, x[100:])), abs=1e-9)
+    for name in ("TAP", "TAP, log-sum-exp", "AIS", "AIS, reverse"):
+        assert abs(table[name].train - exact.train) < 0.05
+        assert abs(table[name].test - exact.test) < 0.05
+    assert table["pseudo"].train == pytest.approx(float(pseudo_log_likelihood(machine, x[:100])), abs=1e-9)
+    assert table.warnings == ()
+    assert names == ["TAP", "AIS", "AIS, reverse", "pseudo", "exact"]
+    lines = str(table).splitlines()
+    assert [line.split("  ")[0] for line in lines[1:]] == [row.estimator for row in table.rows]
+    with pytest.raises(KeyError, match="there is no 'magic'"):
+        table["magic"]
+
+
+def test_a_comparison_warns_when_tap_and_annealing_drift_apart():
+    """Strong couplings, where TAP's free energy is far too low."""
+    machine = machine_of(["Binary", "Binary"], [40, 6], seed=20, scale=3.0)
+    x = exact_samples(machine, 50)[0]
+    with pytest.warns(LikelihoodWarning, match="TAP and AIS have drifted apart") as caught:
+        table = compare_likelihoods(machine, x, schedule=500)
+    gap = table["TAP"].train - table["exact"].train
+    assert abs(gap) > 0.02 * 40
+    assert ("too high" if gap > 0 else "too low") in table.warnings[-1]
+    assert "drifted" in str(table)
+    assert math.isnan(table["TAP"].test)
+    assert all(warning.filename == __file__ for warning in caught)
+
+
+def test_a_comparison_goes_on_where_an_estimator_fails():
+    machine = rbm(Gaussian(2, precision=1.0), Gaussian(3, precision=1.0), torch.ones(2, 3))
+    with pytest.warns(LikelihoodWarning) as caught:
+        table = compare_likelihoods(machine, torch.zeros(2, 2), schedule=20)
+    messages = " ".join(str(warning.message) for warning in caught)
+    assert "TAP: none of 2 solutions" in messages
+    assert "AIS: ln Z is infinite" in messages
+    assert all(math.isnan(row.train) for row in table.rows)
+
+
+def test_a_comparison_of_a_deep_machine():
+    machine = machine_of(["Binary", "Spin", "Binary"], [5, 4, 3], seed=21, scale=0.2)
+    x = data_of(machine, 20)
+    table = compare_likelihoods(machine, x, schedule=100)
+    exact = table["exact"].train
+    assert [row.estimator for row in table.rows] == ["TAP", "TAP, log-sum-exp", "AIS", "AIS, reverse", "exact"]
+    assert all(abs(row.train - exact) < 0.05 for row in table.rows)
+
+
+# ----- draws of bits
+
+
+def test_bits_have_their_probabilities():
+    generator = torch.Generator().manual_seed(0)
+    for p in (0.0, 1e-3, 0.3, 0.5, 0.9, 1 - 1e-3, 1.0):
+        drawn = draw_bits(torch.full((1001, 999), p), generator)
+        assert bool(((drawn == 0) | (drawn == 1)).all())
+        assert abs(float(drawn.mean(dtype=torch.float64)) - p) <= 5 * (p * (1 - p) / drawn.numel()) ** 0.5
+        if 0 < p < 1:
+            neighbours = float(((drawn[:, 1:] - p) * (drawn[:, :-1] - p)).mean(dtype=torch.float64)) / (p * (1 - p))
+            assert abs(neighbours) < 5 / drawn.numel() ** 0.5
+    assert draw_bits(torch.full((), 1.0), generator).shape == ()
+
+
+def test_fields_with_given_means():
+    random = Tensors(22)
+    for kind, make in UNITS.items():
+        units = make(random, 4)
+        wanted = units.moments(Tilt(random.normal(3, *units.state_shape), 0.0)).mean.detach()
+        field = units.field_with_mean(wanted)
+        torch.testing.assert_close(units.moments(Tilt(field, 0.0)).mean.detach(), wanted, rtol=0, atol=1e-7, msg=kind)
+    held = clamp(rbm(Binary(3), Binary(2)), torch.tensor([1.0, 0.0, 1.0])).units()[0]
+    assert not bool(held.field_with_mean(torch.full((3,), 0.5)).any())
+
+
+def test_pairwise_machines_are_annealed_in_any_order_of_scale():
+    machine = pairwise(Categorical(4, 3), None)
+    found = ais_log_partition(machine, 20)
+    assert (
+        abs(float(found.log_partition) - float(exact_log_partition(machine))) < 4 * float(found.standard_error) + 1e-6
+    )
