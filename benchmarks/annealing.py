@@ -1,0 +1,87 @@
+"""Time of annealed importance sampling, as a multiple of its bare matrix products and of the peer `rbms`, if installed.
+
+    python benchmarks/annealing.py [--device cuda] [--hidden 500] [--temperatures 300]
+
+All in one process and in turns, since the machine's speed changes from minute to minute.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from tapmachine import Binary, ais_log_partition, linear_schedule, paper_schedule, rbm
+from tapmachine.likelihood.paths import anneal, path_to, seeded
+
+N_VISIBLE, N_RUNS, REPEATS = 784, 100, 7
+
+
+def seconds(call: Callable[[], object], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--hidden", type=int, default=500)
+    parser.add_argument("--temperatures", type=int, default=300)
+    options = parser.parse_args()
+    device, n_hidden, n_temperatures = options.device, options.hidden, options.temperatures
+
+    torch.manual_seed(0)
+    W, b, c = 0.05 * torch.randn(N_VISIBLE, n_hidden), torch.randn(N_VISIBLE), torch.randn(n_hidden)
+    machine = rbm(Binary(N_VISIBLE, field=b), Binary(n_hidden, field=c), W).to(device)
+    x, h, W = (z.to(device) for z in (torch.rand(N_RUNS, N_VISIBLE), torch.rand(N_RUNS, n_hidden), W))
+    path = path_to(machine, None, seed=0)
+    betas = linear_schedule(n_temperatures)
+
+    def products() -> None:
+        for _ in range(n_temperatures):
+            x @ W
+            h @ W.T
+
+    def ours() -> None:
+        generator = seeded(machine.device, 0, "benchmark")
+        anneal(path, betas, path.draw(N_RUNS, generator), generator)
+
+    contenders = {"products": products, "tapmachine": ours}
+    try:
+        from rbms.bernoulli_bernoulli.classes import BBRBM
+        from rbms.partition_function.ais import compute_partition_function_ais
+
+        peer = BBRBM(weight_matrix=W, vbias=b.to(device), hbias=c.to(device))
+        contenders["rbms"] = lambda: compute_partition_function_ais(N_RUNS, n_temperatures + 1, peer)
+    except ImportError:
+        print("rbms is not installed: no peer to compare with")
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for repeat in range(REPEATS + 1):
+        for name, call in contenders.items():
+            taken = seconds(call, device)
+            if repeat:  # the first round warms up
+                times[name].append(taken)
+    print(
+        f"{N_VISIBLE}x{n_hidden}, {N_RUNS} runs, {n_temperatures} temperatures, {device}, {torch.get_num_threads()} threads"
+    )
+    for name, taken in times.items():
+        ratio = statistics.median(a / b for a, b in zip(taken, times["tapmachine"], strict=True))
+        print(
+            f"{name:<12} {1e3 * statistics.median(taken) / n_temperatures:8.3f} ms a temperature, {ratio:6.2f} of ours"
+        )
+    if device == "cuda":
+        schedule = paper_schedule()
+        whole = [
+            seconds(lambda seed=seed: ais_log_partition(machine, schedule, seed=seed), device) for seed in range(4)
+        ]
+        print(f"{len(schedule) - 1} temperatures x {N_RUNS} runs, all included: {statistics.median(whole[1:]):.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Random machines with one hidden layer, of every pair of unit types and from weak to strong couplings, estimated and exact.
+
+`python tests/survey.py --machines 200` prints how often annealed importance sampling is right within three of its standard
+errors, and by how much TAP is off, for each strength of the couplings.
+"""
+
+import argparse
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from machine_cases import UNITS, Tensors, draw_weights, rescale
+
+from tapmachine import BoltzmannMachine, Tilt, ais_log_partition, exact_log_partition, tap_log_likelihood
+from tapmachine.likelihood.exact import can_enumerate
+
+STRENGTHS = (0.1, 0.3, 1.0, 2.0, 4.0)  # standard deviation of the weights, times the square root of the mean layer size
+PAIRS = [
+    (visible, hidden)
+    for visible in UNITS
+    for hidden in UNITS
+    if not {visible, hidden} <= {"Gaussian", "TruncatedGaussian", "GaussBernoulli"}  # one side must be enumerable
+]
+MOST_STATES = 14  # bits of the side that is enumerated
+N_TEMPERATURES = 500
+
+
+class Result(NamedTuple):
+    """One machine: the exact ln Z, and what the estimators say relative to it."""
+
+    kinds: tuple[str, str]
+    strength: float
+    exact: float
+    forward: float
+    forward_error: float
+    reverse: float
+    reverse_error: float
+    tap: float  # NaN where no solution converged
+    log_sum_exp: float
+
+
+def random_machine(number: int) -> tuple[BoltzmannMachine, tuple[str, str], float]:
+    random = Tensors(number)
+    kinds = PAIRS[(7 * number) % len(PAIRS)]
+    strength = STRENGTHS[number % len(STRENGTHS)]
+    while True:
+        sizes = [int(random.rng.integers(3, 21)) for _ in kinds]
+        machine = BoltzmannMachine([UNITS[kind](random, n) for kind, n in zip(kinds, sizes, strict=True)])
+        if can_enumerate(machine, MOST_STATES):
+            break
+    rescale(machine, draw_weights(machine, random), strength / np.mean(sizes) ** 0.5)
+    return machine, kinds, strength
+
+
+def examine(number: int) -> Result:
+    machine, kinds, strength = random_machine(number)
+    exact = float(exact_log_partition(machine))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        forward = ais_log_partition(machine, N_TEMPERATURES, seed=number)
+        reverse = ais_log_partition(machine, N_TEMPERATURES, seed=number, reverse=True)
+    units = machine.units()[0]
+    x = units.sample(
+        Tilt(torch.zeros((50, *units.state_shape), dtype=machine.dtype), 0.0), torch.Generator().manual_seed(number)
+    )
+    try:
+        tap = tap_log_likelihood(machine, x)
+        found = [float(tap.log_partition) - exact, float(tap.log_sum_exp.log_partition) - exact]
+    except ValueError:
+        found = [float("nan")] * 2
+    annealed = [
+        value for own in (forward, reverse) for value in (float(own.log_partition) - exact, float(own.standard_error))
+    ]
+    return Result(kinds, strength, exact, *annealed, *found)
+
+
+def survey(n_machines: int) -> list[Result]:
+    return [examine(number) for number in range(n_machines)]
+
+
+def covered(results: list[Result]) -> float:
+    """The share of machines whose exact ln Z lies within three standard errors of the forward estimate."""
+    return float(np.mean([abs(r.forward) <= 3 * r.forward_error + 1e-12 for r in results]))
+
+
+def table(results: list[Result]) -> str:
+    lines = [
+        "| strength | machines | within 3σ, forward | reverse | median σ | TAP: median error | largest | log-sum-exp: median | largest | no solution |"
+    ]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for strength in STRENGTHS:
+        own = [r for r in results if r.strength == strength]
+        if not own:
+            continue
+        reverse = np.mean([abs(r.reverse) <= 3 * r.reverse_error + 1e-12 for r in own])
+        tap, lse = (np.abs([getattr(r, name) for r in own]) for name in ("tap", "log_sum_exp"))
+        cells = [f"{strength:g}", f"{len(own)}", f"{covered(own):.3f}", f"{reverse:.3f}"]
+        cells += [f"{np.median([r.forward_error for r in own]):.1e}"]
+        cells += [f"{f(z):.1e}" for z in (tap, lse) for f in (np.nanmedian, np.nanmax)]
+        lines.append("| " + " | ".join([*cells, str(int(np.isnan(tap).sum()))]) + " |")
+    bias = [np.mean([getattr(r, name) for r in results]) for name in ("forward", "reverse")]
+    lines.append(
+        f"\nall {len(results)}: within 3σ {covered(results):.3f}; mean error {bias[0]:+.1e} forward, {bias[1]:+.1e} reverse"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--machines", type=int, default=200)
+    print(table(survey(parser.parse_args().machines)))
