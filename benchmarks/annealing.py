@@ -67,9 +67,8 @@ def main() -> None:
             taken = seconds(call, device)
             if repeat:  # the first round warms up
                 times[name].append(taken)
-    print(
-        f"{N_VISIBLE}x{n_hidden}, {N_RUNS} runs, {n_temperatures} temperatures, {device}, {torch.get_num_threads()} threads"
-    )
+    where = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads"
+    print(f"{N_VISIBLE}x{n_hidden}, {N_RUNS} runs, {n_temperatures} temperatures, {where}")
     for name, taken in times.items():
         ratio = statistics.median(a / b for a, b in zip(taken, times["tapmachine"], strict=True))
         print(

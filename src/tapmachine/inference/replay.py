@@ -30,6 +30,7 @@ class Replay:
         with torch.cuda.stream(warm_up):  # libraries set themselves up here, and compilers compile
             self._run(step, self.state, 1)
         torch.cuda.current_stream().wait_stream(warm_up)
+        self._step = step  # and with it the tensors that the graph reads
         self.graph = torch.cuda.CUDAGraph()
         if generator is not None:
             self.graph.register_generator_state(generator)

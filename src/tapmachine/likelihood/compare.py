@@ -2,29 +2,28 @@
 
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from math import nan
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Solution
-from tapmachine.inference import Scheme, solve
+from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.likelihood.annealing import AnnealedEstimate, ais_log_likelihood, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
-from tapmachine.likelihood.score import LikelihoodWarning, LogLikelihood, check_rows, in_double
-from tapmachine.likelihood.tap import N_STARTS, TOLERANCE, tap_log_likelihood
+from tapmachine.likelihood.score import LikelihoodWarning, LogLikelihood, check_machine, check_rows, for_scoring
+from tapmachine.likelihood.tap import MAX_SWEEPS, N_STARTS, TOLERANCE, tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
 
 MOST_ROWS = 10_000  # of the data, that are scored
 MOST_PSEUDO_ROWS = 1_000  # by pseudo-likelihood, where a row costs as much as hundreds do elsewhere
 MOST_DEEP_ROWS = 100  # by annealing on machines with several hidden layers, where every row needs runs of its own
-DRIFT_PER_UNIT = 0.02  # nats for each visible unit, by which TAP may differ from annealing without a warning
+DRIFT = 1.0  # nats by which estimates of ln Z may differ without a warning, or
+DRIFT_PER_UNIT = 0.02  # so many for each visible unit, if that is more; and three standard errors
 EXACT_BITS = 20  # of the smaller side of a machine that is small enough to be enumerated in passing
-
-Estimate = Callable[[Tensor], LogLikelihood]
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,9 @@ class ComparisonRow:
     Attributes:
         estimator: its name.
         train, train_error, test, test_error: the mean log-likelihood of the data, and its standard error over the rows.
-        error: the standard error that all rows share, as of ln Z.
+        n_rows: how many rows of the training data it scored.
         log_partition: the ln Z that it used.
+        log_partition_error: its standard error; NaN if it is not known, as for TAP.
         seconds: that it took.
     """
 
@@ -44,14 +44,15 @@ class ComparisonRow:
     train_error: float
     test: float
     test_error: float
-    error: float
+    n_rows: int
     log_partition: float
+    log_partition_error: float
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
-    """A table of estimates; `print` it.
+    """A table of estimates.
 
     Attributes:
         rows: one for each estimator.
@@ -68,20 +69,34 @@ class Comparison:
                 return row
         raise KeyError(f"there is no {estimator!r}; there are {[row.estimator for row in self.rows]}")
 
-    def __str__(self) -> str:
-        head = (
-            f"{'estimator':<18} {'train':>10} {'±':>7} {'test':>10} {'±':>7} {'error':>8} {'ln Z':>10} {'seconds':>8}"
-        )
-        lines = [head]
+    def as_dicts(self) -> list[dict[str, object]]:
+        """The rows as dictionaries, as for a data frame."""
+        return [asdict(row) for row in self.rows]
+
+    def __repr__(self) -> str:
+        heads = ("train", "±", "test", "±", "rows", "ln Z", "±", "seconds")
+        widths = (10, 8, 10, 8, 7, 11, 9, 9)
+        lines = ["estimator".ljust(18) + "".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
         for row in self.rows:
-            cells = [_cell(row.train, 10, 3), _cell(row.train_error, 7, 3), _cell(row.test, 10, 3)]
-            cells += [_cell(row.test_error, 7, 3), _cell(row.error, 8, 4), _cell(row.log_partition, 10, 3)]
-            lines.append(" ".join([f"{row.estimator:<18}", *cells, f"{row.seconds:8.2f}"]))
-        return "\n".join([*lines, *(f"warning: {message}" for message in self.warnings)])
+            values = list(asdict(row).values())[1:]
+            cells = [_cell(value, width) for value, width in zip(values, widths, strict=True)]
+            lines.append(row.estimator.ljust(18) + "".join(cells))
+        if any(row.estimator == PSEUDO for row in self.rows):
+            lines.append("The pseudo-likelihood is no estimate of ln P(x): compare it between machines only.")
+        if self.warnings:
+            lines.append(f"{len(self.warnings)} warning{'s' if len(self.warnings) > 1 else ''}: see .warnings")
+        return "\n".join(lines)
 
 
-def _cell(value: float, width: int, digits: int) -> str:
-    return f"{'–':>{width}}" if value != value else f"{value:{width}.{digits}f}"
+PSEUDO = "pseudo"
+
+
+def _cell(value: float, width: int) -> str:
+    if value != value:
+        return "–".rjust(width)
+    return (f"{value}" if isinstance(value, int) else f"{value:.3f}" if abs(value) < 1e5 else f"{value:.2e}").rjust(
+        width
+    )
 
 
 @torch.no_grad()
@@ -92,13 +107,18 @@ def compare_likelihoods(
     *,
     solutions: Solution | None = None,
     scheme: Scheme | None = None,
-    schedule: Tensor | int | None = None,
+    schedule: Tensor | Sequence[float] | int | None = None,
     n_runs: int = 100,
+    data: Tensor | None = None,
     n_visible: int = 100,
     seed: int = 0,
     callback: Callable[[str], None] | None = None,
 ) -> Comparison:
     """The log-likelihood by TAP, annealed importance sampling, pseudo-likelihood and, where possible, exactly.
+
+    Believe the exact one, if the machine is small enough for it (2²⁰ states of its smaller side); else annealing, if
+    its forward and reverse runs agree. TAP's costs least, and tells how training goes while the others bear it out. The
+    pseudo-likelihood (machines with one hidden layer or none) compares machines, on a scale of its own.
 
     Of each set of data up to 10,000 rows are scored, evenly spaced; 1,000 by pseudo-likelihood; and 100 by annealing,
     if the machine has several hidden layers.
@@ -107,14 +127,14 @@ def compare_likelihoods(
         machine: any machine that is not conditioned.
         train, test: data, (N, n_visible) each.
         solutions: of the machine, by `solve`; without them it is solved from up to 1,000 rows of `train`.
-        scheme: for what is solved here; `TAP()` unless given.
-        schedule, n_runs, seed: as for `ais_log_partition`. The means of the base are those of `train`.
-        n_visible: how many units the pseudo-likelihood takes.
+        scheme: by which it was or is solved; `TAP()` unless given.
+        schedule, n_runs, data, seed: as for `ais_log_partition`.
+        n_visible: how many units of each row the pseudo-likelihood takes.
         callback: called with the name of each estimator before it begins.
 
     Warns:
-        LikelihoodWarning: if TAP and annealing differ by more than their errors and 0.02 nats for each visible unit, or
-            forward and reverse runs do; if weights have collapsed; if an estimator found no answer.
+        LikelihoodWarning: if TAP or annealing differ from the best estimate there is by more than 1 nat, 0.02 nats for
+            each visible unit and three standard errors; if weights have collapsed; if an estimator found no answer.
 
     Example:
         >>> import torch
@@ -124,19 +144,18 @@ def compare_likelihoods(
         [('TAP', -2.8), ('TAP, log-sum-exp', -2.8), ('AIS', -2.8), ('AIS, reverse', -2.8), ('pseudo', -2.8),
          ('exact', -2.8)]
     """
+    check_machine(machine)
     sets = [_spaced(check_rows(machine, x), MOST_ROWS) for x in (train, test) if x is not None]
-    table = _Table(sets, callback or (lambda name: None))
+    table = _Table(machine, sets, callback or (lambda name: None))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LikelihoodWarning)
-        table.add_tap(machine, solutions, scheme)
-        table.add_annealing(machine, schedule, n_runs, seed)
+        table.add_tap(solutions, scheme or TAP())
+        table.add_annealing(schedule, n_runs, data, seed)
         if len(machine.layers) <= 2:
             few = min(n_visible, machine.units()[0].n)
-            table.announce("pseudo")
-            table.add("pseudo", lambda x: pseudo_log_likelihood(machine, x, few, seed=seed), MOST_PSEUDO_ROWS)
+            table.add(PSEUDO, lambda x: pseudo_log_likelihood(machine, x, few, seed=seed), MOST_PSEUDO_ROWS)
         if can_enumerate(machine, EXACT_BITS):
-            table.announce("exact")
-            table.add("exact", lambda x: exact_log_likelihood(machine, x))
+            table.add_exact()
     messages = [str(found.message) for found in caught if issubclass(found.category, LikelihoodWarning)]
     messages += table.failures + _disagreements(table.rows, machine.units()[0].n)
     for message in messages:
@@ -145,70 +164,90 @@ def compare_likelihoods(
 
 
 class _Table:
-    """Rows as they are made."""
+    """Rows as they are made; one without numbers, where an estimator fails."""
 
-    def __init__(self, sets: list[Tensor], announce: Callable[[str], None]) -> None:
-        self.sets, self.announce = sets, announce
+    def __init__(self, machine: BoltzmannMachine, sets: list[Tensor], announce: Callable[[str], None]) -> None:
+        self.machine, self.sets, self.announce = machine, sets, announce
         self.rows: list[ComparisonRow] = []
         self.failures: list[str] = []
 
-    def add(self, name: str, estimate: Estimate, most_rows: int = MOST_ROWS, seconds: float = 0.0) -> None:
-        """The row of an estimator; one without numbers, if it fails."""
+    def add(self, name: str, score: Callable[[Tensor], LogLikelihood], most_rows: int = MOST_ROWS) -> None:
+        """The row of an estimator that scores each set of data by itself."""
+        self.announce(name)
         start = time.perf_counter()
         try:
-            found = [estimate(_spaced(x, most_rows)) for x in self.sets]
+            found = [score(_spaced(x, most_rows)) for x in self.sets]
         except ValueError as error:
-            self.fail(name, error)
+            self._fail(name, error)
             return
-        self._write(name, found, seconds + time.perf_counter() - start)
+        self._write(name, found, time.perf_counter() - start)
 
-    def fail(self, name: str, error: ValueError) -> None:
-        self.failures.append(f"{name}: {error}")
-        self.rows.append(ComparisonRow(name, nan, nan, nan, nan, nan, nan, 0.0))
-
-    def _write(self, name: str, found: list[LogLikelihood], seconds: float) -> None:
-        means = [value for own in found for value in (float(own.mean), float(own.standard_error))]
-        train, train_error, test, test_error = [*means, nan, nan][:4]
-        error, log_partition = float(found[0].common_error), float(found[0].log_partition)
-        self.rows.append(ComparisonRow(name, train, train_error, test, test_error, error, log_partition, seconds))
-
-    def add_tap(self, machine: BoltzmannMachine, solutions: Solution | None, scheme: Scheme | None) -> None:
-        """Both of TAP's, which share their solutions."""
-        self.announce("TAP")
+    def add_tap(self, solutions: Solution | None, scheme: Scheme) -> None:
+        """The average and the log-sum-exp over the same solutions, named after their scheme."""
+        name = type(scheme).__name__
+        self.announce(name)
         start = time.perf_counter()
         try:
             if solutions is None:
-                double = in_double(machine)
-                solutions = solve(double, check_rows(double, _spaced(self.sets[0], N_STARTS)), scheme, tol=TOLERANCE)
-            found = [tap_log_likelihood(machine, x, solutions, scheme=scheme) for x in self.sets]
+                double, starts = for_scoring(self.machine, _spaced(self.sets[0], N_STARTS))
+                solutions = solve(double, starts, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+            found = [tap_log_likelihood(self.machine, x, solutions, scheme=scheme) for x in self.sets]
         except ValueError as error:
-            self.fail("TAP", error)
+            self._fail(name, error)
             return
         seconds = time.perf_counter() - start
-        self._write("TAP", list(found), seconds)
-        self._write("TAP, log-sum-exp", [own.log_sum_exp for own in found], seconds)
+        self._write(name, list(found), seconds)
+        self._write(f"{name}, log-sum-exp", [own.log_sum_exp for own in found], seconds)
 
-    def add_annealing(self, machine: BoltzmannMachine, schedule: Tensor | int | None, n_runs: int, seed: int) -> None:
+    def add_annealing(
+        self, schedule: Tensor | Sequence[float] | int | None, n_runs: int, data: Tensor | None, seed: int
+    ) -> None:
         """Forward runs, and reverse ones from where they ended."""
-        most_rows = MOST_ROWS if len(machine.layers) <= 2 else MOST_DEEP_ROWS
-        samples: tuple[Tensor, ...] | None = None
-        for name, reverse in (("AIS", False), ("AIS, reverse", True)):
-            self.announce(name)
-            start = time.perf_counter()
-            try:
-                estimate = ais_log_partition(
-                    machine, schedule, n_runs, data=self.sets[0], reverse=reverse, samples=samples, seed=seed
-                )
-            except ValueError as error:
-                self.fail(name, error)
-                return
-            samples = samples or estimate.weighted_samples()
-            seconds = time.perf_counter() - start
-            self.add(name, _annealed(machine, estimate, n_runs, seed), most_rows, seconds)
+        self.announce("AIS")
+        start = time.perf_counter()
+        most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS
+        try:
+            forward = ais_log_partition(self.machine, schedule, n_runs, data=data, seed=seed)
+            rows = [_spaced(x, most_rows) for x in self.sets]
+            found = [ais_log_likelihood(self.machine, x, forward, n_runs=n_runs, seed=seed) for x in rows]
+        except ValueError as error:
+            self._fail("AIS", error)
+            return
+        self._write("AIS", found, time.perf_counter() - start)
+        self.announce("AIS, reverse")
+        start = time.perf_counter()
+        reverse = self._reverse(forward, n_runs, data, seed)
+        turned = [own.with_log_partition(reverse.log_partition, reverse.standard_error) for own in found]
+        self._write("AIS, reverse", turned, time.perf_counter() - start)
 
+    def _reverse(self, forward: AnnealedEstimate, n_runs: int, data: Tensor | None, seed: int) -> AnnealedEstimate:
+        samples = forward.weighted_samples()
+        return ais_log_partition(
+            self.machine, forward.betas, n_runs, data=data, reverse=True, samples=samples, seed=seed
+        )
 
-def _annealed(machine: BoltzmannMachine, estimate: AnnealedEstimate, n_runs: int, seed: int) -> Estimate:
-    return lambda x: ais_log_likelihood(machine, x, estimate, n_runs=n_runs, seed=seed)
+    def add_exact(self) -> None:
+        """One enumeration for all sets of data."""
+        self.announce("exact")
+        start = time.perf_counter()
+        together = exact_log_likelihood(self.machine, torch.cat(self.sets))
+        parts = together.values.split([len(x) for x in self.sets])
+        error, size = together.common_error, together.n_units
+        found = [LogLikelihood(values, together.log_partition, error, size) for values in parts]
+        self._write("exact", found, time.perf_counter() - start)
+
+    def _fail(self, name: str, error: ValueError) -> None:
+        self.failures.append(f"{name}: {error}")
+        self.rows.append(ComparisonRow(name, nan, nan, nan, nan, 0, nan, nan, 0.0))
+
+    def _write(self, name: str, found: Sequence[LogLikelihood], seconds: float) -> None:
+        means = [value for own in found for value in (float(own.mean), float(own.standard_error))]
+        train, train_error, test, test_error = [*means, nan, nan][:4]
+        log_partition, error = float(found[0].log_partition), float(found[0].common_error)
+        n_rows = int(found[0].scored.sum())
+        self.rows.append(
+            ComparisonRow(name, train, train_error, test, test_error, n_rows, log_partition, error, seconds)
+        )
 
 
 def _spaced(x: Tensor, most: int) -> Tensor:
@@ -217,24 +256,33 @@ def _spaced(x: Tensor, most: int) -> Tensor:
 
 
 def _disagreements(rows: list[ComparisonRow], n_visible: int) -> list[str]:
-    """What the table says that a reader must not miss."""
-    found = {row.estimator: row for row in rows}
-    tap, annealed, reverse = (found.get(name) for name in ("TAP", "AIS", "AIS, reverse"))
+    """What the table says that a reader must not miss: whose ln Z is off, by the best that is there."""
+    found = {row.estimator: row for row in rows if row.log_partition == row.log_partition}
+    allowed = max(DRIFT, DRIFT_PER_UNIT * n_visible)
     messages = []
-    if tap is not None and annealed is not None:
-        gap = tap.train - annealed.train
-        if abs(gap) > DRIFT_PER_UNIT * n_visible + 3 * annealed.error:
+    forward, reverse = found.get("AIS"), found.get("AIS, reverse")
+    if forward and reverse:
+        gap = abs(forward.log_partition - reverse.log_partition)
+        if gap > allowed + 3 * (forward.log_partition_error + reverse.log_partition_error):
             messages.append(
-                f"TAP and AIS have drifted apart: {tap.train:.1f} and {annealed.train:.1f} ± {annealed.error:.1f} nats "
-                f"on the training data. TAP's value is {abs(gap):.1f} nats too {'high' if gap > 0 else 'low'} and no "
-                "guide here: the couplings have grown beyond its range, as by over-training"
+                f"forward and reverse AIS differ by {gap:.1f} nats in ln Z: the chains do not mix; "
+                "use more temperatures"
             )
-    if annealed is not None and reverse is not None:
-        gap = abs(annealed.log_partition - reverse.log_partition)
-        error = (annealed.error**2 + reverse.error**2) ** 0.5
-        if gap > DRIFT_PER_UNIT * n_visible + 3 * error:
+    judge = found.get("exact") or forward
+    for row in (rows[0], forward):
+        if judge is None or row is None or row is judge or row.estimator not in found:
+            continue
+        gap = judge.log_partition - row.log_partition
+        errors = [e for e in (row.log_partition_error, judge.log_partition_error) if e == e]
+        if abs(gap) > allowed + 3 * sum(errors):
+            reason = (
+                "its chains miss a part of the machine; start them elsewhere, or use more temperatures"
+                if row is forward
+                else "the couplings may have grown beyond its range, as by over-training; go by the other"
+            )
             messages.append(
-                f"forward and reverse AIS differ by {gap:.1f} nats in ln Z: the truth lies between them, and the runs "
-                "do not mix; use more temperatures"
+                f"{row.estimator} and {judge.estimator} have drifted apart: ln Z is {row.log_partition:.1f} and "
+                f"{judge.log_partition:.1f}. The log-likelihood by {row.estimator} is {abs(gap):.1f} nats too "
+                f"{'high' if gap > 0 else 'low'}: {reason}"
             )
     return messages

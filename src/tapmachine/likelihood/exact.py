@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.conditioning import clamp
-from tapmachine.likelihood.score import LogLikelihood, check_rows, in_double, log_weight, n_units
+from tapmachine.likelihood.score import LogLikelihood, for_scoring, log_weight, n_units
 from tapmachine.machine import BoltzmannMachine
 
 LARGEST_ENUMERATION = 2**25  # states of the side that is summed over
@@ -52,10 +52,9 @@ def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
         >>> import torch
         >>> from tapmachine import Binary, exact_log_likelihood, rbm
         >>> exact_log_likelihood(rbm(Binary(4), Binary(2)), torch.eye(4))
-        LogLikelihood(-2.7724 ± 0.0005 nats, 4 rows)
+        LogLikelihood(-2.7724 ± 0.0005 nats over 4 rows)
     """
-    machine = in_double(machine)
-    x = check_rows(machine, x)
+    machine, x = for_scoring(machine, x)
     log_partition = exact_log_partition(machine)
     weights = log_weight(machine, x) if len(machine.layers) <= 2 else exact_log_partition(clamp(machine, x))
     return LogLikelihood(weights - log_partition, log_partition, torch.zeros_like(log_partition), n_units(machine))

@@ -22,7 +22,7 @@ from tapmachine.machine import BoltzmannMachine
 
 STRIDE = 20  # steps between looks at the chains; on a GPU, those in one CUDA graph
 BASE_CHAINS = 100  # chains that the base's means are taken from, without data
-BASE_SWEEPS = 50
+BASE_SWEEPS = 50  # that they are averaged over, after as many
 BASE_ROWS = 2000  # rows of data that they are taken from, at most
 DEEP_SWEEPS = 10  # to draw the layers above the first hidden one, given data
 
@@ -238,17 +238,25 @@ def seeded(device: torch.device, seed: int, purpose: str, number: int = 0) -> to
 @torch.no_grad()
 def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> Path:
     """The path to a machine from units with the means that they have in the data or, without, in short chains."""
-    kind = PairwisePath if machine.is_pairwise else LayeredPath
-    nowhere = [_zeros(machine, layer) for layer in range(len(machine.layers))]
-    untilted = kind(machine, nowhere)
+    untilted = untilted_path(machine)
     generator = seeded(machine.device, seed, "base")
-    states = _typical_states(untilted, generator) if data is None else states_of(untilted, data, generator, BASE_ROWS)
+    if data is None:
+        means, weight = _typical_means(untilted, generator), BASE_CHAINS
+    else:
+        states = states_of(untilted, data, generator, BASE_ROWS)
+        means, weight = [x.mean(0) for x in states], len(states[0])
     base = []
-    for layer, x, zero in zip(machine.units(), states, nowhere, strict=True):
+    for layer, mean, zero in zip(machine.units(), means, untilted.base, strict=True):
         at_rest = layer.moments(Tilt(zero, 0.0)).mean
-        mean = (x.sum(0) + at_rest) / (len(x) + 1)  # one pseudo-observation keeps it off the edges
-        base.append(layer.field_with_mean(mean))
-    return kind(machine, base)
+        inside = (weight * mean + at_rest) / (weight + 1)  # one pseudo-observation keeps it off the edges
+        base.append(layer.field_with_mean(inside))
+    return type(untilted)(machine, base)
+
+
+def untilted_path(machine: BoltzmannMachine) -> Path:
+    """The path to a machine from its priors as they are."""
+    nowhere = [_zeros(machine, layer) for layer in range(len(machine.layers))]
+    return PairwisePath(machine, nowhere) if machine.is_pairwise else LayeredPath(machine, nowhere)
 
 
 def _zeros(machine: BoltzmannMachine, layer: int) -> Tensor:
@@ -257,12 +265,16 @@ def _zeros(machine: BoltzmannMachine, layer: int) -> Tensor:
     return torch.zeros((*rows, *machine.units()[layer].state_shape), dtype=machine.dtype, device=machine.device)
 
 
-def _typical_states(path: Path, generator: torch.Generator) -> list[Tensor]:
-    """States of all layers after some sweeps of the machine, from draws of its priors."""
+def _typical_means(path: Path, generator: torch.Generator) -> list[Tensor]:
+    """Means of all layers over some sweeps of the machine, after as many from draws of its priors."""
     states = path.draw(BASE_CHAINS, generator)
-    for _ in range(BASE_SWEEPS):
+    sums = [torch.zeros_like(zero) for zero in path.base]
+    for sweep in range(2 * BASE_SWEEPS):
         states, _ = path.step(states, 1.0, 1.0, generator)
-    return path.all_layers(states, generator)
+        if sweep >= BASE_SWEEPS:
+            for total, x in zip(sums, path.all_layers(states, generator), strict=True):
+                total += x.mean(0)
+    return [total / BASE_SWEEPS for total in sums]
 
 
 def states_of(path: Path, data: Tensor, generator: torch.Generator, most_rows: int) -> list[Tensor]:

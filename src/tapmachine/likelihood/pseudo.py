@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
-from tapmachine.likelihood.score import CHUNK_VALUES, LogLikelihood, check_normalisable, check_rows, in_double, n_units
+from tapmachine.likelihood.score import CHUNK_VALUES, LogLikelihood, check_normalisable, for_scoring, n_units
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.special import gauss_legendre
 from tapmachine.units import Units
@@ -42,15 +42,14 @@ def pseudo_log_likelihood(
         >>> import torch
         >>> from tapmachine import Binary, pseudo_log_likelihood, rbm
         >>> pseudo_log_likelihood(rbm(Binary(4), Binary(2)), torch.eye(4))
-        LogLikelihood(-2.7724 ± 0.0005 nats, 4 rows)
+        LogLikelihood(-2.7724 ± 0.0005 nats over 4 rows)
     """
+    machine, rows = for_scoring(machine, x)
     if len(machine.layers) > 2:
         raise ValueError(
             f"the conditionals of visible units are intractable with {len(machine.layers) - 1} hidden layers; "
             "use tap_log_likelihood or ais_log_likelihood"
         )
-    machine = in_double(machine)
-    rows = check_rows(machine, x)
     check_normalisable(machine)
     n = machine.units()[0].n
     if n_visible is None:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.likelihood.paths import STRIDE, anneal, path_to, seeded
+from tapmachine.likelihood.score import check_machine
 from tapmachine.machine import BoltzmannMachine
 
 PILOTS = 2  # that measure the path; the first one takes equal steps
@@ -60,6 +61,7 @@ def adaptive_schedule(
         >>> adaptive_schedule(rbm(Binary(6), Binary(3)), n_temperatures=50).shape
         torch.Size([51])
     """
+    check_machine(machine)
     linear_schedule(n_temperatures)  # checks the number
     path = path_to(machine, data, seed)
     pilot = linear_schedule(PILOT_STRIDES * STRIDE)

@@ -1,6 +1,7 @@
 """What a log-likelihood is, whichever way it was found, and the part of it that needs no ln Z."""
 
 import copy
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.units.checks import SUPPORTED_DTYPES
 
 CHUNK_VALUES = 2**22  # numbers held at a time, in the fields on the hidden side
 
@@ -20,11 +22,15 @@ class LikelihoodWarning(UserWarning):
 class LogLikelihood:
     """ln P(x) of some rows of data, in nats, in float64.
 
+    It is the logarithm of a probability for units with finitely many states and of a density for real-valued ones,
+    which depends on the scale of the data and may be positive; of a `TruncatedGaussBernoulli` unit it is the one at 0
+    and the other elsewhere.
+
     Attributes:
         values: ln P(x) of each row, (N,); NaN for a row that could not be scored.
-        log_partition: the ln Z that was subtracted, (); NaN for a pseudo-likelihood, which needs none.
-        common_error: the standard error that all values share, (): of ln Z, if it is estimated by sampling, or of the
-            choice of units in a stochastic pseudo-likelihood; 0 if there is none.
+        log_partition: the ln Z that was subtracted, (); NaN for a pseudo-likelihood, which needs none. It is relative
+            to normalised priors: 0 without couplings.
+        common_error: the standard error of ln Z, (), which all values share; 0 if it is exact, NaN if it is not known.
         n_units: units of the machine, in all layers.
 
     `float(likelihood)` is its mean.
@@ -56,11 +62,29 @@ class LogLikelihood:
         """Which rows could be scored."""
         return ~torch.isnan(self.values)
 
+    def with_log_partition(self, log_partition: Tensor, error: Tensor) -> "LogLikelihood":
+        """The same rows with another ln Z."""
+        values = self.values + self.log_partition - log_partition
+        return LogLikelihood(values, log_partition, error, self.n_units)
+
     def __float__(self) -> float:
         return float(self.mean)
 
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else repr(self)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.mean:.4f} ± {self.standard_error:.4f} nats, {len(self.values)} rows)"
+        return f"{type(self).__name__}({self._summary()})"
+
+    def _summary(self) -> str:
+        unscored = int((~self.scored).sum())
+        rows = f"{len(self)} row{'s' if len(self) > 1 else ''}" + (f", {unscored} not scored" if unscored else "")
+        over_rows = f" ± {self.standard_error:.4f}" if len(self) > 1 else ""
+        of_log_partition = f", ± {self.common_error:.4f} of ln Z" if bool(self.common_error > 0) else ""
+        return f"{self.mean:.4f}{over_rows} nats over {rows}{of_log_partition}"
 
 
 def in_double(machine: BoltzmannMachine) -> BoltzmannMachine:
@@ -70,19 +94,49 @@ def in_double(machine: BoltzmannMachine) -> BoltzmannMachine:
     return copy.deepcopy(machine).double()
 
 
+def check_machine(machine: BoltzmannMachine) -> None:
+    """Raises a ValueError unless it is a machine that can be scored."""
+    if not isinstance(machine, BoltzmannMachine):
+        raise ValueError(f"machine is a {type(machine).__name__}; it must be one such as rbm(Binary(4), Binary(2))")
+    if machine.dtype not in SUPPORTED_DTYPES:
+        raise ValueError(f"the machine is {machine.dtype}; it must be float32 or float64")
+    for name, parameter in machine.named_parameters():
+        bad = ~torch.isfinite(parameter.detach())
+        if bool(bad.any()):
+            index = tuple(bad.nonzero()[0].tolist())
+            where = ", ".join(map(str, index))
+            raise ValueError(f"the machine's {name}[{where}] is {parameter[index].item():g}; it must be finite")
+
+
 def check_rows(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n_visible) -> (N, *state_shape)
     """Rows of data as states of the visible layer, in the machine's dtype and on its device, or a ValueError."""
     units = machine.units()[0]
     if machine.n_rows is not None:
         raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; score data with the free one")
     if not isinstance(x, Tensor):
-        raise ValueError(f"x is a {type(x).__name__}; it must be a torch.Tensor")
+        raise ValueError(f"x is a {type(x).__name__}; it must be a torch.Tensor, as torch.as_tensor(x) makes it")
     x = x.to(machine.device, machine.dtype) if x.is_floating_point() else x.to(machine.device)
     x = units.check_states(x)
     if x.dim() != 1 + len(units.state_shape) or len(x) == 0:
         shape = ", ".join(map(str, units.state_shape))
         raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, {shape})")
     return x
+
+
+def for_scoring(machine: BoltzmannMachine, x: Tensor) -> tuple[BoltzmannMachine, Tensor]:
+    """The machine and the rows in float64; the rows are checked in the machine's own dtype, which its bounds have."""
+    check_machine(machine)
+    x = check_rows(machine, x)
+    double = in_double(machine)
+    return double, x.to(double.dtype)
+
+
+def fingerprint(machine: BoltzmannMachine) -> str:
+    """The same for machines of the same parameters, whatever their dtype and device."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in (*machine.parameters(), *machine.buffers()):
+        digest.update(tensor.detach().double().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 @torch.no_grad()
