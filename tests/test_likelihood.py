@@ -255,15 +255,14 @@ def test_same_seed_same_estimate_and_resuming():
         ais_log_likelihood(machine, data_of(machine, 2), part)
 
 
-def test_as_many_temperatures_as_needed():
-    easy = machine_of(["Binary", "Binary"], [5, 4], seed=10)
-    assert len(ais_log_partition(easy).betas) == 1001
-    n = 40
-    hard = rbm(Spin(n), Spin(n), torch.full((n, n), 6.0 / n))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LikelihoodWarning)
-        reverse = ais_log_partition(hard, n_runs=20, reverse=True)
-    assert len(reverse.betas) > 1001
+def test_as_many_temperatures_as_needed(monkeypatch):
+    monkeypatch.setattr("tapmachine.likelihood.annealing.ENOUGH_TEMPERATURES", (2, 20, 200))
+    weak, strong = (machine_of(["Spin", "Spin"], [8, 6], seed=10, scale=scale) for scale in (0.05, 0.7))
+    assert len(ais_log_partition(weak).betas) == 3
+    found = ais_log_partition(strong)
+    assert len(found.betas) > 3
+    assert float(found.effective_sample_size) > 50
+    assert torch.equal(ais_log_partition(strong, reverse=True).betas, found.betas)
 
 
 def test_error_bars_are_those_of_repeated_estimates():
