@@ -4,16 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow lint format bench accuracy clean
+.PHONY: help demo test test-slow lint format bench accuracy survey clean
 
 help:
-	@echo "make demo      set up, then tours of the unit types and of the solver; writes demo/*.png"
+	@echo "make demo      set up, then tours of the unit types, the solver and the likelihoods; writes demo/*.png"
 	@echo "make test      set up, then run all tests"
 	@echo "make test-slow run the tests that take minutes"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make bench     time what is meant to be fast"
 	@echo "make accuracy  hold every unit type against mpmath at 20,000 points (minutes)"
+	@echo "make survey    hold AIS and TAP against exact ln Z on 200 random machines (minutes)"
 	@echo "make clean     remove the environment and caches"
 
 $(READY): pyproject.toml constraints.txt
@@ -26,6 +27,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python examples/units_tour.py demo
 	$(BIN)/python examples/solver_tour.py demo
+	$(BIN)/python examples/likelihood_tour.py demo
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -45,9 +47,13 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/units.py
 	$(BIN)/python benchmarks/sweeps.py
+	$(BIN)/python benchmarks/annealing.py
 
 accuracy: $(READY)
 	$(BIN)/python tests/accuracy.py --points 20000
+
+survey: $(READY)
+	$(BIN)/python tests/survey.py --machines 200
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo

@@ -73,7 +73,7 @@ def test_the_documentation_runs(block):
     exec(compile(block, "documentation", "exec"), {"__name__": "documentation"})
 
 
-@pytest.mark.parametrize("name", ["units", "solver"])
+@pytest.mark.parametrize("name", ["units", "solver", "likelihood"])
 def test_the_demo_runs(tmp_path, name):
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / f"{name}_tour.py"), str(tmp_path)],

@@ -61,8 +61,8 @@ def pseudo_log_likelihood(
         keys = torch.rand((len(rows), n), generator=torch.Generator().manual_seed(seed))
         chosen = keys.argsort(-1)[:, :n_visible].to(rows.device)
     found = _conditionals(machine)(machine, rows, chosen)  # (N, n_visible)
-    none = found.new_zeros(())
-    return LogLikelihood(found.sum(-1) * (n / n_visible), none + torch.nan, none, n_units(machine))
+    no_log_partition = found.new_full((), torch.nan)
+    return LogLikelihood(found.sum(-1) * (n / n_visible), no_log_partition, no_log_partition, n_units(machine))
 
 
 def _conditionals(machine: BoltzmannMachine) -> Callable[[BoltzmannMachine, Tensor, Tensor], Tensor]:

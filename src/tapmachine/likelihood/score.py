@@ -30,7 +30,8 @@ class LogLikelihood:
         values: ln P(x) of each row, (N,); NaN for a row that could not be scored.
         log_partition: the ln Z that was subtracted, (); NaN for a pseudo-likelihood, which needs none. It is relative
             to normalised priors: 0 without couplings.
-        common_error: the standard error of ln Z, (), which all values share; 0 if it is exact, NaN if it is not known.
+        common_error: the standard error of ln Z, (), which all values share; 0 if it is exact, NaN if it is not known
+            or there is no ln Z.
         n_units: units of the machine, in all layers.
 
     `float(likelihood)` is its mean.
