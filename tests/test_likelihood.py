@@ -13,10 +13,10 @@ from test_machine import DISCRETE, brute_force, small
 from tapmachine import (
     Binary,
     BoltzmannMachine,
-    Categorical,
     Custom,
     Gaussian,
     LikelihoodWarning,
+    Moments,
     NaiveMeanField,
     Spin,
     Status,
@@ -136,6 +136,26 @@ def test_pseudo_likelihood_of_real_values_against_dense_quadrature(kind, scale):
         assert float(value) == pytest.approx(total, abs=1e-10)
 
 
+@pytest.mark.parametrize("weight", [1.0, 6.0, 15.0, 60.0])
+def test_pseudo_likelihood_with_separate_modes(weight):
+    """One Gaussian and one spin: the conditional is the marginal, two Gaussians at ±W."""
+    machine = rbm(Gaussian(1).double(), Spin(1).double(), torch.tensor([[weight]]).double())
+    for x in (0.0, weight, -weight, weight + 3):
+        log_terms = [-0.5 * (x - sign * weight) ** 2 for sign in (-1, 1)]
+        expected = np.logaddexp(*log_terms) - math.log(2 * math.sqrt(2 * math.pi))
+        found = pseudo_log_likelihood(machine, torch.tensor([[x]]).double())
+        assert float(found) == pytest.approx(expected, abs=1e-9)
+
+
+def test_pseudo_likelihood_of_narrow_priors_and_kinks():
+    narrow = rbm(TruncatedGaussian(1, precision=1e8, field=5e7).double(), Binary(1).double(), torch.ones(1, 1).double())
+    exact = exact_log_likelihood(narrow, torch.tensor([[0.5]]).double())
+    assert float(pseudo_log_likelihood(narrow, torch.tensor([[0.5]]).double())) == pytest.approx(float(exact), abs=1e-6)
+    kinked = rbm(TruncatedGaussian(1, -1.0, 1.0).double(), Spin(1).double(), torch.tensor([[300.0]]).double())
+    exact = exact_log_likelihood(kinked, torch.tensor([[0.9]]).double())
+    assert float(pseudo_log_likelihood(kinked, torch.tensor([[0.9]]).double())) == pytest.approx(float(exact), abs=1e-9)
+
+
 def test_stochastic_pseudo_likelihood_is_unbiased():
     machine = machine_of(["Categorical", "Binary"], [12, 6], seed=4)
     x = data_of(machine, 20)
@@ -192,8 +212,59 @@ def test_forward_and_reverse_runs_bracket_the_truth(kinds):
     for found, sign in ((forward, 1), (reverse, -1)):
         gap = sign * (exact - found.log_weights)
         assert float(gap.mean()) > 5 * float(gap.std()) / 1000**0.5
-    assert float(forward.log_weights.mean()) < float(forward.log_partition)
-    assert float(reverse.log_weights.mean()) > float(reverse.log_partition)
+
+
+@pytest.mark.parametrize(("kinds", "sizes"), [p for p in PATHS if "Gaussian" not in p[0]], ids=str)
+def test_weights_are_unbiased_with_few_temperatures(kinds, sizes):
+    """The average of exp(ln w) is Z however few the temperatures are, if every sweep is at its own temperature."""
+    machine = machine_of(kinds, sizes, seed=23, scale=0.5)
+    exact = float(exact_log_partition(machine))
+    slow = "Truncated" in kinds[0] or "Gauss" in kinds[0]
+    found = ais_log_partition(machine, 3, n_runs=4000 if slow else 20_000)
+    assert abs(float(found.log_partition) - exact) < 4 * float(found.standard_error)
+    assert float(found.standard_error) < 0.03
+    if len(kinds) == 2:
+        samples = exact_samples(machine, found.n_runs)
+        found = ais_log_partition(machine, 3, n_runs=found.n_runs, reverse=True, samples=samples)
+        assert abs(float(found.log_partition) - exact) < 4 * float(found.standard_error)
+
+
+@pytest.mark.parametrize("kinds", [["Spin", "Gaussian"], ["Spin", "Spin"]])
+def test_both_of_two_modes_are_found(kinds):
+    """No field breaks the symmetry of the hidden layer, so that chains do not all go to one of two modes."""
+    inside = 0
+    for seed in range(8):
+        W = (1.0 if kinds[1] == "Gaussian" else 3.0) * Tensors(seed).normal(10, 6)
+        units = {"Spin": Spin, "Gaussian": Gaussian}
+        machine = rbm(units[kinds[0]](10).double(), units[kinds[1]](6).double(), W)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LikelihoodWarning)
+            found = ais_log_partition(machine, 300, seed=seed)
+        error = float(found.log_partition) - float(exact_log_partition(machine))
+        inside += abs(error) < 3 * float(found.standard_error)
+    assert inside >= 7
+
+
+def test_runs_do_not_repeat_each_other():
+    machine = machine_of(["TruncatedGaussian", "Binary"], [3, 2], seed=0)
+    found = ais_log_partition(machine, 3, n_runs=250)
+    assert len(set(found.log_weights.tolist())) == 250
+    rows = ais_log_partition(condition(machine, Tilt(torch.zeros(4, 3).double(), 0.0)), 3, n_runs=20)
+    assert len(set(rows.log_weights.flatten().tolist())) == 80
+
+
+def test_reverse_runs_from_few_samples_have_larger_errors():
+    machine = machine_of(["Spin", "Spin"], [8, 5], seed=24, scale=0.4)
+    samples = exact_samples(machine, 400)
+    many = ais_log_partition(machine, 5, 400, reverse=True, samples=samples)
+    few = [
+        ais_log_partition(machine, 5, 400, reverse=True, samples=[x[4 * i : 4 * i + 4] for x in samples], seed=i)
+        for i in range(40)
+    ]
+    claimed = float(torch.stack([own.standard_error for own in few]).mean())
+    scatter = float(torch.stack([own.log_partition for own in few]).std())
+    assert claimed > 2 * float(many.standard_error)
+    assert claimed == pytest.approx(scatter, rel=0.6)
 
 
 @pytest.mark.parametrize("kinds", [["Binary", "Spin"], ["GaussBernoulli", "Binary", "Binary"]])
@@ -204,13 +275,13 @@ def test_annealing_a_machine_conditioned_on_rows(kinds):
     partly = clamp(machine, x, mask=torch.tensor([True, False, True, True]))
     tilted = condition(machine, Tilt(Tensors(8).normal(3, 4), 0.5))
     for version in (clamped, partly, tilted):
-        found = ais_log_partition(version, 100, n_runs=300)
+        found = ais_log_partition(version, 40, n_runs=200)
         exact = exact_log_partition(version)
         assert found.log_partition.shape == (3,)
         assert bool(((found.log_partition - exact).abs() <= 4.5 * found.standard_error + 1e-9).all())
-    likelihood = ais_log_likelihood(machine, x, schedule=200, n_runs=300)
+    likelihood = ais_log_likelihood(machine, x, schedule=60, n_runs=300)
     expected = exact_log_likelihood(machine, x)
-    assert float((likelihood.values - expected.values).abs().max()) < 0.05
+    assert float((likelihood.values - expected.values).abs().max()) < 0.1
 
 
 def test_weights_give_samples():
@@ -361,6 +432,8 @@ def test_progress_of_all_blocks_is_told():
         (lambda m: exact_log_likelihood(m, [[0.0, 1.0, 0.0]]), "x is a list"),
         (lambda m: exact_log_likelihood(m, torch.zeros(3)), "it must hold one row or more"),
         (lambda m: exact_log_likelihood(clamp(m, torch.zeros(2, 3)), torch.zeros(2, 3)), "conditioned on 2 rows"),
+        (lambda m: exact_log_likelihood(clamp(m, torch.zeros(3)), torch.zeros(2, 3)), "units that are clamped"),
+        (lambda m: compare_likelihoods(m, torch.zeros(2, 3), schedule=0), "n_temperatures is 0"),
         (lambda m: pseudo_log_likelihood(m, torch.zeros(1, 3), n_visible=4), "from 1 to 3"),
         (lambda m: pseudo_log_likelihood(dbm([Binary(3), Binary(2), Binary(2)]), torch.zeros(1, 3)), "2 hidden layers"),
         (lambda m: tap_log_likelihood(m, torch.zeros(1, 3), solve(rbm(Binary(4), Binary(2)))), "those of this machine"),
@@ -375,6 +448,16 @@ def test_a_machine_without_a_partition_function():
     machine = rbm(Gaussian(2), Gaussian(3), torch.ones(2, 3))
     with pytest.raises(ValueError, match="ln Z is infinite: the couplings are too strong"):
         ais_log_partition(machine, 100)
+    for scale, infinite in ((1.001, True), (0.999, False)):
+        W = scale * torch.tensor([[0.6, 0.0], [0.8, 0.0]])  # of norm 1
+        edge = rbm(Gaussian(2), Gaussian(2), W)
+        if infinite:
+            with pytest.raises(ValueError, match="ln Z is infinite"):
+                ais_log_partition(edge, 5)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", LikelihoodWarning)
+                ais_log_partition(edge, 5)
     barely = pairwise(Gaussian(2), torch.tensor([[0.0, 1.001], [1.001, 0.0]]))
     with pytest.raises(ValueError, match="ln Z is infinite"):
         ais_log_partition(barely, 10)
@@ -561,6 +644,25 @@ def test_solutions_of_another_machine_or_scheme():
 # ----- which solutions are the same
 
 
+def test_what_makes_solutions_the_same():
+    machine = rbm(Gaussian(2, precision=1e-4).double(), Spin(1).double())
+    mean = torch.tensor([[0.0, 0.0], [0.9, 0.0], [1.1, 0.0], [0.0, 0.0], [0.5, 0.0]]).double()  # deviation 100
+    free_energy = torch.tensor([0.0, 0.0, 0.001, 0.5, 0.002]).double()
+    residual = torch.tensor([3.0, 1.0, 2.0, 1.0, 2.0]).double()
+    some = solve(machine, mean)
+    hidden = Moments(torch.zeros(5, 1).double(), torch.ones(5, 1).double())
+    hand_made = type(some)(
+        (Moments(mean, mean), hidden), some.tilts, free_energy, residual, some.n_sweeps, some.status * 0
+    )
+    found = unique(machine, hand_made)
+    # 0, 1 and 4 are within 1 = 0.01·100 of the first; 2 is not; 3 has another F
+    assert found.index.tolist() == [0, 0, 1, 2, 0]
+    assert found.counts.tolist() == [3, 1, 1]
+    assert found.solutions.residual.tolist() == [1.0, 2.0, 1.0]
+    with pytest.raises(ValueError, match="different rows of evidence"):
+        unique(clamp(machine, torch.zeros(5, 2).double()), hand_made)
+
+
 def test_unique_solutions():
     machine = two_modes()
     starts = random_start(machine, 40)
@@ -676,11 +778,3 @@ def test_fields_with_given_means():
         torch.testing.assert_close(units.moments(Tilt(field, 0.0)).mean.detach(), wanted, rtol=0, atol=1e-7, msg=kind)
     held = clamp(rbm(Binary(3), Binary(2)), torch.tensor([1.0, 0.0, 1.0])).units()[0]
     assert not bool(held.field_with_mean(torch.full((3,), 0.5)).any())
-
-
-def test_pairwise_machines_are_annealed_in_any_order_of_scale():
-    machine = pairwise(Categorical(4, 3), None)
-    found = ais_log_partition(machine, 20)
-    assert (
-        abs(float(found.log_partition) - float(exact_log_partition(machine))) < 4 * float(found.standard_error) + 1e-6
-    )

@@ -21,6 +21,7 @@ LAYERS = [
     {"machine", "conditioning"},
     {"inference", "sampling"},
     {"landscape", "likelihood"},
+    {"training"},
 ]
 
 

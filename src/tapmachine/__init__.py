@@ -7,6 +7,8 @@ from tapmachine.landscape import Unique, unique
 from tapmachine.likelihood import (
     AnnealedEstimate,
     Comparison,
+    ComparisonRow,
+    EstimateError,
     ExactMoments,
     LikelihoodWarning,
     LogLikelihood,
@@ -45,7 +47,9 @@ __all__ = [
     "BoltzmannMachine",
     "Categorical",
     "Comparison",
+    "ComparisonRow",
     "Custom",
+    "EstimateError",
     "ExactMoments",
     "Gaussian",
     "LikelihoodWarning",

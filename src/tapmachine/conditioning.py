@@ -61,6 +61,11 @@ def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> Bolt
         return _replace(machine, layer, Tilted(_layer(machine, layer), evidence))
 
 
+def is_clamped(machine: BoltzmannMachine) -> bool:
+    """Whether any units of the machine are held at values."""
+    return any(isinstance(part, Clamped) for layer in machine.units() for part in layer.modules())
+
+
 def _layer(machine: BoltzmannMachine, layer: int) -> Units:
     if not (isinstance(layer, int) and 0 <= layer < len(machine.layers)):
         raise ValueError(f"the machine has {len(machine.layers)} layers, from 0")

@@ -14,7 +14,7 @@ SAME_FREE_ENERGY = 0.01  # nats: and so are free energies
 COMPARED_VALUES = 2**24  # numbers compared at a time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Unique:
     """The different ones among many solutions.
 
@@ -58,6 +58,8 @@ def unique(machine: BoltzmannMachine, solutions: Solution, *, same: float = SAME
         >>> unique(machine, solve(machine, random_start(machine, n_particles=20))).counts
         tensor([20])
     """
+    if machine.n_rows is not None:
+        raise ValueError("solutions for different rows of evidence are not to be compared; take those of one row")
     kept = solutions.converged.nonzero().squeeze(-1)
     order = kept[solutions.free_energy[kept].argsort(stable=True)]
     points = torch.cat(
@@ -102,4 +104,5 @@ def _spread(units: Units) -> Tensor:
     length = (upper - lower).expand(units.state_shape)
     zero = torch.zeros(units.state_shape, dtype=units.dtype, device=units.device)
     deviation = units.moments(Tilt(zero, 0.0)).variance.sqrt()
-    return torch.where(torch.isfinite(length), length, deviation)
+    spread = torch.where(torch.isfinite(length), length, deviation)
+    return torch.where(spread > 0, spread, 1.0)  # a unit that is held

@@ -1,12 +1,13 @@
 """Block Gibbs sampling: exact draws of every other layer, given the layers between them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
 
 
 @torch.no_grad()
@@ -57,23 +58,43 @@ def gibbs(
     for number in range(len(chain), len(layers)):
         field = chain[-1].flatten(-len(layers[number - 1].state_shape)) @ machine.weights[number - 1]
         chain.append(layers[number].sample(Tilt(field.unflatten(-1, layers[number].state_shape), 0.0), generator))
-    if machine.is_pairwise:
-        for _ in range(n_sweeps):
-            chain[0] = _sweep_units(machine, chain[0], generator)
-        return chain
     for _ in range(n_sweeps):
-        for first in (1, 0):
-            for number in range(first, len(layers), 2):
-                field = machine.field_on(number, chain)
-                chain[number] = layers[number].sample(Tilt(field, 0.0), generator)
+        chain = sweep_chain(machine, chain, generator)
     return chain
 
 
-def _sweep_units(machine: BoltzmannMachine, x: Tensor, generator: torch.Generator | None) -> Tensor:
-    """A pairwise machine's units, each drawn given all others."""
-    units, x = machine.units()[0], x.clone()
+@torch.no_grad()
+def sweep_chain(
+    machine: BoltzmannMachine, chain: Sequence[Tensor], generator: torch.Generator | None = None
+) -> list[Tensor]:
+    """One sweep of `gibbs`, of states of all layers that are not looked at."""
+    chain = list(chain)
+    if machine.is_pairwise:
+        units, field = machine.units()[0], machine.field_on(0, chain)
+        return [sweep_units(units, machine.coupling(0), chain[0], field, lambda full: full, generator)]
+    for first in (1, 0):
+        for number in range(first, len(chain), 2):
+            field = machine.field_on(number, chain)
+            chain[number] = machine.units()[number].sample(Tilt(field, 0.0), generator)
+    return chain
+
+
+def sweep_units(
+    units: Units,
+    coupling: Tensor,
+    x: Tensor,
+    field: Tensor,
+    tempered: Callable[[Tensor], Tensor],
+    generator: torch.Generator | None,
+) -> Tensor:
+    """A pairwise machine's units, each drawn given all others, under a function of the field xJ that they send."""
+    x, field = x.clone(), field.clone()
     over_units = x.dim() - len(units.state_shape)
+    by_unit = coupling.unflatten(0, (units.n, -1))  # (n, 1 or q, n or n·q)
     for unit in range(units.n):
-        draws = units.sample(Tilt(machine.field_on(0, [x]), 0.0), generator)
-        x.select(over_units, unit).copy_(draws.select(over_units, unit))
+        draws = units.sample(Tilt(tempered(field), 0.0), generator).select(over_units, unit)
+        moved = draws - x.select(over_units, unit)
+        moved = moved if len(units.state_shape) > 1 else moved.unsqueeze(-1)
+        field += (moved @ by_unit[unit]).view(field.shape)
+        x.select(over_units, unit).copy_(draws)
     return x

@@ -113,11 +113,15 @@ def _fitting_parts(machine: BoltzmannMachine) -> list[tuple[Tensor | None, Boltz
     return [(rows, machine.rows(rows)) for rows in parts]
 
 
-def resample(log_weights: Tensor, states: States, generator: torch.Generator) -> States:
-    """States of as many chains, drawn by their weights."""
+def resample(log_weights: Tensor, generator: torch.Generator) -> Tensor:  # (chains,) or (chains, rows), of both
+    """As many chains, drawn by their weights."""
     weights = log_weights.softmax(0)
     index = torch.multinomial(weights.transpose(0, -1), len(weights), replacement=True, generator=generator)
-    index = index.transpose(0, -1)  # (chains,) or (chains, rows)
+    return index.transpose(0, -1)
+
+
+def pick(index: Tensor, states: Sequence[Tensor]) -> States:
+    """The states of the given chains."""
     return tuple(x.gather(0, index.view(*index.shape, *[1] * (x.dim() - index.dim())).expand_as(x)) for x in states)
 
 
@@ -125,7 +129,7 @@ def check_samples(machine: BoltzmannMachine, samples: Tensor | Sequence[Tensor],
     """States of all layers; where only the visible ones are given, with those above drawn given them."""
     if isinstance(samples, Tensor):
         generator = seeded(machine.device, seed, "layers above")
-        return states_of(untilted_path(machine), samples, generator, most_rows=len(samples))
+        return states_of(untilted_path(machine), samples, generator)
     if not isinstance(samples, Sequence):
         raise ValueError(f"samples is a {type(samples).__name__}; it must be a torch.Tensor, or a list of them")
     layers = machine.check_states([x.to(machine.device) if isinstance(x, Tensor) else x for x in samples])

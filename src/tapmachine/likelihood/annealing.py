@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from tapmachine.conditioning import clamp
-from tapmachine.likelihood.annealed_runs import BLOCK, Found, check_samples, join, make_runs, resample
+from tapmachine.likelihood.annealed_runs import BLOCK, Found, check_samples, join, make_runs, pick, resample
 from tapmachine.likelihood.paths import seeded
 from tapmachine.likelihood.schedules import linear_schedule
 from tapmachine.likelihood.score import (
+    EstimateError,
     LikelihoodWarning,
     LogLikelihood,
     check_machine,
@@ -27,11 +28,12 @@ from tapmachine.machine import BoltzmannMachine
 
 ENOUGH_TEMPERATURES = (1_000, 4_000, 16_000)  # tried in turn, unless a schedule is given
 ENOUGH_WEIGHT = 0.5  # effective share of the runs, at which they are enough
-COLLAPSED = 0.1  # and below which an estimate is not to be trusted
+COLLAPSED = 0.1  # and below which an estimate is not to be trusted; nor with fewer than
+FEW = 3
 LARGEST = 1e7  # a larger ln Z is no number but chains that wander off
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AnnealedEstimate:
     """ln Z of a machine, estimated from independent runs.
 
@@ -43,9 +45,9 @@ class AnnealedEstimate:
         effective_sample_size: how many runs of equal weight would be as good, of the same shape.
         log_weights: every run's own value for ln Z, (n_runs,) or (n_runs, rows). Forwards, Z is the average of their
             exponentials; in reverse, 1/Z is that of the inverse ones.
-        samples: states of all layers at the end of the runs. Forwards, they are samples of the machine if weighted by
-            exp(log_weights).
-        betas: the temperatures.
+        samples: states of all layers at β = 1. Forwards that is where the runs ended, and they are samples of the
+            machine if weighted by exp(log_weights); in reverse, where they started.
+        betas: the inverse temperatures.
         seed: that the runs were made with.
         reverse: in which direction.
         machine: a fingerprint of the machine.
@@ -68,10 +70,11 @@ class AnnealedEstimate:
 
     def weighted_samples(self, seed: int = 0) -> tuple[Tensor, ...]:
         """As many samples of the machine: the ends of forward runs, drawn by their weights."""
-        if self.reverse:
-            return self.samples
-        generator = seeded(self.log_weights.device, seed, "resample")
-        return resample(self.log_weights, self.samples, generator)
+        return self.samples if self.reverse else pick(self._drawn(seed), self.samples)
+
+    def _drawn(self, seed: int) -> Tensor:
+        """Which runs `weighted_samples` takes."""
+        return resample(self.log_weights, seeded(self.log_weights.device, seed, "resample"))
 
     def __repr__(self) -> str:
         direction = "reverse" if self.reverse else "forward"
@@ -110,12 +113,13 @@ def ais_log_partition(
             `adaptive_schedule` and `paper_schedule`. Without it, 1,000 equal steps, then 4,000, then 16,000, until half
             of the runs carry the weight.
         n_runs: independent runs.
-        data: rows whose means the independent units get, and the hidden ones given them: the base rates. Without them
-            they are those of short chains of the machine. Data spare temperatures if the machine fits them; if they
-            come from one mode of several, they lead all chains there.
+        data: rows whose means the independent visible units get, the base rates. Without them they are those of short
+            chains of the machine. Data spare temperatures if the machine fits them; if they come from one mode of
+            several, they lead all chains there.
         reverse: whether to go from the machine to the independent units.
-        samples: for reverse runs, samples of the machine's visible layer, or of all its layers. Without them they come
-            from as many forward runs, drawn by their weights.
+        samples: for reverse runs, samples of the machine's visible layer, or of all its layers. (With several hidden
+            layers, those above visible samples come from a few sweeps and are not exact.) Without them they come from
+            as many forward runs, drawn by their weights.
         seed: the same seed, the same result. Blocks of 100 runs draw from generators of their own.
         resume: an estimate to be continued, with the same data, seed and direction: only those runs are made that it
             lacks. The result is the same as with all runs made at once.
@@ -136,13 +140,15 @@ def ais_log_partition(
         schedule = resume.betas if schedule is None else schedule
     tries = [_check_schedule(schedule)] if schedule is not None else [linear_schedule(n) for n in ENOUGH_TEMPERATURES]
     starts: Sequence[Tensor] | None = None
+    origin: Tensor | None = None  # which sample each reverse run starts from
     if samples is not None:
         starts = check_samples(machine, samples, seed)
+        origin = torch.arange(n_runs, device=machine.device) % len(starts[0])
     elif reverse:
         if resume is not None:
             raise ValueError("to resume reverse runs, give the samples that they started from")
         forward = ais_log_partition(machine, schedule, n_runs, data=data, seed=seed, callback=callback)
-        tries, starts = [forward.betas], forward.weighted_samples(seed)
+        tries, starts, origin = [forward.betas], forward.weighted_samples(seed), forward._drawn(seed)
     identity = fingerprint(machine)
     for betas in tries:
         done = _complete_blocks(resume, betas, seed, reverse, identity)
@@ -150,7 +156,7 @@ def ais_log_partition(
             return resume
         blocks = {block: min(BLOCK, n_runs - block * BLOCK) for block in range(len(done), -(-n_runs // BLOCK))}
         made = make_runs(machine, betas, blocks, data=data, reverse=reverse, samples=starts, seed=seed, report=callback)
-        estimate = _estimate(join([*done, made], dim=0), betas, seed, reverse, identity)
+        estimate = _estimate(join([*done, made], dim=0), betas, seed, identity, origin)
         if float(estimate.effective_sample_size.min()) >= ENOUGH_WEIGHT * n_runs:
             break
     _warn_if_collapsed(estimate)
@@ -193,38 +199,52 @@ def ais_log_likelihood(
     if estimate.machine != fingerprint(machine):
         raise ValueError("estimate is of another machine, or of this one before its parameters changed")
     if len(machine.layers) <= 2:
-        weights = log_weight(double, rows)
+        weights, of_rows = log_weight(double, rows), torch.zeros_like(estimate.standard_error)
     else:
         clamped = clamp(machine, check_rows(machine, x))
         betas = estimate.betas if schedule is None else schedule
-        weights = ais_log_partition(clamped, betas, n_runs, seed=seed, callback=callback).log_partition
-    log_partition = estimate.log_partition
-    return LogLikelihood(weights - log_partition, log_partition, estimate.standard_error, n_units(machine))
+        clamped_estimate = ais_log_partition(clamped, betas, n_runs, seed=seed, callback=callback)
+        weights = clamped_estimate.log_partition
+        of_rows = clamped_estimate.standard_error.square().sum().sqrt() / len(rows)  # of their mean
+    log_partition, error = estimate.log_partition, estimate.standard_error
+    return LogLikelihood(weights - log_partition, log_partition, error.hypot(of_rows), n_units(machine))
 
 
-def _estimate(found: Found, betas: Tensor, seed: int, reverse: bool, machine: str) -> AnnealedEstimate:
+def _estimate(found: Found, betas: Tensor, seed: int, machine: str, origin: Tensor | None) -> AnnealedEstimate:
     log_weights, states = found
     if not bool((log_weights.abs() < LARGEST).all()):
-        raise ValueError(
+        raise EstimateError(
             "ln Z is not finite: the couplings are too strong for units on unbounded supports, or weights overflow"
         )
+    reverse = origin is not None
     sign = -1 if reverse else 1
     n_runs = len(log_weights)
     log_partition = sign * ((sign * log_weights).logsumexp(0) - log(n_runs))
     share = (sign * log_weights).softmax(0)
     effective = 1 / share.square().sum(0)
-    standard_error = ((n_runs / effective - 1).clamp(min=0) / (n_runs - 1)).sqrt()
     return AnnealedEstimate(
-        log_partition, standard_error, effective, log_weights, tuple(states), betas, seed, reverse, machine
+        log_partition, _error(share, origin), effective, log_weights, tuple(states), betas, seed, reverse, machine
     )
+
+
+def _error(share: Tensor, origin: Tensor | None) -> Tensor:  # (runs,) or (runs, rows) -> () or (rows,)
+    """Standard error of ln Z, from the runs' shares of the weight; runs from one and the same sample count as one."""
+    excess = share - 1 / len(share)
+    if origin is not None:
+        excess = torch.zeros_like(share).scatter_add_(0, origin.view(-1, *origin.shape[1:]).expand_as(share), excess)
+        n_groups = torch.zeros_like(share).scatter_(0, origin.expand_as(share), 1.0).sum(0)
+    else:
+        n_groups = torch.full_like(excess.sum(0), len(share))
+    return (excess.square().sum(0) * n_groups / (n_groups - 1).clamp(min=1)).sqrt()
 
 
 def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:
     effective = estimate.effective_sample_size
     least = float(effective.min())
-    if least >= COLLAPSED * estimate.n_runs:
+    enough = max(COLLAPSED * estimate.n_runs, min(FEW, estimate.n_runs))
+    if least >= enough:
         return
-    n_rows = int((effective < COLLAPSED * estimate.n_runs).sum())
+    n_rows = int((effective < enough).sum())
     where = f" on {n_rows} of {len(effective)} rows" if effective.dim() else ""
     direction = "high" if estimate.reverse else "low"
     warnings.warn(

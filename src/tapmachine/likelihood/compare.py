@@ -14,7 +14,14 @@ from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.likelihood.annealing import AnnealedEstimate, ais_log_likelihood, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
-from tapmachine.likelihood.score import LikelihoodWarning, LogLikelihood, check_machine, check_rows, for_scoring
+from tapmachine.likelihood.score import (
+    EstimateError,
+    LikelihoodWarning,
+    LogLikelihood,
+    check_machine,
+    check_rows,
+    for_scoring,
+)
 from tapmachine.likelihood.tap import MAX_SWEEPS, N_STARTS, TOLERANCE, tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
 
@@ -157,6 +164,9 @@ def compare_likelihoods(
         if can_enumerate(machine, EXACT_BITS):
             table.add_exact()
     messages = [str(found.message) for found in caught if issubclass(found.category, LikelihoodWarning)]
+    for found in caught:
+        if not issubclass(found.category, LikelihoodWarning):
+            warnings.warn_explicit(found.message, found.category, found.filename, found.lineno)
     messages += table.failures + _disagreements(table.rows, machine.units()[0].n)
     for message in messages:
         warnings.warn(message, LikelihoodWarning, stacklevel=3)  # past the decorator
@@ -177,7 +187,7 @@ class _Table:
         start = time.perf_counter()
         try:
             found = [score(_spaced(x, most_rows)) for x in self.sets]
-        except ValueError as error:
+        except EstimateError as error:
             self._fail(name, error)
             return
         self._write(name, found, time.perf_counter() - start)
@@ -192,7 +202,7 @@ class _Table:
                 double, starts = for_scoring(self.machine, _spaced(self.sets[0], N_STARTS))
                 solutions = solve(double, starts, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
             found = [tap_log_likelihood(self.machine, x, solutions, scheme=scheme) for x in self.sets]
-        except ValueError as error:
+        except EstimateError as error:
             self._fail(name, error)
             return
         seconds = time.perf_counter() - start
@@ -210,7 +220,7 @@ class _Table:
             forward = ais_log_partition(self.machine, schedule, n_runs, data=data, seed=seed)
             rows = [_spaced(x, most_rows) for x in self.sets]
             found = [ais_log_likelihood(self.machine, x, forward, n_runs=n_runs, seed=seed) for x in rows]
-        except ValueError as error:
+        except EstimateError as error:
             self._fail("AIS", error)
             return
         self._write("AIS", found, time.perf_counter() - start)
@@ -230,13 +240,15 @@ class _Table:
         """One enumeration for all sets of data."""
         self.announce("exact")
         start = time.perf_counter()
-        together = exact_log_likelihood(self.machine, torch.cat(self.sets))
-        parts = together.values.split([len(x) for x in self.sets])
+        most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS  # each one an enumeration
+        sets = [_spaced(x, most_rows) for x in self.sets]
+        together = exact_log_likelihood(self.machine, torch.cat(sets))
+        parts = together.values.split([len(x) for x in sets])
         error, size = together.common_error, together.n_units
         found = [LogLikelihood(values, together.log_partition, error, size) for values in parts]
         self._write("exact", found, time.perf_counter() - start)
 
-    def _fail(self, name: str, error: ValueError) -> None:
+    def _fail(self, name: str, error: EstimateError) -> None:
         self.failures.append(f"{name}: {error}")
         self.rows.append(ComparisonRow(name, nan, nan, nan, nan, 0, nan, nan, 0.0))
 

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.conditioning import clamp
-from tapmachine.likelihood.score import LogLikelihood, for_scoring, log_weight, n_units
+from tapmachine.likelihood.score import CHUNK_VALUES, LogLikelihood, for_scoring, log_weight, n_units
 from tapmachine.machine import BoltzmannMachine
 
 LARGEST_ENUMERATION = 2**25  # states of the side that is summed over
-CHUNK_VALUES = 2**22  # numbers held at a time, in the fields on the other side
 
 
 @torch.no_grad()

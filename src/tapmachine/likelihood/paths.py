@@ -19,11 +19,11 @@ from tapmachine.beliefs import Tilt
 from tapmachine.inference.replay import Replay
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.sampling import sweep_units
 
 STRIDE = 20  # steps between looks at the chains; on a GPU, those in one CUDA graph
 BASE_CHAINS = 100  # chains that the base's means are taken from, without data
 BASE_SWEEPS = 50  # that they are averaged over, after as many
-BASE_ROWS = 2000  # rows of data that they are taken from, at most
 DEEP_SWEEPS = 10  # to draw the layers above the first hidden one, given data
 
 States = tuple[Tensor, ...]
@@ -31,7 +31,7 @@ Beta = Tensor | float
 Chain = list[Tensor | None]  # states of all layers; None where they are summed over
 
 
-class Path(ABC):
+class AnnealingPath(ABC):
     """The way to one machine, with chains of any number on it.
 
     Args:
@@ -40,7 +40,7 @@ class Path(ABC):
     """
 
     def __init__(self, machine: BoltzmannMachine, base: list[Tensor]) -> None:
-        self.machine, self.layers, self.base, self.rows = machine, machine.units(), base, machine.n_rows
+        self.machine, self.layers, self.base, self.n_rows = machine, machine.units(), base, machine.n_rows
         self._senders: list[list[tuple[int, Tensor]]] = [[] for _ in self.layers]
         for below, above, weights in machine.edges():
             self._senders[above].append((below, weights.detach()))
@@ -61,7 +61,7 @@ class Path(ABC):
 
     def _base(self, number: int, n_chains: int) -> Tensor:
         """The base's field on a layer, once for every chain."""
-        batch = (n_chains,) if self.rows is None else (n_chains, self.rows)
+        batch = (n_chains,) if self.n_rows is None else (n_chains, self.n_rows)
         return self.base[number].expand(*batch, *self.layers[number].state_shape)
 
     def _field(self, number: int, chain: Chain) -> Tensor:
@@ -81,7 +81,7 @@ class Path(ABC):
     def _overlap(self, number: int, x: Tensor) -> Tensor:  # (chains, ...), float64
         """Σ D x of a layer."""
         base, first = self.base[number], -len(self.layers[number].state_shape)
-        if self.rows is None:
+        if self.n_rows is None:
             return (x.flatten(first) @ base.flatten()).double()
         return (x * base).flatten(first).sum(-1).double()
 
@@ -99,7 +99,7 @@ class Path(ABC):
         """States of all layers at β = 1, given those of the kept ones."""
 
 
-class LayeredPath(Path):
+class LayeredPath(AnnealingPath):
     """For machines with layers: the odd ones are summed over, the even ones kept."""
 
     @property
@@ -137,7 +137,7 @@ class LayeredPath(Path):
         return [x for x in chain if x is not None]
 
 
-class PairwisePath(Path):
+class PairwisePath(AnnealingPath):
     """For pairwise machines: nothing is summed over, and units are drawn one after the other."""
 
     @property
@@ -145,14 +145,19 @@ class PairwisePath(Path):
         return (0,)
 
     def step(self, states: States, before: Beta, after: Beta, generator: torch.Generator) -> tuple[States, Tensor]:
-        x, units = states[0].clone(), self.layers[0]
-        over_units = -len(units.state_shape)
-        energy = 0.5 * (self._field(0, [x]) * x).flatten(over_units).sum(-1).double()
+        x = states[0]
+        field = self._field(0, [x])
+        energy = 0.5 * (field * x).flatten(-len(self.layers[0].state_shape)).sum(-1).double()
         gain = (after - before) * (energy - self._overlap(0, x))
-        for unit in range(units.n):
-            drawn = self._draw(0, torch.lerp(self.base[0], self._field(0, [x]), after), generator)
-            x.select(over_units, unit).copy_(drawn.select(over_units, unit))
-        return (x,), gain
+        drawn = sweep_units(
+            self.layers[0],
+            self._senders[0][0][1],
+            x,
+            field,
+            lambda full: torch.lerp(self.base[0], full, after),
+            generator,
+        )
+        return (drawn,), gain
 
     def all_layers(self, states: States, generator: torch.Generator) -> list[Tensor]:
         return list(states)
@@ -174,7 +179,7 @@ class Walk(NamedTuple):
 
 @torch.no_grad()
 def anneal(
-    path: Path,
+    path: AnnealingPath,
     betas: Tensor,  # (steps + 1,)
     states: States,
     generator: torch.Generator,
@@ -204,7 +209,7 @@ def anneal(
 Stride = Callable[[Walk, int], Walk]  # some steps from the given one on
 
 
-def _stride(path: Path, betas: Tensor, generator: torch.Generator) -> Stride:
+def _stride(path: AnnealingPath, betas: Tensor, generator: torch.Generator) -> Stride:
     values = betas.tolist()
 
     def advance(walk: Walk, first: int) -> Walk:
@@ -216,7 +221,7 @@ def _stride(path: Path, betas: Tensor, generator: torch.Generator) -> Stride:
     return advance
 
 
-def _captured_stride(path: Path, betas: Tensor, walk: Walk, generator: torch.Generator) -> Stride:
+def _captured_stride(path: AnnealingPath, betas: Tensor, walk: Walk, generator: torch.Generator) -> Stride:
     beyond = betas[-1:].expand((1 - len(betas)) % STRIDE)  # steps after the last one stay where they are
     all_betas = torch.cat((betas, beyond)).to(path.machine.device, path.machine.dtype)
 
@@ -236,24 +241,23 @@ def seeded(device: torch.device, seed: int, purpose: str, number: int = 0) -> to
 
 
 @torch.no_grad()
-def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> Path:
-    """The path to a machine from units with the means that they have in the data or, without, in short chains."""
+def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> AnnealingPath:
+    """The path to a machine from its priors, with visible means as in the data or, without them, in short chains."""
     untilted = untilted_path(machine)
     generator = seeded(machine.device, seed, "base")
     if data is None:
-        means, weight = _typical_means(untilted, generator), BASE_CHAINS
+        mean, weight = _typical_mean(untilted, generator), BASE_CHAINS
     else:
-        states = states_of(untilted, data, generator, BASE_ROWS)
-        means, weight = [x.mean(0) for x in states], len(states[0])
-    base = []
-    for layer, mean, zero in zip(machine.units(), means, untilted.base, strict=True):
-        at_rest = layer.moments(Tilt(zero, 0.0)).mean
-        inside = (weight * mean + at_rest) / (weight + 1)  # one pseudo-observation keeps it off the edges
-        base.append(layer.field_with_mean(inside))
-    return type(untilted)(machine, base)
+        x = check_rows(machine, data)
+        mean, weight = x.mean(0), len(x)
+    visible, zero = machine.units()[0], untilted.base[0]
+    at_rest = visible.moments(Tilt(zero, 0.0)).mean
+    inside = (weight * mean + at_rest) / (weight + 1)  # one pseudo-observation keeps it off the edges
+    # Fields on the hidden layers, too, would lead all chains to the one of several modes that they happen to favour.
+    return type(untilted)(machine, [visible.field_with_mean(inside), *untilted.base[1:]])
 
 
-def untilted_path(machine: BoltzmannMachine) -> Path:
+def untilted_path(machine: BoltzmannMachine) -> AnnealingPath:
     """The path to a machine from its priors as they are."""
     nowhere = [_zeros(machine, layer) for layer in range(len(machine.layers))]
     return PairwisePath(machine, nowhere) if machine.is_pairwise else LayeredPath(machine, nowhere)
@@ -265,22 +269,19 @@ def _zeros(machine: BoltzmannMachine, layer: int) -> Tensor:
     return torch.zeros((*rows, *machine.units()[layer].state_shape), dtype=machine.dtype, device=machine.device)
 
 
-def _typical_means(path: Path, generator: torch.Generator) -> list[Tensor]:
-    """Means of all layers over some sweeps of the machine, after as many from draws of its priors."""
+def _typical_mean(path: AnnealingPath, generator: torch.Generator) -> Tensor:
+    """Mean of the visible layer over some sweeps of the machine, after as many from draws of its priors."""
     states = path.draw(BASE_CHAINS, generator)
-    sums = [torch.zeros_like(zero) for zero in path.base]
+    total = torch.zeros_like(path.base[0])
     for sweep in range(2 * BASE_SWEEPS):
         states, _ = path.step(states, 1.0, 1.0, generator)
-        if sweep >= BASE_SWEEPS:
-            for total, x in zip(sums, path.all_layers(states, generator), strict=True):
-                total += x.mean(0)
-    return [total / BASE_SWEEPS for total in sums]
+        total += states[0].mean(0) if sweep >= BASE_SWEEPS else 0.0
+    return total / BASE_SWEEPS
 
 
-def states_of(path: Path, data: Tensor, generator: torch.Generator, most_rows: int) -> list[Tensor]:
+def states_of(path: AnnealingPath, data: Tensor, generator: torch.Generator) -> list[Tensor]:
     """States of all layers, the visible one held at rows of data."""
     x = check_rows(path.machine, data)
-    x = x[:: -(-len(x) // most_rows)]
     states = (x, *path.draw(len(x), generator)[1:])
     for _ in range(DEEP_SWEEPS if len(states) > 1 else 0):
         states = (x, *path.step(states, 1.0, 1.0, generator)[0][1:])

@@ -6,17 +6,23 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
-from tapmachine.likelihood.score import CHUNK_VALUES, LogLikelihood, check_normalisable, for_scoring, n_units
+from tapmachine.likelihood.score import (
+    CHUNK_VALUES,
+    EstimateError,
+    LogLikelihood,
+    check_normalisable,
+    for_scoring,
+    n_units,
+)
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.special import gauss_legendre
 from tapmachine.units import Units
 
-DROP = 40.0  # a conditional density is cut off where it has fallen by exp(−40)
-DOUBLINGS = 60  # to find where that is, on an unbounded support
-ZOOMS = 3  # looks at a density to find where it is not negligible
-GRID = 16  # points of each look
-PANELS = 2  # on either side of its peak
+DROP = 40.0  # a density is cut off where it has fallen by exp(−40), or so many standard deviations away
+DOUBLINGS = 60  # to find where that is, where nothing else tells
 PANEL_NODES = 16
+FEWEST_PANELS, MOST_PANELS = 4, 4096
+ACCURACY = 1e-12  # of ln of an integral, by doubling the panels
 
 LogDensity = Callable[[Tensor], Tensor]  # (Q, N, S) -> (Q, N, S): at Q values of each of S units in N rows
 
@@ -61,6 +67,8 @@ def pseudo_log_likelihood(
         keys = torch.rand((len(rows), n), generator=torch.Generator().manual_seed(seed))
         chosen = keys.argsort(-1)[:, :n_visible].to(rows.device)
     found = _conditionals(machine)(machine, rows, chosen)  # (N, n_visible)
+    if not bool(torch.isfinite(found).all()):
+        raise EstimateError("the conditionals of visible units are not finite: the couplings are too strong")
     no_log_partition = found.new_full((), torch.nan)
     return LogLikelihood(found.sum(-1) * (n / n_visible), no_log_partition, no_log_partition, n_units(machine))
 
@@ -102,9 +110,9 @@ def _over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Ten
     atoms = units.atoms()
     own = units.log_prior(x, validate=False).gather(1, chosen)
     parts = []
-    for rows in _row_chunks(machine, x, 2 * PANELS * PANEL_NODES):
+    for rows in _row_chunks(machine, x, PANEL_NODES):
         log_density = _log_density(machine, x[rows], chosen[rows])
-        total = _log_integral(log_density, units, x[rows], chosen[rows])
+        total = _log_integral(log_density, machine, x[rows], chosen[rows])
         if atoms is not None:
             at_atoms = log_density(atoms.view(-1, 1, 1).expand(len(atoms), *chosen[rows].shape))
             total = torch.logaddexp(total, at_atoms.logsumexp(0))
@@ -154,28 +162,62 @@ def _row_chunks(machine: BoltzmannMachine, x: Tensor, n_values: int) -> list[sli
     return [slice(first, first + size) for first in range(0, len(x), size)]
 
 
-def _log_integral(log_density: LogDensity, units: Units, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
-    """ln ∫ exp(log_density) over the support of each unit, by Gauss–Legendre panels on both sides of the peak."""
-    low, high = _outer_window(log_density, units, x, chosen)
-    for _ in range(ZOOMS):
-        low, high, peak = _zoom(log_density, low, high)
+def _log_integral(log_density: LogDensity, machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
+    """ln ∫ exp(log_density) over the support of each unit, by Gauss–Legendre panels, as many as it takes."""
+    low, high = _window(log_density, machine, x, chosen)
     nodes, weights = gauss_legendre(PANEL_NODES, x.dtype, x.device)
-    first = torch.arange(PANELS, dtype=x.dtype, device=x.device) / PANELS
-    share = (first.unsqueeze(-1) + nodes / PANELS).view(-1, 1, 1)
-    log_weight = (weights / PANELS).log().repeat(PANELS).view(-1, 1, 1)
-    sides = []
-    for start, end in ((low, peak), (peak, high)):
-        values = log_density(_off_atoms(units, start + share * (end - start)))
-        sides.append((values + log_weight).logsumexp(0) + (end - start).log())
-    return torch.logaddexp(*sides)
+
+    def with_panels(n_panels: int) -> Tensor:
+        width = (high - low) / n_panels
+        total = torch.full_like(low, -torch.inf)
+        for panel in range(n_panels):
+            points = low + (panel + nodes.view(-1, 1, 1)) * width
+            values = log_density(_off_atoms(machine.units()[0], points)) + weights.log().view(-1, 1, 1)
+            total = torch.logaddexp(total, values.logsumexp(0))
+        return total + width.log()
+
+    n_panels = FEWEST_PANELS
+    coarse = with_panels(n_panels)
+    while n_panels < MOST_PANELS:
+        n_panels *= 2
+        fine = with_panels(n_panels)
+        if bool(((fine - coarse).abs() <= ACCURACY * (1 + fine.abs())).all()):
+            return fine
+        coarse = fine
+    raise EstimateError(
+        f"the conditional density of a visible unit is not resolved by {MOST_PANELS} panels: couplings are too strong"
+    )
 
 
-def _outer_window(log_density: LogDensity, units: Units, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The bounds of the support or, where it has none, where the density is negligible."""
+def _window(
+    log_density: LogDensity, machine: BoltzmannMachine, x: Tensor, chosen: Tensor
+) -> tuple[Tensor, Tensor]:  # (N, S) each
+    """Where a unit's conditional density is not negligible.
+
+    It is a mixture of the prior under fields from Σ min Wh to Σ max Wh, so its mass lies between that of the prior
+    under the one and under the other.
+    """
+    units, hidden = machine.units()
+    lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())
+    if units.atoms() is not None and bool(torch.isfinite(upper - lower).all()):
+        return lower, upper  # the moments are not those of the density alone
+    ends = [bound.expand(hidden.state_shape).flatten() for bound in hidden.bounds()]
+    if bool(torch.isinf(torch.stack(ends)).any()) or units.atoms() is not None:
+        return _searched_window(log_density, units, x, chosen)
+    products = [machine.coupling(0).detach() * end for end in ends]  # (n, n_hidden)
+    fields = [torch.minimum(*products).sum(-1), torch.maximum(*products).sum(-1)]
+    (low_mean, low_variance), (high_mean, high_variance) = (units.moments(Tilt(field, 0.0)) for field in fields)
+    unbounded = torch.isinf(units.bounds()[0]) & torch.isinf(units.bounds()[1])
+    deviations = torch.where(unbounded, (2 * DROP) ** 0.5 + 1, DROP)  # a Gaussian falls faster than at an edge
+    reach = deviations * torch.maximum(low_variance, high_variance).sqrt()
+    low, high = (low_mean - reach)[chosen], (high_mean + reach)[chosen]
+    return torch.maximum(low, lower), torch.minimum(high, upper)
+
+
+def _searched_window(log_density: LogDensity, units: Units, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The support or, where it has no bounds, as far from the data as the density takes to become negligible."""
     lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())
     values = x.gather(1, chosen)
-    if bool(torch.isfinite(lower).all() and torch.isfinite(upper).all()):
-        return lower, upper
     zero = torch.zeros(units.n, dtype=x.dtype, device=x.device)
     step = units.moments(Tilt(zero, 0.0)).variance.sqrt()[chosen]
     reach = [step, step]
@@ -189,23 +231,9 @@ def _outer_window(log_density: LogDensity, units: Units, x: Tensor, chosen: Tens
             reach[side] = torch.where(further, 2 * reach[side], reach[side])
             open_sides = open_sides or bool(further.any())
         if not open_sides:
-            break
-    else:
-        raise ValueError("the conditional density of a visible unit cannot be normalised: the couplings are too strong")
-    low, high = values - reach[0], values + reach[1]
-    return torch.where(torch.isinf(lower), low, lower), torch.where(torch.isinf(upper), high, upper)
-
-
-def _zoom(log_density: LogDensity, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The part of a window in which the density is not negligible, and where in it the density is largest."""
-    step = (high - low) / GRID
-    cells = torch.arange(GRID, dtype=low.dtype, device=low.device).view(-1, 1, 1)
-    values = log_density(low + (cells + 0.5) * step)
-    seen = values > values.amax(0) - DROP
-    first = torch.where(seen, cells, GRID).amin(0)
-    last = torch.where(seen, cells, -1.0).amax(0)
-    peak = low + (values.argmax(0) + 0.5) * step
-    return low + (first - 1).clamp(min=0) * step, low + (last + 2).clamp(max=GRID) * step, peak
+            low, high = values - reach[0], values + reach[1]
+            return torch.where(torch.isinf(lower), low, lower), torch.where(torch.isinf(upper), high, upper)
+    raise EstimateError("the conditional density of a visible unit cannot be normalised: the couplings are too strong")
 
 
 def _off_atoms(units: Units, values: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
+from tapmachine.conditioning import is_clamped
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units.checks import SUPPORTED_DTYPES
 
@@ -18,7 +19,11 @@ class LikelihoodWarning(UserWarning):
     """A log-likelihood that is not to be trusted as it stands."""
 
 
-@dataclass(frozen=True)
+class EstimateError(ValueError):
+    """An estimator has no answer for this machine, though it was asked in the right way."""
+
+
+@dataclass(frozen=True, eq=False)
 class LogLikelihood:
     """ln P(x) of some rows of data, in nats, in float64.
 
@@ -114,6 +119,8 @@ def check_rows(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n_visible
     units = machine.units()[0]
     if machine.n_rows is not None:
         raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; score data with the free one")
+    if is_clamped(machine):
+        raise ValueError("the machine has units that are clamped; score data with the free one")
     if not isinstance(x, Tensor):
         raise ValueError(f"x is a {type(x).__name__}; it must be a torch.Tensor, as torch.as_tensor(x) makes it")
     x = x.to(machine.device, machine.dtype) if x.is_floating_point() else x.to(machine.device)
@@ -187,7 +194,7 @@ def check_normalisable(machine: BoltzmannMachine) -> None:
         scaled[first[below] : first[below + 1], first[above] : first[above + 1]] = block.double()
     scaled = scaled if machine.is_pairwise else scaled + scaled.T
     if bool(torch.isfinite(scaled).all()) and float(torch.linalg.eigvalsh(scaled)[-1]) >= 1:
-        raise ValueError("ln Z is infinite: the couplings are too strong for units on the whole real line")
+        raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
 
 
 def n_units(machine: BoltzmannMachine) -> int:

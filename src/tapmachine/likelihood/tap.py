@@ -1,5 +1,6 @@
 """The TAP log-likelihood [eq:tapll]: deterministic, without sampling."""
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,15 @@ from tapmachine.beliefs import Moments, Solution, Tilt
 from tapmachine.conditioning import clamp
 from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.landscape import SAME_FREE_ENERGY, unique
-from tapmachine.likelihood.score import CHUNK_VALUES, LogLikelihood, for_scoring, log_weight, n_units
+from tapmachine.likelihood.score import (
+    CHUNK_VALUES,
+    EstimateError,
+    LikelihoodWarning,
+    LogLikelihood,
+    for_scoring,
+    log_weight,
+    n_units,
+)
 from tapmachine.machine import BoltzmannMachine
 
 N_STARTS = 1000  # rows that solutions are started from, unless they are given
@@ -17,7 +26,7 @@ TOLERANCE = 1e-14  # to which those are solved, so that they can be told apart
 MAX_SWEEPS = 5000
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TAPLogLikelihood(LogLikelihood):
     """ln P(x) ≈ F − F(x), with the free energy F of the machine averaged over its different solutions, as in the paper.
 
@@ -58,7 +67,8 @@ def tap_log_likelihood(
     With one hidden layer or none the rest is exact. With more, F(x) is that of the machine clamped to the row, by the
     same scheme, and a row whose solution does not converge is not scored.
 
-    The result is the same whatever the order of the rows and of the solutions is, and however the work is split.
+    With given solutions a row's value does not depend on the other rows, nor on the order of either, nor on how the
+    work is split.
 
     Args:
         machine: any machine that is not conditioned. It is scored in float64, whatever its dtype.
@@ -88,7 +98,7 @@ def tap_log_likelihood(
         solutions = _evaluated(double, solutions, scheme)
     found = unique(double, solutions)
     if len(found) == 0:
-        raise ValueError(
+        raise EstimateError(
             f"none of {len(solutions)} solutions has converged ({solutions}), so that there is no F; raise max_sweeps "
             "of solve(), or start it elsewhere"
         )
@@ -129,5 +139,12 @@ def _clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) ->
     """−F of the machine clamped to each row; NaN where it does not converge."""
     solution = solve(clamp(machine, x), None, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
     if not bool(solution.converged.any()):
-        raise ValueError(f"no row could be scored: on the machine clamped to them TAP has no solution ({solution})")
+        raise EstimateError(f"no row could be scored: clamped to them, the machine has no solution ({solution})")
+    if not bool(solution.converged.all()):
+        warnings.warn(
+            f"{int((~solution.converged).sum())} of {len(x)} rows are not scored and left out of the mean: clamped to "
+            f"them, the machine has no solution ({solution})",
+            LikelihoodWarning,
+            stacklevel=4,  # past the decorator
+        )
     return torch.where(solution.converged, -solution.free_energy.double(), torch.nan)

@@ -16,8 +16,8 @@ from tapmachine.units.roots import logistic_root
 class TwoStates(Units):
     """A prior ∝ exp(Ux) on two states.
 
-    The fields U, B and A may be large and nearly cancel, so they are added in float64, and ln Z is the logarithm
-    of a mixture of the two normalised prior probabilities, never a difference of two large normalisers.
+    The fields U, B and A may be large and nearly cancel, so for moments they are added in float64, and ln Z is the
+    logarithm of a mixture of the two normalised prior probabilities, never a difference of two large normalisers.
     """
 
     field: nn.Parameter

@@ -85,7 +85,7 @@ class Categorical(Units):
         return mean
 
     def field_with_mean(self, mean: Tensor) -> Tensor:
-        return (mean.log() - log_softmax(self.field, -1)).detach()
+        return (mean.clamp(min=torch.finfo(mean.dtype).tiny).log() - log_softmax(self.field, -1)).detach()
 
     def n_states(self) -> list[int]:
         return [self.q] * self.n

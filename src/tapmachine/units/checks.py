@@ -61,7 +61,7 @@ class Checked(nn.Module):
         if dtype not in SUPPORTED_DTYPES:
             raise ValueError(f"{type(self).__name__}: the parameters are {dtype}; they must be float32 or float64")
         if not isinstance(value, Tensor):
-            return torch.full((), value, dtype=dtype, device=self.device)
+            return self.as_tensor(value, f"tilt.{name}").to(dtype).to(self.device)
         if value.dtype != dtype:
             raise ValueError(
                 f"{type(self).__name__}: tilt.{name} is {value.dtype}, but the units are {dtype}; "

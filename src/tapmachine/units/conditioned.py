@@ -105,6 +105,12 @@ class Tilted(_Conditioned):
         exponent = x * (self.field - 0.5 * self.precision * x)
         return self.base.log_prior(x, validate=False) + self.per_unit(exponent)
 
+    def field_with_mean(self, mean: Tensor) -> Tensor:
+        # Units with q states find it for all of them at once; a precision only shifts their fields.
+        if len(self.state_shape) == 1:
+            return super().field_with_mean(mean)
+        return self.base.field_with_mean(mean) - self.field + 0.5 * self.precision
+
     def log_partition(self, tilt: Tilt) -> Tensor:
         return self.base.log_partition(self._add(tilt))
 
@@ -215,6 +221,9 @@ class Clamped(_Conditioned):
         exponent = self.values * (field - 0.5 * precision * self.values)
         held = self.base.log_prior(self.values, validate=False) + self.per_unit(exponent)
         return held if self.holds_all else torch.where(self.mask, held, self.base.log_partition(tilt))
+
+    def field_with_mean(self, mean: Tensor) -> Tensor:
+        return self._mix(0.0, self.base.field_with_mean(mean))
 
     def _hold(self, shape: torch.Size) -> Moments:
         mean = self.values.expand(shape)

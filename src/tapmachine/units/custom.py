@@ -93,7 +93,7 @@ class Custom(Units):
         """The values and zeros, or the mesh and the logarithms of its weights; in float64, whatever the units are."""
         if self.discrete:
             return wide(self.values), torch.zeros_like(wide(self.values))
-        t, w = (z.to(self.device) for z in _mesh())
+        t, w = _mesh(self.device)
         length = wide(self.upper) - wide(self.lower)
         return wide(self.lower) + length * t, (w * length).log()
 
@@ -188,7 +188,7 @@ class Custom(Units):
 
     def _invert(self, field: Tensor, precision: Tensor, panel: Tensor, generator: torch.Generator | None) -> Tensor:
         """A draw within the given panel of every element: Newton on the CDF, inside a bracket."""
-        edges = wide(self.lower) + (wide(self.upper) - wide(self.lower)) * _edges().to(self.device)
+        edges = wide(self.lower) + (wide(self.upper) - wide(self.lower)) * _edges(self.device)
         start = edges[panel]
         t, w = gauss_legendre(PANEL_NODES, edges.dtype, edges.device)
         t, w = t.view(-1, 1, 1), w.view(-1, 1, 1)
@@ -220,18 +220,18 @@ class Custom(Units):
         return self
 
 
-@lru_cache(maxsize=1)
-def _edges() -> Tensor:
+@lru_cache(maxsize=8)
+def _edges(device: torch.device) -> Tensor:
     """Edges of the panels on [0, 1]."""
     even = np.arange(1, EVEN_PANELS) / EVEN_PANELS
     fine = even[0] * 0.5 ** np.arange(1, EDGE_PANELS + 1)
-    return torch.from_numpy(np.sort(np.concatenate(([0.0, 1.0], even, fine, 1 - fine))))
+    return torch.from_numpy(np.sort(np.concatenate(([0.0, 1.0], even, fine, 1 - fine)))).to(device)
 
 
-@lru_cache(maxsize=1)
-def _mesh() -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=8)  # kept, since a copy to a GPU cannot be captured
+def _mesh(device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the Gauss–Legendre panels on [0, 1]."""
-    edges = _edges()
-    t, w = gauss_legendre(PANEL_NODES, torch.float64, torch.device("cpu"))
+    edges = _edges(device)
+    t, w = gauss_legendre(PANEL_NODES, torch.float64, device)
     width = edges.diff().unsqueeze(-1)
     return (edges[:-1].unsqueeze(-1) + width * t).flatten(), (width * w).flatten()

@@ -1,0 +1,186 @@
+"""What is minimised: F of the machine clamped to data, less F of the free machine, however the latter is found.
+
+ln P(x) = F(free) − F(clamped to x). F is stationary in the moments of a solution, so its gradient in the parameters is
+taken with the moments held fixed: autodiff of F at detached moments.
+"""
+
+from abc import ABC, abstractmethod
+from typing import final
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.conditioning import clamp
+from tapmachine.inference import TAP, Scheme
+from tapmachine.inference.process import Process
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.sampling import sweep_chain
+from tapmachine.training.starts import Carry, Context, FromBatch, Start
+
+ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep: they start from the last one's
+CLAMPED_SWEEPS = 10  # to solve a machine of several hidden layers that is clamped to data
+
+
+class Objective(ABC):
+    """The model's side of the gradient, the negative phase.
+
+    Shapes are fixed and nothing looks at values, so that a step can be captured as a CUDA graph.
+    """
+
+    @abstractmethod
+    def prepare(self, context: Context) -> Carry:
+        """What the first step is handed."""
+
+    @abstractmethod
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        """F of the free machine, (), differentiable in its parameters, and what is handed on."""
+
+
+@final
+class TAPObjective(Objective):
+    """F of the free machine at K of its solutions, deterministically [alg:rbmTrain].
+
+    Args:
+        start: where the solutions start; `FromBatch()` unless given.
+        n_particles: K, how many; as many as rows in a batch, unless given.
+        n_sweeps: sweeps that are made from the start, which need not reach a solution.
+        scheme: `TAP()` unless given.
+    """
+
+    def __init__(
+        self,
+        start: Start | None = None,
+        n_particles: int | None = None,
+        n_sweeps: int = 10,
+        scheme: Scheme | None = None,
+    ) -> None:
+        for name, value in (("n_particles", n_particles), ("n_sweeps", n_sweeps)):
+            if value is not None and not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+        self.start, self.n_particles, self.n_sweeps = start or FromBatch(), n_particles, n_sweeps
+        self.scheme = scheme or TAP()
+
+    def __repr__(self) -> str:
+        return f"TAPObjective({self.start}, n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme})"
+
+    def prepare(self, context: Context) -> Carry:
+        return self.start.prepare(context, self.n_particles or len(context.batch))
+
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        machine = context.machine
+        with torch.no_grad():
+            x, carry = self.start.begin(context, self.n_particles or len(context.batch), carry)
+            moments, tilts = sweep_from(machine, x, self.scheme, self.n_sweeps)
+        carry = self.start.finish(moments[0].mean, carry)
+        return self.scheme.free_energy(machine, moments, tilts).mean(), carry
+
+
+class _Sampled(Objective):
+    """F of the machine clamped to samples in place of F of the free one: its gradient is an average over them."""
+
+    def __init__(self, n_sweeps: int) -> None:
+        if isinstance(n_sweeps, bool) or not (isinstance(n_sweeps, int) and n_sweeps >= 1):
+            raise ValueError(f"{type(self).__name__}: k is {n_sweeps!r}; it must be a whole number, 1 or more")
+        self.n_sweeps = n_sweeps
+
+    def _sampled(self, context: Context, chain: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        with torch.no_grad():
+            for _ in range(self.n_sweeps):
+                chain = sweep_chain(context.machine, chain, context.generator)
+        return clamped_free_energy(context.machine, chain[0]).mean(), chain
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.n_sweeps})"
+
+
+@final
+class CD(_Sampled):
+    """Contrastive divergence: samples after k sweeps of block Gibbs sampling from the batch.
+
+    Args:
+        k: how many sweeps.
+    """
+
+    def __init__(self, k: int = 1) -> None:
+        super().__init__(k)
+
+    def prepare(self, context: Context) -> Carry:
+        return ()
+
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        value, _ = self._sampled(context, _upper_layers(context, context.batch))
+        return value, carry
+
+
+@final
+class PCD(_Sampled):
+    """Persistent contrastive divergence: k more sweeps of chains that go on from step to step.
+
+    Args:
+        k: how many sweeps.
+        n_chains: how many chains; as many as rows in a batch, unless given.
+    """
+
+    def __init__(self, k: int = 1, n_chains: int | None = None) -> None:
+        super().__init__(k)
+        if n_chains is not None and not (isinstance(n_chains, int) and n_chains >= 1):
+            raise ValueError(f"n_chains is {n_chains!r}; it must be a whole number, 1 or more")
+        self.n_chains = n_chains
+
+    def prepare(self, context: Context) -> Carry:
+        count = self.n_chains or len(context.batch)
+        rows = torch.arange(count, device=context.batch.device) % len(context.batch)
+        return tuple(_upper_layers(context, context.batch[rows].clone()))
+
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        value, chain = self._sampled(context, list(carry))
+        return value, tuple(chain)
+
+
+def clamped_free_energy(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None) -> Tensor:  # (M,)
+    """F of the machine clamped to each row, differentiable: exact with one hidden layer or none, else by the scheme."""
+    layers = machine.units()
+    own = -layers[0].log_prior(x, validate=False).sum(-1)
+    if machine.is_pairwise:
+        flat = x.flatten(1)
+        return own - 0.5 * ((flat @ machine.coupling(0)) * flat).sum(-1)
+    if len(layers) == 2:
+        field = machine.field_on(1, [x, None])
+        nothing = torch.zeros_like(field)
+        # −ln Z as a relative entropy without its term Ba, which unit types have in a cheap form
+        return own + layers[1].divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
+    clamped = clamp(machine, x)
+    scheme = scheme or TAP()
+    with torch.no_grad():
+        moments, tilts = sweep_from(clamped, x, scheme, CLAMPED_SWEEPS)
+    return scheme.free_energy(clamped, moments, tilts)
+
+
+@torch.no_grad()
+def sweep_from(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int) -> tuple[list[Moments], list[Tilt]]:
+    """Moments of all layers after some sweeps from visible means x, and the tilts that they lead to."""
+    layers, process = machine.units(), scheme.bind(machine)
+    process.root_steps = ROOT_STEPS
+    first = [Moments(x, torch.zeros_like(x)), *[None] * (len(layers) - 1)]
+    state = process.begin(layers, first)
+    for _ in range(_n_steps(process, n_sweeps)):
+        state, _ = process.step(layers, state)
+    moments = process.moments(state)
+    return moments, process.outcome(layers, moments).tilts
+
+
+def _n_steps(process: Process, n_sweeps: int) -> int:
+    """Steps that make so many sweeps, the first of which is made in the beginning."""
+    return -(-(n_sweeps - 1) // process.sweeps_per_step)
+
+
+def _upper_layers(context: Context, x: Tensor) -> list[Tensor]:
+    """States of all layers, those above the visible one drawn from below."""
+    chain, layers = [x], context.machine.units()
+    with torch.no_grad():
+        for number in range(1, len(layers)):
+            field = chain[-1].flatten(1) @ context.machine.weights[number - 1]
+            tilt = Tilt(field.unflatten(-1, layers[number].state_shape), 0.0)
+            chain.append(layers[number].sample(tilt, context.generator))
+    return chain

@@ -1,0 +1,173 @@
+"""Where the solutions of the negative phase start: from the batch, other data, noise, or where the last ones ended."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from tapmachine.beliefs import Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
+
+Carry = tuple[Tensor, ...]  # what is handed on from step to step
+
+
+class Context(NamedTuple):
+    """What a start may look at.
+
+    Attributes:
+        machine: that is trained.
+        batch: states of the visible layer, (M, *state_shape).
+        data: all of them that are in memory; the batch itself, if they are not.
+        generator: for draws.
+    """
+
+    machine: BoltzmannMachine
+    batch: Tensor
+    data: Tensor
+    generator: torch.Generator
+
+
+class Start(ABC):
+    """Where K solutions start. Shapes are fixed and nothing looks at values, so that a step can be captured."""
+
+    def prepare(self, context: Context, n_particles: int) -> Carry:
+        """What the first step is handed."""
+        return ()
+
+    @abstractmethod
+    def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
+        """Means of the visible layer, (K, *state_shape), and what is handed on."""
+
+    def finish(self, mean: Tensor, carry: Carry) -> Carry:
+        """What is handed on once the solutions, with these means of the visible layer, are known."""
+        return carry
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+@final
+class FromBatch(Start):
+    """The batch itself, as in the paper; its first rows, or again and again, if there are fewer or more particles."""
+
+    def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
+        return _rows(context.batch, n_particles), carry
+
+
+@final
+class FromData(Start):
+    """Other rows of the data, drawn at random."""
+
+    def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
+        device = context.data.device
+        rows = torch.randint(len(context.data), (n_particles,), generator=context.generator, device=device)
+        return context.data[rows], carry
+
+
+@final
+class NoisyBatch(Start):
+    """The batch with some of its units replaced by draws of their priors.
+
+    Args:
+        share: of the units that are replaced.
+    """
+
+    def __init__(self, share: float = 0.1) -> None:
+        if not 0 <= share <= 1:
+            raise ValueError(f"share is {share!r}; it must lie between 0 and 1")
+        self.share = share
+
+    def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
+        x, units = _rows(context.batch, n_particles), context.machine.units()[0]
+        drawn = units.sample(Tilt(torch.zeros_like(x), 0.0), context.generator)
+        chance = torch.rand(x.shape[:2], generator=context.generator, device=x.device)
+        replaced = (chance < self.share).view(*x.shape[:2], *[1] * (x.dim() - 2))
+        return torch.where(replaced, drawn, x), carry
+
+    def __repr__(self) -> str:
+        return f"NoisyBatch({self.share})"
+
+
+@final
+class RandomPoints(Start):
+    """Draws of the visible units' priors."""
+
+    def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
+        x = _rows(context.batch, n_particles)
+        return context.machine.units()[0].sample(Tilt(torch.zeros_like(x), 0.0), context.generator), carry
+
+
+@final
+class Persistent(Start):
+    """Where the solutions of the step before ended. They tend to gather on few attractors."""
+
+    def prepare(self, context: Context, n_particles: int) -> Carry:
+        return (_rows(context.batch, n_particles).clone(),)
+
+    def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
+        return carry[0], carry
+
+    def finish(self, mean: Tensor, carry: Carry) -> Carry:
+        return (mean,)
+
+
+@final
+class Herded(Start):
+    """Chains of herded Gibbs sampling, which go on from step to step and are deterministic.
+
+    In place of a random number every unit carries a remainder w: s = w + p, x = [s ≥ 1], w = s − x, so that it is 1 as
+    often as its probabilities p add up to. Units with q states carry q of them and take the largest. Real-valued units
+    take their mean.
+
+    Args:
+        n_sweeps: of the chains, for each step.
+    """
+
+    def __init__(self, n_sweeps: int = 1) -> None:
+        if not (isinstance(n_sweeps, int) and n_sweeps >= 1):
+            raise ValueError(f"n_sweeps is {n_sweeps!r}; it must be a whole number, 1 or more")
+        self.n_sweeps = n_sweeps
+
+    def prepare(self, context: Context, n_particles: int) -> Carry:
+        x = _rows(context.batch, n_particles)
+        layers = context.machine.units()
+        states = [x, *(x.new_zeros((n_particles, *layer.state_shape)) for layer in layers[1:])]
+        remainders = [torch.rand(z.shape, generator=context.generator, device=x.device, dtype=x.dtype) for z in states]
+        return (*(z.clone() for z in states), *remainders)
+
+    def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
+        machine = context.machine
+        layers, n_layers = machine.units(), len(machine.layers)
+        states, remainders = list(carry[:n_layers]), list(carry[n_layers:])
+        order = [0] if machine.is_pairwise else [*range(1, n_layers, 2), *range(0, n_layers, 2)]
+        for _ in range(self.n_sweeps):
+            for number in order:
+                mean = machine.conditional(number, states).mean.detach()
+                states[number], remainders[number] = _herd(layers[number], mean, remainders[number])
+        return states[0], (*states, *remainders)
+
+    def __repr__(self) -> str:
+        return f"Herded({self.n_sweeps})"
+
+
+def _herd(units: Units, mean: Tensor, remainder: Tensor) -> tuple[Tensor, Tensor]:
+    """The next states, and what remains of their means."""
+    counts = units.n_states()
+    if len(units.state_shape) > 1:
+        total = remainder + mean
+        x = one_hot(total.argmax(-1), mean.shape[-1]).to(mean.dtype)
+        return x, total - x
+    if counts is None or counts[0] != 2:
+        return mean, remainder
+    lower, upper = units.bounds()
+    total = remainder + (mean - lower) / (upper - lower)
+    up = (total >= 1).to(mean.dtype)
+    return lower + (upper - lower) * up, total - up
+
+
+def _rows(x: Tensor, count: int) -> Tensor:
+    """So many rows: the first ones, or all of them again and again."""
+    return x[:count] if count <= len(x) else x[torch.arange(count, device=x.device) % len(x)]
