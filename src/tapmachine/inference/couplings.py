@@ -65,7 +65,7 @@ class Couplings:
         # Every edge ends in one layer with an odd number; a pairwise machine meets every pair twice.
         self.receivers = [0] if machine.is_pairwise else list(range(1, len(layers), 2))
         self.share = 0.5 if machine.is_pairwise else 1.0
-        self.unbounded = [not all(bool(torch.isfinite(bound).all()) for bound in layer.bounds()) for layer in layers]
+        self.unbounded = [not layer.is_bounded() for layer in layers]
         self.shapes = [layer.state_shape for layer in layers]
         self.senders: list[list[_Sender]] = [[] for _ in layers]
         for below, above, weights in machine.edges():

@@ -31,6 +31,7 @@ class Units(Checked, ABC):
     def __init__(self, n: int) -> None:
         super().__init__()
         self.n = self.as_count(n, "n", 1)
+        self._bounded: bool | None = None
 
     # ----- what a unit type must say
 
@@ -138,6 +139,12 @@ class Units(Checked, ABC):
         """The smallest and the largest value that a component of a state may take; infinite where there is none."""
         infinity = torch.full((), torch.inf, dtype=self.dtype, device=self.device)
         return -infinity, infinity
+
+    def is_bounded(self) -> bool:
+        """Whether all bounds are finite. Looked at once, since a look stalls a GPU."""
+        if self._bounded is None:
+            self._bounded = all(bool(torch.isfinite(bound).all()) for bound in self.bounds())
+        return self._bounded
 
     def check_means(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
         """Means as a tensor of the units' dtype, or a ValueError that names the first one outside the support."""

@@ -23,6 +23,9 @@ class _Conditioned(Units):
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.base.bounds()
 
+    def is_bounded(self) -> bool:
+        return self.base.is_bounded()
+
     def atoms(self) -> Tensor | None:
         return self.base.atoms()
 

@@ -1,0 +1,105 @@
+"""Batches of data: from tensors, arrays on disk, or any loader."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.machine import BoltzmannMachine
+
+Data = Tensor | np.ndarray[Any, Any] | Iterable[Any]
+Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
+
+SAMPLE_ROWS = 10_000  # rows that are looked at where not all are in memory
+
+
+class Batches:
+    """Batches of one size in a random order, a new one in every epoch; rows beyond the last whole batch sit it out.
+
+    Args:
+        machine: for its visible units, its device and its dtype.
+        x: a tensor, which is moved to the machine's device; an array, as a memory map, which is read batch by batch; or
+            a loader of batches, or of tuples whose first entry is one.
+        batch_size: rows of each batch; for a loader, what it gives.
+        weights: of the rows.
+        seed: of the order.
+    """
+
+    def __init__(self, machine: BoltzmannMachine, x: Data, batch_size: int, weights: Tensor | None, seed: int) -> None:
+        self.units, self.device, self.dtype = machine.units()[0], machine.device, machine.dtype
+        if isinstance(batch_size, bool) or not (isinstance(batch_size, int) and batch_size >= 1):
+            raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number, 1 or more")
+        self.batch_size = batch_size
+        self.weights: Tensor | None = None
+        self.order = torch.Generator().manual_seed(seed)
+        self.rows: Tensor | np.ndarray[Any, Any] | None = None
+        if isinstance(x, Tensor):
+            self.rows = self._checked(x)
+        elif isinstance(x, np.ndarray):
+            self.rows = x
+        else:
+            self.loader = x
+            if weights is not None:
+                raise ValueError("weights go with data in memory; let the loader give batches of what counts more")
+        if self.rows is not None:
+            self._check_sizes(len(self.rows), weights)
+        self.sample = self._sample()  # rows for starts and for monitoring
+
+    def _check_sizes(self, n_rows: int, weights: Tensor | None) -> None:
+        if n_rows < self.batch_size:
+            raise ValueError(f"batch_size is {self.batch_size}, but there are only {n_rows} rows of data")
+        if weights is None:
+            return
+        weights = torch.as_tensor(weights, dtype=self.dtype, device=self.device)
+        if weights.shape != (n_rows,):
+            raise ValueError(f"weights has shape {tuple(weights.shape)}; it must be ({n_rows},), one for each row")
+        bad = ~(torch.isfinite(weights) & (weights >= 0))
+        if bool(bad.any()) or not bool(weights.sum() > 0):
+            raise ValueError("weights must be finite, 0 or more, and not all 0")
+        self.weights = weights
+
+    def _checked(self, x: Tensor) -> Tensor:
+        x = x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
+        x = self.units.check_states(x)
+        if x.dim() != 1 + len(self.units.state_shape) or len(x) == 0:
+            shape = ", ".join(map(str, self.units.state_shape))
+            raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, {shape})")
+        return x
+
+    def _sample(self) -> Tensor:
+        if isinstance(self.rows, Tensor):
+            return self.rows
+        if self.rows is not None:
+            step = -(-len(self.rows) // SAMPLE_ROWS)
+            return self._checked(torch.from_numpy(np.ascontiguousarray(self.rows[::step])))
+        found: list[Tensor] = []
+        for batch in self.loader:
+            found.append(self._from_loader(batch))
+            if sum(map(len, found)) >= SAMPLE_ROWS:
+                break
+        if not found:
+            raise ValueError("the loader gives no batches")
+        self.batch_size = len(found[0])
+        return torch.cat(found)
+
+    def _from_loader(self, batch: Any) -> Tensor:
+        return self._checked(batch[0] if isinstance(batch, tuple | list) else batch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """One epoch."""
+        if self.rows is None:
+            for batch in self.loader:
+                x = self._from_loader(batch)
+                if len(x) == self.batch_size:  # a last one that is smaller would have another shape
+                    yield x, None
+            return
+        order = torch.randperm(len(self.rows), generator=self.order)
+        for index in order[: len(order) // self.batch_size * self.batch_size].split(self.batch_size):
+            if isinstance(self.rows, Tensor):
+                index = index.to(self.device)
+                yield self.rows[index], None if self.weights is None else self.weights[index]
+            else:
+                x = self._checked(torch.from_numpy(np.ascontiguousarray(self.rows[index.numpy()])))
+                yield x, None if self.weights is None else self.weights[index.to(self.device)]

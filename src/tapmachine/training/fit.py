@@ -1,0 +1,236 @@
+"""Training: batches, steps, what every epoch is recorded, and what happens when it diverges."""
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.data import Batches, Data
+from tapmachine.training.monitor import Monitor, TrainingWarning
+from tapmachine.training.objectives import Objective, TAPObjective
+from tapmachine.training.optimizers import can_be_captured, geometric_decay, paper_sgd
+from tapmachine.training.starts import Herded
+from tapmachine.training.step import CapturedStep, Step, StepResult
+
+LEARNING_RATE, DECAY = 0.02, 0.01  # the default's step size, and what is left of it in the end
+N_PARTICLES = 500  # of the default objective
+LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
+CUT = 0.5  # of the step size, after a divergence
+MOST_CUTS = 10
+
+Record = dict[str, float]
+Callback = Callable[[BoltzmannMachine, Record], None]
+
+
+class DivergenceError(RuntimeError):
+    """Training diverged again and again, whatever the step size."""
+
+
+@dataclass
+class History:
+    """What was recorded in every epoch.
+
+    Attributes:
+        records: one dictionary for each epoch; see `fit`.
+    """
+
+    records: list[Record] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> list[float]:
+        """One quantity over the epochs."""
+        return [record[name] for record in self.records]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        if not self.records:
+            return "History(no epochs)"
+        last = self.records[-1]
+        shown = ", ".join(f"{name}={last[name]:.4g}" for name in ("loss", "log_likelihood", "n_unique") if name in last)
+        return f"History({len(self)} epochs; last: {shown})"
+
+
+def fit(
+    machine: BoltzmannMachine,
+    x: Data,
+    *,
+    epochs: int = 50,
+    batch_size: int = 100,
+    objective: Objective | None = None,
+    optimizer: Optimizer | None = None,
+    scheduler: LRScheduler | None = None,
+    validation: Tensor | None = None,
+    weights: Tensor | None = None,
+    l1: float = 0.0,
+    centred: bool = False,
+    warm_start: bool = False,
+    seed: int = 0,
+    monitor: Monitor | None = None,
+    callbacks: Sequence[Callback] = (),
+    log: str | Path | None = None,
+    progress: bool | None = None,
+) -> History:
+    """Trains a machine in place [alg:rbmTrain], and records how it goes.
+
+    Each step minimises F of the machine clamped to a batch less F of the free machine. With the defaults it is
+    deterministic: the negative phase is TAP from herded chains.
+
+    Args:
+        machine: any machine, with weights as it was made with: small and random, for a new one.
+        x: data: a tensor, an array such as a memory map, or a loader of batches.
+        epochs: passes over the data.
+        batch_size: M, rows of each step.
+        objective: `TAPObjective(…)`, `CD(k)` or `PCD(k)`; TAP from 500 herded chains, 10 sweeps, unless given.
+        optimizer: any of torch's, over the machine's parameters; `paper_sgd` with a step size that falls from 0.02 to
+            0.0002, unless given.
+        scheduler: any of torch's, stepped after every epoch.
+        validation: data that are scored beside the training data.
+        weights: how much each row counts.
+        l1: ε of the penalty ε Σ|W|.
+        centred: whether gradients are those of centred states.
+        warm_start: False lets the visible units' priors begin as they fit the data; True leaves them as they are.
+        seed: of the batches' order and of all draws: the same seed, the same weights, to the bit.
+        monitor: what is measured after each epoch.
+        callbacks: called with the machine and the record after each epoch.
+        log: a file to which every record is appended as a line of JSON.
+        progress: whether to show it: a bar on a terminal, lines elsewhere; by default, on a terminal only.
+
+    Returns:
+        For every epoch: `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`, `weight_norm`, `divergences`, and
+        what `Monitor` measures.
+
+    Raises:
+        DivergenceError: if it goes on diverging with ever smaller step sizes. The machine is in its last good state.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, fit, rbm
+        >>> x = (torch.rand(200, 8, generator=torch.Generator().manual_seed(0)) < 0.3).float()
+        >>> history = fit(rbm(Binary(8), Binary(4)), x, epochs=2)
+        >>> len(history)
+        2
+    """
+    if isinstance(epochs, bool) or not (isinstance(epochs, int) and epochs >= 0):
+        raise ValueError(f"epochs is {epochs!r}; it must be a whole number, 0 or more")
+    batches = Batches(machine, x, batch_size, weights, seed)
+    if not warm_start:
+        machine.units()[0].fit_to(batches.sample)
+    if optimizer is None:
+        optimizer = paper_sgd(machine, LEARNING_RATE, weight_decay=0.0)
+        scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
+    objective = objective or TAPObjective(Herded(), N_PARTICLES)
+    monitor = monitor or Monitor()
+    generator = torch.Generator(machine.device).manual_seed(seed)
+    step = Step(machine, objective, optimizer, batches.sample, batches.batch_size, generator, l1, centred)
+    trainer = _Trainer(step, batches)
+    history = History()
+    with _Reporter(log, progress, epochs) as report:
+        for epoch in range(1, epochs + 1):
+            start = time.perf_counter()
+            record: Record = {"epoch": epoch, "learning_rate": float(optimizer.param_groups[0]["lr"])}
+            record |= trainer.epoch()
+            record["seconds"] = time.perf_counter() - start
+            if scheduler is not None:
+                scheduler.step()
+            record |= monitor(machine, batches.sample, validation)
+            history.records.append(record)
+            report(record)
+            for callback in callbacks:
+                callback(machine, record)
+    return history
+
+
+class _Trainer:
+    """Runs epochs, and cuts the step size where they diverge."""
+
+    def __init__(self, step: Step, batches: Batches) -> None:
+        self.step, self.batches, self.cuts = step, batches, 0
+        self.run: Step | CapturedStep = step
+        self.captures = batches.device.type == "cuda" and can_be_captured(step.optimizer)
+
+    def epoch(self) -> Record:
+        """One pass over the data."""
+        losses, norms, unseen, divergences = [], [], [], 0
+        every = LOOK_EVERY if self.batches.device.type == "cuda" else 1
+        for number, (x, weights) in enumerate(self.batches):
+            if self.captures and not isinstance(self.run, CapturedStep):
+                self.run = CapturedStep(self.step, x, weights)
+            result = StepResult(*(z.clone() for z in self.run(x, weights)))
+            losses.append(result.loss)
+            norms.append(result.gradient_norm)
+            unseen.append(result.good)
+            if number % every == every - 1:
+                divergences += self._look(unseen)
+                unseen = []
+        divergences += self._look(unseen) if unseen else 0
+        loss, norm = (torch.stack(z).double() for z in (losses, norms))
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        squares = sum(float(w.detach().double().square().sum()) for w in self.step.machine.weights)
+        return {
+            "loss": float(loss[finite].mean()),
+            "gradient_norm": float(norm[finite].mean()),
+            "weight_norm": squares**0.5,
+            "divergences": float(divergences),
+        }
+
+    def _look(self, good: list[Tensor]) -> int:
+        """Cuts the step size, if steps had to be taken back."""
+        bad = int((~torch.stack(good)).sum())
+        if not bad:
+            return 0
+        self.cuts += 1
+        groups = self.step.optimizer.param_groups
+        rate = float(groups[0]["lr"])
+        if self.cuts > MOST_CUTS:
+            raise DivergenceError(
+                f"training diverged again and again, last with a step size of {rate:g}; the machine is in its last "
+                "good state; try a smaller step size, more sweeps, or data on another scale"
+            )
+        for group in groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].mul_(CUT)
+            else:
+                group["lr"] *= CUT
+        warnings.warn(
+            f"{bad} step{'s' if bad > 1 else ''} led to what is not finite and {'were' if bad > 1 else 'was'} taken "
+            f"back; the step size is cut from {rate:g} to {rate * CUT:g}",
+            TrainingWarning,
+            stacklevel=4,
+        )
+        return bad
+
+
+class _Reporter:
+    """Writes records to a file and shows them."""
+
+    def __init__(self, log: str | Path | None, progress: bool | None, epochs: int) -> None:
+        self.log = None if log is None else Path(log)
+        self.progress, self.epochs = progress, epochs
+
+    def __enter__(self) -> "_Reporter":
+        if self.log is not None:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        return None
+
+    def __call__(self, record: Record) -> None:
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        if self.progress:
+            shown = [f"epoch {record['epoch']:.0f}/{self.epochs}"]
+            names = ("log_likelihood", "validation_log_likelihood", "n_unique", "weight_norm", "seconds")
+            shown += [f"{name} {record[name]:.4g}" for name in names if name in record]
+            print("  ".join(shown), flush=True)

@@ -1,0 +1,91 @@
+"""What is measured after each epoch: numbers that say whether training goes well."""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tapmachine.inference import solve
+from tapmachine.landscape import unique
+from tapmachine.likelihood.score import EstimateError, check_rows
+from tapmachine.likelihood.tap import tap_log_likelihood
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.objectives import clamped_free_energy
+
+GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
+
+
+class TrainingWarning(UserWarning):
+    """Something about a training that its user should know."""
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """Measures a machine on some of the data, deterministically.
+
+    It gives `log_likelihood` (TAP, a mean in nats) and `log_likelihood_per_unit`, `log_sum_exp`, `n_unique` solutions,
+    `converged` (share of the starts), `reconstruction_error` (mean squared, of visible means after a step up and down)
+    and, with validation data, `validation_log_likelihood` and `free_energy_gap`: mean F of the machine clamped to
+    validation data less that for training data, which rises with over-fitting.
+
+    Attributes:
+        n_starts: rows that solutions are started from; 0 for no solutions, and no log-likelihood.
+        n_rows: rows that are scored.
+        max_sweeps: of the solver.
+    """
+
+    n_starts: int = 100
+    n_rows: int = 1000
+    max_sweeps: int = 500
+
+    @torch.no_grad()
+    def __call__(self, machine: BoltzmannMachine, train: Tensor, validation: Tensor | None = None) -> dict[str, float]:
+        """The record of one epoch."""
+        rows = _spaced(train, self.n_rows)
+        record = {"reconstruction_error": _reconstruction_error(machine, rows)}
+        held_out = None if validation is None else _spaced(check_rows(machine, validation), self.n_rows)
+        if held_out is not None:
+            gap = clamped_free_energy(machine, held_out).mean() - clamped_free_energy(machine, rows).mean()
+            record["free_energy_gap"] = float(gap)
+        if self.n_starts:
+            record |= self._log_likelihoods(machine, rows, held_out)
+        return record
+
+    def _log_likelihoods(self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None) -> dict[str, float]:
+        starts = _spaced(rows, self.n_starts)
+        solutions = solve(machine, starts, max_sweeps=self.max_sweeps)
+        found = unique(machine, solutions)
+        record = {"n_unique": float(len(found)), "converged": float(solutions.converged.double().mean())}
+        if len(found) > GLASSY * len(starts) and len(starts) >= 20:
+            warnings.warn(
+                f"{len(found)} of {len(starts)} starts end in solutions of their own: the machine may have entered a "
+                "spin-glass phase, as by over-training",
+                TrainingWarning,
+                stacklevel=5,
+            )
+        nan = float("nan")
+        names = ("log_likelihood", "log_likelihood_per_unit", "log_sum_exp")
+        record |= dict.fromkeys(names, nan)
+        try:
+            scored = tap_log_likelihood(machine, rows, solutions)
+            record |= dict(zip(names, map(float, (scored.mean, scored.per_unit, scored.log_sum_exp.mean)), strict=True))
+            if held_out is not None:
+                record["validation_log_likelihood"] = float(tap_log_likelihood(machine, held_out, solutions))
+        except EstimateError:
+            pass  # `converged` is 0, and the log-likelihood NaN
+        return record
+
+
+def _spaced(x: Tensor, most: int) -> Tensor:
+    return x[:: -(-len(x) // most)]
+
+
+def _reconstruction_error(machine: BoltzmannMachine, x: Tensor) -> float:
+    if machine.is_pairwise:
+        return float((machine.conditional(0, [x]).mean - x).square().mean())
+    above = machine.conditional(1, [x, *[x] * (len(machine.layers) - 1)]) if len(machine.layers) == 2 else None
+    if above is None:
+        return float("nan")
+    back = machine.conditional(0, [None, above.mean])
+    return float((back.mean - x).square().mean())

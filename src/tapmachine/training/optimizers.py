@@ -1,0 +1,53 @@
+"""Optimisers as the paper has them, made of torch's."""
+
+from typing import Any
+
+import torch
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import ExponentialLR
+
+from tapmachine.machine import BoltzmannMachine
+
+
+def paper_sgd(
+    machine: BoltzmannMachine, learning_rate: float = 0.005, momentum: float = 0.5, weight_decay: float = 0.001
+) -> SGD:
+    """Gradient ascent with momentum and an ℓ2 penalty on the weights only: v ← γ(ΔW − εW) + ηv, W ← W + v (erratum E4).
+
+    On a GPU its step size is a tensor, so that a captured step follows it.
+
+    Args:
+        machine: whose parameters are trained.
+        learning_rate, momentum, weight_decay: γ, η and ε of the paper's Table I [tab:params].
+
+    Example:
+        >>> from tapmachine import Binary, paper_sgd, rbm
+        >>> len(paper_sgd(rbm(Binary(4), Binary(2))).param_groups)
+        2
+    """
+    weights = list(machine.weights)
+    others = [p for p in machine.parameters() if not any(p is w for w in weights)]
+    on_cuda = machine.device.type == "cuda"
+    rate = torch.tensor(learning_rate, device=machine.device) if on_cuda else learning_rate
+    groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": weight_decay}, {"params": others}]
+    return SGD(groups, lr=rate, momentum=momentum, fused=True if on_cuda else None)
+
+
+def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> ExponentialLR:
+    """A scheduler under which the step size falls by the factor over so many epochs, by the same share in each.
+
+    Example:
+        >>> from tapmachine import Binary, geometric_decay, paper_sgd, rbm
+        >>> optimizer = paper_sgd(rbm(Binary(4), Binary(2)), learning_rate=0.02)
+        >>> geometric_decay(optimizer, factor=0.01, epochs=50).gamma ** 50
+        0.01...
+    """
+    if not (0 < factor <= 1 and epochs >= 1):
+        raise ValueError(f"factor is {factor!r} and epochs {epochs!r}; they must lie in (0, 1] and be 1 or more")
+    return ExponentialLR(optimizer, factor ** (1 / epochs))
+
+
+def can_be_captured(optimizer: Optimizer) -> bool:
+    """Whether its step may be part of a CUDA graph and still follow the step size."""
+    groups = optimizer.param_groups
+    return all(isinstance(g["lr"], torch.Tensor) and (g.get("fused") or g.get("capturable")) for g in groups)

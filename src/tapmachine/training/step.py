@@ -1,0 +1,174 @@
+"""One step of training: gradient, update, and a guard that lets nothing through that is not finite."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tapmachine.beliefs import Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.objectives import Objective, clamped_free_energy
+from tapmachine.training.starts import Carry, Context
+
+WARM_UP = 3  # steps before a capture, in which libraries set themselves up
+
+
+class StepResult(NamedTuple):
+    """What a step tells, as tensors on the device, so that nobody waits for them.
+
+    Attributes:
+        loss: F of the machine clamped to the batch less F of the free one, ().
+        gradient_norm: of all parameters together, ().
+        good: whether loss and parameters were finite; if not, the parameters are those before the step, ().
+    """
+
+    loss: Tensor
+    gradient_norm: Tensor
+    good: Tensor
+
+
+class Step:
+    """A step on batches of one size.
+
+    Args:
+        machine: that is trained, in place.
+        objective: the model's side of the gradient.
+        optimizer: over the machine's parameters.
+        data: all rows in memory, for objectives that look at them; or some of them.
+        batch_size: rows of each batch.
+        generator: for draws, on the machine's device.
+        l1: of the penalty l1·Σ|W|.
+        centred: whether gradients are those of centred states.
+    """
+
+    def __init__(
+        self,
+        machine: BoltzmannMachine,
+        objective: Objective,
+        optimizer: Optimizer,
+        data: Tensor,
+        batch_size: int,
+        generator: torch.Generator,
+        l1: float = 0.0,
+        centred: bool = False,
+    ) -> None:
+        self.machine, self.objective, self.optimizer = machine, objective, optimizer
+        self.data, self.generator, self.l1, self.centred = data, generator, l1, centred
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.last_good = [p.detach().clone() for p in self.parameters]
+        rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(generator.initial_seed()))
+        first = data[rows[torch.arange(batch_size) % len(rows)].to(data.device)]
+        self.carry: Carry = objective.prepare(Context(machine, first, data, generator))
+
+    def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
+        """One step on a batch, whose rows count as much as their weights."""
+        self.optimizer.zero_grad(set_to_none=False)
+        context = Context(self.machine, batch, self.data, self.generator)
+        per_row = clamped_free_energy(self.machine, batch)
+        on_data = per_row.mean() if weights is None else (weights * per_row).sum() / weights.sum()
+        on_model, carry = self.objective.model_free_energy(context, self.carry)
+        loss = on_data - on_model
+        penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) if self.l1 else 0.0
+        (loss + penalty).backward()
+        if self.centred:
+            centre_gradients(self.machine, batch, weights)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        self.optimizer.step()
+        with torch.no_grad():
+            for old, new in zip(self.carry, carry, strict=True):
+                old.copy_(new)
+            return StepResult(loss.detach(), norm, self._guard(loss.detach()))
+
+    def _guard(self, loss: Tensor) -> Tensor:
+        """Takes a step back that led to what is not finite; without a look at the values, which would stall a GPU."""
+        sums = torch.stack([p.sum() for p in self.parameters])  # not finite, if any element is not
+        good = torch.isfinite(loss) & torch.isfinite(sums).all()
+        for p, last in zip(self.parameters, self.last_good, strict=True):
+            p.copy_(torch.where(good, p, last))
+            last.copy_(p)
+        for value in _optimizer_tensors(self.optimizer):
+            if value.is_floating_point() and value.dim():
+                value.copy_(torch.where(good, value, 0.0))  # the momentum that led there
+        for own in self.carry:
+            own.copy_(torch.nan_to_num(own))
+        return good
+
+
+def centre_gradients(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None = None) -> None:
+    """Turns gradients into those of centred states (Montavon and Müller 2012, Melchior and others 2016).
+
+    With offsets μ and λ, the means of the two layers that W couples given the data, the gradient in W becomes that of
+    (x − μ)W(h − λ), and those in the fields follow: ∂W − ∂U λᵀ − μ ∂U'ᵀ, ∂U − ∂W λ, ∂U' − ∂Wᵀ μ.
+    """
+    with torch.no_grad():
+        means = _data_means(machine, batch, weights)
+        for number, weight in enumerate(machine.weights):
+            below, above = (machine.units()[number + side].get_parameter("field") for side in (0, 1))
+            assert weight.grad is not None
+            assert below.grad is not None
+            assert above.grad is not None
+            mu, lam = means[number], means[number + 1]
+            weight.grad -= torch.outer(below.grad.flatten(), lam) + torch.outer(mu, above.grad.flatten())
+            below.grad -= (weight.grad @ lam).view_as(below.grad)
+            above.grad -= (weight.grad.T @ mu).view_as(above.grad)
+
+
+def _data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None) -> list[Tensor]:
+    """The mean of every layer given the data, from below."""
+    flat = batch.flatten(1)
+    share = flat.new_full((len(flat),), 1 / len(flat)) if weights is None else weights / weights.sum()
+    means = [share @ flat]
+    for number, units in enumerate(machine.units()[1:]):
+        field = (flat @ machine.weights[number]).unflatten(-1, units.state_shape)
+        flat = units.moments(Tilt(field, 0.0)).mean.flatten(1)
+        means.append(share @ flat)
+    return means
+
+
+class CapturedStep:
+    """A step captured as a CUDA graph: the same, with hardly any cost to launch."""
+
+    def __init__(self, step: Step, batch: Tensor, weights: Tensor | None) -> None:
+        self.step, self.batch = step, batch.clone()
+        self.weights = None if weights is None else weights.clone()
+        before = _snapshot(step)
+        warm_up = torch.cuda.Stream()
+        warm_up.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm_up):
+            for _ in range(WARM_UP):
+                step(self.batch, self.weights)
+        torch.cuda.current_stream().wait_stream(warm_up)
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.register_generator_state(step.generator)
+        with torch.cuda.graph(self.graph):
+            self.result = step(self.batch, self.weights)
+        before()
+
+    def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
+        self.batch.copy_(batch)
+        if self.weights is not None and weights is not None:
+            self.weights.copy_(weights)
+        self.graph.replay()
+        return self.result
+
+
+def _snapshot(step: Step) -> Callable[[], None]:
+    """Puts parameters, momentum and chains back to what they are now, in place."""
+    tensors = [*step.parameters, *step.last_good, *step.carry, *_optimizer_tensors(step.optimizer)]
+    saved = {id(tensor): tensor.detach().clone() for tensor in tensors}
+    generator_state = step.generator.get_state()
+
+    @torch.no_grad()
+    def restore() -> None:
+        for tensor in (*tensors, *_optimizer_tensors(step.optimizer)):
+            tensor.copy_(saved[id(tensor)] if id(tensor) in saved else torch.zeros_like(tensor))
+        step.generator.set_state(generator_state)
+
+    return restore
+
+
+def _optimizer_tensors(optimizer: Optimizer) -> list[Tensor]:
+    return [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
