@@ -61,6 +61,8 @@ class Checked(nn.Module):
         if dtype not in SUPPORTED_DTYPES:
             raise ValueError(f"{type(self).__name__}: the parameters are {dtype}; they must be float32 or float64")
         if not isinstance(value, Tensor):
+            if isinstance(value, int | float):  # filled in place: a copy to a GPU cannot be captured
+                return torch.full((), value, dtype=dtype, device=self.device)
             return self.as_tensor(value, f"tilt.{name}").to(dtype).to(self.device)
         if value.dtype != dtype:
             raise ValueError(
