@@ -113,9 +113,9 @@ def ais_log_partition(
             `adaptive_schedule` and `paper_schedule`. Without it, 1,000 equal steps, then 4,000, then 16,000, until half
             of the runs carry the weight.
         n_runs: independent runs.
-        data: rows whose means the independent visible units get, the base rates. Without them they are those of short
-            chains of the machine. Data spare temperatures if the machine fits them; if they come from one mode of
-            several, they lead all chains there.
+        data: rows whose means the independent units get, the base rates, and the hidden ones those given the rows.
+            Without them the visible ones get the means of short chains of the machine. Data spare temperatures if the
+            machine fits them; if they come from one mode of several, they lead all chains there.
         reverse: whether to go from the machine to the independent units.
         samples: for reverse runs, samples of the machine's visible layer, or of all its layers. (With several hidden
             layers, those above visible samples come from a few sweeps and are not exact.) Without them they come from

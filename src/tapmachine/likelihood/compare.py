@@ -21,6 +21,7 @@ from tapmachine.likelihood.score import (
     check_machine,
     check_rows,
     for_scoring,
+    spaced,
 )
 from tapmachine.likelihood.tap import MAX_SWEEPS, N_STARTS, TOLERANCE, tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
@@ -152,7 +153,7 @@ def compare_likelihoods(
          ('exact', -2.8)]
     """
     check_machine(machine)
-    sets = [_spaced(check_rows(machine, x), MOST_ROWS) for x in (train, test) if x is not None]
+    sets = [spaced(check_rows(machine, x), MOST_ROWS) for x in (train, test) if x is not None]
     table = _Table(machine, sets, callback or (lambda name: None))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LikelihoodWarning)
@@ -186,7 +187,7 @@ class _Table:
         self.announce(name)
         start = time.perf_counter()
         try:
-            found = [score(_spaced(x, most_rows)) for x in self.sets]
+            found = [score(spaced(x, most_rows)) for x in self.sets]
         except EstimateError as error:
             self._fail(name, error)
             return
@@ -199,7 +200,7 @@ class _Table:
         start = time.perf_counter()
         try:
             if solutions is None:
-                double, starts = for_scoring(self.machine, _spaced(self.sets[0], N_STARTS))
+                double, starts = for_scoring(self.machine, spaced(self.sets[0], N_STARTS))
                 solutions = solve(double, starts, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
             found = [tap_log_likelihood(self.machine, x, solutions, scheme=scheme) for x in self.sets]
         except EstimateError as error:
@@ -218,7 +219,7 @@ class _Table:
         most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS
         try:
             forward = ais_log_partition(self.machine, schedule, n_runs, data=data, seed=seed)
-            rows = [_spaced(x, most_rows) for x in self.sets]
+            rows = [spaced(x, most_rows) for x in self.sets]
             found = [ais_log_likelihood(self.machine, x, forward, n_runs=n_runs, seed=seed) for x in rows]
         except EstimateError as error:
             self._fail("AIS", error)
@@ -241,7 +242,7 @@ class _Table:
         self.announce("exact")
         start = time.perf_counter()
         most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS  # each one an enumeration
-        sets = [_spaced(x, most_rows) for x in self.sets]
+        sets = [spaced(x, most_rows) for x in self.sets]
         together = exact_log_likelihood(self.machine, torch.cat(sets))
         parts = together.values.split([len(x) for x in sets])
         error, size = together.common_error, together.n_units
@@ -260,11 +261,6 @@ class _Table:
         self.rows.append(
             ComparisonRow(name, train, train_error, test, test_error, n_rows, log_partition, error, seconds)
         )
-
-
-def _spaced(x: Tensor, most: int) -> Tensor:
-    """Rows at even distances, no more than so many."""
-    return x[:: -(-len(x) // most)]
 
 
 def _disagreements(rows: list[ComparisonRow], n_visible: int) -> list[str]:

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.inference.replay import Replay
-from tapmachine.likelihood.score import check_rows
+from tapmachine.likelihood.score import check_rows, spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import sweep_units
 
 STRIDE = 20  # steps between looks at the chains; on a GPU, those in one CUDA graph
+BASE_ROWS = 2000  # rows of data that the base's means are taken from, at most
 BASE_CHAINS = 100  # chains that the base's means are taken from, without data
 BASE_SWEEPS = 50  # that they are averaged over, after as many
 DEEP_SWEEPS = 10  # to draw the layers above the first hidden one, given data
@@ -242,19 +243,25 @@ def seeded(device: torch.device, seed: int, purpose: str, number: int = 0) -> to
 
 @torch.no_grad()
 def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> AnnealingPath:
-    """The path to a machine from its priors, with visible means as in the data or, without them, in short chains."""
+    """The path to a machine from its priors with the means that they have in the data, or in short chains.
+
+    Without data only the visible layer gets a field: fields on the hidden ones, too, would lead all chains to the one
+    of several modes that the short chains happen to favour.
+    """
     untilted = untilted_path(machine)
     generator = seeded(machine.device, seed, "base")
     if data is None:
-        mean, weight = _typical_mean(untilted, generator), BASE_CHAINS
+        means, weight = [_typical_mean(untilted, generator)], BASE_CHAINS
     else:
-        x = check_rows(machine, data)
-        mean, weight = x.mean(0), len(x)
-    visible, zero = machine.units()[0], untilted.base[0]
-    at_rest = visible.moments(Tilt(zero, 0.0)).mean
-    inside = (weight * mean + at_rest) / (weight + 1)  # one pseudo-observation keeps it off the edges
-    # Fields on the hidden layers, too, would lead all chains to the one of several modes that they happen to favour.
-    return type(untilted)(machine, [visible.field_with_mean(inside), *untilted.base[1:]])
+        states = states_of(untilted, spaced(check_rows(machine, data), BASE_ROWS), generator)
+        means, weight = [x.mean(0) for x in states], len(states[0])
+    base = list(untilted.base)
+    for number, mean in enumerate(means):
+        units = machine.units()[number]
+        at_rest = units.moments(Tilt(base[number], 0.0)).mean
+        inside = (weight * mean + at_rest) / (weight + 1)  # one pseudo-observation keeps it off the edges
+        base[number] = units.field_with_mean(inside)
+    return type(untilted)(machine, base)
 
 
 def untilted_path(machine: BoltzmannMachine) -> AnnealingPath:

@@ -139,6 +139,11 @@ def for_scoring(machine: BoltzmannMachine, x: Tensor) -> tuple[BoltzmannMachine,
     return double, x.to(double.dtype)
 
 
+def spaced(x: Tensor, most: int) -> Tensor:
+    """Rows at even distances, no more than so many."""
+    return x[:: -(-len(x) // most)]
+
+
 def fingerprint(machine: BoltzmannMachine) -> str:
     """The same for machines of the same parameters, whatever their dtype and device."""
     digest = hashlib.blake2b(digest_size=16)

@@ -18,6 +18,7 @@ from tapmachine.likelihood.score import (
     for_scoring,
     log_weight,
     n_units,
+    spaced,
 )
 from tapmachine.machine import BoltzmannMachine
 
@@ -93,7 +94,7 @@ def tap_log_likelihood(
     double, rows = for_scoring(machine, x)
     scheme = scheme or TAP()
     if solutions is None:
-        solutions = solve(double, rows[:: -(-len(rows) // N_STARTS)], scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+        solutions = solve(double, spaced(rows, N_STARTS), scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
     else:
         solutions = _evaluated(double, solutions, scheme)
     found = unique(double, solutions)

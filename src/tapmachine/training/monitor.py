@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tapmachine.inference import solve
 from tapmachine.landscape import unique
-from tapmachine.likelihood.score import EstimateError, check_rows
+from tapmachine.likelihood.score import EstimateError, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.objectives import clamped_free_energy
@@ -42,9 +42,9 @@ class Monitor:
     @torch.no_grad()
     def __call__(self, machine: BoltzmannMachine, train: Tensor, validation: Tensor | None = None) -> dict[str, float]:
         """The record of one epoch."""
-        rows = _spaced(train, self.n_rows)
+        rows = spaced(train, self.n_rows)
         record = {"reconstruction_error": _reconstruction_error(machine, rows)}
-        held_out = None if validation is None else _spaced(check_rows(machine, validation), self.n_rows)
+        held_out = None if validation is None else spaced(check_rows(machine, validation), self.n_rows)
         if held_out is not None:
             gap = clamped_free_energy(machine, held_out).mean() - clamped_free_energy(machine, rows).mean()
             record["free_energy_gap"] = float(gap)
@@ -53,7 +53,7 @@ class Monitor:
         return record
 
     def _log_likelihoods(self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None) -> dict[str, float]:
-        starts = _spaced(rows, self.n_starts)
+        starts = spaced(rows, self.n_starts)
         solutions = solve(machine, starts, max_sweeps=self.max_sweeps)
         found = unique(machine, solutions)
         record = {"n_unique": float(len(found)), "converged": float(solutions.converged.double().mean())}
@@ -75,10 +75,6 @@ class Monitor:
         except EstimateError:
             pass  # `converged` is 0, and the log-likelihood NaN
         return record
-
-
-def _spaced(x: Tensor, most: int) -> Tensor:
-    return x[:: -(-len(x) // most)]
 
 
 def _reconstruction_error(machine: BoltzmannMachine, x: Tensor) -> float:

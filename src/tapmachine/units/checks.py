@@ -63,7 +63,7 @@ class Checked(nn.Module):
         if not isinstance(value, Tensor):
             if isinstance(value, int | float):  # filled in place: a copy to a GPU cannot be captured
                 return torch.full((), value, dtype=dtype, device=self.device)
-            return self.as_tensor(value, f"tilt.{name}").to(dtype).to(self.device)
+            return self.as_tensor(value, f"tilt.{name}").to(dtype).to(self.device)  # type: ignore[unreachable]
         if value.dtype != dtype:
             raise ValueError(
                 f"{type(self).__name__}: tilt.{name} is {value.dtype}, but the units are {dtype}; "
