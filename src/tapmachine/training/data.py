@@ -73,7 +73,7 @@ class Batches:
             return self.rows
         if self.rows is not None:
             step = -(-len(self.rows) // SAMPLE_ROWS)
-            return self._checked(torch.from_numpy(np.ascontiguousarray(self.rows[::step])))
+            return self._checked(torch.from_numpy(np.array(self.rows[::step])))
         found: list[Tensor] = []
         for batch in self.loader:
             found.append(self._from_loader(batch))
@@ -101,5 +101,5 @@ class Batches:
                 index = index.to(self.device)
                 yield self.rows[index], None if self.weights is None else self.weights[index]
             else:
-                x = self._checked(torch.from_numpy(np.ascontiguousarray(self.rows[index.numpy()])))
+                x = self._checked(torch.from_numpy(self.rows[index.numpy()]))
                 yield x, None if self.weights is None else self.weights[index.to(self.device)]

@@ -1,12 +1,10 @@
 """Training: batches, steps, what every epoch is recorded, and what happens when it diverges."""
 
-import json
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +16,7 @@ from tapmachine.training.data import Batches, Data
 from tapmachine.training.monitor import Monitor, TrainingWarning
 from tapmachine.training.objectives import Objective, TAPObjective
 from tapmachine.training.optimizers import can_be_captured, geometric_decay, paper_sgd
+from tapmachine.training.report import Record, Reporter
 from tapmachine.training.starts import Herded
 from tapmachine.training.step import CapturedStep, Step, StepResult
 
@@ -27,7 +26,6 @@ LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
 CUT = 0.5  # of the step size, after a divergence
 MOST_CUTS = 10
 
-Record = dict[str, float]
 Callback = Callable[[BoltzmannMachine, Record], None]
 
 
@@ -134,7 +132,7 @@ def fit(
     step = Step(machine, objective, optimizer, batches.sample, batches.batch_size, generator, l1, centred)
     trainer = _Trainer(step, batches)
     history = History()
-    with _Reporter(log, progress, epochs) as report:
+    with Reporter(log, progress, epochs) as report:
         for epoch in range(1, epochs + 1):
             start = time.perf_counter()
             record: Record = {"epoch": epoch, "learning_rate": float(optimizer.param_groups[0]["lr"])}
@@ -208,29 +206,3 @@ class _Trainer:
             stacklevel=4,
         )
         return bad
-
-
-class _Reporter:
-    """Writes records to a file and shows them."""
-
-    def __init__(self, log: str | Path | None, progress: bool | None, epochs: int) -> None:
-        self.log = None if log is None else Path(log)
-        self.progress, self.epochs = progress, epochs
-
-    def __enter__(self) -> "_Reporter":
-        if self.log is not None:
-            self.log.parent.mkdir(parents=True, exist_ok=True)
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        return None
-
-    def __call__(self, record: Record) -> None:
-        if self.log is not None:
-            with self.log.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-        if self.progress:
-            shown = [f"epoch {record['epoch']:.0f}/{self.epochs}"]
-            names = ("log_likelihood", "validation_log_likelihood", "n_unique", "weight_norm", "seconds")
-            shown += [f"{name} {record[name]:.4g}" for name in names if name in record]
-            print("  ".join(shown), flush=True)

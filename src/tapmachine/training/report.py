@@ -1,0 +1,82 @@
+"""Where records of a training go: a file, a terminal, TensorBoard."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, final
+
+from tapmachine.machine import BoltzmannMachine
+
+Record = dict[str, float]
+SHOWN = ("log_likelihood", "validation_log_likelihood", "n_unique", "weight_norm", "seconds")
+
+
+class Reporter:
+    """Appends records to a file as lines of JSON and shows them: a bar on a terminal, plain lines elsewhere.
+
+    Args:
+        log: the file, if any.
+        progress: whether to show anything; None for only on a terminal.
+        epochs: how many there will be.
+    """
+
+    def __init__(self, log: str | Path | None, progress: bool | None, epochs: int) -> None:
+        self.log = None if log is None else Path(log)
+        on_terminal = sys.stderr.isatty()
+        self.shows = on_terminal if progress is None else progress
+        self.bar = _bar(epochs) if self.shows and on_terminal else None
+        self.epochs = epochs
+
+    def __enter__(self) -> "Reporter":
+        if self.log is not None:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, record: Record) -> None:
+        if self.log is not None:
+            with self.log.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        summary = "  ".join(f"{name} {record[name]:.4g}" for name in SHOWN if name in record)
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], advance=1, summary=summary)
+        elif self.shows:
+            print(f"epoch {record['epoch']:.0f}/{self.epochs}  {summary}", flush=True)
+
+
+def _bar(epochs: int) -> Any:
+    from rich.console import Console  # here, so that importing the package stays quick
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()]
+    bar = Progress(*columns, TextColumn("{task.fields[summary]}"), console=Console(stderr=True))
+    bar.add_task("epoch", total=epochs, summary="")
+    return bar
+
+
+@final
+class TensorBoard:
+    """A callback that writes every record to TensorBoard, which must be installed.
+
+    Args:
+        folder: for its files.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ImportError("TensorBoard is not installed; use: pip install tensorboard") from None
+        self.writer = SummaryWriter(str(folder))
+
+    def __call__(self, machine: BoltzmannMachine, record: Record) -> None:
+        """Writes one record."""
+        for name, value in record.items():
+            if name != "epoch":
+                self.writer.add_scalar(name, value, int(record["epoch"]))
+        self.writer.flush()

@@ -1,0 +1,422 @@
+"""Training: gradients against explicit formulas and finite differences, starts, data, divergence."""
+
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from machine_cases import UNITS, Tensors, machine_of
+
+from tapmachine import (
+    CD,
+    PCD,
+    TAP,
+    Binary,
+    DivergenceError,
+    FromBatch,
+    FromData,
+    Herded,
+    Monitor,
+    NoisyBatch,
+    Persistent,
+    RandomPoints,
+    Spin,
+    TAPObjective,
+    Tilt,
+    TrainingWarning,
+    TruncatedGaussian,
+    dbm,
+    exact_log_likelihood,
+    fit,
+    geometric_decay,
+    pairwise,
+    paper_sgd,
+    rbm,
+    solve,
+)
+from tapmachine.training.objectives import clamped_free_energy, sweep_from
+from tapmachine.training.starts import Context
+from tapmachine.training.step import Step
+
+QUIET = Monitor(n_starts=0)
+
+
+def data_of(machine, rows, seed=0):
+    units = machine.units()[0]
+    no_tilt = Tilt(torch.zeros((rows, *units.state_shape), dtype=machine.dtype), 0.0)
+    return units.sample(no_tilt, torch.Generator().manual_seed(seed))
+
+
+def stripes(rows=400, n=12, seed=0):
+    """Binary rows in two groups: the first or the last half of the units is on, with a little noise."""
+    generator = torch.Generator().manual_seed(seed)
+    which = torch.rand(rows, 1, generator=generator) < 0.5
+    left = torch.arange(n) < n // 2
+    return ((which == left) ^ (torch.rand(rows, n, generator=generator) < 0.05)).float()
+
+
+def context_of(machine, batch, seed=0):
+    return Context(machine, batch, batch, torch.Generator().manual_seed(seed))
+
+
+# ----- gradients
+
+
+def test_gradient_against_the_papers_formulas():
+    machine = machine_of(["Binary", "Binary"], [6, 4], seed=0, scale=0.3)
+    x = data_of(machine, 8)
+    moments, _ = sweep_from(machine, x, TAP(), 10)
+    step = Step(machine, TAPObjective(), torch.optim.SGD(machine.parameters(), lr=0.0), x, 8, torch.Generator())
+    step(x)
+    (a, c), (h, v) = moments
+    W = machine.weights[0].detach()
+    on_data = torch.sigmoid(x @ W + machine.units()[1].field.detach())
+    expected = (x.T @ on_data - a.T @ h - W * (c.T @ v)) / 8
+    torch.testing.assert_close(-machine.weights[0].grad, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_gradient_against_differences_of_solved_free_energies(kind):
+    """At a solution the gradient with the moments held fixed is that of F, solved anew."""
+    machine = machine_of([kind, "Binary"], [4, 3], seed=1, scale=0.2)
+    x = data_of(machine, 5)
+
+    def objective():
+        with torch.no_grad():
+            return float(clamped_free_energy(machine, x).mean() - solve(machine, x, tol=1e-28).free_energy.mean())
+
+    step = Step(
+        machine, TAPObjective(n_sweeps=200), torch.optim.SGD(machine.parameters(), lr=0.0), x, 5, torch.Generator()
+    )
+    step(x)
+    for name, parameter in machine.named_parameters():
+        flat = parameter.detach().view(-1)
+        for index in (0, len(flat) - 1):
+            before, size = float(flat[index]), 1e-4
+            values = []
+            for sign in (1, -1):
+                flat[index] = before + sign * size
+                values.append(objective())
+            flat[index] = before
+            slope = (values[0] - values[1]) / (2 * size)
+            assert float(parameter.grad.view(-1)[index]) == pytest.approx(slope, abs=2e-7), name
+
+
+def test_sampled_gradients_are_data_less_samples():
+    machine = machine_of(["Spin", "Binary"], [5, 3], seed=2)
+    x, samples = data_of(machine, 6), data_of(machine, 9, seed=1)
+    loss = clamped_free_energy(machine, x).mean() - clamped_free_energy(machine, samples).mean()
+    loss.backward()
+    hidden = [machine.conditional(1, [z, None]).mean.detach() for z in (x, samples)]
+    expected = x.T @ hidden[0] / 6 - samples.T @ hidden[1] / 9
+    torch.testing.assert_close(-machine.weights[0].grad, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(-machine.units()[0].field.grad, x.mean(0) - samples.mean(0), rtol=0, atol=1e-12)
+
+
+def test_centred_gradients():
+    machine = machine_of(["Binary", "Spin"], [5, 3], seed=3)
+    x = data_of(machine, 7)
+    plain, centred = (
+        Step(machine, TAPObjective(), torch.optim.SGD(machine.parameters(), lr=0.0), x, 7, torch.Generator(), centred=c)
+        for c in (False, True)
+    )
+    plain(x)
+    raw = [p.grad.clone() for p in (machine.weights[0], *(u.field for u in machine.units()))]
+    centred(x)
+    mu, lam = x.mean(0), machine.conditional(1, [x, None]).mean.detach().mean(0)
+    weight = raw[0] - torch.outer(raw[1], lam) - torch.outer(mu, raw[2])
+    torch.testing.assert_close(machine.weights[0].grad, weight, rtol=0, atol=1e-12)
+    torch.testing.assert_close(machine.units()[0].field.grad, raw[1] - weight @ lam, rtol=0, atol=1e-12)
+    torch.testing.assert_close(machine.units()[1].field.grad, raw[2] - weight.T @ mu, rtol=0, atol=1e-12)
+
+
+def test_weights_of_rows_count_as_copies():
+    machine = machine_of(["Binary", "Binary"], [5, 3], seed=4)
+    x = data_of(machine, 3)
+    copies = torch.cat((x, x[:1], x[:1], x[1:2]))
+    weights = torch.tensor([3.0, 2.0, 1.0]).double()
+    gradients = []
+    for batch, own in ((x, weights), (copies, None)):
+        step = Step(machine, CD(1), torch.optim.SGD(machine.parameters(), lr=0.0), batch, len(batch), torch.Generator())
+        per_row = clamped_free_energy(machine, batch)
+        machine.zero_grad()
+        (per_row.mean() if own is None else (own * per_row).sum() / own.sum()).backward()
+        gradients.append(machine.weights[0].grad.clone())
+        assert bool(step(batch, own).good)
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+def test_the_papers_update():
+    """v ← γ(ΔW − εW) + ηv, W ← W + v, with a penalty on the weights only."""
+    machine = machine_of(["Binary", "Binary"], [3, 2], seed=5)
+    optimizer = paper_sgd(machine, learning_rate=0.1, momentum=0.5, weight_decay=0.2)
+    W, U = machine.weights[0].detach().clone(), machine.units()[0].field.detach().clone()
+    v, u = torch.zeros_like(W), torch.zeros_like(U)
+    for number in range(3):
+        ascent, ascent_field = Tensors(number).normal(3, 2), Tensors(number + 9).normal(3)
+        optimizer.zero_grad()
+        machine.weights[0].grad, machine.units()[0].field.grad = -ascent, -ascent_field
+        machine.units()[1].field.grad = torch.zeros(2).double()
+        optimizer.step()
+        v = 0.1 * (ascent - 0.2 * W) + 0.5 * v
+        u = 0.1 * ascent_field + 0.5 * u
+        W, U = W + v, U + u
+    torch.testing.assert_close(machine.weights[0].detach(), W)
+    torch.testing.assert_close(machine.units()[0].field.detach(), U)
+
+
+def test_step_sizes_fall_geometrically():
+    machine = rbm(Binary(3), Binary(2))
+    optimizer = paper_sgd(machine, 0.02)
+    history = fit(
+        machine, stripes(20, 3), epochs=4, batch_size=10, optimizer=optimizer,
+        scheduler=geometric_decay(optimizer, 0.0001, 4), monitor=QUIET,
+    )  # fmt: skip
+    assert history["learning_rate"] == pytest.approx([0.02 * 0.1**k for k in range(4)])
+
+
+# ----- starts
+
+
+@pytest.mark.parametrize(
+    "start", [FromBatch(), FromData(), NoisyBatch(0.3), RandomPoints(), Persistent(), Herded(2)], ids=repr
+)
+@pytest.mark.parametrize("kind", ["Binary", "Categorical", "TruncatedGaussian"])
+@pytest.mark.parametrize("n_particles", [3, 12])
+def test_starts(start, kind, n_particles):
+    machine = machine_of([kind, "Binary"], [5, 4], seed=6)
+    batch = data_of(machine, 6)
+    objective = TAPObjective(start, n_particles=n_particles, n_sweeps=4)
+    context = context_of(machine, batch)
+    carry = objective.prepare(context)
+    for _ in range(2):
+        value, carry = objective.model_free_energy(context, carry)
+        assert math.isfinite(float(value.detach()))
+    x, _ = start.begin(context, n_particles, carry)
+    assert x.shape == (n_particles, *machine.units()[0].state_shape)
+    machine.units()[0].check_means(x)
+
+
+def test_herded_chains_have_the_right_rates_and_no_chance():
+    machine = rbm(Binary(4, field=[-2.0, -0.5, 0.3, 1.0]), Binary(3))
+    context = context_of(machine, torch.zeros(5, 4))
+    start = Herded()
+    carry = start.prepare(context, 5)
+    first = [z.clone() for z in carry]
+    total = torch.zeros(4)
+    for _ in range(400):
+        x, carry = start.begin(context, 5, carry)
+        total += x.mean(0)
+    torch.testing.assert_close(total / 400, torch.sigmoid(machine.units()[0].field.detach()), rtol=0, atol=0.01)
+    again = tuple(first)
+    for _ in range(400):
+        y, again = start.begin(context, 5, again)
+    assert torch.equal(x, y)
+
+
+# ----- the loop
+
+
+@pytest.mark.parametrize("objective", [None, TAPObjective(), CD(1), PCD(5)], ids=repr)
+def test_training_raises_the_exact_likelihood(objective):
+    x = stripes()
+    machine = rbm(Binary(12), Binary(4))
+    machine.units()[0].fit_to(x)
+    before = float(exact_log_likelihood(machine, x))
+    optimizer = paper_sgd(machine, 0.05, weight_decay=0.0)
+    history = fit(
+        machine, x, epochs=60, batch_size=40, objective=objective, optimizer=optimizer, validation=stripes(seed=1),
+        monitor=Monitor(n_starts=20),
+    )  # fmt: skip
+    after = float(exact_log_likelihood(machine, x))
+    assert before < -7.5
+    assert after > -5.0  # ln 2 and twelve noisy units: −3.1 at best
+    assert history["log_likelihood"][-1] == pytest.approx(after, abs=1.5)
+    assert history["reconstruction_error"][-1] < history["reconstruction_error"][0]
+    record = history.records[-1]
+    assert set(record) == {
+        "epoch", "seconds", "learning_rate", "loss", "gradient_norm", "weight_norm", "divergences", "log_likelihood",
+        "log_likelihood_per_unit", "log_sum_exp", "validation_log_likelihood", "free_energy_gap", "n_unique",
+        "converged", "reconstruction_error",
+    }  # fmt: skip
+    assert all(math.isfinite(value) for value in record.values())
+
+
+def test_same_seed_same_weights():
+    x = stripes()
+    found = []
+    for seed in (0, 0, 1):
+        machine = rbm(Binary(12), Binary(4))
+        fit(machine, x, epochs=3, objective=PCD(1), seed=seed, monitor=QUIET)
+        found.append(machine.weights[0].detach().clone())
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("kind", ["TruncatedGaussian", "GaussBernoulli", "Gaussian", "Categorical", "Spin", "Custom"])
+def test_training_of_every_unit_type(kind):
+    machine = machine_of([kind, "Binary"], [6, 3], seed=7, scale=0.01)
+    x = data_of(machine, 120)
+    history = fit(machine, x, epochs=3, batch_size=30, monitor=Monitor(n_starts=10))
+    assert all(math.isfinite(record["log_likelihood"]) for record in history.records)
+    assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
+
+
+@pytest.mark.parametrize("make", [lambda: dbm([Binary(12), Binary(4), Binary(3)]), lambda: pairwise(Binary(12))])
+@pytest.mark.parametrize("objective", [None, PCD(1)], ids=repr)
+def test_deep_and_pairwise_machines(make, objective):
+    machine = make()
+    history = fit(machine, stripes(), epochs=3, objective=objective, monitor=Monitor(n_starts=10))
+    assert math.isfinite(history["log_likelihood"][-1])
+    if machine.is_pairwise:
+        assert torch.equal(machine.weights[0], machine.weights[0].T)
+
+
+def test_warm_starts_keep_the_priors():
+    x = stripes()
+    machine = rbm(Binary(12, field=1.0), Binary(4))
+    fit(machine, x, epochs=0, warm_start=True)
+    assert bool((machine.units()[0].field == 1.0).all())
+    fit(machine, x, epochs=0)
+    torch.testing.assert_close(torch.sigmoid(machine.units()[0].field.detach()), x.mean(0), rtol=0, atol=0.01)
+
+
+def test_data_from_memory_maps_and_loaders(tmp_path):
+    x = stripes()
+    path = tmp_path / "x.npy"
+    np.save(path, x.numpy())
+    found = []
+    for source in (x, np.load(path, mmap_mode="r")):
+        machine = rbm(Binary(12), Binary(4))
+        fit(machine, source, epochs=2, monitor=QUIET)
+        found.append(machine.weights[0].detach())
+    assert torch.equal(*found)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=50)
+    history = fit(rbm(Binary(12), Binary(4)), loader, epochs=2, monitor=Monitor(n_starts=10))
+    assert math.isfinite(history["log_likelihood"][-1])
+
+
+def test_records_and_callbacks(tmp_path):
+    seen = []
+    log = tmp_path / "run" / "log.jsonl"
+    history = fit(
+        rbm(Binary(12), Binary(4)),
+        stripes(),
+        epochs=2,
+        log=log,
+        callbacks=[lambda m, record: seen.append(record["epoch"])],
+    )
+    assert seen == [1, 2]
+    assert [json.loads(line) for line in log.read_text().splitlines()] == history.records
+    assert "2 epochs" in repr(history)
+
+
+def test_progress_lines(capsys):
+    fit(rbm(Binary(12), Binary(4)), stripes(), epochs=1, progress=True)
+    assert capsys.readouterr().out.startswith("epoch 1/1")
+    fit(rbm(Binary(12), Binary(4)), stripes(), epochs=1)
+    assert capsys.readouterr().out == ""
+
+
+# ----- what goes wrong
+
+
+def test_a_divergence_is_taken_back_and_the_step_size_cut():
+    machine = rbm(TruncatedGaussian(6), Binary(3))
+    x = torch.rand(60, 6, generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.SGD(machine.parameters(), lr=1e37)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(DivergenceError, match="again and again"):
+            fit(machine, x, epochs=20, batch_size=10, optimizer=optimizer, monitor=QUIET)
+    messages = [str(warning.message) for warning in caught if warning.category is TrainingWarning]
+    assert "the step size is cut from 1e+37 to 5e+36" in messages[0]
+    assert len(messages) == 10
+    assert all(warning.filename == __file__ for warning in caught)
+    assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
+
+
+def test_training_goes_on_after_a_divergence():
+    machine = rbm(Binary(12), Binary(4))
+    poison = iter([False] * 3 + [True] + [False] * 1000)
+
+    class Poisoned(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            if next(poison):
+                with torch.no_grad():
+                    machine.weights[0][0, 0] = torch.nan
+
+    with pytest.warns(TrainingWarning, match="1 step led to what is not finite and was taken back"):
+        history = fit(
+            machine, stripes(), epochs=2, optimizer=Poisoned(machine.parameters(), lr=0.01, momentum=0.5), monitor=QUIET
+        )
+    assert history["divergences"] == [1.0, 0.0]
+    assert history["learning_rate"] == [0.01, 0.005]
+    assert bool(torch.isfinite(machine.weights[0]).all())
+
+
+def test_a_glass_is_reported():
+    machine = rbm(Spin(12), Spin(12), 3 * torch.eye(12))  # each pair of spins may go either way
+    x = torch.randn(50, 12, generator=torch.Generator().manual_seed(1)).sign()
+    with pytest.warns(TrainingWarning, match="spin-glass phase"):
+        record = Monitor(n_starts=50)(machine, x)
+    assert record["n_unique"] > 45
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: fit(m, torch.full((200, 3), torch.nan)), r"x\[0, 0\] is nan; it must be 0 or 1"),
+        (lambda m: fit(m, torch.full((200, 3), 0.5)), r"x\[0, 0\] is 0.5"),
+        (lambda m: fit(m, torch.zeros(200, 4)), "it must end in"),
+        (lambda m: fit(m, torch.zeros(0, 3)), "one row or more"),
+        (lambda m: fit(m, torch.zeros(1, 3)), "batch_size is 100, but there are only 1 rows"),
+        (lambda m: fit(m, torch.zeros(50, 3)), "batch_size is 100, but there are only 50 rows"),
+        (lambda m: fit(m, torch.zeros(200, 3), batch_size=0), "batch_size is 0"),
+        (lambda m: fit(m, torch.zeros(200, 3), epochs=-1), "epochs is -1"),
+        (lambda m: fit(m, torch.zeros(200, 3), weights=torch.ones(3)), "one for each row"),
+        (lambda m: fit(m, torch.zeros(200, 3), weights=-torch.ones(200)), "0 or more"),
+        (lambda m: fit(m, []), "the loader gives no batches"),
+        (lambda m: TAPObjective(n_sweeps=0), "n_sweeps is 0"),
+        (lambda m: CD(0), "CD: k is 0"),
+        (lambda m: PCD(1, n_chains=0), "n_chains is 0"),
+        (lambda m: NoisyBatch(2.0), "share is 2.0"),
+        (lambda m: Herded(0), "n_sweeps is 0"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(rbm(Binary(3), Binary(2)))
+
+
+@pytest.mark.parametrize("kind", ["Binary", "TruncatedGaussian", "GaussBernoulli"])
+def test_constant_columns_and_equal_rows(kind):
+    machine = machine_of([kind, "Binary"], [4, 3], seed=8, scale=0.01).float()
+    x = torch.zeros(60, 4)
+    x[:, 1] = 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        fit(machine, x, epochs=5, batch_size=20, monitor=Monitor(n_starts=5))
+    assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("objective", [None, TAPObjective(), CD(1), PCD(2)], ids=repr)
+def test_captured_training_is_that_of_plain_steps(objective):
+    x = stripes().cuda()
+    found = []
+    for captured in (True, True, False):
+        machine = rbm(Binary(12), Binary(4)).cuda()
+        optimizer = paper_sgd(machine) if captured else torch.optim.SGD(
+            [{"params": list(machine.weights), "weight_decay": 0.001}, {"params": [u.field for u in machine.units()]}],
+            lr=0.005, momentum=0.5,
+        )  # fmt: skip
+        fit(machine, x, epochs=5, objective=objective, optimizer=optimizer, monitor=QUIET)
+        found.append(machine.weights[0].detach().cpu())
+    assert torch.equal(found[0], found[1])
+    if not isinstance(objective, CD | PCD):  # draws are others where steps are captured
+        torch.testing.assert_close(found[0], found[2], rtol=1e-3, atol=1e-5)
