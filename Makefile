@@ -48,6 +48,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/units.py
 	$(BIN)/python benchmarks/sweeps.py
 	$(BIN)/python benchmarks/annealing.py
+	$(BIN)/python benchmarks/training.py
 
 accuracy: $(READY)
 	$(BIN)/python tests/accuracy.py --points 20000

@@ -47,7 +47,7 @@ class _Sender(NamedTuple):
     layer: int
     weights: Tensor  # (components of the sender, components of the receiver)
     squares: Tensor  # W², or for receivers with q states all products of two weights of a unit's states
-    both: Tensor | None  # [W, W²], where both are matrices of one shape
+    both: Tensor | None  # [W, W²] on a GPU, where both are matrices of one shape
     has_states: bool  # whether the sender's units have q states
 
 
@@ -80,9 +80,11 @@ class Couplings:
             by_unit = weights.unflatten(1, self.shapes[receiver])
             squares = (by_unit.unsqueeze(-1) * by_unit.unsqueeze(-2)).flatten(1)
             self.senders[receiver].append(_Sender(sender, weights, squares, None, has_states))
-        else:
+        elif weights.is_cuda:
             both = torch.stack((weights, weights**2))
             self.senders[receiver].append(_Sender(sender, both[0], both[1], both, has_states))
+        else:
+            self.senders[receiver].append(_Sender(sender, weights, weights**2, None, has_states))
 
     def field(self, layer: int, moments: list[Moments]) -> Tensor:
         """θ = ΣWa' alone."""

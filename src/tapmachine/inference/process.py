@@ -67,6 +67,10 @@ class Process(ABC):
     def outcome(self, layers: list[Units], moments: list[Moments]) -> Outcome:
         """The equations, with these moments put into them."""
 
+    def tilts(self, layers: list[Units], moments: list[Moments]) -> list[Tilt]:
+        """The tilts that these moments lead to."""
+        return self.outcome(layers, moments).tilts
+
     @abstractmethod
     def unnormalisable(self, state: State) -> Tensor:  # (K,), bool
         """Which particles failed because a unit could not be normalised."""
@@ -91,8 +95,11 @@ class MeanFieldProcess(Process):
     def values_per_particle(self) -> int:
         return 24 * self.n_values + 4 * self.n_matrix_values
 
+    def tilts(self, layers: list[Units], moments: list[Moments]) -> list[Tilt]:
+        return [self.equations.tilt(layers, self.couplings, number, moments) for number in range(len(layers))]
+
     def outcome(self, layers: list[Units], moments: list[Moments]) -> Outcome:
-        tilts = [self.equations.tilt(layers, self.couplings, number, moments) for number in range(len(layers))]
+        tilts = self.tilts(layers, moments)
         moved = [layer.moments(tilt) for layer, tilt in zip(layers, tilts, strict=True)]
         value = self.equations.value(layers, self.couplings, moments, tilts)
         return Outcome(tilts, self.change(moments, moved), value)

@@ -167,7 +167,7 @@ def sweep_from(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: i
     for _ in range(_n_steps(process, n_sweeps)):
         state, _ = process.step(layers, state)
     moments = process.moments(state)
-    return moments, process.outcome(layers, moments).tilts
+    return moments, process.tilts(layers, moments)
 
 
 def _n_steps(process: Process, n_sweeps: int) -> int:

@@ -1,0 +1,57 @@
+"""Time of a TAP training step, as a multiple of its sweeps alone; on a GPU, of a whole epoch.
+
+python benchmarks/training.py [--device cuda] [--hidden 500]
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+
+from tapmachine import TAP, Binary, Monitor, TAPObjective, fit, paper_sgd, rbm
+from tapmachine.beliefs import Moments
+from tapmachine.training.objectives import ROOT_STEPS
+from tapmachine.training.step import Step
+
+N_VISIBLE, BATCH, N_SWEEPS, REPEATS = 784, 100, 10, 30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--hidden", type=int, default=500)
+    options = parser.parse_args()
+    device = options.device
+    generator = torch.Generator().manual_seed(0)
+    weights = 0.1 * torch.randn(N_VISIBLE, options.hidden, generator=generator)
+    machine = rbm(Binary(N_VISIBLE, field=-1.0), Binary(options.hidden), weights).to(device)
+    x = (torch.rand(60_000, N_VISIBLE, generator=generator) < 0.2).float().to(device)
+    if device == "cuda":
+        history = fit(machine, x, epochs=4, objective=TAPObjective(), optimizer=paper_sgd(machine), monitor=Monitor(0))
+        print(f"{N_VISIBLE}x{options.hidden}: {min(history['seconds'][1:]):.3f} s an epoch of 600 steps")
+        return
+    batch = x[:BATCH]
+    step = Step(machine, TAPObjective(), paper_sgd(machine, 0.0), x, BATCH, generator)
+    process, layers = TAP().bind(machine), machine.units()
+    process.root_steps = ROOT_STEPS
+
+    @torch.no_grad()
+    def sweeps() -> None:
+        state = process.begin(layers, [Moments(batch, torch.zeros_like(batch)), None])
+        for _ in range(-(-(N_SWEEPS - 1) // process.sweeps_per_step)):
+            state, _ = process.step(layers, state)
+
+    def seconds(call) -> float:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    times = [(seconds(sweeps), seconds(lambda: step(batch))) for _ in range(REPEATS)][3:]
+    ratio = statistics.median(b / a for a, b in times)
+    alone, whole = (1e3 * statistics.median(z) for z in zip(*times, strict=True))
+    print(f"{N_VISIBLE}x{options.hidden}, {N_SWEEPS} sweeps: {alone:.1f} ms, step {whole:.1f} ms, ratio {ratio:.2f}")
+
+
+if __name__ == "__main__":
+    main()
