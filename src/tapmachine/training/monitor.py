@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tapmachine.inference import solve
+from tapmachine.conditioning import clamp
+from tapmachine.inference import TAP, solve
 from tapmachine.landscape import unique
 from tapmachine.likelihood.score import EstimateError, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training.objectives import clamped_free_energy
+from tapmachine.training.objectives import CLAMPED_SWEEPS, clamped_free_energy, sweep_from
 
 GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
 
@@ -78,10 +79,9 @@ class Monitor:
 
 
 def _reconstruction_error(machine: BoltzmannMachine, x: Tensor) -> float:
+    """Mean squared error of the visible means, given the means of the layer above, given the data."""
     if machine.is_pairwise:
         return float((machine.conditional(0, [x]).mean - x).square().mean())
-    above = machine.conditional(1, [x, *[x] * (len(machine.layers) - 1)]) if len(machine.layers) == 2 else None
-    if above is None:
-        return float("nan")
-    back = machine.conditional(0, [None, above.mean])
+    moments, _ = sweep_from(clamp(machine, x), x, TAP(), CLAMPED_SWEEPS)
+    back = machine.conditional(0, [None, *(own.mean for own in moments[1:])])
     return float((back.mean - x).square().mean())

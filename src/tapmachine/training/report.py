@@ -1,6 +1,7 @@
 """Where records of a training go: a file, a terminal, TensorBoard."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any, final
@@ -41,7 +42,8 @@ class Reporter:
     def __call__(self, record: Record) -> None:
         if self.log is not None:
             with self.log.open("a") as file:
-                file.write(json.dumps(record) + "\n")
+                known = {name: value if math.isfinite(value) else None for name, value in record.items()}
+                file.write(json.dumps(known) + "\n")  # NaN is not JSON
         summary = "  ".join(f"{name} {record[name]:.4g}" for name in SHOWN if name in record)
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], advance=1, summary=summary)
