@@ -264,6 +264,8 @@ def test_reverse_runs_from_few_samples_have_larger_errors():
     claimed = float(torch.stack([own.standard_error for own in few]).mean())
     scatter = float(torch.stack([own.log_partition for own in few]).std())
     assert claimed > 2 * float(many.standard_error)
+    one = ais_log_partition(machine, 5, 20, reverse=True, samples=[x[:1] for x in samples])
+    assert math.isnan(float(one.standard_error))  # one sample tells nothing of its scatter
     assert claimed == pytest.approx(scatter, rel=0.6)
 
 

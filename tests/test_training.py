@@ -132,6 +132,13 @@ def test_centred_gradients():
     torch.testing.assert_close(machine.units()[1].field.grad, raw[2] - weight.T @ mu, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("kinds", [["GaussBernoulli", "Binary"], ["Categorical", "Spin", "Binary"]])
+def test_centred_training_of_other_units(kinds):
+    machine = machine_of(kinds, [4, 3, 2][: len(kinds)], seed=9, scale=0.01)
+    fit(machine, data_of(machine, 60), epochs=2, batch_size=20, centred=True, l1=0.01, monitor=QUIET)
+    assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
+
+
 def test_weights_of_rows_count_as_copies():
     machine = machine_of(["Binary", "Binary"], [5, 3], seed=4)
     x = data_of(machine, 3)
@@ -380,6 +387,8 @@ def test_a_glass_is_reported():
         (lambda m: fit(m, torch.zeros(200, 3), weights=torch.ones(3)), "one for each row"),
         (lambda m: fit(m, torch.zeros(200, 3), weights=-torch.ones(200)), "0 or more"),
         (lambda m: fit(m, []), "the loader gives no batches"),
+        (lambda m: fit(m, iter([torch.zeros(5, 3)])), "some anew in every epoch"),
+        (lambda m: fit(pairwise(Binary(3)), torch.zeros(200, 3), centred=True), "leave centred=False"),
         (lambda m: TAPObjective(n_sweeps=0), "n_sweeps is 0"),
         (lambda m: CD(0), "CD: k is 0"),
         (lambda m: PCD(1, n_chains=0), "n_chains is 0"),

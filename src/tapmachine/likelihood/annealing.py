@@ -230,12 +230,13 @@ def _estimate(found: Found, betas: Tensor, seed: int, machine: str, origin: Tens
 def _error(share: Tensor, origin: Tensor | None) -> Tensor:  # (runs,) or (runs, rows) -> () or (rows,)
     """Standard error of ln Z, from the runs' shares of the weight; runs from one and the same sample count as one."""
     excess = share - 1 / len(share)
+    n_groups = torch.full_like(excess[0], len(share))
     if origin is not None:
-        excess = torch.zeros_like(share).scatter_add_(0, origin.view(-1, *origin.shape[1:]).expand_as(share), excess)
-        n_groups = torch.zeros_like(share).scatter_(0, origin.expand_as(share), 1.0).sum(0)
-    else:
-        n_groups = torch.full_like(excess.sum(0), len(share))
-    return (excess.square().sum(0) * n_groups / (n_groups - 1).clamp(min=1)).sqrt()
+        origin = origin.expand_as(share)
+        excess = torch.zeros_like(share).scatter_add_(0, origin, excess)
+        n_groups = torch.zeros_like(share).scatter_(0, origin, 1.0).sum(0)
+    error = (excess.square().sum(0) * n_groups / (n_groups - 1)).sqrt()
+    return torch.where(n_groups > 1, error, torch.nan)
 
 
 def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:

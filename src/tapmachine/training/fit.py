@@ -170,6 +170,8 @@ class _Trainer:
             if number % every == every - 1:
                 divergences += self._look(unseen)
                 unseen = []
+        if not losses:
+            raise ValueError("the loader gave no whole batch; it must give some anew in every epoch")
         divergences += self._look(unseen) if unseen else 0
         loss, norm = (torch.stack(z).double() for z in (losses, norms))
         finite = torch.isfinite(loss) & torch.isfinite(norm)

@@ -54,6 +54,8 @@ class Step:
         l1: float = 0.0,
         centred: bool = False,
     ) -> None:
+        if centred and (machine.is_pairwise or not all(hasattr(units, "field") for units in machine.units())):
+            raise ValueError("centred gradients need layers of units with a field; leave centred=False")
         self.machine, self.objective, self.optimizer = machine, objective, optimizer
         self.data, self.generator, self.l1, self.centred = data, generator, l1, centred
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -106,7 +108,7 @@ def centre_gradients(machine: BoltzmannMachine, batch: Tensor, weights: Tensor |
     with torch.no_grad():
         means = _data_means(machine, batch, weights)
         for number, weight in enumerate(machine.weights):
-            below, above = (machine.units()[number + side].get_parameter("field") for side in (0, 1))
+            below, above = (getattr(machine.units()[number + side], "field") for side in (0, 1))  # noqa: B009
             assert weight.grad is not None
             assert below.grad is not None
             assert above.grad is not None
