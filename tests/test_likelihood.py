@@ -353,10 +353,10 @@ def test_error_bars_are_those_of_repeated_estimates():
 def test_float32_weights_are_summed_in_float64():
     machine = machine_of(["Binary", "Binary"], [30, 10], seed=12, scale=0.5)
     exact = float(exact_log_partition(machine))
-    found = ais_log_partition(machine.float(), paper_schedule(), n_runs=50)
+    found = ais_log_partition(machine.float(), 4000, n_runs=50)
     assert found.log_weights.dtype == torch.float64
     assert abs(float(found.log_partition) - exact) < 4 * float(found.standard_error) + 1e-4
-    assert float(found.standard_error) < 0.01
+    assert float(found.standard_error) < 0.02
 
 
 def test_schedules():

@@ -154,7 +154,8 @@ class _Trainer:
     def __init__(self, step: Step, batches: Batches) -> None:
         self.step, self.batches, self.cuts = step, batches, 0
         self.run: Step | CapturedStep = step
-        self.captures = batches.device.type == "cuda" and can_be_captured(step.optimizer)
+        on_cuda = batches.device.type == "cuda"
+        self.captures = on_cuda and step.objective.can_be_captured and can_be_captured(step.optimizer)
 
     def epoch(self) -> Record:
         """One pass over the data."""

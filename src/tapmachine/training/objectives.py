@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.conditioning import clamp
-from tapmachine.inference import TAP, Scheme
+from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.inference.process import Process
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import sweep_chain
@@ -25,8 +25,11 @@ CLAMPED_SWEEPS = 10  # to solve a machine of several hidden layers that is clamp
 class Objective(ABC):
     """The model's side of the gradient, the negative phase.
 
-    Shapes are fixed and nothing looks at values, so that a step can be captured as a CUDA graph.
+    Unless it says otherwise, its shapes are fixed and nothing looks at values, so that a step can be captured as a
+    CUDA graph.
     """
+
+    can_be_captured: bool = True
 
     @abstractmethod
     def prepare(self, context: Context) -> Carry:
@@ -44,7 +47,8 @@ class TAPObjective(Objective):
     Args:
         start: where the solutions start; `FromBatch()` unless given.
         n_particles: K, how many; as many as rows in a batch, unless given.
-        n_sweeps: sweeps that are made from the start, which need not reach a solution.
+        n_sweeps: sweeps that are made from the start, which need not reach a solution; None for as many as it takes,
+            which cannot be captured on a GPU.
         scheme: `TAP()` unless given.
     """
 
@@ -52,7 +56,7 @@ class TAPObjective(Objective):
         self,
         start: Start | None = None,
         n_particles: int | None = None,
-        n_sweeps: int = 10,
+        n_sweeps: int | None = 10,
         scheme: Scheme | None = None,
     ) -> None:
         for name, value in (("n_particles", n_particles), ("n_sweeps", n_sweeps)):
@@ -60,6 +64,7 @@ class TAPObjective(Objective):
                 raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
         self.start, self.n_particles, self.n_sweeps = start or FromBatch(), n_particles, n_sweeps
         self.scheme = scheme or TAP()
+        self.can_be_captured = n_sweeps is not None
 
     def __repr__(self) -> str:
         return f"TAPObjective({self.start}, n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme})"
@@ -71,8 +76,14 @@ class TAPObjective(Objective):
         machine = context.machine
         with torch.no_grad():
             x, carry = self.start.begin(context, self.n_particles or len(context.batch), carry)
-            moments, tilts = sweep_from(machine, x, self.scheme, self.n_sweeps)
-        carry = self.start.finish(moments[0].mean, carry)
+            if self.n_sweeps is None:
+                solution = solve(machine, x, self.scheme)
+                carry = self.start.finish(solution.moments[0].mean, carry)
+                found = solution.select(torch.isfinite(solution.free_energy))  # the others have none
+                moments, tilts = list(found.moments), list(found.tilts)
+            else:
+                moments, tilts = sweep_from(machine, x, self.scheme, self.n_sweeps)
+                carry = self.start.finish(moments[0].mean, carry)
         return self.scheme.free_energy(machine, moments, tilts).mean(), carry
 
 
