@@ -421,6 +421,7 @@ def test_progress_of_all_blocks_is_told():
         (lambda m: ais_log_partition(m, "paper"), "schedule is 'paper'; it must be a number of temperatures"),
         (lambda m: ais_log_partition(m, 5, n_runs=1), "n_runs is 1"),
         (lambda m: ais_log_partition(m, 5, seed=-1), "seed is -1"),
+        (lambda m: adaptive_schedule(m, 5, n_runs=1), "n_runs is 1"),
         (lambda m: ais_log_partition(m, 5, reverse=True, samples=np.zeros((2, 3))), "samples is a ndarray"),
         (lambda m: ais_log_likelihood(m, torch.zeros(1, 3), 1000), "estimate is a int"),
         (lambda m: exact_log_likelihood(torch.zeros(1, 3), m), "machine is a Tensor; it must be one such as"),

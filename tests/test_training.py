@@ -27,6 +27,7 @@ from tapmachine import (
     Tilt,
     TrainingWarning,
     TruncatedGaussian,
+    clamp,
     dbm,
     exact_log_likelihood,
     fit,
@@ -320,6 +321,20 @@ def test_records_and_callbacks(tmp_path):
     assert "2 epochs" in repr(history)
 
 
+def test_a_full_disk_does_not_cost_the_training(tmp_path):
+    log = tmp_path / "log.jsonl"
+
+    def fill(machine, record):
+        if log.is_file():
+            log.unlink()
+            log.mkdir()  # nothing can be written there any more
+
+    machine = rbm(Binary(12), Binary(4))
+    with pytest.warns(TrainingWarning, match="a record could not be written"):
+        history = fit(machine, stripes(), epochs=2, log=log, monitor=QUIET, callbacks=[fill])
+    assert len(history) == 2
+
+
 def test_progress_lines(capsys):
     fit(rbm(Binary(12), Binary(4)), stripes(), epochs=1, progress=True)
     assert capsys.readouterr().out.startswith("epoch 1/1")
@@ -387,6 +402,9 @@ def test_a_glass_is_reported():
         (lambda m: fit(m, torch.zeros(200, 3), weights=torch.ones(3)), "one for each row"),
         (lambda m: fit(m, torch.zeros(200, 3), weights=-torch.ones(200)), "0 or more"),
         (lambda m: fit(m, []), "the loader gives no batches"),
+        (lambda m: fit(m, torch.zeros(200, 3), validation=torch.full((2, 3), 0.5)), r"x\[0, 0\] is 0.5"),
+        (lambda m: fit(rbm(Binary(3), Binary(2), torch.full((3, 2), torch.nan)), torch.zeros(200, 3)), "is nan"),
+        (lambda m: fit(clamp(m, torch.zeros(3)), torch.zeros(200, 3)), "units that are clamped"),
         (lambda m: fit(m, iter([torch.zeros(5, 3)])), "some anew in every epoch"),
         (lambda m: fit(pairwise(Binary(3)), torch.zeros(200, 3), centred=True), "leave centred=False"),
         (lambda m: TAPObjective(n_sweeps=0), "n_sweeps is 0"),

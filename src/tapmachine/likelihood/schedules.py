@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.likelihood.paths import STRIDE, anneal, path_to, seeded
-from tapmachine.likelihood.score import check_machine
+from tapmachine.likelihood.score import check_machine, check_normalisable
 from tapmachine.machine import BoltzmannMachine
 
 PILOTS = 2  # that measure the path; the first one takes equal steps
@@ -62,6 +62,9 @@ def adaptive_schedule(
         torch.Size([51])
     """
     check_machine(machine)
+    check_normalisable(machine)
+    if isinstance(n_runs, bool) or not (isinstance(n_runs, int) and n_runs >= 2):
+        raise ValueError(f"n_runs is {n_runs!r}; it must be a whole number, 2 or more")
     linear_schedule(n_temperatures)  # checks the number
     path = path_to(machine, data, seed)
     pilot = linear_schedule(PILOT_STRIDES * STRIDE)

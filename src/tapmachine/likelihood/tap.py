@@ -1,7 +1,7 @@
 """The TAP log-likelihood [eq:tapll]: deterministic, without sampling."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -80,7 +80,8 @@ def tap_log_likelihood(
         scheme: by which it was or is solved; `TAP()` unless given.
 
     Raises:
-        ValueError: if no solution has converged, or no row could be scored.
+        EstimateError: if no solution has converged, or no row could be scored.
+        ValueError: if the solutions are not those of this machine as it is now.
 
     Example:
         >>> import torch
@@ -119,21 +120,23 @@ def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
     shapes = [layer.state_shape for layer in layers]
     if not isinstance(solutions, Solution) or [tuple(own.mean.shape[1:]) for own in solutions.moments] != shapes:
         raise ValueError("solutions must be those of this machine, by solve()")
+    evaluated = solutions.free_energy.to(machine.device, machine.dtype, copy=True)
     index = solutions.converged.nonzero().squeeze(-1)
     for rows in index.split(max(1, CHUNK_VALUES // sum(machine.sizes))):
         own = solutions.select(rows)
         moments = [Moments(*(z.to(machine.device, machine.dtype) for z in layer)) for layer in own.moments]
         tilts = [Tilt(*(torch.as_tensor(z).to(machine.device, machine.dtype) for z in layer)) for layer in own.tilts]
         value = scheme.free_energy(machine, moments, tilts)
-        slack = SAME_FREE_ENERGY + 1e-4 * own.free_energy.abs()
-        off = ((value - own.free_energy).abs() > slack).nonzero()
+        told = evaluated[rows]
+        off = ((value - told).abs() > SAME_FREE_ENERGY + 1e-4 * told.abs()).nonzero()
         if len(off):
             number = int(rows[off[0]])
             raise ValueError(
                 f"solution {number} has F = {solutions.free_energy[number]:.3f}, but F = {value[off[0]].item():.3f} by "
                 f"{scheme!r} of this machine: it was solved with another scheme, or the parameters changed since"
             )
-    return solutions
+        evaluated[rows] = value
+    return replace(solutions, free_energy=evaluated)
 
 
 def _clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) -> Tensor:

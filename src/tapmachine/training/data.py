@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
 
 Data = Tensor | np.ndarray[Any, Any] | Iterable[Any]
@@ -19,7 +20,7 @@ class Batches:
     """Batches of one size in a random order, a new one in every epoch; rows beyond the last whole batch sit it out.
 
     Args:
-        machine: for its visible units, its device and its dtype.
+        machine: that the data are for, on whose device they end up.
         x: a tensor, which is moved to the machine's device; an array, as a memory map, which is read batch by batch; or
             a loader of batches, or of tuples whose first entry is one.
         batch_size: rows of each batch; for a loader, what it gives.
@@ -28,7 +29,7 @@ class Batches:
     """
 
     def __init__(self, machine: BoltzmannMachine, x: Data, batch_size: int, weights: Tensor | None, seed: int) -> None:
-        self.units, self.device, self.dtype = machine.units()[0], machine.device, machine.dtype
+        self.machine, self.device, self.dtype = machine, machine.device, machine.dtype
         if isinstance(batch_size, bool) or not (isinstance(batch_size, int) and batch_size >= 1):
             raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number, 1 or more")
         self.batch_size = batch_size
@@ -36,7 +37,7 @@ class Batches:
         self.order = torch.Generator().manual_seed(seed)
         self.rows: Tensor | np.ndarray[Any, Any] | None = None
         if isinstance(x, Tensor):
-            self.rows = self._checked(x)
+            self.rows = check_rows(self.machine, x)
         elif isinstance(x, np.ndarray):
             self.rows = x
         else:
@@ -60,20 +61,12 @@ class Batches:
             raise ValueError("weights must be finite, 0 or more, and not all 0")
         self.weights = weights
 
-    def _checked(self, x: Tensor) -> Tensor:
-        x = x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
-        x = self.units.check_states(x)
-        if x.dim() != 1 + len(self.units.state_shape) or len(x) == 0:
-            shape = ", ".join(map(str, self.units.state_shape))
-            raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, {shape})")
-        return x
-
     def _sample(self) -> Tensor:
         if isinstance(self.rows, Tensor):
             return self.rows
         if self.rows is not None:
             step = -(-len(self.rows) // SAMPLE_ROWS)
-            return self._checked(torch.from_numpy(np.array(self.rows[::step])))
+            return check_rows(self.machine, torch.from_numpy(np.array(self.rows[::step])))
         found: list[Tensor] = []
         for batch in self.loader:
             found.append(self._from_loader(batch))
@@ -85,7 +78,7 @@ class Batches:
         return torch.cat(found)
 
     def _from_loader(self, batch: Any) -> Tensor:
-        return self._checked(batch[0] if isinstance(batch, tuple | list) else batch)
+        return check_rows(self.machine, batch[0] if isinstance(batch, tuple | list) else batch)
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch."""
@@ -101,5 +94,5 @@ class Batches:
                 index = index.to(self.device)
                 yield self.rows[index], None if self.weights is None else self.weights[index]
             else:
-                x = self._checked(torch.from_numpy(self.rows[index.numpy()]))
+                x = check_rows(self.machine, torch.from_numpy(self.rows[index.numpy()]))
                 yield x, None if self.weights is None else self.weights[index.to(self.device)]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.data import Batches, Data
 from tapmachine.training.monitor import Monitor, TrainingWarning
@@ -120,7 +121,9 @@ def fit(
     """
     if isinstance(epochs, bool) or not (isinstance(epochs, int) and epochs >= 0):
         raise ValueError(f"epochs is {epochs!r}; it must be a whole number, 0 or more")
+    check_machine(machine)
     batches = Batches(machine, x, batch_size, weights, seed)
+    validation = None if validation is None else check_rows(machine, validation)
     if not warm_start:
         machine.units()[0].fit_to(batches.sample)
     if optimizer is None:

@@ -3,10 +3,12 @@
 import json
 import math
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, final
 
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.monitor import TrainingWarning
 
 Record = dict[str, float]
 SHOWN = ("log_likelihood", "validation_log_likelihood", "n_unique", "weight_norm", "seconds")
@@ -31,6 +33,7 @@ class Reporter:
     def __enter__(self) -> "Reporter":
         if self.log is not None:
             self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.touch()  # what cannot be written to is an error now, not after an epoch
         if self.bar is not None:
             self.bar.start()
         return self
@@ -41,14 +44,21 @@ class Reporter:
 
     def __call__(self, record: Record) -> None:
         if self.log is not None:
-            with self.log.open("a") as file:
-                known = {name: value if math.isfinite(value) else None for name, value in record.items()}
-                file.write(json.dumps(known) + "\n")  # NaN is not JSON
+            self._write(self.log, record)
         summary = "  ".join(f"{name} {record[name]:.4g}" for name in SHOWN if name in record)
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], advance=1, summary=summary)
         elif self.shows:
             print(f"epoch {record['epoch']:.0f}/{self.epochs}  {summary}", flush=True)
+
+    @staticmethod
+    def _write(log: Path, record: Record) -> None:
+        known = {name: value if math.isfinite(value) else None for name, value in record.items()}  # NaN is not JSON
+        try:
+            with log.open("a") as file:
+                file.write(json.dumps(known) + "\n")
+        except OSError as error:  # a full disk must not cost the training
+            warnings.warn(f"a record could not be written: {error}", TrainingWarning, stacklevel=4)
 
 
 def _bar(epochs: int) -> Any:
