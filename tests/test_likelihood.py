@@ -41,6 +41,7 @@ from tapmachine import (
     tap_log_likelihood,
     unique,
 )
+from tapmachine.likelihood.annealed_runs import resample
 from tapmachine.likelihood.compare import ComparisonRow, _disagreements
 from tapmachine.likelihood.paths import path_to, seeded
 from tapmachine.units.draws import draw_bits
@@ -297,6 +298,13 @@ def test_weights_give_samples():
         torch.testing.assert_close(share @ x, expected, rtol=0, atol=0.04)
     drawn = found.weighted_samples()
     torch.testing.assert_close(drawn[0].mean(0), probabilities @ states[0], rtol=0, atol=0.05)
+
+
+def test_runs_are_drawn_by_their_weights():
+    log_weights = torch.tensor([1.0, 2.0, 5.0]).double().log().repeat(2000)
+    drawn = resample(log_weights, torch.Generator().manual_seed(0)) % 3
+    share = torch.bincount(drawn, minlength=3) / 6000
+    torch.testing.assert_close(share, torch.tensor([0.125, 0.25, 0.625]), rtol=0, atol=0.03)
 
 
 def test_same_seed_same_estimate_and_resuming():

@@ -30,6 +30,7 @@ from tapmachine import (
     clamp,
     dbm,
     exact_log_likelihood,
+    exact_log_partition,
     fit,
     geometric_decay,
     pairwise,
@@ -103,6 +104,17 @@ def test_gradient_against_differences_of_solved_free_energies(kind):
             flat[index] = before
             slope = (values[0] - values[1]) / (2 * size)
             assert float(parameter.grad.view(-1)[index]) == pytest.approx(slope, abs=2e-7), name
+
+
+@pytest.mark.parametrize(
+    "kinds", [["Spin"], ["Categorical"], ["GaussBernoulli", "Binary"], ["Binary", "Spin", "Binary"]]
+)
+def test_free_energies_of_clamped_machines(kinds):
+    deep = len(kinds) > 2
+    machine = machine_of(kinds, [4, 3, 2][: len(kinds)], seed=3, scale=0.05 if deep else 1.0)
+    x = data_of(machine, 5)
+    exact = exact_log_partition(clamp(machine, x))
+    torch.testing.assert_close(-clamped_free_energy(machine, x).detach(), exact, rtol=0, atol=1e-4 if deep else 1e-11)
 
 
 def test_sampled_gradients_are_data_less_samples():
