@@ -459,3 +459,72 @@ def test_captured_training_is_that_of_plain_steps(objective):
     assert torch.equal(found[0], found[1])
     if not isinstance(objective, CD | PCD):  # draws are others where steps are captured
         torch.testing.assert_close(found[0], found[2], rtol=1e-3, atol=1e-5)
+
+
+# ----- compiled steps
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["Binary", "Binary"],
+        pytest.param(["TruncatedGaussian", "Binary"], marks=pytest.mark.slow),
+        pytest.param(["GaussBernoulli", "Binary"], marks=pytest.mark.slow),
+        pytest.param(["Categorical", "Binary"], marks=pytest.mark.slow),
+    ],
+)
+def test_a_loss_and_its_gradient_are_one_graph(kinds):
+    machine = machine_of(kinds, [6, 4], seed=5, scale=0.2)
+    x = data_of(machine, 8)
+    step = Step(machine, TAPObjective(Herded(), 5, 4), paper_sgd(machine), x, 8, torch.Generator().manual_seed(0))
+
+    def gradients(loss_on):
+        machine.zero_grad()
+        loss, carry = loss_on(x, None)
+        loss.backward()
+        return [loss.detach(), *carry, *(p.grad.clone() for p in machine.parameters())]
+
+    expected = gradients(step._loss_on)
+    for got, value in zip(
+        gradients(torch.compile(step._loss_on, backend="aot_eager", fullgraph=True)), expected, strict=True
+    ):
+        torch.testing.assert_close(got, value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("kind", ["Binary", "TruncatedGaussian"])
+def test_compiled_training_agrees(kind):
+    weights = []
+    for compile in (False, True):
+        machine = machine_of([kind, "Binary"], [12, 4], seed=6, scale=0.1)
+        x = data_of(machine, 60)
+        fit(machine, x, epochs=3, batch_size=20, monitor=QUIET, compile=compile)
+        weights.append(machine.weights[0].detach())
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["Binary", "TruncatedGaussian", "GaussBernoulli"])
+def test_compiled_training_on_a_gpu_agrees(kind):
+    weights = []
+    for device, compile in (("cpu", False), ("cuda", False), ("cuda", True)):
+        machine = machine_of([kind, "Binary"], [12, 4], seed=6, scale=0.1).float().to(device)
+        x = data_of(machine.cpu(), 60).to(device)
+        fit(machine.to(device), x, epochs=3, batch_size=20, monitor=QUIET, compile=compile)
+        weights.append(machine.weights[0].detach().cpu())
+    for other in weights[1:]:
+        torch.testing.assert_close(other, weights[0], rtol=0, atol=1e-4)
+
+
+def test_measuring_every_few_epochs():
+    machine = rbm(Binary(12), Binary(3))
+    history = fit(machine, stripes(), epochs=7, monitor=Monitor(n_starts=10, every=3))
+    measured = [not math.isnan(value) for value in history["log_likelihood"]]
+    assert measured == [True, False, True, False, False, True, True]
+    with pytest.raises(KeyError, match="was not recorded"):
+        history["nonsense"]
+    with pytest.raises(ValueError, match="every is 0"):
+        Monitor(every=0)

@@ -24,12 +24,11 @@ def prior(n, dtype=torch.float64, lower=0.0, upper=1.0):
 
 @pytest.mark.parametrize("dtype", RULES, ids=str)
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 2.0), (5.0, 6.0), (100.0, 101.0)], ids=str)
-def test_both_rules_agree(dtype, bounds, monkeypatch):
+def test_both_rules_agree(dtype, bounds):
     """What the plain rule gives on a CPU is what the window rule alone gives on other devices."""
     B, A = spread_out(200, 30, dtype, size=5.0)
     together = evaluate(prior(30, dtype, *bounds), B, A)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    windows_only = evaluate(prior(30, dtype, *bounds), B, A)
+    windows_only = truncation._by_windows_only(prior(30, dtype, *bounds), B, A, normalised=True)
     limit = 1e-5 if dtype == torch.float32 else 1e-10
     for a, b in zip(together, windows_only, strict=True):
         torch.testing.assert_close(a, b, rtol=20 * limit, atol=limit)
@@ -109,3 +108,17 @@ def test_second_derivatives_of_moments_are_refused():
     mean = units.moments(Tilt(field, 0.0)).mean
     with pytest.raises(NotImplementedError, match="second derivatives"):
         torch.autograd.grad(mean.sum(), field, create_graph=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("normalised", [True, False])
+def test_the_compiled_kernel_agrees(normalised, monkeypatch):
+    """Also where it is given its elements in parts, and in numbers that are no powers of two."""
+    monkeypatch.setattr(truncation, "DEVICE_CHUNK", 512)
+    monkeypatch.setattr(truncation, "SMALLEST_KERNEL", 64)
+    B, A = spread_out(37, 30, torch.float32, size=30.0)
+    given = prior(30, torch.float32, -1.0, 2.0)
+    plain = truncation._by_windows_only(given, B, A, normalised)
+    for a, b in zip(truncation._by_one_kernel(given, B, A, normalised), plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)

@@ -1,9 +1,11 @@
 """A truncated Gaussian prior under a tilt: log-partition, mean and variance, with their derivatives.
 
-On a CPU the plain rule serves the tame elements and only the others pay for the window rule. Compiled code and
-other devices take the window rule for all, which needs no branch and no look at the values.
+On a CPU the plain rule serves the tame elements and only the others pay for the window rule. Other devices take the
+window rule for all, which needs no branch and no look at the values. In compiled code either is one opaque operation.
 """
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -25,6 +27,7 @@ from tapmachine.special import (
 PLAIN_CHUNK = 57_344
 WINDOW_CHUNK = 16_384
 DEVICE_CHUNK = 2**21  # on other devices: half a GB of node values in float32
+SMALLEST_KERNEL = 2**14  # elements of a compiled kernel
 
 
 class Prior(NamedTuple):
@@ -155,33 +158,93 @@ def _untilted_moments(prior: Prior) -> tuple[Tensor, Tensor]:
 
 def evaluate(prior: Prior, B: Tensor, A: Tensor, normalised: bool = True) -> TiltedInterval:
     """`tilted_interval` without derivatives."""
-    shape, dtype = B.shape, B.dtype
-    n = shape[-1]
-    rule = RULES[dtype]
+    if torch.compiler.is_compiling():
+        return TiltedInterval(*_as_one_node(*prior, B.contiguous(), A.contiguous(), normalised))
+    shape, n = B.shape, B.shape[-1]
     prior = Prior(*(z.detach() for z in prior))
-    B, A = B.detach().reshape(-1, n), A.detach().reshape(-1, n)  # (rows, n)
-
+    B, A = B.detach().reshape(-1, n), A.detach().reshape(-1, n)
     if B.numel() == 0:
-        return TiltedInterval(*(torch.empty(shape, dtype=dtype, device=B.device) for _ in range(3)))
-    if B.device.type != "cpu" or torch.compiler.is_compiling():
-        untilted = window_integral(*prior.wide(), rule) if normalised else None
-        tilts = zip(*(z.split(max(1, DEVICE_CHUNK // n)) for z in (B, A)), strict=True)
-        parts = [_by_windows(prior.wide(), wide(b), wide(a), untilted, rule) for b, a in tilts]
-        log, mean, variance = (torch.cat(z).view(shape) for z in zip(*parts, strict=True))
-        return TiltedInterval(log, mean.to(dtype), variance.to(dtype))
+        return TiltedInterval(*(torch.empty(shape, dtype=B.dtype, device=B.device) for _ in range(3)))
+    on_device = _by_both_rules if B.device.type == "cpu" else _by_windows_only
+    return TiltedInterval(*(z.view(shape) for z in on_device(prior, B, A, normalised)))
 
+
+@torch.library.custom_op("tapmachine::tilted_interval", mutates_args=())
+def _as_one_node(
+    U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, normalised: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`evaluate` in compiled code: one node of its graph, in place of hundreds at every step of every root.
+
+    On a GPU it is a kernel of its own; in float32, since compilers contract products and sums, which the exact sums of
+    float64 would not survive.
+    """
+    prior = Prior(U, V, lower, upper)
+    on_device = _by_one_kernel if B.is_cuda and B.dtype == torch.float32 and B.numel() else evaluate
+    log, mean, variance = on_device(prior, B, A, normalised)
+    return log.to(torch.float64, copy=True), mean.clone(), variance.clone()  # outputs may share no memory
+
+
+@_as_one_node.register_fake
+def _(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, normalised: bool) -> tuple[Tensor, ...]:
+    return torch.empty_like(B, dtype=torch.float64), torch.empty_like(B), torch.empty_like(B)
+
+
+def _by_one_kernel(prior: Prior, B: Tensor, A: Tensor, normalised: bool) -> TiltedInterval:
+    """The window rule, compiled; for powers of two of elements, as there is a kernel for each number of them."""
+    flat = [z.expand(B.shape).reshape(-1) for z in (*prior, B, A)]
+    parts = []
+    for terms in zip(*(z.split(DEVICE_CHUNK) for z in flat), strict=True):
+        count = len(terms[0])
+        size = max(SMALLEST_KERNEL, 1 << (count - 1).bit_length())
+        U, V, lower, upper, b, a = (torch.cat((z, z[:1].expand(size - count))) for z in terms)
+        parts.append([z[:count] for z in _kernel(normalised)(Prior(U, V, lower, upper), b, a)])
+    return TiltedInterval(*(torch.cat(z).view(B.shape) for z in zip(*parts, strict=True)))
+
+
+@lru_cache(maxsize=2)
+def _kernel(normalised: bool) -> Callable[[Prior, Tensor, Tensor], TiltedInterval]:
+    return torch.compile(_ratio_rule if normalised else _integral_rule, dynamic=False)
+
+
+def _ratio_rule(prior: Prior, B: Tensor, A: Tensor) -> TiltedInterval:
+    return _window_rule(prior, B, A, normalised=True)
+
+
+def _integral_rule(prior: Prior, B: Tensor, A: Tensor) -> TiltedInterval:
+    return _window_rule(prior, B, A, normalised=False)
+
+
+def _window_rule(prior: Prior, B: Tensor, A: Tensor, normalised: bool) -> TiltedInterval:  # (..., n) each
+    """The window rule for all elements at once."""
+    rule = RULES[B.dtype]
+    untilted = window_integral(*prior.wide(), rule) if normalised else None
+    log, mean, variance = _by_windows(prior.wide(), wide(B), wide(A), untilted, rule)
+    return TiltedInterval(log, mean.to(B.dtype), variance.to(B.dtype))
+
+
+def _by_windows_only(prior: Prior, B: Tensor, A: Tensor, normalised: bool) -> TiltedInterval:  # (rows, n) each
+    """The window rule for all elements, so many at a time as memory allows."""
+    tilts = zip(*(z.split(max(1, DEVICE_CHUNK // B.shape[-1])) for z in (B, A)), strict=True)
+    parts = [_window_rule(prior, b, a, normalised) for b, a in tilts]
+    return TiltedInterval(*(torch.cat(z) for z in zip(*parts, strict=True)))
+
+
+def _by_both_rules(prior: Prior, B: Tensor, A: Tensor, normalised: bool) -> TiltedInterval:  # (rows, n) each
+    """The plain rule where it is accurate, the window rule elsewhere; it looks at the values."""
+    n, dtype = B.shape[-1], B.dtype
+    rule = RULES[dtype]
     if n > PLAIN_CHUNK:
         terms = [(z if z.dim() else z.expand(n)).split(PLAIN_CHUNK, -1) for z in (*prior, B, A)]
         blocks = zip(*terms, strict=True)
-        parts = [evaluate(Prior(U, V, low, high), b, a, normalised) for U, V, low, high, b, a in blocks]
-        return TiltedInterval(*(torch.cat(z, -1).view(shape) for z in zip(*parts, strict=True)))
+        parts = [_by_both_rules(Prior(U, V, low, high), b, a, normalised) for U, V, low, high, b, a in blocks]
+        return TiltedInterval(*(torch.cat(z, -1) for z in zip(*parts, strict=True)))
     log_offset = torch.zeros(n, dtype=dtype)
     if normalised:
         no_tilt = torch.zeros(1, n, dtype=dtype)
-        log_offset = -evaluate(prior, no_tilt, no_tilt, normalised=False).log[0].to(dtype)
+        log_offset = -_by_both_rules(prior, no_tilt, no_tilt, normalised=False).log[0].to(dtype)
     result, hard = _by_plain_rule(prior, B, A, log_offset, rule)
     if len(hard) == 0:
-        return TiltedInterval(*(z.view(shape) for z in result))
+        return result
     result = TiltedInterval(wide(result.log), result.mean, result.variance)
     untilted = window_integral(*prior.wide(), rule) if normalised else None
     for index in hard.split(WINDOW_CHUNK):
@@ -190,7 +253,7 @@ def evaluate(prior: Prior, B: Tensor, A: Tensor, normalised: bool = True) -> Til
         part = _by_windows(prior.wide(unit), wide(B[row, unit]), wide(A[row, unit]), untilted_there, rule)
         for out, value in zip(result, part, strict=True):
             out[row, unit] = value.to(out.dtype)
-    return TiltedInterval(*(z.view(shape) for z in result))
+    return result
 
 
 def _by_windows(prior: Prior, B: Tensor, A: Tensor, untilted: Integral | None, rule: Rule) -> TiltedInterval:

@@ -13,12 +13,12 @@ from tapmachine.units import Units
 
 
 class LayeredState(NamedTuple):
-    """Moments and own fields B of all layers, what the odd layers receive next, F, how far to extrapolate, and
-    which particles failed. F is only known where sweeps are extrapolated.
+    """Moments of all layers and the tilts they arise from, what the odd layers receive next, F, how far to extrapolate,
+    and which particles failed. F is only known where sweeps are extrapolated.
     """
 
     moments: tuple[Moments, ...]
-    fields: tuple[Tensor, ...]
+    tilts: tuple[Tilt, ...]
     received: tuple[Incoming, ...]
     free_energy: Tensor
     reach: Tensor
@@ -30,9 +30,6 @@ class _Sweep(NamedTuple):
     tilts: tuple[Tilt, ...]
     received: tuple[Incoming, ...]  # by the odd layers, from these moments
     unnormalisable: Tensor  # in this sweep or before
-
-    def fields(self) -> tuple[Tensor, ...]:
-        return tuple(torch.as_tensor(tilt.field) for tilt in self.tilts)
 
 
 INITIAL_REACH = 4.0
@@ -55,43 +52,44 @@ class LayeredDescent(MeanFieldProcess):
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> LayeredState:
         first = self.upwards(layers, moments)
-        fields = tuple(torch.zeros_like(own.mean) for own in first)
+        tilts = [Tilt(torch.zeros_like(own.mean), 0.0) for own in first]
         incoming = [self.equations.incoming(self.couplings, layer, first) for layer in self.odd]
         steps = None if self.root_steps is None else 4 * self.root_steps
         reach = torch.full_like(first[0].mean.flatten(1)[:, 0], INITIAL_REACH)
         value = torch.full_like(reach, torch.inf, dtype=torch.float64)
-        sweep = self._sweep(layers, fields, incoming, torch.zeros_like(reach, dtype=torch.bool), steps)
+        sweep = self._sweep(layers, tilts, incoming, torch.zeros_like(reach, dtype=torch.bool), steps)
         return _layered_state(sweep, value, reach)
 
     def moments(self, state: LayeredState) -> list[Moments]:
         return list(state.moments)
 
+    def beliefs(self, layers: list[Units], state: LayeredState) -> tuple[list[Moments], list[Tilt]]:
+        return list(state.moments), list(state.tilts)
+
     def plain_sweep(self, layers: list[Units], state: LayeredState) -> LayeredState:
         """One sweep without extrapolation."""
-        sweep = self._sweep(layers, state.fields, state.received, state.unnormalisable, self.root_steps)
+        sweep = self._sweep(layers, state.tilts, state.received, state.unnormalisable, self.root_steps)
         return _layered_state(sweep, state.free_energy, state.reach)
 
     def half_steps(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, list[Tensor]]:
         """One plain sweep, and F after each of its two half-sweeps, for those who want to watch F fall."""
-        moments, tilts = list(state.moments), [Tilt(field, 0.0) for field in state.fields]
-        for layer in self.even:
-            tilts[layer] = self.equations.tilt(layers, self.couplings, layer, moments)
-        self._settle(layers, self.odd, moments, tilts, state.fields, state.received, self.root_steps)
+        moments, tilts = list(state.moments), list(state.tilts)
+        self._settle(layers, self.odd, moments, tilts, state.received, self.root_steps)
         first = self.equations.value(layers, self.couplings, moments, tilts)
-        sweep = self._sweep(layers, state.fields, state.received, state.unnormalisable, self.root_steps)
+        sweep = self._sweep(layers, state.tilts, state.received, state.unnormalisable, self.root_steps)
         second = self._value(layers, sweep)
         return _layered_state(sweep, second, state.reach), [first, second]
 
     def step(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, Tensor]:
         steps = self.root_steps
-        first = self._sweep(layers, state.fields, state.received, state.unnormalisable, steps)
-        second = self._sweep(layers, first.fields(), first.received, first.unnormalisable, steps)
+        first = self._sweep(layers, state.tilts, state.received, state.unnormalisable, steps)
+        second = self._sweep(layers, first.tilts, first.received, first.unnormalisable, steps)
         if not self.accelerate:
-            third = self._sweep(layers, second.fields(), second.received, second.unnormalisable, steps)
+            third = self._sweep(layers, second.tilts, second.received, second.unnormalisable, steps)
             new = _layered_state(third, state.free_energy, state.reach)
             return new, self._residual(layers, new)
         extrapolated, at_limit = self._extrapolate(state.received, first.received, second.received, state.reach)
-        third = self._sweep(layers, second.fields(), extrapolated, second.unnormalisable, steps)
+        third = self._sweep(layers, second.tilts, extrapolated, second.unnormalisable, steps)
         before, after = self._value(layers, second), self._value(layers, third)
         noise = 100 * torch.finfo(state.reach.dtype).eps
         lower = after <= before + noise * (1 + before.abs())
@@ -105,16 +103,17 @@ class LayeredDescent(MeanFieldProcess):
     def _sweep(
         self,
         layers: list[Units],
-        fields: tuple[Tensor, ...],
+        start: Sequence[Tilt],
         incoming: Sequence[Incoming],
         failed: Tensor,
         steps: int | None,
     ) -> _Sweep:
+        tilts = list(start)
+        fields = [torch.as_tensor(tilt.field) for tilt in start]
         moments = [Moments(field, field) for field in fields]  # placeholders: no layer is read before it is written
-        tilts = [Tilt(field, 0.0) for field in fields]
-        self._settle(layers, self.odd, moments, tilts, fields, incoming, steps)
+        self._settle(layers, self.odd, moments, tilts, incoming, steps)
         at_even = [self.equations.incoming(self.couplings, layer, moments) for layer in self.even]
-        self._settle(layers, self.even, moments, tilts, fields, at_even, steps)
+        self._settle(layers, self.even, moments, tilts, at_even, steps)
         for layer, own in zip((*self.odd, *self.even), (*incoming, *at_even), strict=True):
             failed = self.add_failures(failed, layer, Tilt(*own), moments[layer])
         at_odd = tuple(self.equations.incoming(self.couplings, layer, moments) for layer in self.odd)
@@ -126,13 +125,13 @@ class LayeredDescent(MeanFieldProcess):
         group: tuple[int, ...],
         moments: list[Moments],
         tilts: list[Tilt],
-        fields: tuple[Tensor, ...],
         incoming: Sequence[Incoming],
         steps: int | None,
     ) -> None:
-        """Puts the minimum of F over a group of layers, and the tilts there, into the lists."""
+        """Puts the minimum of F over a group of layers, and the tilts there, into the lists; from the fields there."""
         for layer, own in zip(group, incoming, strict=True):
-            moments[layer], field = layers[layer].settle(own.field, own.reaction, fields[layer], steps=steps)
+            start = torch.as_tensor(tilts[layer].field)
+            moments[layer], field = layers[layer].settle(own.field, own.reaction, start, steps=steps)
             tilts[layer] = Tilt(field, own.precision())
 
     def _value(self, layers: list[Units], sweep: _Sweep) -> Tensor:
@@ -172,4 +171,4 @@ class LayeredDescent(MeanFieldProcess):
 
 
 def _layered_state(sweep: _Sweep, value: Tensor, reach: Tensor) -> LayeredState:
-    return LayeredState(sweep.moments, sweep.fields(), sweep.received, value, reach, sweep.unnormalisable)
+    return LayeredState(sweep.moments, sweep.tilts, sweep.received, value, reach, sweep.unnormalisable)

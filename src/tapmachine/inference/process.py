@@ -67,9 +67,10 @@ class Process(ABC):
     def outcome(self, layers: list[Units], moments: list[Moments]) -> Outcome:
         """The equations, with these moments put into them."""
 
-    def tilts(self, layers: list[Units], moments: list[Moments]) -> list[Tilt]:
-        """The tilts that these moments lead to."""
-        return self.outcome(layers, moments).tilts
+    def beliefs(self, layers: list[Units], state: State) -> tuple[list[Moments], list[Tilt]]:
+        """The moments of all layers, and tilts for their F: those they arise from, or else those they lead to."""
+        moments = self.moments(state)
+        return moments, self.outcome(layers, moments).tilts
 
     @abstractmethod
     def unnormalisable(self, state: State) -> Tensor:  # (K,), bool
@@ -95,11 +96,16 @@ class MeanFieldProcess(Process):
     def values_per_particle(self) -> int:
         return 24 * self.n_values + 4 * self.n_matrix_values
 
-    def tilts(self, layers: list[Units], moments: list[Moments]) -> list[Tilt]:
+    def beliefs(self, layers: list[Units], state: State) -> tuple[list[Moments], list[Tilt]]:
+        moments = self.moments(state)
+        return moments, self._tilts(layers, moments)
+
+    def _tilts(self, layers: list[Units], moments: list[Moments]) -> list[Tilt]:
+        """The tilts that these moments lead to."""
         return [self.equations.tilt(layers, self.couplings, number, moments) for number in range(len(layers))]
 
     def outcome(self, layers: list[Units], moments: list[Moments]) -> Outcome:
-        tilts = self.tilts(layers, moments)
+        tilts = self._tilts(layers, moments)
         moved = [layer.moments(tilt) for layer, tilt in zip(layers, tilts, strict=True)]
         value = self.equations.value(layers, self.couplings, moments, tilts)
         return Outcome(tilts, self.change(moments, moved), value)

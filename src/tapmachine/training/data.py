@@ -1,6 +1,6 @@
 """Batches of data: from tensors, arrays on disk, or any loader."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,13 @@ class Batches:
             self._check_sizes(len(self.rows), weights)
         self.sample = self._sample()  # rows for starts and for monitoring
 
+    @property
+    def n_batches(self) -> int | None:
+        """In an epoch; None for a loader that does not say."""
+        if self.rows is not None:
+            return len(self.rows) // self.batch_size
+        return len(self.loader) if isinstance(self.loader, Sized) else None
+
     def _check_sizes(self, n_rows: int, weights: Tensor | None) -> None:
         if n_rows < self.batch_size:
             raise ValueError(f"batch_size is {self.batch_size}, but there are only {n_rows} rows of data")
@@ -89,10 +96,12 @@ class Batches:
                     yield x, None
             return
         order = torch.randperm(len(self.rows), generator=self.order)
-        for index in order[: len(order) // self.batch_size * self.batch_size].split(self.batch_size):
+        order = order[: len(order) // self.batch_size * self.batch_size]
+        if isinstance(self.rows, Tensor):
+            order = order.to(self.device)  # once an epoch
+        for index in order.split(self.batch_size):
             if isinstance(self.rows, Tensor):
-                index = index.to(self.device)
-                yield self.rows[index], None if self.weights is None else self.weights[index]
+                x = self.rows[index]
             else:
                 x = check_rows(self.machine, torch.from_numpy(self.rows[index.numpy()]))
-                yield x, None if self.weights is None else self.weights[index.to(self.device)]
+            yield x, None if self.weights is None else self.weights[index.to(self.device)]

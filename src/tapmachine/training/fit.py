@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from tapmachine.training.step import CapturedStep, Step, StepResult
 
 LEARNING_RATE, DECAY = 0.02, 0.01  # the default's step size, and what is left of it in the end
 N_PARTICLES = 500  # of the default objective
+WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
 LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
 CUT = 0.5  # of the step size, after a divergence
 MOST_CUTS = 10
@@ -45,8 +47,10 @@ class History:
     records: list[Record] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> list[float]:
-        """One quantity over the epochs."""
-        return [record[name] for record in self.records]
+        """One quantity over the epochs; NaN in those in which it was not measured."""
+        if self.records and not any(name in record for record in self.records):
+            raise KeyError(f"{name!r} was not recorded; there are {', '.join(self.records[-1])}")
+        return [record.get(name, float("nan")) for record in self.records]
 
     def __len__(self) -> int:
         return len(self.records)
@@ -72,6 +76,7 @@ def fit(
     weights: Tensor | None = None,
     l1: float = 0.0,
     centred: bool = False,
+    compile: bool | None = None,
     warm_start: bool = False,
     seed: int = 0,
     monitor: Monitor | None = None,
@@ -97,6 +102,8 @@ def fit(
         weights: how much each row counts.
         l1: ε of the penalty ε Σ|W|.
         centred: whether gradients are those of centred states.
+        compile: whether to compile the steps with `torch.compile`, which takes about a minute; by default on a GPU,
+            if there are so many steps that it pays, and one hidden layer at most.
         warm_start: False lets the visible units' priors begin as they fit the data; True leaves them as they are.
         seed: of the batches' order and of all draws: the same seed, the same weights, to the bit.
         monitor: what is measured after each epoch.
@@ -132,8 +139,13 @@ def fit(
     objective = objective or TAPObjective(Herded(), N_PARTICLES)
     monitor = monitor or Monitor()
     generator = torch.Generator(machine.device).manual_seed(seed)
-    step = Step(machine, objective, optimizer, batches.sample, batches.batch_size, generator, l1, centred)
-    trainer = _Trainer(step, batches)
+    captured = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)
+    if compile is None:
+        pays = (batches.n_batches or 0) * epochs >= WORTH_COMPILING and len(machine.layers) <= 2
+        compile = captured and pays and find_spec("triton") is not None
+    first = batches.sample, batches.batch_size
+    step = Step(machine, objective, optimizer, *first, generator, l1=l1, centred=centred, compile=compile)
+    trainer = _Trainer(step, batches, captured)
     history = History()
     with Reporter(log, progress, epochs) as report:
         for epoch in range(1, epochs + 1):
@@ -143,7 +155,8 @@ def fit(
             record["seconds"] = time.perf_counter() - start
             if scheduler is not None:
                 scheduler.step()
-            record |= monitor(machine, batches.sample, validation)
+            if epoch in (1, epochs) or epoch % monitor.every == 0:
+                record |= monitor(machine, batches.sample, validation)
             history.records.append(record)
             report(record)
             for callback in callbacks:
@@ -154,11 +167,9 @@ def fit(
 class _Trainer:
     """Runs epochs, and cuts the step size where they diverge."""
 
-    def __init__(self, step: Step, batches: Batches) -> None:
-        self.step, self.batches, self.cuts = step, batches, 0
+    def __init__(self, step: Step, batches: Batches, captures: bool) -> None:
+        self.step, self.batches, self.captures, self.cuts = step, batches, captures, 0
         self.run: Step | CapturedStep = step
-        on_cuda = batches.device.type == "cuda"
-        self.captures = on_cuda and step.objective.can_be_captured and can_be_captured(step.optimizer)
 
     def epoch(self) -> Record:
         """One pass over the data."""

@@ -34,11 +34,19 @@ class Monitor:
         n_starts: rows that solutions are started from; 0 for no solutions, and no log-likelihood.
         n_rows: rows that are scored.
         max_sweeps: of the solver.
+        every: epochs from one measurement to the next; the first and the last epoch are always measured.
     """
 
     n_starts: int = 100
     n_rows: int = 1000
     max_sweeps: int = 500
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_starts", 0), ("n_rows", 1), ("max_sweeps", 1), ("every", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not (isinstance(value, int) and value >= least):
+                raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")
 
     @torch.no_grad()
     def __call__(self, machine: BoltzmannMachine, train: Tensor, validation: Tensor | None = None) -> dict[str, float]:

@@ -170,15 +170,14 @@ def clamped_free_energy(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | N
 
 @torch.no_grad()
 def sweep_from(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int) -> tuple[list[Moments], list[Tilt]]:
-    """Moments of all layers after some sweeps from visible means x, and the tilts that they lead to."""
+    """Moments of all layers after some sweeps from visible means x, and the tilts to evaluate F with."""
     layers, process = machine.units(), scheme.bind(machine)
     process.root_steps = ROOT_STEPS
     first = [Moments(x, torch.zeros_like(x)), *[None] * (len(layers) - 1)]
     state = process.begin(layers, first)
     for _ in range(_n_steps(process, n_sweeps)):
         state, _ = process.step(layers, state)
-    moments = process.moments(state)
-    return moments, process.tilts(layers, moments)
+    return process.beliefs(layers, state)
 
 
 def _n_steps(process: Process, n_sweeps: int) -> int:

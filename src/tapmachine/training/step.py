@@ -1,5 +1,6 @@
 """One step of training: gradient, update, and a guard that lets nothing through that is not finite."""
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ class Step:
         generator: for draws, on the machine's device.
         l1: of the penalty l1·Σ|W|.
         centred: whether gradients are those of centred states.
+        compile: whether to compile the loss and its gradient with `torch.compile`.
     """
 
     def __init__(
@@ -53,11 +55,16 @@ class Step:
         generator: torch.Generator,
         l1: float = 0.0,
         centred: bool = False,
+        compile: bool = False,
     ) -> None:
         if centred and (machine.is_pairwise or not all(hasattr(units, "field") for units in machine.units())):
             raise ValueError("centred gradients need layers of units with a field; leave centred=False")
         self.machine, self.objective, self.optimizer = machine, objective, optimizer
         self.data, self.generator, self.l1, self.centred = data, generator, l1, centred
+        self._loss = torch.compile(self._loss_on, dynamic=False) if compile else self._loss_on
+        self._finish = torch.compile(self._guard, dynamic=False) if compile else self._guard
+        for units in machine.units():
+            units.is_bounded()  # remembered now: a compiled or captured step cannot look
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.last_good = [p.detach().clone() for p in self.parameters]
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(generator.initial_seed()))
@@ -66,37 +73,45 @@ class Step:
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
         """One step on a batch, whose rows count as much as their weights."""
-        self.optimizer.zero_grad(set_to_none=False)
-        context = Context(self.machine, batch, self.data, self.generator)
-        per_row = clamped_free_energy(self.machine, batch)
-        on_data = per_row.mean() if weights is None else (weights * per_row).sum() / weights.sum()
-        on_model, carry = self.objective.model_free_energy(context, self.carry)
-        loss = on_data - on_model
+        self.optimizer.zero_grad()
+        loss, carry = self._loss(batch, weights)
         penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) if self.l1 else 0.0
         (loss + penalty).backward()
         if self.centred:
             centre_gradients(self.machine, batch, weights)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         self.optimizer.step()
-        with torch.no_grad():
-            for old, new in zip(self.carry, carry, strict=True):
-                old.copy_(new)
-            return StepResult(loss.detach(), norm, self._guard(loss.detach()))
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        momenta = [z for z in _optimizer_tensors(self.optimizer) if z.is_floating_point() and z.dim()]
+        return StepResult(loss.detach(), *self._finish(loss.detach(), gradients, momenta, carry))
 
-    def _guard(self, loss: Tensor) -> Tensor:
-        """Takes a step back that led to what is not finite; without a look at the values, which would stall a GPU."""
+    def _loss_on(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry]:
+        """F of the machine clamped to the batch less F of the free one, and what is handed on."""
+        per_row = clamped_free_energy(self.machine, batch)
+        on_data = per_row.mean() if weights is None else (weights * per_row).sum() / weights.sum()
+        context = Context(self.machine, batch, self.data, self.generator)
+        on_model, carry = self.objective.model_free_energy(context, self.carry)
+        return on_data - on_model, carry
+
+    @torch.no_grad()
+    def _guard(
+        self, loss: Tensor, gradients: list[Tensor], momenta: list[Tensor], carry: Carry
+    ) -> tuple[Tensor, Tensor]:
+        """Takes a step back that led to what is not finite; without a look at the values, which would stall a GPU.
+
+        Returns:
+            The norm of the gradients, and whether the step was good.
+        """
+        squares = [torch.linalg.vector_norm(gradient).square() for gradient in gradients]
         sums = torch.stack([p.sum() for p in self.parameters])  # not finite, if any element is not
         good = torch.isfinite(loss) & torch.isfinite(sums).all()
         for p, last in zip(self.parameters, self.last_good, strict=True):
             p.copy_(torch.where(good, p, last))
             last.copy_(p)
-        for value in _optimizer_tensors(self.optimizer):
-            if value.is_floating_point() and value.dim():
-                value.copy_(torch.where(good, value, 0.0))  # the momentum that led there
-        for own in self.carry:
-            own.copy_(torch.nan_to_num(own))
-        return good
+        for momentum in momenta:
+            momentum.copy_(torch.where(good, momentum, 0.0))  # it led there
+        for old, new in zip(self.carry, carry, strict=True):
+            old.copy_(torch.nan_to_num(new))
+        return torch.stack(squares).sum().sqrt(), good
 
 
 def centre_gradients(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None = None) -> None:
@@ -139,7 +154,8 @@ class CapturedStep:
         before = _snapshot(step)
         warm_up = torch.cuda.Stream()
         warm_up.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(warm_up):
+        with torch.cuda.stream(warm_up), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="TensorFloat32", category=UserWarning)  # that is for users to say
             for _ in range(WARM_UP):
                 step(self.batch, self.weights)
         torch.cuda.current_stream().wait_stream(warm_up)
