@@ -17,7 +17,9 @@ from tapmachine import (
     DivergenceError,
     FromBatch,
     FromData,
+    Gaussian,
     Herded,
+    HerdedPCD,
     Monitor,
     NoisyBatch,
     Persistent,
@@ -150,6 +152,31 @@ def test_centred_training_of_other_units(kinds):
     machine = machine_of(kinds, [4, 3, 2][: len(kinds)], seed=9, scale=0.01)
     fit(machine, data_of(machine, 60), epochs=2, batch_size=20, centred=True, l1=0.01, monitor=QUIET)
     assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
+
+
+@pytest.mark.parametrize("kind", ["Binary", "Spin", "Categorical"])
+def test_herded_chains_average_to_the_exact_gradient(kind):
+    """Herding balances every unit's rate over time: chains without chance come close to the machine's moments."""
+    machine = machine_of([kind, "Binary"], [4, 3], seed=11, scale=0.5)
+    x = data_of(machine, 50)
+    objective = HerdedPCD(5, n_chains=200)
+    context = context_of(machine, x)
+    carry = objective.prepare(context)
+    machine.zero_grad()
+    for _ in range(100):
+        value, carry = objective.model_free_energy(context, carry)
+        (value / 100).backward()
+    for name, parameter in machine.named_parameters():
+        flat = parameter.detach().view(-1)
+        for index in (0, len(flat) - 1):
+            before, values = float(flat[index]), []
+            for size in (1e-4, -1e-4):
+                flat[index] = before + size
+                values.append(float(exact_log_partition(machine)))
+            flat[index] = before
+            assert float(parameter.grad.view(-1)[index]) == pytest.approx((values[1] - values[0]) / 2e-4, abs=0.01), (
+                name
+            )
 
 
 def test_weights_of_rows_count_as_copies():
@@ -424,6 +451,11 @@ def test_a_glass_is_reported():
         (lambda m: PCD(1, n_chains=0), "n_chains is 0"),
         (lambda m: NoisyBatch(2.0), "share is 2.0"),
         (lambda m: Herded(0), "n_sweeps is 0"),
+        (lambda m: HerdedPCD(10, n_chains=0), "n_chains is 0"),
+        (
+            lambda m: fit(rbm(Gaussian(3), Binary(2)), torch.zeros(200, 3), objective=HerdedPCD()),
+            "layer 0: HerdedPCD needs units with discrete states; Gaussian is not one",
+        ),
     ],
 )
 def test_bad_input(call, message):

@@ -1,9 +1,9 @@
 """Training: objectives, where solutions start, optimisers, and the loop."""
 
-from tapmachine.training.fit import DivergenceError, History, fit
+from tapmachine.training.fit import DivergenceError, History, default_objective, fit
 from tapmachine.training.monitor import Monitor, TrainingWarning
-from tapmachine.training.objectives import CD, PCD, Objective, TAPObjective
-from tapmachine.training.optimizers import geometric_decay, paper_sgd
+from tapmachine.training.objectives import CD, PCD, HerdedPCD, Objective, TAPObjective
+from tapmachine.training.optimizers import default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.report import TensorBoard
 from tapmachine.training.starts import FromBatch, FromData, Herded, NoisyBatch, Persistent, RandomPoints, Start
 
@@ -14,6 +14,7 @@ __all__ = [
     "FromBatch",
     "FromData",
     "Herded",
+    "HerdedPCD",
     "History",
     "Monitor",
     "NoisyBatch",
@@ -24,6 +25,8 @@ __all__ = [
     "TAPObjective",
     "TensorBoard",
     "TrainingWarning",
+    "default_learning_rate",
+    "default_objective",
     "fit",
     "geometric_decay",
     "paper_sgd",

@@ -16,14 +16,13 @@ from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.data import Batches, Data
 from tapmachine.training.monitor import Monitor, TrainingWarning
-from tapmachine.training.objectives import Objective, TAPObjective
-from tapmachine.training.optimizers import can_be_captured, geometric_decay, paper_sgd
+from tapmachine.training.objectives import HerdedPCD, Objective, TAPObjective
+from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.report import Record, Reporter
 from tapmachine.training.starts import Herded
-from tapmachine.training.step import CapturedStep, Step, StepResult
+from tapmachine.training.step import CapturedStep, Step, StepResult, can_be_centred
 
-LEARNING_RATE, DECAY = 0.02, 0.01  # the default's step size, and what is left of it in the end
-N_PARTICLES = 500  # of the default objective
+DECAY = 0.01  # what is left of the default's step size in the end
 WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
 LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
 CUT = 0.5  # of the step size, after a divergence
@@ -75,7 +74,7 @@ def fit(
     validation: Tensor | None = None,
     weights: Tensor | None = None,
     l1: float = 0.0,
-    centred: bool = False,
+    centred: bool | None = None,
     compile: bool | None = None,
     warm_start: bool = False,
     seed: int = 0,
@@ -87,21 +86,22 @@ def fit(
     """Trains a machine in place [alg:rbmTrain], and records how it goes.
 
     Each step minimises F of the machine clamped to a batch less F of the free machine. With the defaults it is
-    deterministic: the negative phase is TAP from herded chains.
+    deterministic, and the best that was found without sampling (see `default_objective`).
 
     Args:
         machine: any machine, with weights as it was made with: small and random, for a new one.
         x: data: a tensor, an array such as a memory map, or a loader of batches.
         epochs: passes over the data.
         batch_size: M, rows of each step.
-        objective: `TAPObjective(…)`, `CD(k)` or `PCD(k)`; TAP from 500 herded chains, 10 sweeps, unless given.
-        optimizer: any of torch's, over the machine's parameters; `paper_sgd` with a step size that falls from 0.02 to
-            0.0002, unless given.
+        objective: `TAPObjective(…)`, `HerdedPCD(k)`, `CD(k)` or `PCD(k)`; `default_objective`, unless given.
+        optimizer: any of torch's, over the machine's parameters; `paper_sgd` with `default_learning_rate`, which
+            falls to a hundredth of it, unless given.
         scheduler: any of torch's, stepped after every epoch.
         validation: data that are scored beside the training data.
         weights: how much each row counts.
         l1: ε of the penalty ε Σ|W|.
-        centred: whether gradients are those of centred states.
+        centred: whether gradients are those of centred states; by default, where units have fields, as they all do but
+            for custom ones.
         compile: whether to compile the steps with `torch.compile`, which takes about a minute; by default on a GPU,
             if there are so many steps that it pays, and one hidden layer at most.
         warm_start: False lets the visible units' priors begin as they fit the data; True leaves them as they are.
@@ -134,9 +134,10 @@ def fit(
     if not warm_start:
         machine.units()[0].fit_to(batches.sample)
     if optimizer is None:
-        optimizer = paper_sgd(machine, LEARNING_RATE, weight_decay=0.0)
+        optimizer = paper_sgd(machine, default_learning_rate(machine, batches.sample), weight_decay=0.0)
         scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
-    objective = objective or TAPObjective(Herded(), N_PARTICLES)
+    objective = objective or default_objective(machine)
+    centred = can_be_centred(machine) if centred is None else centred
     monitor = monitor or Monitor()
     generator = torch.Generator(machine.device).manual_seed(seed)
     captured = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)
@@ -162,6 +163,25 @@ def fit(
             for callback in callbacks:
                 callback(machine, record)
     return history
+
+
+def default_objective(machine: BoltzmannMachine) -> Objective:
+    """What `fit` uses unless told: 500 herded chains; with real-valued units, a TAP sweep from 100 of them.
+
+    A pairwise machine has no layers for chains to alternate between: it is trained from the batch, as in the paper.
+
+    Example:
+        >>> from tapmachine import Binary, TruncatedGaussian, rbm
+        >>> default_objective(rbm(Binary(4), Binary(2)))
+        HerdedPCD(10, n_chains=500)
+        >>> default_objective(rbm(TruncatedGaussian(4), Binary(2)))
+        TAPObjective(Herded(10), n_particles=100, n_sweeps=1, TAP())
+    """
+    if machine.is_pairwise:
+        return TAPObjective()
+    if all(units.n_states() is not None for units in machine.units()):
+        return HerdedPCD(10, n_chains=500)
+    return TAPObjective(Herded(10), n_particles=100, n_sweeps=1)
 
 
 class _Trainer:

@@ -16,7 +16,7 @@ from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.inference.process import Process
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import sweep_chain
-from tapmachine.training.starts import Carry, Context, FromBatch, Start
+from tapmachine.training.starts import Carry, Context, FromBatch, Herded, Start
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep: they start from the last one's
 CLAMPED_SWEEPS = 10  # to solve a machine of several hidden layers that is clamped to data
@@ -149,6 +149,40 @@ class PCD(_Sampled):
         return value, tuple(chain)
 
 
+@final
+class HerdedPCD(Objective):
+    """Persistent contrastive divergence without chance: the chains are herded, which is deterministic; see `Herded`.
+
+    For units with discrete states only: the herded chain of a real-valued unit is one of means, which lack a variance.
+
+    Args:
+        k: how many sweeps.
+        n_chains: how many chains; as many as rows in a batch, unless given.
+    """
+
+    def __init__(self, k: int = 10, n_chains: int | None = None) -> None:
+        if n_chains is not None and not (isinstance(n_chains, int) and n_chains >= 1):
+            raise ValueError(f"n_chains is {n_chains!r}; it must be a whole number, 1 or more")
+        self.start, self.n_chains = Herded(k), n_chains
+
+    def __repr__(self) -> str:
+        return f"HerdedPCD({self.start.n_sweeps}, n_chains={self.n_chains})"
+
+    def prepare(self, context: Context) -> Carry:
+        for number, units in enumerate(context.machine.units()):
+            if units.n_states() is None:
+                raise ValueError(
+                    f"layer {number}: HerdedPCD needs units with discrete states; {type(units).__name__} is not one; "
+                    "use TAPObjective(Herded())"
+                )
+        return self.start.prepare(context, self.n_chains or len(context.batch))
+
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        with torch.no_grad():
+            x, carry = self.start.begin(context, self.n_chains or len(context.batch), carry)
+        return clamped_free_energy(context.machine, x).mean(), carry
+
+
 def clamped_free_energy(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None) -> Tensor:  # (M,)
     """F of the machine clamped to each row, differentiable: exact with one hidden layer or none, else by the scheme."""
     layers = machine.units()
@@ -172,7 +206,8 @@ def clamped_free_energy(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | N
 def sweep_from(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int) -> tuple[list[Moments], list[Tilt]]:
     """Moments of all layers after some sweeps from visible means x, and the tilts to evaluate F with."""
     layers, process = machine.units(), scheme.bind(machine)
-    process.root_steps = ROOT_STEPS
+    if x.device.type != "cpu" or torch.compiler.is_compiling():  # elsewhere a look at the values is cheap
+        process.root_steps = ROOT_STEPS
     first = [Moments(x, torch.zeros_like(x)), *[None] * (len(layers) - 1)]
     state = process.begin(layers, first)
     for _ in range(_n_steps(process, n_sweeps)):

@@ -3,10 +3,15 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
+from tapmachine.beliefs import Tilt
+from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
+
+GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 0.5, 2000
 
 
 def paper_sgd(
@@ -31,6 +36,26 @@ def paper_sgd(
     rate = torch.tensor(learning_rate, device=machine.device) if on_cuda else learning_rate
     groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": weight_decay}, {"params": others}]
     return SGD(groups, lr=rate, momentum=momentum, fused=True if on_cuda else None)
+
+
+def default_learning_rate(machine: BoltzmannMachine, x: Tensor) -> float:
+    """A step size that suits the data, whatever their scale and number of columns: 0.02 for binary MNIST.
+
+    Weights that are still small grow by a factor 1 + γλc in a step, with λ the largest variance of the data in any
+    direction and c the variance of a hidden unit. The step size is the one for which γλc = 0.027.
+
+    Args:
+        machine: that will be trained.
+        x: data, (N, n_visible); some rows are enough.
+    """
+    rows = spaced(x, SOME_ROWS).flatten(1).double()
+    spread = torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)
+    hidden_variance = 0.25
+    if len(machine.layers) > 1:
+        above = machine.units()[1]
+        nothing = torch.zeros((1, *above.state_shape), dtype=above.dtype, device=above.device)
+        hidden_variance = float(above.moments(Tilt(nothing, 0.0)).variance.detach().mean())
+    return min(LARGEST_RATE, GROWTH / max(float(spread) * hidden_variance, 1e-12))
 
 
 def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> ExponentialLR:

@@ -57,7 +57,7 @@ class Step:
         centred: bool = False,
         compile: bool = False,
     ) -> None:
-        if centred and (machine.is_pairwise or not all(hasattr(units, "field") for units in machine.units())):
+        if centred and not can_be_centred(machine):
             raise ValueError("centred gradients need layers of units with a field; leave centred=False")
         self.machine, self.objective, self.optimizer = machine, objective, optimizer
         self.data, self.generator, self.l1, self.centred = data, generator, l1, centred
@@ -112,6 +112,11 @@ class Step:
         for old, new in zip(self.carry, carry, strict=True):
             old.copy_(torch.nan_to_num(new))
         return torch.stack(squares).sum().sqrt(), good
+
+
+def can_be_centred(machine: BoltzmannMachine) -> bool:
+    """Whether all layers have units with a field, that takes up what centring moves."""
+    return not machine.is_pairwise and all(hasattr(units, "field") for units in machine.units())
 
 
 def centre_gradients(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None = None) -> None:

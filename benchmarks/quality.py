@@ -1,0 +1,131 @@
+"""How good training gets, on the paper's data: AIS log-likelihood of held-out rows after the runs of docs/results.md.
+
+python benchmarks/quality.py FOLDER RUN [--seed 0] [--epochs N] [--out FOLDER]
+
+FOLDER holds MNIST's *-images-idx3-ubyte.gz and cbcl_faces.npz. RUN is one of those below.
+"""
+
+import argparse
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine import (
+    CD,
+    PCD,
+    Binary,
+    Herded,
+    HerdedPCD,
+    Monitor,
+    Objective,
+    TAPObjective,
+    TruncatedGaussBernoulli,
+    TruncatedGaussian,
+    ais_log_likelihood,
+    ais_log_partition,
+    fit,
+    geometric_decay,
+    paper_sgd,
+    rbm,
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The paper's Table I, unless said otherwise."""
+
+    data: str
+    n_hidden: int
+    epochs: int
+    objective: Objective
+    learning_rate: float = 0.005
+    decay: float = 1.0
+    weight_decay: float = 0.001
+    batch_size: int = 100
+    centred: bool = False
+
+
+def preset(objective: Objective, centred: bool = True) -> Run:
+    return Run("binary-MNIST", 500, 50, objective, 0.02, 0.01, 0.0, centred=centred)
+
+
+RUNS = {
+    **{
+        f"{name}-{n_hidden}": Run("binary-MNIST", n_hidden, epochs, objective)
+        for n_hidden, epochs in ((25, 50), (100, 100))
+        for name, objective in (("tap", TAPObjective()), ("cd1", CD(1)), ("pcd1", PCD(1)), ("pcd10", PCD(10)))
+    },
+    "tap-500": Run("binary-MNIST", 500, 30, TAPObjective(n_sweeps=30)),
+    "default-500": preset(HerdedPCD(10, 500)),
+    "herded-tap1-500": preset(TAPObjective(Herded(10), 500, 1)),
+    "herded-tap1-uncentred-500": preset(TAPObjective(Herded(10), 500, 1), centred=False),
+    "herded-tap4-uncentred-500": preset(TAPObjective(Herded(10), 500, 4), centred=False),
+    "herded-tap10-uncentred-500": preset(TAPObjective(Herded(10), 500, 10), centred=False),
+    "herded1-tap10-uncentred-500": preset(TAPObjective(Herded(1), 500, 10), centred=False),
+    "pcd10-500": preset(PCD(10, 500)),
+    "pcd10-uncentred-500": preset(PCD(10, 500), centred=False),
+    "real-mnist-100": Run("real-MNIST", 100, 100, TAPObjective(), 1e-2, 1e-3),
+    "real-mnist-500": Run("real-MNIST", 500, 100, TAPObjective(), 1e-2, 1e-3),
+    "cbcl-256": Run("CBCL", 256, 100, TAPObjective(), weight_decay=0.01, batch_size=20),
+}
+
+
+def images(folder: Path, data: str) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows held out, in [0, 1]."""
+    if data == "CBCL":
+        with np.load(folder / "cbcl_faces.npz") as file:
+            return tuple(torch.from_numpy(file[name].reshape(-1, 361)).float() / 255 for name in ("train", "test"))
+    rows = []
+    for name in ("train", "t10k"):
+        raw = gzip.decompress((folder / f"{name}-images-idx3-ubyte.gz").read_bytes())
+        rows.append(torch.from_numpy(np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 784).copy()).float() / 255)
+    return tuple((x > 0.5).float() if data == "binary-MNIST" else x for x in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("run", choices=RUNS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epochs", type=int, help="others than the run's")
+    parser.add_argument("--out", type=Path, help="for records and parameters")
+    options = parser.parse_args()
+    run = RUNS[options.run]
+    epochs = options.epochs or run.epochs
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    train, test = (x.to(device) for x in images(options.folder, run.data))
+    units = {"binary-MNIST": Binary, "real-MNIST": TruncatedGaussBernoulli, "CBCL": TruncatedGaussian}[run.data]
+    generator = torch.Generator().manual_seed(options.seed)
+    machine = rbm(units(train.shape[1]), Binary(run.n_hidden), generator=generator).to(device)
+    optimizer = paper_sgd(machine, run.learning_rate, weight_decay=run.weight_decay)
+    history = fit(
+        machine,
+        train,
+        epochs=epochs,
+        batch_size=run.batch_size,
+        objective=run.objective,
+        optimizer=optimizer,
+        scheduler=geometric_decay(optimizer, run.decay, epochs),
+        centred=run.centred,
+        validation=test,
+        seed=options.seed,
+        monitor=Monitor(max_sweeps=200, every=5),
+        progress=True,
+    )
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / f"{options.run}.json").write_text(json.dumps(history.records))
+        parameters = {name: value.cpu().numpy() for name, value in machine.state_dict().items()}
+        np.savez_compressed(options.out / f"{options.run}.npz", **parameters)
+    if units is Binary:
+        estimate = ais_log_partition(machine, 4000, 200, data=train)
+        print(f"{options.run}: AIS test {ais_log_likelihood(machine, test, estimate)}")
+
+
+if __name__ == "__main__":
+    main()
