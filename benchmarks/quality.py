@@ -21,6 +21,7 @@ from tapmachine import (
     Binary,
     Herded,
     HerdedPCD,
+    History,
     Monitor,
     Objective,
     TAPObjective,
@@ -33,6 +34,7 @@ from tapmachine import (
     paper_sgd,
     rbm,
 )
+from tapmachine.plots import image_grid, training_curves
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,19 @@ def images(folder: Path, data: str) -> tuple[Tensor, Tensor]:
     return tuple((x > 0.5).float() if data == "binary-MNIST" else x for x in rows)
 
 
+def picture(weights: Tensor, history: History, side: int, path: Path) -> None:
+    """Receptive fields, from the largest to the smallest, and the TAP log-likelihood over the epochs."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
+    largest = weights.norm(dim=0).argsort(descending=True)
+    some = largest[torch.linspace(0, len(largest) - 1, 49).long()]
+    image_grid(axes[0], weights.T[some], (side, side))
+    training_curves(axes[1], history, ("log_likelihood", "validation_log_likelihood"))
+    axes[1].set_ylabel("nats")
+    figure.savefig(path, dpi=80)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -122,6 +137,7 @@ def main() -> None:
         (options.out / f"{options.run}.json").write_text(json.dumps(history.records))
         parameters = {name: value.cpu().numpy() for name, value in machine.state_dict().items()}
         np.savez_compressed(options.out / f"{options.run}.npz", **parameters)
+        picture(machine.weights[0].detach(), history, int(train.shape[1] ** 0.5), options.out / f"{options.run}.png")
     if units is Binary:
         estimate = ais_log_partition(machine, 4000, 200, data=train)
         print(f"{options.run}: AIS test {ais_log_likelihood(machine, test, estimate)}")

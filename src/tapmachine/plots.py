@@ -1,0 +1,45 @@
+"""Pictures, with matplotlib: functions that draw on given axes."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from tapmachine.training.fit import History
+
+
+def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int | None = None) -> None:
+    """Many small images side by side, each on its own scale, so that 0 is grey where they have both signs.
+
+    Args:
+        ax: axes to draw on.
+        images: (N, pixels).
+        shape: of each, in pixels: height and width.
+        columns: how many in a row; a square of them, unless given.
+    """
+    images = images.detach().cpu().double()
+    count = len(images)
+    columns = columns or max(1, round(count**0.5))
+    rows = -(-count // columns)
+    height, width = shape
+    signed = bool((images < 0).any())
+    size = images.abs().amax(1, keepdim=True).clamp(min=torch.finfo(images.dtype).tiny)
+    canvas = torch.full((rows * (height + 1) - 1, columns * (width + 1) - 1), torch.nan, dtype=images.dtype)
+    for number, image in enumerate((images / size).view(count, height, width)):
+        top, left = number // columns * (height + 1), number % columns * (width + 1)
+        canvas[top : top + height, left : left + width] = image
+    ax.imshow(canvas.numpy(), cmap="RdBu_r" if signed else "gray", vmin=-1.0 if signed else 0.0, vmax=1.0)
+    ax.set_axis_off()
+
+
+def training_curves(ax: "Axes", history: "History", names: Sequence[str] = ("log_likelihood",)) -> None:
+    """Quantities of a training over its epochs."""
+    for name in names:
+        points = [(r["epoch"], r[name]) for r in history.records if r.get(name) is not None]
+        ax.plot(*zip(*points, strict=True), label=name.replace("_", " "))
+    ax.set_xlabel("epoch")
+    ax.legend()
