@@ -97,7 +97,7 @@ def picture(weights: Tensor, history: History, side: int, path: Path) -> None:
     largest = weights.norm(dim=0).argsort(descending=True)
     some = largest[torch.linspace(0, len(largest) - 1, 49).long()]
     image_grid(axes[0], weights.T[some], (side, side))
-    training_curves(axes[1], history, ("log_likelihood", "validation_log_likelihood"))
+    training_curves(axes[1], history.records, ("log_likelihood", "validation_log_likelihood"))
     axes[1].set_ylabel("nats")
     figure.savefig(path, dpi=80)
 

@@ -19,6 +19,7 @@ LAYERS = [
     {"truncation"},
     {"units"},
     {"machine", "conditioning"},
+    {"files", "plots"},
     {"inference", "sampling"},
     {"landscape", "likelihood"},
     {"training"},

@@ -2,6 +2,7 @@
 
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.conditioning import clamp, condition
+from tapmachine.files import FileError, load, save
 from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, random_start, solve
 from tapmachine.landscape import Unique, unique
 from tapmachine.likelihood import (
@@ -78,6 +79,7 @@ __all__ = [
     "DivergenceError",
     "EstimateError",
     "ExactMoments",
+    "FileError",
     "FromBatch",
     "FromData",
     "Gaussian",
@@ -126,12 +128,14 @@ __all__ = [
     "geometric_decay",
     "gibbs",
     "linear_schedule",
+    "load",
     "pairwise",
     "paper_schedule",
     "paper_sgd",
     "pseudo_log_likelihood",
     "random_start",
     "rbm",
+    "save",
     "solve",
     "tap_log_likelihood",
     "unique",

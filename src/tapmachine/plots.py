@@ -1,6 +1,6 @@
 """Pictures, with matplotlib: functions that draw on given axes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,8 +8,6 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from tapmachine.training.fit import History
 
 
 def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int | None = None) -> None:
@@ -36,10 +34,12 @@ def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int 
     ax.set_axis_off()
 
 
-def training_curves(ax: "Axes", history: "History", names: Sequence[str] = ("log_likelihood",)) -> None:
-    """Quantities of a training over its epochs."""
+def training_curves(
+    ax: "Axes", records: Sequence[Mapping[str, float]], names: Sequence[str] = ("log_likelihood",)
+) -> None:
+    """Quantities of a training over its epochs, from the records of its `History`."""
     for name in names:
-        points = [(r["epoch"], r[name]) for r in history.records if r.get(name) is not None]
+        points = [(r["epoch"], r[name]) for r in records if r.get(name) is not None]
         ax.plot(*zip(*points, strict=True), label=name.replace("_", " "))
     ax.set_xlabel("epoch")
     ax.legend()
