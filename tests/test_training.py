@@ -27,6 +27,8 @@ from tapmachine import (
     Spin,
     TAPObjective,
     Tilt,
+    Trainer,
+    TrainingState,
     TrainingWarning,
     TruncatedGaussian,
     clamp,
@@ -560,3 +562,37 @@ def test_measuring_every_few_epochs():
         history["nonsense"]
     with pytest.raises(ValueError, match="every is 0"):
         Monitor(every=0)
+
+
+# ----- put down and taken up again
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [None, TAPObjective(n_sweeps=4), TAPObjective(Persistent(), n_sweeps=4), TAPObjective(FromData(), 7, 4), PCD(2)],
+    ids=repr,
+)
+@pytest.mark.parametrize("adam", [False, True])
+def test_a_training_that_is_taken_up_again_goes_on_to_the_bit(objective, adam):
+    def trainer():
+        machine = rbm(Binary(12), Binary(5))
+        options = {}
+        if adam:
+            options["optimizer"] = torch.optim.Adam(machine.parameters(), lr=0.01)
+            options["scheduler"] = torch.optim.lr_scheduler.CosineAnnealingLR(options["optimizer"], 6)
+        return Trainer(machine, stripes(), epochs=6, objective=objective, monitor=QUIET, seed=3, **options)
+
+    whole = trainer()
+    records = [whole.epoch() for _ in range(6)]
+    first = trainer()
+    for _ in range(2):
+        first.epoch()
+    tensors, values = first.state()
+    first.epoch()  # does not change what was taken
+    second = trainer()
+    second.restore(TrainingState(tensors, json.loads(json.dumps(values))))
+    again = [second.epoch() for _ in range(4)]
+    for name, value in whole.machine.state_dict().items():
+        assert torch.equal(value, second.machine.state_dict()[name]), name
+    for a, b in zip(records[2:], again, strict=True):
+        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}

@@ -1,11 +1,12 @@
 """Training: objectives, where solutions start, optimisers, and the loop."""
 
-from tapmachine.training.fit import DivergenceError, History, default_objective, fit
+from tapmachine.training.fit import History, fit
 from tapmachine.training.monitor import Monitor, TrainingWarning
 from tapmachine.training.objectives import CD, PCD, HerdedPCD, Objective, TAPObjective
 from tapmachine.training.optimizers import default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.report import TensorBoard
 from tapmachine.training.starts import FromBatch, FromData, Herded, NoisyBatch, Persistent, RandomPoints, Start
+from tapmachine.training.trainer import DivergenceError, Trainer, TrainingState, default_objective
 
 __all__ = [
     "CD",
@@ -24,6 +25,8 @@ __all__ = [
     "Start",
     "TAPObjective",
     "TensorBoard",
+    "Trainer",
+    "TrainingState",
     "TrainingWarning",
     "default_learning_rate",
     "default_objective",

@@ -1,0 +1,241 @@
+"""A training that goes epoch by epoch, and can be put down and taken up again."""
+
+import time
+import warnings
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from tapmachine.likelihood.score import check_machine, check_rows
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.data import Batches, Data
+from tapmachine.training.monitor import Monitor, TrainingWarning
+from tapmachine.training.objectives import HerdedPCD, Objective, TAPObjective
+from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
+from tapmachine.training.report import Record
+from tapmachine.training.starts import Herded
+from tapmachine.training.step import CapturedStep, Step, StepResult, can_be_centred
+
+DECAY = 0.01  # what is left of the default's step size in the end
+WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
+LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
+CUT = 0.5  # of the step size, after a divergence
+MOST_CUTS = 10
+
+
+class DivergenceError(RuntimeError):
+    """Training diverged again and again, whatever the step size."""
+
+
+class TrainingState(NamedTuple):
+    """All that the rest of a training depends on.
+
+    Attributes:
+        tensors: parameters, momenta, chains, and the states of random number generators, by name.
+        values: the rest, as JSON can hold it.
+    """
+
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+def default_objective(machine: BoltzmannMachine) -> Objective:
+    """What `fit` uses unless told: 500 herded chains; with real-valued units, a TAP sweep from 100 of them.
+
+    A pairwise machine has no layers for chains to alternate between: it is trained from the batch, as in the paper.
+
+    Example:
+        >>> from tapmachine import Binary, TruncatedGaussian, rbm
+        >>> default_objective(rbm(Binary(4), Binary(2)))
+        HerdedPCD(10, n_chains=500)
+        >>> default_objective(rbm(TruncatedGaussian(4), Binary(2)))
+        TAPObjective(Herded(10), n_particles=100, n_sweeps=1, TAP())
+    """
+    if machine.is_pairwise:
+        return TAPObjective()
+    if all(units.n_states() is not None for units in machine.units()):
+        return HerdedPCD(10, n_chains=500)
+    return TAPObjective(Herded(10), n_particles=100, n_sweeps=1)
+
+
+class Trainer:
+    """Trains a machine, one epoch at a time. Arguments as for `fit`.
+
+    Two trainers that were made with the same arguments go on in the same way, to the bit, once one of them is given the
+    other's state. (A loader's order is its own affair.)
+    """
+
+    def __init__(
+        self,
+        machine: BoltzmannMachine,
+        x: Data,
+        *,
+        epochs: int,
+        batch_size: int = 100,
+        objective: Objective | None = None,
+        optimizer: Optimizer | None = None,
+        scheduler: LRScheduler | None = None,
+        validation: Tensor | None = None,
+        weights: Tensor | None = None,
+        l1: float = 0.0,
+        centred: bool | None = None,
+        compile: bool | None = None,
+        warm_start: bool = False,
+        seed: int = 0,
+        monitor: Monitor | None = None,
+    ) -> None:
+        if isinstance(epochs, bool) or not (isinstance(epochs, int) and epochs >= 0):
+            raise ValueError(f"epochs is {epochs!r}; it must be a whole number, 0 or more")
+        check_machine(machine)
+        self.machine, self.epochs, self.monitor = machine, epochs, monitor or Monitor()
+        self.batches = Batches(machine, x, batch_size, weights, seed)
+        self.validation = None if validation is None else check_rows(machine, validation)
+        if not warm_start:
+            machine.units()[0].fit_to(self.batches.sample)
+        if optimizer is None:
+            optimizer = paper_sgd(machine, default_learning_rate(machine, self.batches.sample), weight_decay=0.0)
+            scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
+        self.optimizer, self.scheduler = optimizer, scheduler
+        objective = objective or default_objective(machine)
+        centred = can_be_centred(machine) if centred is None else centred
+        self.generator = torch.Generator(machine.device).manual_seed(seed)
+        self.captures = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)
+        if compile is None:
+            pays = (self.batches.n_batches or 0) * epochs >= WORTH_COMPILING and len(machine.layers) <= 2
+            compile = self.captures and pays and find_spec("triton") is not None
+        first = self.batches.sample, self.batches.batch_size
+        self.step = Step(machine, objective, optimizer, *first, self.generator, l1=l1, centred=centred, compile=compile)
+        self.run: Step | CapturedStep = self.step
+        self.finished = self.cuts = 0
+
+    def epoch(self) -> Record:
+        """The next epoch, and what is recorded of it."""
+        start = time.perf_counter()
+        number = self.finished + 1
+        record: Record = {"epoch": number, "learning_rate": float(self.optimizer.param_groups[0]["lr"])}
+        record |= self._pass_over_the_data()
+        record["seconds"] = time.perf_counter() - start
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.finished = number
+        if number in (1, self.epochs) or number % self.monitor.every == 0:
+            record |= self.monitor(self.machine, self.batches.sample, self.validation)
+        return record
+
+    def state(self) -> TrainingState:
+        """Where it stands, between two epochs."""
+        tensors: dict[str, Tensor] = {}
+        scheduler = None if self.scheduler is None else self.scheduler.state_dict()
+        values = {
+            "finished": self.finished,
+            "cuts": self.cuts,
+            "optimizer": _take_tensors(self.optimizer.state_dict(), "optimizer", tensors),
+            "scheduler": _take_tensors(scheduler, "scheduler", tensors),
+        }
+        tensors |= {f"machine.{name}": value for name, value in self.machine.state_dict().items()}
+        tensors |= {f"carry.{number}": value for number, value in enumerate(self.step.carry)}
+        tensors |= {"generator.draws": self.generator.get_state(), "generator.order": self.batches.order.get_state()}
+        return TrainingState({name: value.detach().clone().cpu() for name, value in tensors.items()}, values)
+
+    @torch.no_grad()
+    def restore(self, state: TrainingState) -> None:
+        """Goes on from a state of a trainer that was made with the same arguments."""
+        tensors, values = state
+        device = self.machine.device
+        own = {name.removeprefix("machine."): z for name, z in tensors.items() if name.startswith("machine.")}
+        self.machine.load_state_dict(own)
+        for last, parameter in zip(self.step.last_good, self.step.parameters, strict=True):
+            last.copy_(parameter)
+        for number, carried in enumerate(self.step.carry):
+            carried.copy_(tensors[f"carry.{number}"])
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(_put_tensors(values["optimizer"], tensors, device))
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            if isinstance(rate, Tensor):  # a captured step reads the tensor that is there
+                group["lr"] = rate.copy_(torch.as_tensor(group["lr"]))
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(_put_tensors(values["scheduler"], tensors, device))
+        self.generator.set_state(tensors["generator.draws"])
+        self.batches.order.set_state(tensors["generator.order"])
+        self.finished, self.cuts = values["finished"], values["cuts"]
+        self.run = self.step
+
+    def _pass_over_the_data(self) -> Record:
+        losses, norms, unseen, divergences = [], [], [], 0
+        every = LOOK_EVERY if self.batches.device.type == "cuda" else 1
+        for number, (x, weights) in enumerate(self.batches):
+            if self.captures and not isinstance(self.run, CapturedStep):
+                self.run = CapturedStep(self.step, x, weights)
+            result = StepResult(*(z.clone() for z in self.run(x, weights)))
+            losses.append(result.loss)
+            norms.append(result.gradient_norm)
+            unseen.append(result.good)
+            if number % every == every - 1:
+                divergences += self._look(unseen)
+                unseen = []
+        if not losses:
+            raise ValueError("the loader gave no whole batch; it must give some anew in every epoch")
+        divergences += self._look(unseen) if unseen else 0
+        loss, norm = (torch.stack(z).double() for z in (losses, norms))
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        squares = sum(float(w.detach().double().square().sum()) for w in self.machine.weights)
+        return {
+            "loss": float(loss[finite].mean()),
+            "gradient_norm": float(norm[finite].mean()),
+            "weight_norm": squares**0.5,
+            "divergences": float(divergences),
+        }
+
+    def _look(self, good: list[Tensor]) -> int:
+        """Cuts the step size, if steps had to be taken back."""
+        bad = int((~torch.stack(good)).sum())
+        if not bad:
+            return 0
+        self.cuts += 1
+        groups = self.optimizer.param_groups
+        rate = float(groups[0]["lr"])
+        if self.cuts > MOST_CUTS:
+            raise DivergenceError(
+                f"training diverged again and again, last with a step size of {rate:g}; the machine is in its last "
+                "good state; try a smaller step size, more sweeps, or data on another scale"
+            )
+        for group in groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].mul_(CUT)
+            else:
+                group["lr"] *= CUT
+        warnings.warn(
+            f"{bad} step{'s' if bad > 1 else ''} led to what is not finite and {'were' if bad > 1 else 'was'} taken "
+            f"back; the step size is cut from {rate:g} to {rate * CUT:g}",
+            TrainingWarning,
+            stacklevel=5,
+        )
+        return bad
+
+
+def _take_tensors(given: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Nested dictionaries and lists with their tensors put aside under a name, so that JSON can hold them."""
+    if isinstance(given, Tensor):
+        tensors[name] = given
+        return {"tensor": name}
+    if isinstance(given, dict):
+        return {str(key): _take_tensors(value, f"{name}.{key}", tensors) for key, value in given.items()}
+    if isinstance(given, list | tuple):
+        return [_take_tensors(value, f"{name}.{number}", tensors) for number, value in enumerate(given)]
+    return given
+
+
+def _put_tensors(given: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
+    """The reverse; torch counts parameters by numbers, which JSON has as strings."""
+    if isinstance(given, dict):
+        if given.keys() == {"tensor"}:
+            return tensors[given["tensor"]].clone().to(device)
+        items = ((int(key) if key.isdigit() else key, value) for key, value in given.items())
+        return {key: _put_tensors(value, tensors, device) for key, value in items}
+    if isinstance(given, list):
+        return [_put_tensors(value, tensors, device) for value in given]
+    return given
