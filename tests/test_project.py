@@ -15,14 +15,18 @@ PACKAGE = Path(tapmachine.__file__).parent
 
 # Every module may import those above it in this list, and those on its own line.
 LAYERS = [
-    {"beliefs", "special"},
+    {"beliefs", "special", "datasets"},
     {"truncation"},
     {"units"},
     {"machine", "conditioning"},
     {"files", "plots"},
+    {"runs"},
     {"inference", "sampling"},
     {"landscape", "likelihood"},
     {"training"},
+    {"recipes"},
+    {"training_runs"},
+    {"cli"},
 ]
 
 

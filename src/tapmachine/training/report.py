@@ -21,13 +21,14 @@ class Reporter:
         log: the file, if any.
         progress: whether to show anything; None for only on a terminal.
         epochs: how many there will be.
+        finished: how many there were before.
     """
 
-    def __init__(self, log: str | Path | None, progress: bool | None, epochs: int) -> None:
+    def __init__(self, log: str | Path | None, progress: bool | None, epochs: int, finished: int = 0) -> None:
         self.log = None if log is None else Path(log)
         on_terminal = sys.stderr.isatty()
         self.shows = on_terminal if progress is None else progress
-        self.bar = _bar(epochs) if self.shows and on_terminal else None
+        self.bar = _bar(epochs, finished) if self.shows and on_terminal else None
         self.epochs = epochs
 
     def __enter__(self) -> "Reporter":
@@ -61,13 +62,13 @@ class Reporter:
             warnings.warn(f"a record could not be written: {error}", TrainingWarning, stacklevel=4)
 
 
-def _bar(epochs: int) -> Any:
+def _bar(epochs: int, finished: int) -> Any:
     from rich.console import Console  # here, so that importing the package stays quick
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = [TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()]
     bar = Progress(*columns, TextColumn("{task.fields[summary]}"), console=Console(stderr=True))
-    bar.add_task("epoch", total=epochs, summary="")
+    bar.add_task("epoch", total=epochs, completed=finished, summary="")
     return bar
 
 

@@ -1,0 +1,233 @@
+"""Data from files and from the network: rows of numbers, checked, with a word on where they come from.
+
+Nothing here knows of machines. A file is read by what it is (npy, npz, csv, idx); nothing in it is executed.
+"""
+
+import csv
+import gzip
+import hashlib
+import io
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+MNIST_FOLDER = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+# Digests of the content after decompression, which do not depend on how it was compressed.
+MNIST = {
+    "train": ("train-images-idx3-ubyte.gz", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    "test": ("t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+}
+IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+class DataError(ValueError):
+    """Data that cannot be read, or are not rows of numbers."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Rows of numbers.
+
+    Attributes:
+        rows: (N, n), real numbers; images are flattened, and bytes scaled to [0, 1].
+        name: where they come from.
+        image_shape: of a row, if it is one.
+    """
+
+    rows: Array
+    name: str
+    image_shape: tuple[int, int] | None = None
+
+    def digest(self) -> str:
+        """A fingerprint of the rows."""
+        digest = hashlib.sha256(f"{self.rows.dtype} {self.rows.shape}".encode())
+        digest.update(np.ascontiguousarray(self.rows).data)
+        return digest.hexdigest()
+
+
+def read(source: str | Path) -> DataSet:
+    """Rows from a named data set or a file.
+
+    Args:
+        source: `digits` (8×8, comes with scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
+            .npy, .npz, .csv or idx file, which may end in .gz. An array of an .npz with several is named after a colon,
+            as in `faces.npz:train`.
+
+    Raises:
+        DataError: if it cannot be read, naming file, row and column where that helps.
+
+    Example:
+        >>> from tapmachine.datasets import read
+        >>> read("digits").rows.shape
+        (1797, 64)
+    """
+    named: dict[str, Callable[[], DataSet]] = {
+        "digits": _digits,
+        "mnist": lambda: _mnist("train"),
+        "mnist-test": lambda: _mnist("test"),
+    }
+    if str(source) in named and not Path(source).exists():
+        return named[str(source)]()
+    path, _, key = str(source).partition(".npz:")
+    path, key = (f"{path}.npz", key) if key else (str(source), "")
+    try:
+        array = _read_file(Path(path), key)
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file; named data sets are {', '.join(named)}") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a folder, not a file") from None
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    return as_rows(array, str(source))
+
+
+def as_rows(array: Array, name: str) -> DataSet:
+    """An array as a data set: its first dimension counts rows."""
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name}: holds {array.dtype.name}, not numbers")
+    if array.ndim < 2:
+        raise DataError(f"{name}: has shape {array.shape}; it must have two dimensions or more, the first one of rows")
+    if array.size == 0:
+        raise DataError(f"{name}: has shape {array.shape}; there must be at least one row and one column")
+    image_shape = array.shape[1:] if array.ndim == 3 else _square(array.shape[1])
+    rows = array.reshape(len(array), -1)
+    if rows.dtype == np.uint8 and rows.max() > 1 and array.ndim == 3:  # images of bytes
+        rows = rows.astype(np.float32) / 255
+    rows = rows.astype(np.float64 if rows.dtype == np.float64 else np.float32)
+    bad = np.argwhere(~np.isfinite(rows))
+    if len(bad):
+        row, column = bad[0]
+        raise DataError(f"{name}: row {row}, column {column} is {rows[row, column]}; every value must be finite")
+    return DataSet(rows, name, image_shape)
+
+
+def _square(n: int) -> tuple[int, int] | None:
+    side = math.isqrt(n)
+    return (side, side) if side > 3 and side * side == n else None
+
+
+def _digits() -> DataSet:
+    from sklearn.datasets import load_digits
+
+    return as_rows(load_digits().images.astype(np.float32) / 16, "digits")
+
+
+def _mnist(part: str) -> DataSet:
+    try:
+        import pooch
+    except ImportError:
+        raise DataError("mnist is downloaded by pooch, which is not installed; use: pip install pooch") from None
+    name, digest = MNIST[part]
+    try:
+        path = pooch.retrieve(MNIST_FOLDER + name, known_hash=None, fname=name, path=pooch.os_cache("tapmachine"))
+    except Exception as error:
+        raise DataError(f"mnist could not be downloaded ({error}); give the path of {name} instead") from None
+    content = gzip.decompress(Path(path).read_bytes())
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DataError(f"{path}: is not the file it should be; delete it and try again")
+    return as_rows(_from_idx(content, path), "mnist" if part == "train" else "mnist-test")
+
+
+# ----- files
+
+
+def _read_file(path: Path, key: str) -> Array:
+    if path.is_dir():
+        raise IsADirectoryError
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".npz"):
+        return _from_npz(path, key)
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = gzip.decompress(content)
+    if content[:6] == b"\x93NUMPY":
+        return _from_npy(content, path)
+    if content[:2] == b"\0\0" and content[2:3] and content[2] in IDX_TYPES:
+        return _from_idx(content, str(path))
+    if name.endswith((".csv", ".tsv", ".txt")):
+        return _from_csv(content, path, "\t" if name.endswith(".tsv") else None)
+    raise DataError(f"{path}: is not a .npy, .npz, .csv or idx file")
+
+
+def _from_npy(content: bytes, path: Path) -> Array:
+    try:
+        array: Array = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: is not a plain array of numbers: {error}") from None
+    return array
+
+
+def _from_npz(path: Path, key: str) -> Array:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            keys = list(file.files)
+            if not key and len(keys) != 1:
+                raise DataError(
+                    f"{path}: holds {', '.join(keys)}; say which one, as in {path}:{keys[0] if keys else ''}"
+                )
+            if key and key not in keys:
+                raise DataError(f"{path}: holds {', '.join(keys)}, but no {key!r}")
+            array: Array = file[key or keys[0]]
+    except DataError:
+        raise
+    except (ValueError, KeyError, AttributeError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise DataError(f"{path}: is not an .npz file of plain arrays: {error}") from None
+    return array
+
+
+def _from_idx(content: bytes, name: str) -> Array:
+    kind, n_dimensions = content[2], content[3]
+    start = 4 + 4 * n_dimensions
+    if len(content) < start:
+        raise DataError(f"{name}: ends inside its header")
+    shape = struct.unpack(f">{n_dimensions}I", content[4:start])
+    dtype = np.dtype(IDX_TYPES[kind])
+    if len(content) - start != math.prod(shape) * dtype.itemsize:
+        raise DataError(f"{name}: has {len(content) - start} bytes of data, where its header says shape {shape}")
+    return np.frombuffer(content, dtype, offset=start).reshape(shape)
+
+
+def _from_csv(content: bytes, path: Path, delimiter: str | None) -> Array:
+    """Numbers separated by commas (or what the first line shows), perhaps under a line of names."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not text in UTF-8: {error}") from None
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise DataError(f"{path}: is empty")
+    if delimiter is None:
+        delimiter = next((mark for mark in ",;\t " if mark in lines[0]), ",")
+    table = [
+        [cell.strip() for cell in row if cell.strip() or delimiter != " "]
+        for row in csv.reader(lines, delimiter=delimiter)
+    ]
+    has_names = any(_number(cell) is None for cell in table[0]) and len(table) > 1
+    first = 2 if has_names else 1  # lines are counted from 1
+    width = len(table[0])
+    rows = []
+    for number, cells in enumerate(table[first - 1 :], first):
+        if len(cells) != width:
+            raise DataError(f"{path}: line {number} has {len(cells)} columns, where the first has {width}")
+        values = [_number(cell) for cell in cells]
+        if None in values:
+            column = values.index(None)
+            raise DataError(f"{path}: line {number}, column {column + 1} is {cells[column]!r}, not a number")
+        rows.append(values)
+    return np.array(rows, np.float64)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None

@@ -1,0 +1,185 @@
+"""Run folders: settings, records and checkpoints of a training on disk, such that nothing that was saved is ever lost.
+
+RUN/settings.json          what was asked for
+RUN/metrics.jsonl          a record for each epoch
+RUN/machine.safetensors    the machine as it was at the last checkpoint
+RUN/machines/              the machine at some of the epochs
+RUN/checkpoints/           the last two states of the training, and a manifest with their digests
+"""
+
+import hashlib
+import json
+import os
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from tapmachine.files import FORMAT, Description, FileError, read_tensors, save, write_atomically, write_tensors
+from tapmachine.machine import BoltzmannMachine
+
+KEPT = 2  # checkpoints: should the last one be damaged, there is the one before
+
+
+class RunError(ValueError):
+    """A run folder that cannot be used as asked."""
+
+
+class RunWarning(UserWarning):
+    """Something about a run folder that its user should know."""
+
+
+class RunFolder:
+    """A folder of one training run.
+
+    As a context manager it is locked: only one process at a time may write to it.
+
+    Args:
+        path: of the folder, which is made when something is written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock: int | None = None
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path}: is a file, not a run folder")
+
+    # ----- one process at a time
+
+    def __enter__(self) -> "RunFolder":
+        import fcntl
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be written to: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            self._lock = None
+            raise RunError(f"{self.path}: another process is training in this folder") from None
+        for folder in (self.path, self.path / "checkpoints", self.path / "machines"):
+            for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
+                part.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # ----- settings
+
+    def settings(self) -> Description | None:
+        """What was asked for, or None in a new folder."""
+        path = self.path / "settings.json"
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{path}: cannot be read: {error}") from None
+        try:
+            found = json.loads(text)
+            version, settings = found["format"], found["settings"]
+        except (json.JSONDecodeError, TypeError, KeyError):
+            raise RunError(f"{path}: is not the settings of a run") from None
+        if version != FORMAT:
+            raise RunError(f"{path}: has format {version!r}; this version reads {FORMAT}; another one wrote it")
+        if not isinstance(settings, dict):
+            raise RunError(f"{path}: is not the settings of a run")
+        return settings
+
+    def write_settings(self, settings: Description) -> None:
+        """Writes what is asked for, once."""
+        text = json.dumps({"format": FORMAT, "settings": settings}, indent=2) + "\n"
+        write_atomically(self.path / "settings.json", text.encode())
+
+    # ----- records
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records of all epochs; a line that was cut off is left out."""
+        found = []
+        with suppress(FileNotFoundError):
+            for line in (self.path / "metrics.jsonl").read_text().splitlines():
+                with suppress(json.JSONDecodeError):
+                    found.append(json.loads(line))
+        return found
+
+    def forget_records_after(self, epoch: int) -> None:
+        """Drops records of epochs that will be run again."""
+        kept = [record for record in self.records() if record.get("epoch", 0) <= epoch]
+        text = "".join(json.dumps(record) + "\n" for record in kept)
+        write_atomically(self.path / "metrics.jsonl", text.encode())
+
+    # ----- checkpoints
+
+    def checkpoint(self, epoch: int, tensors: dict[str, Tensor], values: Description) -> None:
+        """Saves the state of a training. The one before stays until this one is safe."""
+        path = self.path / "checkpoints" / f"epoch-{epoch:06d}.safetensors"
+        write_tensors(path, tensors, {"kind": "training", "epoch": epoch, "values": values})
+        entries = [entry for entry in self._manifest() if entry["file"] != path.name]
+        entries = [*entries, {"file": path.name, "epoch": epoch, "sha256": _sha256(path)}][-KEPT:]
+        write_atomically(path.parent / "manifest.json", json.dumps(entries, indent=2).encode())
+        kept = {entry["file"] for entry in entries}
+        for old in path.parent.glob("epoch-*.safetensors"):
+            if old.name not in kept:
+                old.unlink(missing_ok=True)
+
+    def last_checkpoint(self) -> tuple[int, dict[str, Tensor], Description] | None:
+        """Epoch, tensors and values of the last checkpoint that is whole; None if there never was one."""
+        entries = self._manifest()
+        for entry in reversed(entries):
+            path = self.path / "checkpoints" / entry["file"]
+            try:
+                if _sha256(path) != entry["sha256"]:
+                    raise FileError(f"{path}: is damaged: its content does not match the manifest")
+                tensors, description = read_tensors(path, "training")
+                return description["epoch"], tensors, description["values"]
+            except (FileError, OSError, KeyError) as error:
+                warnings.warn(f"{error}; the checkpoint before it is used", RunWarning, stacklevel=3)
+        if entries:
+            raise RunError(f"{self.path}: no checkpoint can be read; nothing was changed")
+        return None
+
+    def _manifest(self) -> list[dict[str, Any]]:
+        path = self.path / "checkpoints" / "manifest.json"
+        try:
+            found = json.loads(path.read_text())
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError):
+            raise RunError(f"{path}: is damaged; nothing was changed") from None
+        plain = isinstance(found, list) and all(
+            isinstance(entry, dict) and Path(str(entry.get("file"))).name == entry.get("file") and "sha256" in entry
+            for entry in found
+        )
+        if not plain:
+            raise RunError(f"{path}: is not a manifest of checkpoints; nothing was changed")
+        return list(found)
+
+    # ----- machines
+
+    @property
+    def machine_path(self) -> Path:
+        """Of the machine as it was at the last checkpoint."""
+        return self.path / "machine.safetensors"
+
+    def save_machine(self, machine: BoltzmannMachine, data: Description, epoch: int | None = None) -> None:
+        """Saves the machine; with an epoch, beside those of other epochs."""
+        save(machine, self.machine_path if epoch is None else self.machine_at(epoch), data)
+
+    def machine_at(self, epoch: int) -> Path:
+        """Of the machine at an epoch."""
+        return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,163 @@
+"""Training in a run folder: repeat the call to go on where it was, to the bit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tapmachine.datasets import DataSet, read
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.recipes import (
+    Settings,
+    SettingsError,
+    check_names,
+    make_machine,
+    make_objective,
+    prepare_rows,
+)
+from tapmachine.runs import RunError, RunFolder
+from tapmachine.training import Monitor, Trainer, TrainingState, default_learning_rate, geometric_decay, paper_sgd
+from tapmachine.training.report import Reporter
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run after its last epoch.
+
+    Attributes:
+        machine: that was trained.
+        records: of all epochs.
+        rows: that it was trained on.
+        resumed_at: the epoch at which this call went on; 0 if it began.
+    """
+
+    machine: BoltzmannMachine
+    records: list[dict[str, Any]]
+    rows: Tensor
+    resumed_at: int
+
+
+@dataclass(frozen=True)
+class _Data:
+    source: DataSet
+    train: Tensor
+    held_out: Tensor | None
+
+    def description(self) -> dict[str, Any]:
+        return {"name": self.source.name, "n_rows": len(self.train), "image_shape": self.source.image_shape}
+
+
+def run_training(
+    settings: Settings,
+    folder: str | Path,
+    device: torch.device | str = "cpu",
+    progress: bool | None = None,
+    say: Say = lambda line: None,
+) -> FinishedRun:
+    """Trains as the settings say, in a folder; or goes on, if it was begun there.
+
+    Args:
+        settings: of the run. In a folder that has some, they must be the same.
+        folder: of the run.
+        device: to train on.
+        progress: as for `fit`.
+        say: what to do with a line on what happens.
+
+    Raises:
+        RunError: if the folder is another run's, or is in use.
+    """
+    with RunFolder(folder) as run:
+        _check_same(run, settings)
+        data = read_data(settings)
+        machine, why = make_machine(settings, data.train)
+        say(f"visible units {why}")
+        trainer = make_trainer(settings, machine.to(device), data)
+        digest = data.source.digest()
+        resumed_at = _resume(run, trainer, digest, say)
+        run.write_settings(settings.as_json())
+        if resumed_at == 0:
+            run.forget_records_after(0)
+        with Reporter(run.path / "metrics.jsonl", progress, settings.epochs, finished=resumed_at) as report:
+            while trainer.finished < settings.epochs:
+                report(trainer.epoch())
+                _save(run, trainer, settings, data, digest)
+        if settings.epochs == 0:
+            _save(run, trainer, settings, data, digest)
+        return FinishedRun(machine, run.records(), data.train, resumed_at)
+
+
+def read_data(settings: Settings) -> _Data:
+    """The rows to train on, and those held out."""
+    source = read(settings.data)
+    x = prepare_rows(settings, source.rows)
+    if settings.validation is None:
+        return _Data(source, x, None)
+    if isinstance(settings.validation, str):
+        return _Data(source, x, prepare_rows(settings, read(settings.validation).rows))
+    n_train = len(x) - round(settings.validation * len(x))
+    if not 0 < n_train < len(x):
+        raise SettingsError(f"validation is {settings.validation}; of {len(x)} rows that leaves none on one side")
+    return _Data(source, x[:n_train], x[n_train:])
+
+
+def make_trainer(settings: Settings, machine: BoltzmannMachine, data: _Data) -> Trainer:
+    """The trainer of a run."""
+    x = data.train.to(machine.device)
+    rate = settings.learning_rate or default_learning_rate(machine, x)
+    optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
+    return Trainer(
+        machine,
+        x,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        objective=make_objective(settings),
+        optimizer=optimizer,
+        scheduler=geometric_decay(optimizer, settings.decay, max(1, settings.epochs)),
+        validation=None if data.held_out is None else data.held_out.to(machine.device),
+        l1=settings.l1,
+        centred=settings.centred,
+        seed=settings.seed,
+        monitor=Monitor(every=settings.measure_every),
+    )
+
+
+def _check_same(run: RunFolder, settings: Settings) -> None:
+    before = run.settings()
+    if before is None:
+        return
+    try:
+        old = Settings(**check_names(before, str(run.path / "settings.json")))
+    except TypeError as error:
+        raise RunError(f"{run.path / 'settings.json'}: {error}") from None
+    changes = settings.changes_from(old)
+    if changes:
+        raise RunError(f"{run.path}: is a run with other settings: {'; '.join(changes)}; choose another folder")
+
+
+def _resume(run: RunFolder, trainer: Trainer, digest: str, say: Say) -> int:
+    found = run.last_checkpoint()
+    if found is None:
+        return 0
+    epoch, tensors, values = found
+    if values["data"] != digest:
+        raise RunError(f"{run.path}: the data have changed since this run began; choose another folder")
+    trainer.restore(TrainingState(tensors, values["trainer"]))
+    run.forget_records_after(epoch)
+    done = epoch >= trainer.epochs
+    say(f"{run.path}: is finished, after {epoch} epochs" if done else f"{run.path}: goes on after epoch {epoch}")
+    return epoch
+
+
+def _save(run: RunFolder, trainer: Trainer, settings: Settings, data: _Data, digest: str) -> None:
+    epoch, last = trainer.finished, trainer.finished >= settings.epochs
+    if settings.keep_every and epoch % settings.keep_every == 0:
+        run.save_machine(trainer.machine, data.description(), epoch)
+    if last or epoch % settings.save_every == 0:
+        tensors, values = trainer.state()
+        run.save_machine(trainer.machine, data.description())
+        run.checkpoint(epoch, tensors, {"trainer": values, "data": digest})
