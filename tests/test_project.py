@@ -27,6 +27,7 @@ LAYERS = [
     {"recipes"},
     {"training_runs"},
     {"cli"},
+    {"api"},
 ]
 
 

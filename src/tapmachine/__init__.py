@@ -1,146 +1,25 @@
 """Boltzmann machines trained, scored and inspected deterministically, by the TAP mean field."""
 
-from tapmachine.beliefs import Moments, Solution, Status, Tilt
-from tapmachine.conditioning import clamp, condition
-from tapmachine.files import FileError, load, save
-from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, random_start, solve
-from tapmachine.landscape import Unique, unique
-from tapmachine.likelihood import (
-    AnnealedEstimate,
-    Comparison,
-    ComparisonRow,
-    EstimateError,
-    ExactMoments,
-    LikelihoodWarning,
-    LogLikelihood,
-    TAPLogLikelihood,
-    adaptive_schedule,
-    ais_log_likelihood,
-    ais_log_partition,
-    compare_likelihoods,
-    exact_log_likelihood,
-    exact_log_partition,
-    exact_moments,
-    linear_schedule,
-    paper_schedule,
-    pseudo_log_likelihood,
-    tap_log_likelihood,
-)
-from tapmachine.machine import BoltzmannMachine, dbm, pairwise, rbm
-from tapmachine.sampling import gibbs
-from tapmachine.training import (
-    CD,
-    PCD,
-    DivergenceError,
-    FromBatch,
-    FromData,
-    Herded,
-    HerdedPCD,
-    History,
-    Monitor,
-    NoisyBatch,
-    Objective,
-    Persistent,
-    RandomPoints,
-    Start,
-    TAPObjective,
-    TensorBoard,
-    Trainer,
-    TrainingState,
-    TrainingWarning,
-    default_learning_rate,
-    default_objective,
-    fit,
-    geometric_decay,
-    paper_sgd,
-)
-from tapmachine.units import (
-    Binary,
-    Categorical,
-    Custom,
-    Gaussian,
-    Spin,
-    TruncatedGaussBernoulli,
-    TruncatedGaussian,
-    Units,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tapmachine.api import *
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CD",
-    "PCD",
-    "TAP",
-    "AnnealedEstimate",
-    "Binary",
-    "BoltzmannMachine",
-    "Categorical",
-    "Comparison",
-    "ComparisonRow",
-    "Custom",
-    "DivergenceError",
-    "EstimateError",
-    "ExactMoments",
-    "FileError",
-    "FromBatch",
-    "FromData",
-    "Gaussian",
-    "Herded",
-    "HerdedPCD",
-    "History",
-    "LikelihoodWarning",
-    "LogLikelihood",
-    "Moments",
-    "Monitor",
-    "NaiveMeanField",
-    "NoisyBatch",
-    "Objective",
-    "Persistent",
-    "Progress",
-    "RandomPoints",
-    "Scheme",
-    "Solution",
-    "Spin",
-    "Start",
-    "Status",
-    "TAPLogLikelihood",
-    "TAPObjective",
-    "TensorBoard",
-    "ThirdOrderTAP",
-    "Tilt",
-    "Trainer",
-    "TrainingState",
-    "TrainingWarning",
-    "TruncatedGaussBernoulli",
-    "TruncatedGaussian",
-    "Unique",
-    "Units",
-    "__version__",
-    "adaptive_schedule",
-    "ais_log_likelihood",
-    "ais_log_partition",
-    "clamp",
-    "compare_likelihoods",
-    "condition",
-    "dbm",
-    "default_learning_rate",
-    "default_objective",
-    "exact_log_likelihood",
-    "exact_log_partition",
-    "exact_moments",
-    "fit",
-    "geometric_decay",
-    "gibbs",
-    "linear_schedule",
-    "load",
-    "pairwise",
-    "paper_schedule",
-    "paper_sgd",
-    "pseudo_log_likelihood",
-    "random_start",
-    "rbm",
-    "save",
-    "solve",
-    "tap_log_likelihood",
-    "unique",
-]
+
+def __getattr__(name: str) -> Any:
+    """Public names are looked up in `api` when they are first asked for, so that the command line starts quickly."""
+    if name.startswith("_") and name != "__all__":
+        raise AttributeError(f"module 'tapmachine' has no attribute {name!r}")
+    try:
+        value = getattr(import_module("tapmachine.api"), name)
+    except AttributeError:
+        raise AttributeError(f"module 'tapmachine' has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*import_module("tapmachine.api").__all__, "__version__"])
