@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tapmachine import (
     PCD,
     TAP,
     Binary,
+    Custom,
     DivergenceError,
     FromBatch,
     FromData,
@@ -21,6 +23,7 @@ from tapmachine import (
     Herded,
     HerdedPCD,
     Monitor,
+    NaiveMeanField,
     NoisyBatch,
     Persistent,
     RandomPoints,
@@ -61,6 +64,16 @@ def stripes(rows=400, n=12, seed=0):
     which = torch.rand(rows, 1, generator=generator) < 0.5
     left = torch.arange(n) < n // 2
     return ((which == left) ^ (torch.rand(rows, n, generator=generator) < 0.05)).float()
+
+
+class Loader(list):
+    """A list that is gone through anew in every epoch, as a loader is."""
+
+
+def rows_with_a_bad_one(row):
+    x = np.zeros((30_000, 3), np.float32)
+    x[row, 1] = 2
+    return x
 
 
 def context_of(machine, batch, seed=0):
@@ -149,6 +162,30 @@ def test_centred_gradients():
     torch.testing.assert_close(machine.units()[1].field.grad, raw[2] - weight.T @ mu, rtol=0, atol=1e-12)
 
 
+def test_centred_gradients_of_a_deep_machine():
+    """As gradients in the parameters of a machine that is written in centred states, and back again."""
+    machine = machine_of(["Binary", "Binary", "Binary"], [6, 4, 3], seed=3, scale=0.5)
+    x = data_of(machine, 20)
+    found = []
+    for centred in (False, True):
+        sgd = torch.optim.SGD(machine.parameters(), lr=0.0)
+        Step(machine, TAPObjective(), sgd, x, 20, torch.Generator(), centred=centred)(x)
+        found.append({name: p.grad.clone() for name, p in machine.named_parameters()})
+    raw, got = found
+    means = [x.mean(0)]
+    flat = x
+    for number in range(2):
+        flat = torch.sigmoid(flat @ machine.weights[number].detach() + machine.units()[number + 1].field.detach())
+        means.append(flat.mean(0))
+    U = [raw[f"layers.{number}.field"] for number in range(3)]
+    W = [raw[f"weights.{n}"] - torch.outer(U[n], means[n + 1]) - torch.outer(means[n], U[n + 1]) for n in range(2)]
+    fields = [U[0] - W[0] @ means[1], U[1] - W[0].T @ means[0] - W[1] @ means[2], U[2] - W[1].T @ means[1]]
+    for number in range(2):
+        torch.testing.assert_close(got[f"weights.{number}"], W[number], rtol=0, atol=1e-12)
+    for number in range(3):
+        torch.testing.assert_close(got[f"layers.{number}.field"], fields[number], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("kinds", [["GaussBernoulli", "Binary"], ["Categorical", "Spin", "Binary"]])
 def test_centred_training_of_other_units(kinds):
     machine = machine_of(kinds, [4, 3, 2][: len(kinds)], seed=9, scale=0.01)
@@ -181,20 +218,45 @@ def test_herded_chains_average_to_the_exact_gradient(kind):
             )
 
 
-def test_weights_of_rows_count_as_copies():
-    machine = machine_of(["Binary", "Binary"], [5, 3], seed=4)
-    x = data_of(machine, 3)
+@pytest.mark.parametrize("objective", [CD(3), TAPObjective(n_sweeps=4), TAPObjective(n_sweeps=None)], ids=repr)
+def test_weights_of_rows_count_as_copies(objective):
+    """Also in the model's side, where its samples or solutions start from the rows. Clear-cut states make CD exact."""
+    machine = rbm(Binary(5), Binary(3), torch.full((5, 3), 30.0)).double()
+    with torch.no_grad():
+        machine.units()[0].field.fill_(-45.0)
+        machine.units()[1].field.fill_(-75.0)
+    x = torch.tensor([[1.0] * 5, [0.0] * 5, [1.0, 1.0, 1.0, 1.0, 0.0]]).double()
     copies = torch.cat((x, x[:1], x[:1], x[1:2]))
     weights = torch.tensor([3.0, 2.0, 1.0]).double()
     gradients = []
-    for batch, own in ((x, weights), (copies, None)):
-        step = Step(machine, CD(1), torch.optim.SGD(machine.parameters(), lr=0.0), batch, len(batch), torch.Generator())
-        per_row = clamped_free_energy(machine, batch)
-        machine.zero_grad()
-        (per_row.mean() if own is None else (own * per_row).sum() / own.sum()).backward()
-        gradients.append(machine.weights[0].grad.clone())
+    for batch, own in ((x, weights / weights.mean()), (copies, None)):
+        sgd = torch.optim.SGD(machine.parameters(), lr=0.0)
+        step = Step(machine, objective, sgd, batch, len(batch), torch.Generator().manual_seed(0))
         assert bool(step(batch, own).good)
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+        gradients.append([p.grad.clone() for p in machine.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+def test_batches_without_weight_change_nothing():
+    x = stripes()
+    weights = torch.zeros(400)
+    weights[:20] = 1.0
+    machine = rbm(Binary(12), Binary(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrainingWarning)
+        history = fit(machine, x, epochs=3, batch_size=20, weights=weights, monitor=Monitor(n_starts=5))
+    assert sum(history["divergences"]) == 0
+    # priors and records see the weights, too: as if there were only those rows
+    alone = rbm(Binary(12), Binary(4))
+    alone.units()[0].fit_to(x[:20])
+    given = rbm(Binary(12), Binary(4))
+    fit(given, x, epochs=0, batch_size=20, weights=weights)
+    torch.testing.assert_close(given.units()[0].field, alone.units()[0].field, rtol=0.1, atol=0.2)
+    score = Monitor(n_starts=5, n_rows=400)(machine, x, weights=weights)
+    assert score["reconstruction_error"] == pytest.approx(
+        Monitor(n_starts=0, n_rows=400)(machine, x[:20])["reconstruction_error"], rel=1e-5
+    )
 
 
 def test_the_papers_update():
@@ -288,6 +350,7 @@ def test_training_raises_the_exact_likelihood(objective):
     assert set(record) == {
         "epoch", "seconds", "learning_rate", "loss", "gradient_norm", "weight_norm", "divergences", "log_likelihood",
         "log_likelihood_per_unit", "log_sum_exp", "validation_log_likelihood", "free_energy_gap", "n_unique",
+        "validation_log_likelihood_per_unit",
         "converged", "reconstruction_error",
     }  # fmt: skip
     assert all(math.isfinite(value) for value in record.values())
@@ -446,8 +509,26 @@ def test_a_glass_is_reported():
         (lambda m: fit(m, torch.zeros(200, 3), validation=torch.full((2, 3), 0.5)), r"x\[0, 0\] is 0.5"),
         (lambda m: fit(rbm(Binary(3), Binary(2), torch.full((3, 2), torch.nan)), torch.zeros(200, 3)), "is nan"),
         (lambda m: fit(clamp(m, torch.zeros(3)), torch.zeros(200, 3)), "units that are clamped"),
-        (lambda m: fit(m, iter([torch.zeros(5, 3)])), "some anew in every epoch"),
-        (lambda m: fit(pairwise(Binary(3)), torch.zeros(200, 3), centred=True), "leave centred=False"),
+        (lambda m: fit(m, iter([torch.zeros(5, 3)])), "gone through only once"),
+        (
+            lambda m: fit(m, Loader([torch.zeros(5, 3), torch.full((5, 3), 0.5)])),
+            "batch 1 of the loader: .*0, 0. is 0.5",
+        ),
+        (lambda m: fit(m, rows_with_a_bad_one(20_003)), r"x\[20003, 1\] is 2"),
+        (lambda m: fit(pairwise(Binary(3)), torch.zeros(200, 3), objective=HerdedPCD()), "herded chains need layers"),
+        (
+            lambda m: fit(pairwise(Spin(3)), torch.ones(200, 3), objective=TAPObjective(Herded())),
+            "herded chains need layers",
+        ),
+        (
+            lambda m: fit(m, torch.zeros(200, 3), scheduler=geometric_decay(paper_sgd(m), 0.1, 5)),
+            "drives another optimiser",
+        ),
+        (
+            lambda m: fit(m, torch.zeros(200, 3), optimizer=torch.optim.SGD(list(m.weights), lr=0.1), centred=True),
+            "fields that the optimiser trains",
+        ),
+        (lambda m: fit(pairwise(Binary(3)), torch.zeros(200, 3), centred=True), "use centred=False"),
         (lambda m: TAPObjective(n_sweeps=0), "n_sweeps is 0"),
         (lambda m: CD(0), "CD: k is 0"),
         (lambda m: PCD(1, n_chains=0), "n_chains is 0"),
@@ -456,7 +537,7 @@ def test_a_glass_is_reported():
         (lambda m: HerdedPCD(10, n_chains=0), "n_chains is 0"),
         (
             lambda m: fit(rbm(Gaussian(3), Binary(2)), torch.zeros(200, 3), objective=HerdedPCD()),
-            "layer 0: HerdedPCD needs units with discrete states; Gaussian is not one",
+            "layer 0: HerdedPCD needs Binary, Spin or Categorical units, not Gaussian",
         ),
     ],
 )
@@ -596,3 +677,116 @@ def test_a_training_that_is_taken_up_again_goes_on_to_the_bit(objective, adam):
         assert torch.equal(value, second.machine.state_dict()[name]), name
     for a, b in zip(records[2:], again, strict=True):
         assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+
+
+# ----- what went wrong once
+
+
+def test_a_divergence_goes_back_to_where_the_loss_was_finite():
+    """A step may lead to finite parameters at which F is not; the next one has to go back further than to those."""
+    generator = torch.Generator().manual_seed(0)
+    x = 3 * torch.randn(400, 1, generator=generator) + torch.randn(400, 6, generator=generator)
+    machine = rbm(Gaussian(6), Binary(3))
+    optimizer = torch.optim.SGD(machine.parameters(), lr=0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        history = fit(
+            machine, x, epochs=20, optimizer=optimizer, objective=TAPObjective(), centred=False, monitor=QUIET
+        )
+    assert sum(history["divergences"]) >= 1
+    assert sum(history["divergences"][-10:]) == 0
+    assert bool(solve(machine, x[:100]).converged.all())
+
+
+def test_a_divergence_of_a_deep_machine_is_caught():
+    machine = dbm([Gaussian(6), Binary(4), Binary(3)])
+    x = 3 * torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.SGD(machine.parameters(), lr=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        with suppress(DivergenceError):
+            fit(machine, x, epochs=3, objective=PCD(1), optimizer=optimizer, monitor=QUIET)
+    assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
+
+
+def test_units_with_several_values_are_not_herded_by_their_means():
+    """A prior that is right already stays so."""
+
+    class Quadratic(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = torch.nn.Parameter(torch.zeros(4))
+
+        def forward(self, x):
+            return self.a * x**2
+
+    x = torch.randint(-1, 2, (600, 4), generator=torch.Generator().manual_seed(0)).float()
+    machine = rbm(Custom(4, Quadratic(), values=[-1.0, 0.0, 1.0]), Binary(2))
+    fit(machine, x, epochs=20, monitor=QUIET)
+    assert float(exact_log_likelihood(machine, x)) > -4.5
+
+
+def test_fields_that_are_not_trained_leave_gradients_alone():
+    machine = rbm(Binary(12), Binary(4))
+    fit(machine, stripes(), epochs=20, optimizer=torch.optim.SGD(list(machine.weights), lr=0.1), monitor=QUIET)
+    assert float(exact_log_likelihood(machine, stripes())) > -9.0
+
+
+def test_a_cut_lasts_whatever_the_scheduler():
+    class Once(PCD.__mro__[1]):  # CD whose third loss is not finite
+        def __init__(self):
+            super().__init__(1)
+            self.calls = 0
+
+        def prepare(self, context):
+            return ()
+
+        def model_free_energy(self, context, carry):
+            self.calls += 1
+            value = clamped_free_energy(context.machine, context.batch).mean()
+            return value * (math.nan if self.calls == 3 else 1.0), carry
+
+    machine = rbm(Binary(12), Binary(4))
+    optimizer = torch.optim.SGD(machine.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
+    with pytest.warns(TrainingWarning, match="cut from 0.01 to 0.005"):
+        history = fit(
+            machine, stripes(), epochs=3, objective=Once(), optimizer=optimizer, scheduler=scheduler, monitor=QUIET
+        )
+    assert history["learning_rate"] == [0.01, 0.005, 0.005]
+
+
+def test_schedulers_that_wait_for_a_plateau():
+    machine = rbm(Binary(12), Binary(4))
+    optimizer = torch.optim.SGD(machine.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1e9)
+    history = fit(machine, stripes(), epochs=4, optimizer=optimizer, scheduler=scheduler, monitor=QUIET)
+    assert history["learning_rate"][-1] < 0.01
+
+
+def test_loaders_of_unknown_length_and_of_uneven_batches():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(stripes())
+
+    fit(rbm(Binary(12), Binary(4)), torch.utils.data.DataLoader(Stream(), batch_size=50), epochs=1, monitor=QUIET)
+    uneven = Loader(stripes().split([100, 30, 100, 100, 70]))
+    with pytest.warns(TrainingWarning, match="batch 1 of the loader has 30 rows"):
+        fit(rbm(Binary(12), Binary(4)), uneven, epochs=1, monitor=QUIET)
+
+
+def test_a_machine_without_a_score_is_told_of():
+    machine = rbm(Binary(6), Binary(4), torch.full((6, 4), 1e30))
+    with pytest.warns(TrainingWarning, match="there is no log-likelihood"):
+        Monitor(n_starts=5)(machine, stripes(20, 6))
+
+
+def test_both_sides_of_a_deep_loss_use_one_scheme():
+    machine = machine_of(["Binary", "Binary", "Binary"], [6, 4, 3], seed=3, scale=0.5)
+    x = data_of(machine, 20)
+    scheme = NaiveMeanField()
+    sgd = torch.optim.SGD(machine.parameters(), lr=0.0)
+    step = Step(machine, TAPObjective(n_sweeps=100, scheme=scheme), sgd, x, 20, torch.Generator())
+    free = float(solve(machine, x, scheme, tol=1e-20).free_energy.mean())
+    clamped = float(solve(clamp(machine, x), None, scheme, tol=1e-20).free_energy.mean())
+    assert float(step(x).loss) == pytest.approx(clamped - free, abs=1e-3)

@@ -11,7 +11,9 @@ from tapmachine.units import Units
 from tapmachine.units.conditioned import Clamped, Tilted
 
 
-def clamp(machine: BoltzmannMachine, x: Tensor, layer: int = 0, mask: Tensor | None = None) -> BoltzmannMachine:
+def clamp(
+    machine: BoltzmannMachine, x: Tensor, layer: int = 0, mask: Tensor | None = None, validate: bool = True
+) -> BoltzmannMachine:
     """The machine with a layer's units held at x.
 
     Its free energy is −ln of the joint weight of x and everything else that is possible, so that
@@ -24,6 +26,7 @@ def clamp(machine: BoltzmannMachine, x: Tensor, layer: int = 0, mask: Tensor | N
         x: the values, of shape (K, n) for one row each for K particles, or (n,) for all of them.
         layer: the layer to clamp.
         mask: which units are clamped, of shape (n,) or (K, n); the others stay free, and x is not looked at there.
+        validate: False to take x for states of the layer without a look, which would stall a GPU.
 
     Example:
         >>> import torch
@@ -34,7 +37,7 @@ def clamp(machine: BoltzmannMachine, x: Tensor, layer: int = 0, mask: Tensor | N
         tensor([[1.0000, 0.0000, 0.5000]])
     """
     with _naming(layer):
-        return _replace(machine, layer, Clamped(_layer(machine, layer), x, mask))
+        return _replace(machine, layer, Clamped(_layer(machine, layer), x, mask, validate))
 
 
 def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> BoltzmannMachine:

@@ -1,6 +1,8 @@
 """Batches of data: from tensors, arrays on disk, or any loader."""
 
-from collections.abc import Iterable, Iterator, Sized
+import re
+import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.monitor import TrainingWarning
 
 Data = Tensor | np.ndarray[Any, Any] | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
@@ -33,13 +36,17 @@ class Batches:
         if isinstance(batch_size, bool) or not (isinstance(batch_size, int) and batch_size >= 1):
             raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number, 1 or more")
         self.batch_size = batch_size
-        self.weights: Tensor | None = None
+        self.weights: Tensor | None = None  # 1 on average
+        self.sample_weights: Tensor | None = None
         self.order = torch.Generator().manual_seed(seed)
         self.rows: Tensor | np.ndarray[Any, Any] | None = None
         if isinstance(x, Tensor):
             self.rows = check_rows(self.machine, x)
         elif isinstance(x, np.ndarray):
             self.rows = x
+            self._check_array(x)
+        elif isinstance(x, Iterator):
+            raise ValueError("the loader can be gone through only once; it must give batches anew in every epoch")
         else:
             self.loader = x
             if weights is not None:
@@ -53,7 +60,10 @@ class Batches:
         """In an epoch; None for a loader that does not say."""
         if self.rows is not None:
             return len(self.rows) // self.batch_size
-        return len(self.loader) if isinstance(self.loader, Sized) else None
+        try:
+            return len(self.loader)  # type: ignore[arg-type]
+        except TypeError:
+            return None
 
     def _check_sizes(self, n_rows: int, weights: Tensor | None) -> None:
         if n_rows < self.batch_size:
@@ -66,17 +76,38 @@ class Batches:
         bad = ~(torch.isfinite(weights) & (weights >= 0))
         if bool(bad.any()) or not bool(weights.sum() > 0):
             raise ValueError("weights must be finite, 0 or more, and not all 0")
-        self.weights = weights
+        self.weights = weights / weights.mean()
+
+    def _check_array(self, x: np.ndarray[Any, Any]) -> None:
+        """Looks at all rows once, so that bad ones are found now and by their number, not in the midst of training."""
+        for first in range(0, len(x), SAMPLE_ROWS):
+            try:
+                self._from_array(x[first : first + SAMPLE_ROWS])
+            except ValueError as error:
+                if first == 0:
+                    raise
+                within = re.search(r"x\[(\d+)", str(error))  # the row's number in this part
+                row = f"x[{first + int(within[1])}" if within else ""
+                raise ValueError(str(error).replace(within[0], row, 1) if within else str(error)) from None
+
+    def _from_array(self, x: np.ndarray[Any, Any], validate: bool = True) -> Tensor:
+        rows = torch.from_numpy(np.array(x))  # a copy: torch wants memory that it may write to
+        if validate:
+            return check_rows(self.machine, rows)
+        rows = rows.to(self.device, self.dtype) if rows.is_floating_point() else rows.to(self.device)
+        return self.machine.units()[0].check_states(rows, validate=False)
 
     def _sample(self) -> Tensor:
         if isinstance(self.rows, Tensor):
+            self.sample_weights = self.weights
             return self.rows
         if self.rows is not None:
             step = -(-len(self.rows) // SAMPLE_ROWS)
-            return check_rows(self.machine, torch.from_numpy(np.array(self.rows[::step])))
+            self.sample_weights = None if self.weights is None else self.weights[::step]
+            return self._from_array(self.rows[::step])
         found: list[Tensor] = []
-        for batch in self.loader:
-            found.append(self._from_loader(batch))
+        for number, batch in enumerate(self.loader):
+            found.append(self._from_loader(batch, number))
             if sum(map(len, found)) >= SAMPLE_ROWS:
                 break
         if not found:
@@ -84,16 +115,16 @@ class Batches:
         self.batch_size = len(found[0])
         return torch.cat(found)
 
-    def _from_loader(self, batch: Any) -> Tensor:
-        return check_rows(self.machine, batch[0] if isinstance(batch, tuple | list) else batch)
+    def _from_loader(self, batch: Any, number: int) -> Tensor:
+        try:
+            return check_rows(self.machine, batch[0] if isinstance(batch, tuple | list) else batch)
+        except ValueError as error:
+            raise ValueError(f"batch {number} of the loader: {error}") from None
 
     def __iter__(self) -> Iterator[Batch]:
         """One epoch."""
         if self.rows is None:
-            for batch in self.loader:
-                x = self._from_loader(batch)
-                if len(x) == self.batch_size:  # a last one that is smaller would have another shape
-                    yield x, None
+            yield from self._whole_batches()
             return
         order = torch.randperm(len(self.rows), generator=self.order)
         order = order[: len(order) // self.batch_size * self.batch_size]
@@ -103,5 +134,21 @@ class Batches:
             if isinstance(self.rows, Tensor):
                 x = self.rows[index]
             else:
-                x = check_rows(self.machine, torch.from_numpy(self.rows[index.numpy()]))
+                x = self._from_array(self.rows[index.numpy()], validate=False)
             yield x, None if self.weights is None else self.weights[index.to(self.device)]
+
+    def _whole_batches(self) -> Iterator[Batch]:
+        """Those of a loader that have the size of the first: a step has one shape."""
+        left_out = 0
+        for number, batch in enumerate(self.loader):
+            if left_out:
+                warnings.warn(
+                    f"batch {number - 1} of the loader has {left_out} rows, where the first one had {self.batch_size}, "
+                    "and is left out; let it give batches of one size",
+                    TrainingWarning,
+                    stacklevel=6,
+                )
+            x = self._from_loader(batch, number)
+            left_out = 0 if len(x) == self.batch_size else len(x)
+            if not left_out:
+                yield x, None

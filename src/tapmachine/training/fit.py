@@ -79,16 +79,17 @@ def fit(
         objective: `TAPObjective(…)`, `HerdedPCD(k)`, `CD(k)` or `PCD(k)`; `default_objective`, unless given.
         optimizer: any of torch's, over the machine's parameters; `paper_sgd` with `default_learning_rate`, which
             falls to a hundredth of it, unless given.
-        scheduler: any of torch's, stepped after every epoch.
+        scheduler: any of torch's, stepped after every epoch (with the loss, if it waits for a plateau).
         validation: data that are scored beside the training data.
-        weights: how much each row counts.
+        weights: how much each row counts, on data in memory or a memory map.
         l1: ε of the penalty ε Σ|W|.
         centred: whether gradients are those of centred states; by default, where units have fields, as they all do but
             for custom ones.
         compile: whether to compile the steps with `torch.compile`, which takes about a minute; by default on a GPU,
             if there are so many steps that it pays, and one hidden layer at most.
         warm_start: False lets the visible units' priors begin as they fit the data; True leaves them as they are.
-        seed: of the batches' order and of all draws: the same seed, the same weights, to the bit.
+        seed: of the batches' order and of all draws: the same seed, the same weights, to the bit. (A loader's order is
+            its own.)
         monitor: what is measured after each epoch.
         callbacks: called with the machine and the record after each epoch.
         log: a file to which every record is appended as a line of JSON.

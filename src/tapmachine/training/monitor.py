@@ -12,7 +12,7 @@ from tapmachine.landscape import unique
 from tapmachine.likelihood.score import EstimateError, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training.objectives import CLAMPED_SWEEPS, clamped_free_energy, sweep_from
+from tapmachine.training.objectives import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
 
 GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
 
@@ -49,19 +49,28 @@ class Monitor:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")
 
     @torch.no_grad()
-    def __call__(self, machine: BoltzmannMachine, train: Tensor, validation: Tensor | None = None) -> dict[str, float]:
-        """The record of one epoch."""
+    def __call__(
+        self,
+        machine: BoltzmannMachine,
+        train: Tensor,
+        validation: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> dict[str, float]:
+        """The record of one epoch; rows of the training data count as much as their weights."""
         rows = spaced(train, self.n_rows)
-        record = {"reconstruction_error": _reconstruction_error(machine, rows)}
+        share = None if weights is None else spaced(weights, self.n_rows).double()
+        record = {"reconstruction_error": float(average(_reconstruction_errors(machine, rows).double(), share))}
         held_out = None if validation is None else spaced(check_rows(machine, validation), self.n_rows)
         if held_out is not None:
-            gap = clamped_free_energy(machine, held_out).mean() - clamped_free_energy(machine, rows).mean()
-            record["free_energy_gap"] = float(gap)
+            on_train = average(clamped_free_energy(machine, rows).double(), share)
+            record["free_energy_gap"] = float(clamped_free_energy(machine, held_out).mean() - on_train)
         if self.n_starts:
-            record |= self._log_likelihoods(machine, rows, held_out)
+            record |= self._log_likelihoods(machine, rows, held_out, share)
         return record
 
-    def _log_likelihoods(self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None) -> dict[str, float]:
+    def _log_likelihoods(
+        self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None, share: Tensor | None
+    ) -> dict[str, float]:
         starts = spaced(rows, self.n_starts)
         solutions = solve(machine, starts, max_sweeps=self.max_sweeps)
         found = unique(machine, solutions)
@@ -78,18 +87,23 @@ class Monitor:
         record |= dict.fromkeys(names, nan)
         try:
             scored = tap_log_likelihood(machine, rows, solutions)
-            record |= dict(zip(names, map(float, (scored.mean, scored.per_unit, scored.log_sum_exp.mean)), strict=True))
+            known = scored.scored
+            counts = None if share is None else share[known]
+            mean, log_sum_exp = (float(average(z.values[known], counts)) for z in (scored, scored.log_sum_exp))
+            record |= dict(zip(names, (mean, mean / scored.n_units, log_sum_exp), strict=True))
             if held_out is not None:
-                record["validation_log_likelihood"] = float(tap_log_likelihood(machine, held_out, solutions))
-        except EstimateError:
-            pass  # `converged` is 0, and the log-likelihood NaN
+                beside = tap_log_likelihood(machine, held_out, solutions)
+                record["validation_log_likelihood"] = float(beside.mean)
+                record["validation_log_likelihood_per_unit"] = float(beside.per_unit)
+        except EstimateError as error:
+            warnings.warn(f"there is no log-likelihood: {error}", TrainingWarning, stacklevel=5)
         return record
 
 
-def _reconstruction_error(machine: BoltzmannMachine, x: Tensor) -> float:
-    """Mean squared error of the visible means, given the means of the layer above, given the data."""
+def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N,)
+    """Mean squared error of each row's visible means, given the means of the layer above, given the data."""
     if machine.is_pairwise:
-        return float((machine.conditional(0, [x]).mean - x).square().mean())
+        return (machine.conditional(0, [x]).mean - x).flatten(1).square().mean(-1)
     moments, _ = sweep_from(clamp(machine, x), x, TAP(), CLAMPED_SWEEPS)
     back = machine.conditional(0, [None, *(own.mean for own in moments[1:])])
-    return float((back.mean - x).square().mean())
+    return (back.mean - x).flatten(1).square().mean(-1)

@@ -16,7 +16,7 @@ from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.inference.process import Process
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import sweep_chain
-from tapmachine.training.starts import Carry, Context, FromBatch, Herded, Start
+from tapmachine.training.starts import Carry, Context, FromBatch, Herded, Start, has_herded_states
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep: they start from the last one's
 CLAMPED_SWEEPS = 10  # to solve a machine of several hidden layers that is clamped to data
@@ -30,6 +30,7 @@ class Objective(ABC):
     """
 
     can_be_captured: bool = True
+    scheme: Scheme | None = None  # also for the clamped side of machines with several hidden layers; None for TAP
 
     @abstractmethod
     def prepare(self, context: Context) -> Carry:
@@ -47,10 +48,13 @@ class TAPObjective(Objective):
     Args:
         start: where the solutions start; `FromBatch()` unless given.
         n_particles: K, how many; as many as rows in a batch, unless given.
-        n_sweeps: sweeps that are made from the start, which need not reach a solution; None for as many as it takes,
-            which cannot be captured on a GPU.
+        n_sweeps: sweeps that are made from the start, which need not reach a solution; after the first they come in
+            steps of three (implicit) or four (fixed damping), the last of which is made whole. None for as many as it
+            takes, which cannot be captured on a GPU.
         scheme: `TAP()` unless given.
     """
+
+    scheme: Scheme
 
     def __init__(
         self,
@@ -73,18 +77,21 @@ class TAPObjective(Objective):
         return self.start.prepare(context, self.n_particles or len(context.batch))
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        machine = context.machine
+        machine, count = context.machine, self.n_particles or len(context.batch)
+        weights = self.start.weights(context, count)
         with torch.no_grad():
-            x, carry = self.start.begin(context, self.n_particles or len(context.batch), carry)
+            x, carry = self.start.begin(context, count, carry)
             if self.n_sweeps is None:
                 solution = solve(machine, x, self.scheme)
                 carry = self.start.finish(solution.moments[0].mean, carry)
-                found = solution.select(torch.isfinite(solution.free_energy))  # the others have none
+                finite = torch.isfinite(solution.free_energy)  # the others have none
+                found = solution.select(finite)
                 moments, tilts = list(found.moments), list(found.tilts)
+                weights = None if weights is None else weights[finite]
             else:
                 moments, tilts = sweep_from(machine, x, self.scheme, self.n_sweeps)
                 carry = self.start.finish(moments[0].mean, carry)
-        return self.scheme.free_energy(machine, moments, tilts).mean(), carry
+        return average(self.scheme.free_energy(machine, moments, tilts), weights), carry
 
 
 class _Sampled(Objective):
@@ -95,11 +102,11 @@ class _Sampled(Objective):
             raise ValueError(f"{type(self).__name__}: k is {n_sweeps!r}; it must be a whole number, 1 or more")
         self.n_sweeps = n_sweeps
 
-    def _sampled(self, context: Context, chain: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def _sampled(self, context: Context, chain: list[Tensor]) -> tuple[Tensor, list[Tensor]]:  # F of each sample
         with torch.no_grad():
             for _ in range(self.n_sweeps):
                 chain = sweep_chain(context.machine, chain, context.generator)
-        return clamped_free_energy(context.machine, chain[0]).mean(), chain
+        return clamped_free_energy(context.machine, chain[0]), chain
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_sweeps})"
@@ -120,8 +127,8 @@ class CD(_Sampled):
         return ()
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        value, _ = self._sampled(context, _upper_layers(context, context.batch))
-        return value, carry
+        values, _ = self._sampled(context, _upper_layers(context, context.batch))
+        return average(values, context.weights), carry
 
 
 @final
@@ -145,15 +152,15 @@ class PCD(_Sampled):
         return tuple(_upper_layers(context, context.batch[rows].clone()))
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        value, chain = self._sampled(context, list(carry))
-        return value, tuple(chain)
+        values, chain = self._sampled(context, list(carry))
+        return values.mean(), tuple(chain)
 
 
 @final
 class HerdedPCD(Objective):
     """Persistent contrastive divergence without chance: the chains are herded, which is deterministic; see `Herded`.
 
-    For units with discrete states only: the herded chain of a real-valued unit is one of means, which lack a variance.
+    For `Binary`, `Spin` and `Categorical` units: others herd their means, which lack a variance.
 
     Args:
         k: how many sweeps.
@@ -170,9 +177,9 @@ class HerdedPCD(Objective):
 
     def prepare(self, context: Context) -> Carry:
         for number, units in enumerate(context.machine.units()):
-            if units.n_states() is None:
+            if not has_herded_states(units):
                 raise ValueError(
-                    f"layer {number}: HerdedPCD needs units with discrete states; {type(units).__name__} is not one; "
+                    f"layer {number}: HerdedPCD needs Binary, Spin or Categorical units, not {type(units).__name__}; "
                     "use TAPObjective(Herded())"
                 )
         return self.start.prepare(context, self.n_chains or len(context.batch))
@@ -181,6 +188,13 @@ class HerdedPCD(Objective):
         with torch.no_grad():
             x, carry = self.start.begin(context, self.n_chains or len(context.batch), carry)
         return clamped_free_energy(context.machine, x).mean(), carry
+
+
+def average(values: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean, in which values count as much as their weights; 0 if all of those are 0."""
+    if weights is None:
+        return values.mean()
+    return (weights * values).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def clamped_free_energy(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None) -> Tensor:  # (M,)
@@ -195,7 +209,7 @@ def clamped_free_energy(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | N
         nothing = torch.zeros_like(field)
         # −ln Z as a relative entropy without its term Ba, which unit types have in a cheap form
         return own + layers[1].divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
-    clamped = clamp(machine, x)
+    clamped = clamp(machine, x, validate=False)
     scheme = scheme or TAP()
     with torch.no_grad():
         moments, tilts = sweep_from(clamped, x, scheme, CLAMPED_SWEEPS)

@@ -22,12 +22,14 @@ class Context(NamedTuple):
         batch: states of the visible layer, (M, *state_shape).
         data: all of them that are in memory; the batch itself, if they are not.
         generator: for draws.
+        weights: how much each row of the batch counts, (M,); None for all the same.
     """
 
     machine: BoltzmannMachine
     batch: Tensor
     data: Tensor
     generator: torch.Generator
+    weights: Tensor | None = None
 
 
 class Start(ABC):
@@ -40,6 +42,10 @@ class Start(ABC):
     @abstractmethod
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         """Means of the visible layer, (K, *state_shape), and what is handed on."""
+
+    def weights(self, context: Context, n_particles: int) -> Tensor | None:  # (K,)
+        """How much each particle counts: as its row, if it starts from one of the batch; None for all the same."""
+        return None
 
     def finish(self, mean: Tensor, carry: Carry) -> Carry:
         """What is handed on once the solutions, with these means of the visible layer, are known."""
@@ -55,6 +61,9 @@ class FromBatch(Start):
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         return _rows(context.batch, n_particles), carry
+
+    def weights(self, context: Context, n_particles: int) -> Tensor | None:
+        return None if context.weights is None else _rows(context.weights, n_particles)
 
 
 @final
@@ -86,6 +95,9 @@ class NoisyBatch(Start):
         chance = torch.rand(x.shape[:2], generator=context.generator, device=x.device)
         replaced = (chance < self.share).view(*x.shape[:2], *[1] * (x.dim() - 2))
         return torch.where(replaced, drawn, x), carry
+
+    def weights(self, context: Context, n_particles: int) -> Tensor | None:
+        return None if context.weights is None else _rows(context.weights, n_particles)
 
     def __repr__(self) -> str:
         return f"NoisyBatch({self.share})"
@@ -119,8 +131,8 @@ class Herded(Start):
     """Chains of herded Gibbs sampling, which go on from step to step and are deterministic.
 
     In place of a random number every unit carries a remainder w: s = w + p, x = [s ≥ 1], w = s − x, so that it is 1 as
-    often as its probabilities p add up to. Units with q states carry q of them and take the largest. Real-valued units
-    take their mean.
+    often as its probabilities p add up to. Categorical units carry one for each state and take the largest. All others
+    take their mean. It needs layers to alternate between: a pairwise machine has none.
 
     Args:
         n_sweeps: of the chains, for each step.
@@ -132,6 +144,8 @@ class Herded(Start):
         self.n_sweeps = n_sweeps
 
     def prepare(self, context: Context, n_particles: int) -> Carry:
+        if context.machine.is_pairwise:
+            raise ValueError("herded chains need layers, and a pairwise machine has none; use another start, or PCD")
         x = _rows(context.batch, n_particles)
         layers = context.machine.units()
         states = [x, *(x.new_zeros((n_particles, *layer.state_shape)) for layer in layers[1:])]
@@ -142,7 +156,7 @@ class Herded(Start):
         machine = context.machine
         layers, n_layers = machine.units(), len(machine.layers)
         states, remainders = list(carry[:n_layers]), list(carry[n_layers:])
-        order = [0] if machine.is_pairwise else [*range(1, n_layers, 2), *range(0, n_layers, 2)]
+        order = [*range(1, n_layers, 2), *range(0, n_layers, 2)]
         for _ in range(self.n_sweeps):
             for number in order:
                 mean = machine.conditional(number, states).mean.detach()
@@ -153,15 +167,20 @@ class Herded(Start):
         return f"Herded({self.n_sweeps})"
 
 
+def has_herded_states(units: Units) -> bool:
+    """Whether a herded chain of these units is one of states, not of means."""
+    counts = units.n_states()
+    return len(units.state_shape) > 1 or (counts is not None and all(count == 2 for count in counts))
+
+
 def _herd(units: Units, mean: Tensor, remainder: Tensor) -> tuple[Tensor, Tensor]:
     """The next states, and what remains of their means."""
-    counts = units.n_states()
+    if not has_herded_states(units):
+        return mean, remainder
     if len(units.state_shape) > 1:
         total = remainder + mean
         x = one_hot(total.argmax(-1), mean.shape[-1]).to(mean.dtype)
         return x, total - x
-    if counts is None or counts[0] != 2:
-        return mean, remainder
     lower, upper = units.bounds()
     total = remainder + (mean - lower) / (upper - lower)
     up = (total >= 1).to(mean.dtype)

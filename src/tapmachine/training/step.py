@@ -57,11 +57,14 @@ class Step:
         centred: bool = False,
         compile: bool = False,
     ) -> None:
-        if centred and not can_be_centred(machine):
-            raise ValueError("centred gradients need layers of units with a field; leave centred=False")
+        if centred and not can_be_centred(machine, optimizer):
+            raise ValueError(
+                "centred gradients need layers of units with fields that the optimiser trains, too; use centred=False"
+            )
         self.machine, self.objective, self.optimizer = machine, objective, optimizer
         self.data, self.generator, self.l1, self.centred = data, generator, l1, centred
         self._loss = torch.compile(self._loss_on, dynamic=False) if compile else self._loss_on
+        self._before = torch.compile(self._remember, dynamic=False) if compile else self._remember
         self._finish = torch.compile(self._guard, dynamic=False) if compile else self._guard
         for units in machine.units():
             units.is_bounded()  # remembered now: a compiled or captured step cannot look
@@ -72,25 +75,34 @@ class Step:
         self.carry: Carry = objective.prepare(Context(machine, first, data, generator))
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
-        """One step on a batch, whose rows count as much as their weights."""
+        """One step on a batch, whose rows count as much as their weights, which are 1 on average over all data."""
+        self.machine.zero_grad()
         self.optimizer.zero_grad()
         loss, carry = self._loss(batch, weights)
         penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) if self.l1 else 0.0
         (loss + penalty).backward()
         if self.centred:
             centre_gradients(self.machine, batch, weights)
+        self._before(loss.detach())
         self.optimizer.step()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        momenta = [z for z in _optimizer_tensors(self.optimizer) if z.is_floating_point() and z.dim()]
+        momenta = [z for name, z in _optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
         return StepResult(loss.detach(), *self._finish(loss.detach(), gradients, momenta, carry))
 
     def _loss_on(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry]:
         """F of the machine clamped to the batch less F of the free one, and what is handed on."""
-        per_row = clamped_free_energy(self.machine, batch)
-        on_data = per_row.mean() if weights is None else (weights * per_row).sum() / weights.sum()
-        context = Context(self.machine, batch, self.data, self.generator)
+        gain = clamped_free_energy(self.machine, batch, self.objective.scheme)
+        context = Context(self.machine, batch, self.data, self.generator, weights)
         on_model, carry = self.objective.model_free_energy(context, self.carry)
-        return on_data - on_model, carry
+        gain = gain - on_model
+        return (gain if weights is None else weights * gain).mean(), carry
+
+    @torch.no_grad()
+    def _remember(self, loss: Tensor) -> None:
+        """Keeps the parameters at which the loss is finite: what a step leads to is only known in the next one."""
+        good = torch.isfinite(loss)
+        for p, last in zip(self.parameters, self.last_good, strict=True):
+            last.copy_(torch.where(good, p, last))
 
     @torch.no_grad()
     def _guard(
@@ -106,7 +118,6 @@ class Step:
         good = torch.isfinite(loss) & torch.isfinite(sums).all()
         for p, last in zip(self.parameters, self.last_good, strict=True):
             p.copy_(torch.where(good, p, last))
-            last.copy_(p)
         for momentum in momenta:
             momentum.copy_(torch.where(good, momentum, 0.0))  # it led there
         for old, new in zip(self.carry, carry, strict=True):
@@ -114,9 +125,11 @@ class Step:
         return torch.stack(squares).sum().sqrt(), good
 
 
-def can_be_centred(machine: BoltzmannMachine) -> bool:
-    """Whether all layers have units with a field, that takes up what centring moves."""
-    return not machine.is_pairwise and all(hasattr(units, "field") for units in machine.units())
+def can_be_centred(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
+    """Whether all layers have units with a field that is trained and takes up what centring moves."""
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    fields = [getattr(units, "field", None) for units in machine.units()]
+    return not machine.is_pairwise and all(id(own) in trained for own in (*fields, *machine.weights))
 
 
 def centre_gradients(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None = None) -> None:
@@ -127,21 +140,22 @@ def centre_gradients(machine: BoltzmannMachine, batch: Tensor, weights: Tensor |
     """
     with torch.no_grad():
         means = _data_means(machine, batch, weights)
+        fields = [getattr(units, "field") for units in machine.units()]  # noqa: B009
+        raw = [own.grad.flatten().clone() for own in fields]
         for number, weight in enumerate(machine.weights):
-            below, above = (getattr(machine.units()[number + side], "field") for side in (0, 1))  # noqa: B009
             assert weight.grad is not None
-            assert below.grad is not None
-            assert above.grad is not None
             mu, lam = means[number], means[number + 1]
-            weight.grad -= torch.outer(below.grad.flatten(), lam) + torch.outer(mu, above.grad.flatten())
-            below.grad -= (weight.grad @ lam).view_as(below.grad)
-            above.grad -= (weight.grad.T @ mu).view_as(above.grad)
+            weight.grad -= torch.outer(raw[number], lam) + torch.outer(mu, raw[number + 1])
+            fields[number].grad -= (weight.grad @ lam).view_as(fields[number])
+            fields[number + 1].grad -= (weight.grad.T @ mu).view_as(fields[number + 1])
 
 
 def _data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None) -> list[Tensor]:
     """The mean of every layer given the data, from below."""
     flat = batch.flatten(1)
-    share = flat.new_full((len(flat),), 1 / len(flat)) if weights is None else weights / weights.sum()
+    share = flat.new_full((len(flat),), 1 / len(flat))
+    if weights is not None:
+        share = weights / weights.sum().clamp(min=torch.finfo(flat.dtype).tiny)
     means = [share @ flat]
     for number, units in enumerate(machine.units()[1:]):
         field = (flat @ machine.weights[number]).unflatten(-1, units.state_shape)
@@ -180,18 +194,21 @@ class CapturedStep:
 
 def _snapshot(step: Step) -> Callable[[], None]:
     """Puts parameters, momentum and chains back to what they are now, in place."""
-    tensors = [*step.parameters, *step.last_good, *step.carry, *_optimizer_tensors(step.optimizer)]
+    own = [*step.parameters, *step.last_good, *step.carry]
+    tensors = [*own, *(value for _, value in _optimizer_tensors(step.optimizer))]
     saved = {id(tensor): tensor.detach().clone() for tensor in tensors}
     generator_state = step.generator.get_state()
 
     @torch.no_grad()
     def restore() -> None:
-        for tensor in (*tensors, *_optimizer_tensors(step.optimizer)):
+        for tensor in (*own, *(value for _, value in _optimizer_tensors(step.optimizer))):
             tensor.copy_(saved[id(tensor)] if id(tensor) in saved else torch.zeros_like(tensor))
         step.generator.set_state(generator_state)
 
     return restore
 
 
-def _optimizer_tensors(optimizer: Optimizer) -> list[Tensor]:
-    return [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+def _optimizer_tensors(optimizer: Optimizer) -> list[tuple[str, Tensor]]:
+    """All that an optimiser remembers, by name."""
+    states = optimizer.state.values()
+    return [(name, value) for state in states for name, value in state.items() if isinstance(value, Tensor)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
@@ -17,7 +17,7 @@ from tapmachine.training.monitor import Monitor, TrainingWarning
 from tapmachine.training.objectives import HerdedPCD, Objective, TAPObjective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.report import Record
-from tapmachine.training.starts import Herded
+from tapmachine.training.starts import Herded, has_herded_states
 from tapmachine.training.step import CapturedStep, Step, StepResult, can_be_centred
 
 DECAY = 0.01  # what is left of the default's step size in the end
@@ -44,7 +44,7 @@ class TrainingState(NamedTuple):
 
 
 def default_objective(machine: BoltzmannMachine) -> Objective:
-    """What `fit` uses unless told: 500 herded chains; with real-valued units, a TAP sweep from 100 of them.
+    """What `fit` uses unless told: 500 herded chains; or a TAP sweep from 100, if the states of some units do not herd.
 
     A pairwise machine has no layers for chains to alternate between: it is trained from the batch, as in the paper.
 
@@ -57,7 +57,7 @@ def default_objective(machine: BoltzmannMachine) -> Objective:
     """
     if machine.is_pairwise:
         return TAPObjective()
-    if all(units.n_states() is not None for units in machine.units()):
+    if all(has_herded_states(units) for units in machine.units()):
         return HerdedPCD(10, n_chains=500)
     return TAPObjective(Herded(10), n_particles=100, n_sweeps=1)
 
@@ -90,18 +90,20 @@ class Trainer:
     ) -> None:
         if isinstance(epochs, bool) or not (isinstance(epochs, int) and epochs >= 0):
             raise ValueError(f"epochs is {epochs!r}; it must be a whole number, 0 or more")
+        if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimizer:
+            raise ValueError("the scheduler drives another optimiser; give fit the one that it was made with")
         check_machine(machine)
         self.machine, self.epochs, self.monitor = machine, epochs, monitor or Monitor()
         self.batches = Batches(machine, x, batch_size, weights, seed)
         self.validation = None if validation is None else check_rows(machine, validation)
         if not warm_start:
-            machine.units()[0].fit_to(self.batches.sample)
+            machine.units()[0].fit_to(self.batches.sample, self.batches.sample_weights)
         if optimizer is None:
             optimizer = paper_sgd(machine, default_learning_rate(machine, self.batches.sample), weight_decay=0.0)
             scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
         objective = objective or default_objective(machine)
-        centred = can_be_centred(machine) if centred is None else centred
+        centred = can_be_centred(machine, optimizer) if centred is None else centred
         self.generator = torch.Generator(machine.device).manual_seed(seed)
         self.captures = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)
         if compile is None:
@@ -119,11 +121,13 @@ class Trainer:
         record: Record = {"epoch": number, "learning_rate": float(self.optimizer.param_groups[0]["lr"])}
         record |= self._pass_over_the_data()
         record["seconds"] = time.perf_counter() - start
-        if self.scheduler is not None:
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(record["loss"])
+        elif self.scheduler is not None:
             self.scheduler.step()
         self.finished = number
         if number in (1, self.epochs) or number % self.monitor.every == 0:
-            record |= self.monitor(self.machine, self.batches.sample, self.validation)
+            record |= self.monitor(self.machine, self.batches.sample, self.validation, self.batches.sample_weights)
         return record
 
     def state(self) -> TrainingState:
@@ -137,6 +141,7 @@ class Trainer:
             "scheduler": _take_tensors(scheduler, "scheduler", tensors),
         }
         tensors |= {f"machine.{name}": value for name, value in self.machine.state_dict().items()}
+        tensors |= {f"last_good.{number}": value for number, value in enumerate(self.step.last_good)}
         tensors |= {f"carry.{number}": value for number, value in enumerate(self.step.carry)}
         tensors |= {"generator.draws": self.generator.get_state(), "generator.order": self.batches.order.get_state()}
         return TrainingState({name: value.detach().clone().cpu() for name, value in tensors.items()}, values)
@@ -148,8 +153,8 @@ class Trainer:
         device = self.machine.device
         own = {name.removeprefix("machine."): z for name, z in tensors.items() if name.startswith("machine.")}
         self.machine.load_state_dict(own)
-        for last, parameter in zip(self.step.last_good, self.step.parameters, strict=True):
-            last.copy_(parameter)
+        for number, last in enumerate(self.step.last_good):
+            last.copy_(tensors[f"last_good.{number}"])
         for number, carried in enumerate(self.step.carry):
             carried.copy_(tensors[f"carry.{number}"])
         rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -208,6 +213,8 @@ class Trainer:
                 group["lr"].mul_(CUT)
             else:
                 group["lr"] *= CUT
+        if self.scheduler is not None and hasattr(self.scheduler, "base_lrs"):  # some work the step size out from them
+            self.scheduler.base_lrs = [CUT * rate for rate in self.scheduler.base_lrs]
         warnings.warn(
             f"{bad} step{'s' if bad > 1 else ''} led to what is not finite and {'were' if bad > 1 else 'was'} taken "
             f"back; the step size is cut from {rate:g} to {rate * CUT:g}",

@@ -160,7 +160,7 @@ class Clamped(_Conditioned):
         if mask is not None and not (isinstance(mask, Tensor) and mask.dtype == torch.bool):
             raise ValueError("mask must be a tensor of bool")
         self.holds_all = mask is None or bool(mask.all())
-        mask = torch.ones(base.n, dtype=torch.bool) if mask is None else mask
+        mask = torch.ones(base.n, dtype=torch.bool, device=base.device) if mask is None else mask
         self.register_buffer("mask", self._evidence(mask.to(base.device), "mask", (base.n,)), persistent=False)
         values = base.check_states(self._filled(x)) if validate else x
         values = self._evidence(values.to(base.device), "x", base.state_shape)
