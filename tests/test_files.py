@@ -90,7 +90,7 @@ class Evil:
 
 def header(layers, tensors, **more):
     text = json.dumps({"format": 1, "kind": "machine", "dtype": "float32", "layers": layers, **more}, sort_keys=True)
-    return to_bytes(tensors, {files.KEY: text, "sha256": files._digest(tensors, text)})
+    return to_bytes(tensors, {files.KEY: json.dumps({"description": text, "sha256": files._digest(tensors, text)})})
 
 
 W = {"weights.0": torch.zeros(3, 2)}
@@ -104,6 +104,8 @@ W = {"weights.0": torch.zeros(3, 2)}
         (b"\xff" * 100, "cannot be read"),
         (pickle.dumps(Evil()), "cannot be read"),
         (to_bytes(W), "was not written by tapmachine"),
+        (to_bytes(W, {files.KEY: "{}"}), "is damaged"),
+        (to_bytes(W, {files.KEY: "["}), "is damaged"),
         (header([], W), "does not make a machine"),
         (header([{"type": "os.system", "n": 3}], W), "unit type 'os.system' is not known"),
         (header([{"type": "Binary", "n": 10**15}] * 2, W), "no parameter has the size"),

@@ -218,19 +218,20 @@ SAMPLED = [
 @pytest.mark.parametrize("dtype", BOTH, ids=str)
 @pytest.mark.parametrize(("units", "tilt"), SAMPLED, ids=lambda value: str(value).replace("\n", ""))
 def test_draws_have_the_right_moments(units, tilt, dtype):
-    """Mean and variance of a million draws within 5 standard errors."""
+    """Mean and variance of a million draws within 5 standard errors; of a tenth of them, from a slow custom prior."""
     if isinstance(units, Custom) and dtype == torch.float32:
         pytest.skip("a custom prior computes in float64 either way")
+    draws = DRAWS // 10 if isinstance(units, Custom) else DRAWS
     units = copy.deepcopy(units).to(dtype)
     generator = torch.Generator().manual_seed(1)
-    field = torch.full((DRAWS, *units.state_shape), tilt[0], dtype=dtype)
+    field = torch.full((draws, *units.state_shape), tilt[0], dtype=dtype)
     with torch.no_grad():
         x = units.sample(Tilt(field, tilt[1]), generator=generator).double()
         mean, variance = (z.double() for z in units.moments(Tilt(field[0], tilt[1])))
     units.check_states(x.to(dtype))
-    assert bool(((x.mean(0) - mean).abs() <= 5 * (variance / DRAWS).sqrt() + 1e-7).all())
+    assert bool(((x.mean(0) - mean).abs() <= 5 * (variance / draws).sqrt() + 1e-7).all())
     spread = (x - mean) ** 2
-    error = 5 * spread.std(0) / DRAWS**0.5 + 1e-5 * variance
+    error = 5 * spread.std(0) / draws**0.5 + 1e-5 * variance
     assert bool(((spread.mean(0) - variance).abs() <= error).all())
 
 

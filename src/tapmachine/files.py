@@ -152,7 +152,8 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], description: 
         text = json.dumps({"format": FORMAT, **description}, allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as error:
         raise FileError(f"{path}: the description cannot be written as JSON: {error}") from None
-    header = {KEY: text, "sha256": _digest(tensors, text)}
+    # One entry only: the order of several would differ from time to time, and with it the file.
+    header = {KEY: json.dumps({"description": text, "sha256": _digest(tensors, text)})}
     write_atomically(path, to_bytes(dict(tensors), header))
 
 
@@ -172,9 +173,14 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], Descri
         raise FileError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
     if KEY not in header:
         raise FileError(f"{path}: was not written by tapmachine")
-    if header.get("sha256") != _digest(tensors, header[KEY]):
-        raise FileError(f"{path}: is damaged: its content does not match its digest")
-    description: Description = json.loads(header[KEY])
+    try:
+        entry = json.loads(header[KEY])
+        text, digest = str(entry["description"]), entry["sha256"]
+        if digest != _digest(tensors, text):
+            raise ValueError
+        description: Description = json.loads(text)
+    except (ValueError, TypeError, KeyError):
+        raise FileError(f"{path}: is damaged: its content does not match its digest") from None
     if description.get("format") != FORMAT:
         raise FileError(
             f"{path}: has format {description.get('format')!r}; this version reads {FORMAT}; another one wrote it"

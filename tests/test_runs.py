@@ -1,0 +1,343 @@
+"""From a file to a saved machine: data, settings, run folders and the command line."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, load
+from tapmachine.cli import app
+from tapmachine.datasets import DataError, read
+from tapmachine.recipes import Settings, SettingsError, pick_visible, read_settings
+from tapmachine.runs import RunError, RunFolder, RunWarning
+from tapmachine.training_runs import run_training
+
+
+def bars(rows=300, seed=0):
+    generator = np.random.default_rng(seed)
+    which = generator.integers(0, 4, rows)
+    return np.kron(np.eye(4), np.ones(4))[which].astype(np.float32)
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "bars.npy"
+    np.save(path, bars())
+    return str(path)
+
+
+def settings(data, **options):
+    return Settings(**{"data": data, "hidden": (5,), "epochs": 4, "batch_size": 50, "save_every": 1} | options)
+
+
+# ----- data
+
+
+def test_formats(tmp_path):
+    x = bars(20)
+    np.save(tmp_path / "a.npy", x)
+    np.savez(tmp_path / "b.npz", x)
+    np.savez(tmp_path / "c.npz", train=x, test=x[:5])
+    np.savetxt(tmp_path / "d.csv", x, delimiter=",", header=",".join(f"p{i}" for i in range(16)), comments="")
+    np.savetxt(tmp_path / "e.csv", x, delimiter=";", fmt="%g")
+    np.savetxt(tmp_path / "f.tsv", x, delimiter="\t")
+    np.savetxt(tmp_path / "g.txt", x)
+    images = (x * 255).astype(np.uint8).reshape(20, 4, 4)
+    idx = bytes([0, 0, 8, 3]) + np.array([20, 4, 4], ">u4").tobytes() + images.tobytes()
+    (tmp_path / "h-idx3-ubyte").write_bytes(idx)
+    (tmp_path / "h-idx3-ubyte.gz").write_bytes(gzip.compress(idx))
+    for name in (
+        "a.npy",
+        "b.npz",
+        "c.npz:train",
+        "d.csv",
+        "e.csv",
+        "f.tsv",
+        "g.txt",
+        "h-idx3-ubyte",
+        "h-idx3-ubyte.gz",
+    ):
+        found = read(f"{tmp_path}/{name}")
+        np.testing.assert_array_equal(found.rows, x, err_msg=name)
+        assert found.image_shape == (4, 4)
+    assert read(f"{tmp_path}/c.npz:test").rows.shape == (5, 16)
+    assert read("digits").rows.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nothing.npy", None, "there is no such file; named data sets are digits"),
+        ("a.npy", b"\x93NUMPY\x01\x00", "not a plain array"),
+        ("a.npy", b"hello", "is not a .npy, .npz, .csv or idx file"),
+        ("a.npz", b"hello", "is not an .npz file"),
+        ("a.csv", b"", "is empty"),
+        ("a.csv", b"1,2\n3\n", "line 2 has 1 columns, where the first has 2"),
+        ("a.csv", b"x,y\n1,2\n3,z\n", "line 3, column 2 is 'z', not a number"),
+        ("a.csv", b"1,2\n3,nan\n", "row 1, column 1 is nan"),
+        ("a.csv", b"\xff\xfe1,2", "is not text in UTF-8"),
+        ("a.idx", bytes([0, 0, 8, 3, 0, 0]), "ends inside its header"),
+        ("a.idx", bytes([0, 0, 8, 1, 0, 0, 0, 9, 1]), "has 1 bytes of data"),
+        ("a.csv.gz", b"1,2", "cannot be read"),
+    ],
+)
+def test_bad_files(name, content, message, tmp_path):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_arrays_that_are_no_rows_of_numbers(tmp_path):
+    path = tmp_path / "a.npy"
+    for array, message in (
+        (np.array([["a", "b"]]), "not numbers"),
+        (np.zeros(5), "two dimensions or more"),
+        (np.zeros((0, 5)), "at least one row"),
+        (np.zeros((5, 0)), "at least one row"),
+        (np.array([[1.0, np.inf]]), "row 0, column 1 is inf"),
+        (np.array([[1j]]), "not numbers"),
+    ):
+        np.save(path, array)
+        with pytest.raises(DataError, match=message):
+            read(path)
+    np.save(path, np.array([{"a": 1}]), allow_pickle=True)
+    with pytest.raises(DataError, match="not a plain array"):
+        read(path)
+    with pytest.raises(DataError, match="is a folder"):
+        read(tmp_path)
+
+
+def test_visible_units_are_picked_from_the_data():
+    x = torch.rand(50, 4, generator=torch.Generator().manual_seed(0))
+    assert isinstance(pick_visible((x > 0.5).float())[0], Binary)
+    assert isinstance(pick_visible(2 * (x > 0.5).float() - 1)[0], Spin)
+    for values, kind, low, high in (
+        (x, TruncatedGaussian, 0, 1),
+        (3 * x - 1, TruncatedGaussian, float((3 * x - 1).min()), float((3 * x - 1).max())),
+        (x * (x > 0.5), TruncatedGaussBernoulli, 0, 1),
+    ):
+        units, why = pick_visible(values)
+        assert type(units) is kind
+        assert (float(units.lower), float(units.upper)) == pytest.approx((low, high))
+        assert "between" in why
+
+
+# ----- settings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden": ()}, "hidden is"),
+        ({"visible": "real"}, "it must be one of auto"),
+        ({"objective": "nce"}, "it must be one of default"),
+        ({"decay": 0.0}, "decay is 0.0"),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0"),
+        ({"validation": 1.5}, "a share between 0 and 1"),
+        ({"start": "data"}, "for the objective 'tap' only"),
+        ({"sweeps": 3}, "go with an objective of your choice"),
+    ],
+)
+def test_settings_that_make_no_sense(options, message):
+    with pytest.raises(SettingsError, match=message):
+        Settings("digits", **options)
+
+
+def test_settings_from_a_file(tmp_path):
+    path = tmp_path / "settings.json"
+    for content, message in (
+        ("{", "is not JSON"),
+        ("[1]", "holds no settings"),
+        ('{"speed": 3}', "there is no setting 'speed'"),
+        ('{"epochs": "many"}', "epochs is 'many'; it must be a int"),
+        ('{"epochs": true}', "epochs is True"),
+        ('{"hidden": 5}', "hidden is 5; it must be a list of whole numbers"),
+    ):
+        path.write_text(content)
+        with pytest.raises(SettingsError, match=message):
+            read_settings(path)
+    path.write_text(json.dumps({"data": "digits", "hidden": [3], "learning_rate": 1, "validation": 0.2}))
+    assert Settings(**read_settings(path)).hidden == (3,)
+
+
+# ----- run folders
+
+
+def test_a_run_and_what_it_leaves(data, tmp_path):
+    folder = tmp_path / "run"
+    run = run_training(settings(data, keep_every=2, validation=0.2), folder)
+    assert [record["epoch"] for record in run.records] == [1, 2, 3, 4]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
+        "epoch-000003.safetensors", "epoch-000004.safetensors", "manifest.json"
+    ]  # fmt: skip
+    assert sorted(path.name for path in (folder / "machines").iterdir()) == [
+        "epoch-000002.safetensors", "epoch-000004.safetensors"
+    ]  # fmt: skip
+    for path in (folder / "machine.safetensors", folder / "machines" / "epoch-000004.safetensors"):
+        assert torch.equal(load(path).weights[0], run.machine.weights[0])
+    again = run_training(settings(data, keep_every=2, validation=0.2), folder)
+    assert again.resumed_at == 4
+    assert torch.equal(again.machine.weights[0], run.machine.weights[0])
+
+
+def test_other_settings_or_data_are_refused(data, tmp_path):
+    run_training(settings(data), tmp_path / "run")
+    with pytest.raises(RunError, match="epochs was 4 and is 9"):
+        run_training(settings(data, epochs=9), tmp_path / "run")
+    np.save(data, bars(seed=1))
+    with pytest.raises(RunError, match="the data have changed"):
+        run_training(settings(data), tmp_path / "run")
+    (tmp_path / "run" / "settings.json").write_text('{"format": 7, "settings": {}}')
+    with pytest.raises(RunError, match="has format 7; this version reads 1"):
+        run_training(settings(data), tmp_path / "run")
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(data, tmp_path):
+    whole = run_training(settings(data), tmp_path / "whole")
+    folder = tmp_path / "run"
+    run_training(settings(data), folder)
+    last = folder / "checkpoints" / "epoch-000004.safetensors"
+    content = bytearray(last.read_bytes())
+    content[-5] ^= 1
+    last.write_bytes(content)
+    with pytest.warns(RunWarning, match="is damaged"):
+        again = run_training(settings(data), folder)
+    assert again.resumed_at == 3
+    assert torch.equal(again.machine.weights[0], whole.machine.weights[0])
+    for path in (folder / "checkpoints").glob("*.safetensors"):
+        path.write_bytes(b"")
+    with pytest.warns(RunWarning), pytest.raises(RunError, match="no checkpoint can be read; nothing was changed"):
+        run_training(settings(data), folder)
+
+
+def test_one_process_at_a_time(data, tmp_path):
+    folder = tmp_path / "run"
+    with RunFolder(folder), pytest.raises(RunError, match="another process is training in this folder"):
+        run_training(settings(data), folder)
+    run_training(settings(data), folder)
+    with pytest.raises(RunError, match="is a file"):
+        RunFolder(data)
+
+
+def killed_and_resumed(command, kills, seed):
+    """Runs a command, kills it at random moments, and repeats it until it ends by itself."""
+    chance, killed = random.Random(seed), 0
+    while True:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        if killed == kills:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors.decode()
+            return killed
+        time.sleep(1.5 + 2.5 * chance.random())
+        if process.poll() is not None:
+            _, errors = process.communicate()
+            assert process.returncode == 0, errors.decode()
+            return killed
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        killed += 1
+
+
+def command_for(data, folder, epochs):
+    return [
+        sys.executable, "-m", "tapmachine", "train", data, "--hidden", "40", "--epochs", str(epochs), "--batch-size",
+        "10", "--out", str(folder), "--quiet", "--device", "cpu",
+    ]  # fmt: skip
+
+
+def test_a_killed_run_ends_in_the_same_bits(data, tmp_path):
+    subprocess.run(command_for(data, tmp_path / "whole", 12), check=True)
+    assert killed_and_resumed(command_for(data, tmp_path / "run", 12), kills=2, seed=0) >= 1
+    for name in ("machine.safetensors", "checkpoints/epoch-000012.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_runs_killed_at_random_moments_end_in_the_same_bits(data, tmp_path, seed):
+    subprocess.run(command_for(data, tmp_path / "whole", 60), check=True)
+    killed = killed_and_resumed(command_for(data, tmp_path / "run", 60), kills=4, seed=seed)
+    print(killed, "kills")
+    for name in ("machine.safetensors", "checkpoints/epoch-000060.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+# ----- the command line
+
+
+def run_cli(*arguments):
+    return subprocess.run([sys.executable, "-m", "tapmachine", *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_train_info_evaluate_and_sample(data, tmp_path):
+    folder = tmp_path / "a run"
+    runner = CliRunner()
+
+    def invoke(*arguments):
+        result = runner.invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    trained = invoke("train", data, "--hidden", "5", "--epochs", "3", "--batch-size", "50", "--out", folder, "--json")
+    assert json.loads(trained)["last"]["epoch"] == 3
+    assert "16 Binary – 5 Binary, float32" in invoke("info", folder)
+    assert json.loads(invoke("info", folder, "--json"))["epochs"] == 3
+    assert "TAP" in invoke("evaluate", folder)
+    rows = json.loads(invoke("evaluate", folder, "--exact", "--json"))
+    assert [row["estimator"] for row in rows] == ["TAP", "exact"]
+    assert rows[0]["mean"] == pytest.approx(rows[1]["mean"], abs=1.0)
+    table = json.loads(invoke("evaluate", folder, "--ais", "--temperatures", "100", "--json"))
+    assert {"TAP", "AIS", "exact"} <= {row["estimator"] for row in table}
+    picture = tmp_path / "samples.png"
+    invoke("sample", folder, "--count", "9", "--sweeps", "10", "--out", tmp_path / "s.npy", "--picture", picture)
+    drawn = np.load(tmp_path / "s.npy")
+    assert drawn.shape == (9, 16)
+    assert set(np.unique(drawn)) <= {0, 1}
+    assert picture.stat().st_size > 1000
+
+
+def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("hello")
+    for arguments, message in (
+        (["train", tmp_path / "nothing.npy", "--out", tmp_path / "x"], "there is no such file"),
+        (["train", data, "--out", file], "is a file, not a run folder"),
+        (["train", data, "--visible", "spin", "--out", tmp_path / "x"], "it must be -1 or 1"),
+        (["info", tmp_path / "x"], "is not the folder of a run"),
+    ):
+        done = run_cli(*arguments)
+        assert done.returncode == 2, done.stderr
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_help_is_quick_and_has_examples():
+    start = time.perf_counter()
+    done = run_cli("--help")
+    assert done.returncode == 0
+    assert time.perf_counter() - start < 2.0  # 0.3 s on a quiet machine; torch alone takes longer than 2
+    for command in ("train", "info", "evaluate", "sample"):
+        assert "Example:" in CliRunner().invoke(app, [command, "--help"]).stdout
+
+
+def test_a_diverging_run_exits_with_4(data, tmp_path):
+    done = run_cli(
+        "train", data, "--hidden", "5", "--visible", "gaussian", "--epochs", "30", "--batch-size", "50",
+        "--learning-rate", "1e38", "--out", tmp_path / "run", "--quiet",
+    )  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    assert "diverged again and again" in done.stderr
+    assert os.listdir(tmp_path / "run")
