@@ -76,7 +76,8 @@ def code_blocks() -> list:
 
 
 @pytest.mark.parametrize("block", code_blocks())
-def test_the_documentation_runs(block):
+def test_the_documentation_runs(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     exec(compile(block, "documentation", "exec"), {"__name__": "documentation"})
 
 
