@@ -19,6 +19,8 @@ def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int 
         shape: of each, in pixels: height and width.
         columns: how many in a row; a square of them, unless given.
     """
+    from matplotlib import colormaps
+
     images = images.detach().cpu().double()
     count = len(images)
     columns = columns or max(1, round(count**0.5))
@@ -30,7 +32,8 @@ def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int 
     for number, image in enumerate((images / size).view(count, height, width)):
         top, left = number // columns * (height + 1), number % columns * (width + 1)
         canvas[top : top + height, left : left + width] = image
-    ax.imshow(canvas.numpy(), cmap="RdBu_r" if signed else "gray", vmin=-1.0 if signed else 0.0, vmax=1.0)
+    colours = colormaps["RdBu_r" if signed else "gray"].with_extremes(bad="0.6")  # of the gaps
+    ax.imshow(canvas.numpy(), cmap=colours, vmin=-1.0 if signed else 0.0, vmax=1.0, interpolation="nearest")
     ax.set_axis_off()
 
 

@@ -108,7 +108,8 @@ def read_data(settings: Settings) -> _Data:
 def make_trainer(settings: Settings, machine: BoltzmannMachine, data: _Data) -> Trainer:
     """The trainer of a run."""
     x = data.train.to(machine.device)
-    rate = settings.learning_rate or default_learning_rate(machine, x)
+    n_steps = settings.epochs * (len(x) // settings.batch_size)
+    rate = settings.learning_rate or default_learning_rate(machine, x, n_steps)
     optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
     return Trainer(
         machine,

@@ -99,7 +99,9 @@ class Trainer:
         if not warm_start:
             machine.units()[0].fit_to(self.batches.sample, self.batches.sample_weights)
         if optimizer is None:
-            optimizer = paper_sgd(machine, default_learning_rate(machine, self.batches.sample), weight_decay=0.0)
+            n_steps = None if self.batches.n_batches is None else epochs * self.batches.n_batches
+            rate = default_learning_rate(machine, self.batches.sample, n_steps)
+            optimizer = paper_sgd(machine, rate, weight_decay=0.0)
             scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
         objective = objective or default_objective(machine)
