@@ -341,3 +341,34 @@ def test_a_diverging_run_exits_with_4(data, tmp_path):
     assert done.returncode == 4, done.stderr
     assert "diverged again and again" in done.stderr
     assert os.listdir(tmp_path / "run")
+
+
+def test_categories_held_out_ranges_and_paths(tmp_path, monkeypatch):
+    """Numbers of states; a held-out row beyond the others; a run that is looked at from another folder."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    np.save("states.npy", generator.integers(0, 5, (200, 6)))
+    real = generator.normal(5, 3, (200, 4))
+    real[-1, 0] = 99.0
+    np.save("real.npy", real)
+    runner = CliRunner()
+
+    def invoke(*arguments):
+        return runner.invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+    options = ("--visible", "categorical", "--hidden", "3", "--epochs", "2", "--out", "c")
+    assert invoke("train", "states.npy", *options).exit_code == 0
+    result = invoke("train", "real.npy", "--hidden", "3", "--epochs", "1", "--validation", "0.3", "--out", "r")
+    assert result.exit_code == 0
+    assert "values reach 99" in result.stderr
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    assert invoke("evaluate", "../c").exit_code == 0
+    np.save(tmp_path / "states.npy", generator.integers(0, 5, (200, 6)))
+    with pytest.raises(ValueError, match="has changed since"):
+        invoke("evaluate", "../c")
+    with pytest.raises(RunError, match="holds other things"):
+        invoke("train", "digits", "--out", tmp_path)
+    with pytest.raises(ValueError, match="written as .npy"):
+        invoke("sample", "../r", "--out", "x.csv")

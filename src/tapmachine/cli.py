@@ -154,9 +154,19 @@ def _settings(path: Path | None, flags: dict[str, Any]) -> "Settings":
 
     found = {} if path is None else read_settings(path)
     found |= flags
+    for name in ("data", "validation"):
+        if isinstance(found.get(name), str):
+            found[name] = _absolute(found[name])
     if "data" not in found:
         raise ValueError("which data? name a data set or a file, as in: tapmachine train digits --out RUN")
     return Settings(**found)
+
+
+def _absolute(source: str) -> str:
+    """A file by its whole path, so that a run knows its data from any folder; a named data set as it is."""
+    path, mark, key = source.partition(".npz:")
+    file = Path(path + ".npz" if mark else path)
+    return f"{file.resolve()}{mark and ':' + key}" if file.exists() else source
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
@@ -199,6 +209,11 @@ def info(run: Run, as_json: AsJson = False) -> None:
     print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
 
 
+def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    """NaN is not JSON."""
+    return {name: None if value != value else value for name, value in row.items()}
+
+
 def _open(run: Path, device: str = "cpu") -> tuple[Any, "BoltzmannMachine"]:
     from tapmachine.files import load
     from tapmachine.runs import RunError, RunFolder
@@ -230,6 +245,7 @@ def evaluate(
     """Score a run's machine: the log-likelihood of its data, by one estimator or several."""
     from dataclasses import replace
 
+    from tapmachine.files import data_description
     from tapmachine.likelihood import LogLikelihood, compare_likelihoods, exact_log_likelihood, tap_log_likelihood
     from tapmachine.training_runs import read_data
 
@@ -238,6 +254,11 @@ def evaluate(
     if data is not None:
         settings = replace(settings, data=data, validation=None)
     found = read_data(settings)
+    if data is None and found.source.digest() != data_description(folder.machine_path).get("sha256"):
+        raise ValueError(
+            f"{settings.data}: has changed since {run} was trained on it; to score it as it is, use --data"
+        )
+    ais = ais or temperatures is not None
     sets = {"train": found.train} if found.held_out is None else {"train": found.train, "held out": found.held_out}
     if data is not None:
         sets = {data: found.train}
@@ -245,7 +266,7 @@ def evaluate(
     with _warnings_as_lines(quiet):
         if ais:
             table = compare_likelihoods(machine, *sets.values(), schedule=temperatures, seed=seed)
-            print(json.dumps(table.as_dicts()) if as_json else table)
+            print(json.dumps([_without_nan(row) for row in table.as_dicts()]) if as_json else table)
             return
         scores: dict[tuple[str, str], LogLikelihood]
         scores = {("TAP", name): tap_log_likelihood(machine, x) for name, x in sets.items()}
@@ -283,6 +304,8 @@ def sample(
     from tapmachine.sampling import gibbs
     from tapmachine.training_runs import read_data
 
+    if out.suffix != ".npy":
+        raise ValueError(f"{out}: samples are written as .npy")
     folder, machine = _open(run, _device(device))
     x = read_data(_run_settings(folder)).train
     rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))

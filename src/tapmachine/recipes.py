@@ -233,4 +233,10 @@ def make_objective(settings: Settings) -> Objective | None:
 def prepare_rows(settings: Settings, rows: np.ndarray[Any, Any]) -> Tensor:
     """Rows of a data set as a tensor, binarised if that was asked for."""
     x = torch.from_numpy(rows).to(getattr(torch, settings.dtype))
+    if settings.visible == "categorical":
+        if not bool(((x >= 0) & (x == x.round())).all()):
+            raise SettingsError(
+                "visible is 'categorical', but not all values are whole numbers from 0: numbers of states"
+            )
+        return x.long()
     return x if settings.binarise is None else (x > settings.binarise).to(x.dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.datasets import DataSet, read
+from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import (
     Settings,
@@ -49,7 +50,16 @@ class _Data:
     held_out: Tensor | None
 
     def description(self) -> dict[str, Any]:
-        return {"name": self.source.name, "n_rows": len(self.train), "image_shape": self.source.image_shape}
+        return {
+            "name": self.source.name,
+            "n_rows": len(self.train),
+            "image_shape": self.source.image_shape,
+            "sha256": self.source.digest(),
+        }
+
+    def all_rows(self) -> Tensor:
+        """Also those held out, so that the visible units can take them."""
+        return self.train if self.held_out is None else torch.cat((self.train, self.held_out))
 
 
 def run_training(
@@ -74,7 +84,7 @@ def run_training(
     with RunFolder(folder) as run:
         _check_same(run, settings)
         data = read_data(settings)
-        machine, why = make_machine(settings, data.train)
+        machine, why = make_machine(settings, data.all_rows())
         trainer = make_trainer(settings, machine.to(device), data)
         say(f"visible units {why}")
         digest = data.source.digest()
@@ -107,7 +117,7 @@ def read_data(settings: Settings) -> _Data:
 
 def make_trainer(settings: Settings, machine: BoltzmannMachine, data: _Data) -> Trainer:
     """The trainer of a run."""
-    x = data.train.to(machine.device)
+    x = check_rows(machine, data.train)
     n_steps = settings.epochs * (len(x) // settings.batch_size)
     rate = settings.learning_rate or default_learning_rate(machine, x, n_steps)
     optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
@@ -119,7 +129,7 @@ def make_trainer(settings: Settings, machine: BoltzmannMachine, data: _Data) -> 
         objective=make_objective(settings),
         optimizer=optimizer,
         scheduler=geometric_decay(optimizer, settings.decay, max(1, settings.epochs)),
-        validation=None if data.held_out is None else data.held_out.to(machine.device),
+        validation=None if data.held_out is None else check_rows(machine, data.held_out),
         l1=settings.l1,
         centred=settings.centred,
         seed=settings.seed,
@@ -130,6 +140,9 @@ def make_trainer(settings: Settings, machine: BoltzmannMachine, data: _Data) -> 
 def _check_same(run: RunFolder, settings: Settings) -> None:
     before = run.settings()
     if before is None:
+        others = [path.name for path in run.path.iterdir() if path.name != ".lock"]
+        if others:
+            raise RunError(f"{run.path}: is no run, and holds other things, such as {others[0]}; choose another folder")
         return
     try:
         old = Settings(**check_names(before, str(run.path / "settings.json")))

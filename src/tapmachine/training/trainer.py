@@ -23,6 +23,7 @@ from tapmachine.training.step import CapturedStep, Step, StepResult, can_be_cent
 DECAY = 0.01  # what is left of the default's step size in the end
 WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
 LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
+LARGE_VALUES = 20.0
 CUT = 0.5  # of the step size, after a divergence
 MOST_CUTS = 10
 
@@ -62,6 +63,16 @@ def default_objective(machine: BoltzmannMachine) -> Objective:
     return TAPObjective(Herded(10), n_particles=100, n_sweeps=1)
 
 
+def _warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
+    largest = float(x.abs().max())
+    if machine.units()[0].n_states() is None and largest > LARGE_VALUES:
+        warnings.warn(
+            f"values reach {largest:g}; real-valued units are trained well on values of about 1: scale the data",
+            TrainingWarning,
+            stacklevel=4,
+        )
+
+
 class Trainer:
     """Trains a machine, one epoch at a time. Arguments as for `fit`.
 
@@ -96,6 +107,7 @@ class Trainer:
         self.machine, self.epochs, self.monitor = machine, epochs, monitor or Monitor()
         self.batches = Batches(machine, x, batch_size, weights, seed)
         self.validation = None if validation is None else check_rows(machine, validation)
+        _warn_of_scale(machine, self.batches.sample)
         if not warm_start:
             machine.units()[0].fit_to(self.batches.sample, self.batches.sample_weights)
         if optimizer is None:
