@@ -235,8 +235,6 @@ def prepare_rows(settings: Settings, rows: np.ndarray[Any, Any]) -> Tensor:
     x = torch.from_numpy(rows).to(getattr(torch, settings.dtype))
     if settings.visible == "categorical":
         if not bool(((x >= 0) & (x == x.round())).all()):
-            raise SettingsError(
-                "visible is 'categorical', but not all values are whole numbers from 0: numbers of states"
-            )
+            raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")
         return x.long()
     return x if settings.binarise is None else (x > settings.binarise).to(x.dtype)
