@@ -324,6 +324,18 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
         assert "Traceback" not in done.stderr
 
 
+def test_an_interrupted_run_says_how_to_go_on(data, tmp_path):
+    command = command_for(data, tmp_path / "run", 10_000)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "checkpoints" / "manifest.json").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "the same command goes on from there" in errors
+    assert "Traceback" not in errors
+
+
 def test_help_is_quick_and_has_examples():
     start = time.perf_counter()
     done = run_cli("--help")

@@ -137,11 +137,13 @@ def train(
         raise ValueError("where to? say --out FOLDER")
     from tapmachine.training_runs import run_training
 
-    say: Callable[[str], None] = (
-        (lambda line: None) if quiet or as_json else (lambda line: print(line, file=sys.stderr))
-    )
-    with _warnings_as_lines(quiet):
-        run = run_training(chosen, out, _device(device), progress=not (quiet or as_json), say=say)
+    silent = quiet or as_json
+    say: Callable[[str], None] = (lambda line: None) if silent else (lambda line: print(line, file=sys.stderr))
+    try:
+        with _warnings_as_lines(quiet):
+            run = run_training(chosen, out, _device(device), progress=not silent, say=say)
+    except KeyboardInterrupt:
+        _fail("interrupted; what was saved is safe, and the same command goes on from there", INTERRUPTED)
     last = run.records[-1] if run.records else {}
     if as_json:
         print(json.dumps({"run": str(out), "resumed_at": run.resumed_at, "last": last}))
@@ -254,7 +256,7 @@ def evaluate(
     if data is not None:
         settings = replace(settings, data=data, validation=None)
     found = read_data(settings)
-    if data is None and found.source.digest() != data_description(folder.machine_path).get("sha256"):
+    if data is None and found.digest != data_description(folder.machine_path).get("sha256"):
         raise ValueError(
             f"{settings.data}: has changed since {run} was trained on it; to score it as it is, use --data"
         )
@@ -277,7 +279,7 @@ def evaluate(
             {"estimator": estimator, "data": name, "mean": float(score.mean), "per_unit": float(score.per_unit)}
             for (estimator, name), score in scores.items()
         ]
-        print(json.dumps(rows))
+        print(json.dumps([_without_nan(row) for row in rows]))
     else:
         for (estimator, name), score in scores.items():
             print(f"{estimator:6} {name:10} {score!r}")

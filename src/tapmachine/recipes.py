@@ -178,13 +178,11 @@ def check_names(found: dict[str, Any], where: str) -> dict[str, Any]:
 def pick_visible(x: Tensor) -> tuple[Units, str]:
     """Units that suit the data, (N, n), and why."""
     n = x.shape[1]
-    low, high = float(x.min()), float(x.max())
+    low, high = _interval(x)
     if bool(((x == 0) | (x == 1)).all()):
         return Binary(n), "binary: all values are 0 or 1"
     if bool((x.abs() == 1).all()):
         return Spin(n), "spin: all values are -1 or 1"
-    if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
     zeros = float((x == 0).double().mean())
     interval = f"values lie between {low:g} and {high:g}"
     if zeros > MANY_ZEROS and low <= 0 <= high:
@@ -193,11 +191,16 @@ def pick_visible(x: Tensor) -> tuple[Units, str]:
     return TruncatedGaussian(n, low, high), f"truncated Gaussian: {interval}"
 
 
+def _interval(x: Tensor) -> tuple[float, float]:
+    """That the values lie in: [0, 1], if they do; else from the smallest to the largest."""
+    low, high = float(x.min()), float(x.max())
+    return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+
+
 def make_visible(name: str, x: Tensor) -> tuple[Units, str]:
     """Visible units of a type for data, and a word on them."""
-    n, low, high = x.shape[1], float(x.min()), float(x.max())
-    if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
+    n = x.shape[1]
+    low, high = _interval(x)
     makers: dict[str, Callable[[], Units]] = {
         "binary": lambda: Binary(n),
         "spin": lambda: Spin(n),

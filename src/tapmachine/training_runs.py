@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,17 @@ class _Data:
     train: Tensor
     held_out: Tensor | None
 
+    @cached_property
+    def digest(self) -> str:
+        """Of the rows as they were read; worked out once, as it goes through all of them."""
+        return self.source.digest()
+
     def description(self) -> dict[str, Any]:
         return {
             "name": self.source.name,
             "n_rows": len(self.train),
             "image_shape": self.source.image_shape,
-            "sha256": self.source.digest(),
+            "sha256": self.digest,
         }
 
     def all_rows(self) -> Tensor:
@@ -87,17 +93,16 @@ def run_training(
         machine, why = make_machine(settings, data.all_rows())
         trainer = make_trainer(settings, machine.to(device), data)
         say(f"visible units {why}")
-        digest = data.source.digest()
-        resumed_at = _resume(run, trainer, digest, say)
+        resumed_at = _resume(run, trainer, data.digest, say)
         run.write_settings(settings.as_json())
         if resumed_at == 0:
             run.forget_records_after(0)
         with Reporter(run.path / "metrics.jsonl", progress, settings.epochs, finished=resumed_at) as report:
             while trainer.finished < settings.epochs:
                 report(trainer.epoch())
-                _save(run, trainer, settings, data, digest)
+                _save(run, trainer, settings, data)
         if settings.epochs == 0:
-            _save(run, trainer, settings, data, digest)
+            _save(run, trainer, settings, data)
         return FinishedRun(machine, run.records(), data.train, resumed_at)
 
 
@@ -167,11 +172,11 @@ def _resume(run: RunFolder, trainer: Trainer, digest: str, say: Say) -> int:
     return epoch
 
 
-def _save(run: RunFolder, trainer: Trainer, settings: Settings, data: _Data, digest: str) -> None:
+def _save(run: RunFolder, trainer: Trainer, settings: Settings, data: _Data) -> None:
     epoch, last = trainer.finished, trainer.finished >= settings.epochs
     if settings.keep_every and epoch % settings.keep_every == 0:
         run.save_machine(trainer.machine, data.description(), epoch)
     if last or epoch % settings.save_every == 0:
         tensors, values = trainer.state()
         run.save_machine(trainer.machine, data.description())
-        run.checkpoint(epoch, tensors, {"trainer": values, "data": digest})
+        run.checkpoint(epoch, tensors, {"trainer": values, "data": data.digest})

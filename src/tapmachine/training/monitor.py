@@ -27,8 +27,8 @@ class Monitor:
 
     It gives `log_likelihood` (TAP, a mean in nats) and `log_likelihood_per_unit`, `log_sum_exp`, `n_unique` solutions,
     `converged` (share of the starts), `reconstruction_error` (mean squared, of visible means after a step up and down)
-    and, with validation data, `validation_log_likelihood` and `free_energy_gap`: mean F of the machine clamped to
-    validation data less that for training data, which rises with over-fitting.
+    and, with validation data, `validation_log_likelihood` (also `_per_unit`) and `free_energy_gap`: mean F of the
+    machine clamped to validation data less that for training data, which rises with over-fitting.
 
     Attributes:
         n_starts: rows that solutions are started from; 0 for no solutions, and no log-likelihood.
@@ -104,6 +104,6 @@ def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (
     """Mean squared error of each row's visible means, given the means of the layer above, given the data."""
     if machine.is_pairwise:
         return (machine.conditional(0, [x]).mean - x).flatten(1).square().mean(-1)
-    moments, _ = sweep_from(clamp(machine, x), x, TAP(), CLAMPED_SWEEPS)
+    moments, _ = sweep_from(clamp(machine, x, validate=False), x, TAP(), CLAMPED_SWEEPS)
     back = machine.conditional(0, [None, *(own.mean for own in moments[1:])])
     return (back.mean - x).flatten(1).square().mean(-1)

@@ -22,7 +22,7 @@ class StepResult(NamedTuple):
     Attributes:
         loss: F of the machine clamped to the batch less F of the free one, ().
         gradient_norm: of all parameters together, ().
-        good: whether loss and parameters were finite; if not, the parameters are those before the step, ().
+        good: whether loss and parameters were finite; if not, the parameters are the last with a finite loss, ().
     """
 
     loss: Tensor
@@ -76,8 +76,7 @@ class Step:
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
         """One step on a batch, whose rows count as much as their weights, which are 1 on average over all data."""
-        self.machine.zero_grad()
-        self.optimizer.zero_grad()
+        self.machine.zero_grad()  # all of them: centring reads gradients that the optimiser may not hold
         loss, carry = self._loss(batch, weights)
         penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) if self.l1 else 0.0
         (loss + penalty).backward()
