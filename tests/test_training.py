@@ -227,8 +227,8 @@ def test_weights_of_rows_count_as_copies(objective):
         machine.units()[0].field.fill_(-45.0)
         machine.units()[1].field.fill_(-75.0)
     x = torch.tensor([[1.0] * 5, [0.0] * 5, [1.0, 1.0, 1.0, 1.0, 0.0]]).double()
-    copies = torch.cat((x, x[:1], x[:1], x[1:2]))
-    weights = torch.tensor([3.0, 2.0, 1.0]).double()
+    weights = torch.tensor([5.0, 2.0, 1.0]).double()
+    copies = x.repeat_interleave(weights.long(), 0)
     gradients = []
     for batch, own in ((x, weights / weights.mean()), (copies, None)):
         sgd = torch.optim.SGD(machine.parameters(), lr=0.0)
