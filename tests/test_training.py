@@ -46,6 +46,8 @@ from tapmachine import (
     rbm,
     solve,
 )
+from tapmachine.compilation import compiled
+from tapmachine.inference import couplings
 from tapmachine.training.objectives import clamped_free_energy, sweep_from
 from tapmachine.training.starts import Context
 from tapmachine.training.step import Step
@@ -621,7 +623,39 @@ def test_compiled_training_agrees(kind):
     torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("n_sweeps", [4, 10])
+def test_compiled_sweeps_agree_on_strong_couplings(n_sweeps, monkeypatch):
+    """As a GPU does them, with W and W² in one product: compilers have spoilt tensors that were stacked for it."""
+    monkeypatch.setattr(couplings, "_in_one_launch", lambda weights: True)
+    machine = machine_of(["Binary", "Binary"], [40, 10], seed=6, scale=1.0).float()
+    x = data_of(machine, 30)
+
+    def sweeps(x):
+        return sweep_from(machine, x, TAP(), n_sweeps)
+
+    for got, value in zip(compiled(sweeps)(x)[1], sweeps(x)[1], strict=True):
+        torch.testing.assert_close(got.field, value.field, rtol=0, atol=1e-2)  # they are 6 off, if it is wrong
+
+
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_compiled_sweeps_on_a_gpu_agree_on_strong_couplings():
+    losses = []
+    for device, compile in (("cpu", False), ("cuda", True)):
+        machine = machine_of(["Binary", "Binary"], [40, 10], seed=6, scale=1.0).float().to(device)
+        x = data_of(machine.cpu(), 300).to(device)
+        machine.to(device)
+        options = {"optimizer": paper_sgd(machine, 1e-4), "centred": False, "warm_start": True}
+        history = fit(machine, x, epochs=1, batch_size=20, objective=TAPObjective(), compile=compile, **options)
+        losses.append((history["loss"][0], history["gradient_norm"][0]))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", ["Binary", "TruncatedGaussian", "GaussBernoulli"])
 def test_compiled_training_on_a_gpu_agrees(kind):

@@ -2,6 +2,7 @@
 
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.conditioning import clamp, condition
+from tapmachine.estimator import RBM, DataWarning
 from tapmachine.files import FileError, load, save
 from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, random_start, solve
 from tapmachine.landscape import Unique, unique
@@ -26,7 +27,7 @@ from tapmachine.likelihood import (
     pseudo_log_likelihood,
     tap_log_likelihood,
 )
-from tapmachine.machine import BoltzmannMachine, dbm, pairwise, rbm
+from tapmachine.machine import BoltzmannMachine, dbm, pairwise, rbm, rescaled
 from tapmachine.sampling import gibbs
 from tapmachine.training import (
     CD,
@@ -68,6 +69,7 @@ from tapmachine.units import (
 __all__ = [
     "CD",
     "PCD",
+    "RBM",
     "TAP",
     "AnnealedEstimate",
     "Binary",
@@ -76,6 +78,7 @@ __all__ = [
     "Comparison",
     "ComparisonRow",
     "Custom",
+    "DataWarning",
     "DivergenceError",
     "EstimateError",
     "ExactMoments",
@@ -136,6 +139,7 @@ __all__ = [
     "pseudo_log_likelihood",
     "random_start",
     "rbm",
+    "rescaled",
     "save",
     "solve",
     "tap_log_likelihood",

@@ -1,7 +1,8 @@
 """Boltzmann machines: layers of units and the couplings between them."""
 
 from collections.abc import Iterator, Sequence
-from math import prod
+from copy import deepcopy
+from math import isfinite, prod
 from typing import NamedTuple
 
 import torch
@@ -250,6 +251,30 @@ def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Gener
         tensor(1.2726, grad_fn=<SubBackward0>)
     """
     return BoltzmannMachine([units], None if weights is None else [weights], generator)
+
+
+@torch.no_grad()
+def rescaled(machine: BoltzmannMachine, scale: float) -> BoltzmannMachine:
+    """The machine of data in other units: that of `scale` times the visible states of the given one, equally likely.
+
+    With a power of two nothing is rounded.
+
+    Args:
+        machine: with layers, the lowest one of real-valued units; it is left as it is.
+        scale: greater than 0.
+
+    Example:
+        >>> from tapmachine import Binary, TruncatedGaussian, rbm, rescaled
+        >>> rescaled(rbm(TruncatedGaussian(4, 0.0, 1.0), Binary(2)), 256.0).units()[0]
+        TruncatedGaussian(n=4, lower=0, upper=256)
+    """
+    if machine.is_pairwise:
+        raise ValueError("rescaled: a pairwise machine has no visible layer of its own")
+    if not (isfinite(scale) and scale > 0):
+        raise ValueError(f"scale is {scale!r}; it must be greater than 0, and finite")
+    visible, *others = machine.units()
+    weights = [machine.weights[0] / scale, *(w.detach() for w in machine.weights[1:])]
+    return BoltzmannMachine([visible.rescaled(scale), *deepcopy(others)], weights)
 
 
 def _check_layers(layers: Sequence[Units]) -> None:

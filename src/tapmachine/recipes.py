@@ -1,6 +1,7 @@
 """From words to parts: the settings of a training as a user writes them down, checked together, and what they make."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.machine import BoltzmannMachine, dbm
+from tapmachine.likelihood.score import check_rows
+from tapmachine.machine import BoltzmannMachine, dbm, rescaled
 from tapmachine.training import (
     CD,
     PCD,
@@ -18,15 +20,21 @@ from tapmachine.training import (
     FromData,
     Herded,
     HerdedPCD,
+    Monitor,
     NoisyBatch,
     Objective,
     Persistent,
     RandomPoints,
     Start,
     TAPObjective,
+    Trainer,
+    default_learning_rate,
+    geometric_decay,
+    paper_sgd,
 )
 from tapmachine.units import Binary, Categorical, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian, Units
 
+FEWEST, MOST, BATCHES = 10, 100, 50  # rows of a batch, and batches of an epoch, unless told
 MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
 
 OBJECTIVES = ("default", "tap", "herded", "cd", "pcd")
@@ -42,6 +50,11 @@ VISIBLE = ("auto", "binary", "spin", "gaussian", "truncated-gaussian", "gauss-be
 HIDDEN: dict[str, Callable[[int], Units]] = {"binary": Binary, "spin": Spin, "gaussian": Gaussian}
 
 
+# How settings are called in errors.
+KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
+LISTS = {"hidden": ((int,), "a list of whole numbers"), "interval": ((int, float), "two numbers, or null")}
+
+
 class SettingsError(ValueError):
     """Settings that do not make sense, by themselves or together."""
 
@@ -55,14 +68,16 @@ class Settings:
         validation: a file with rows to score beside; or the share of the rows that is held out for it, the last ones.
         binarise: values above this become 1, the others 0.
         visible: the visible units; `auto` looks at the data.
+        interval: that real values lie in; [0, 1] if they do, else from the smallest to the largest, unless given.
         hidden: how many units each hidden layer has.
         hidden_units: of which type.
-        epochs, batch_size, seed: as for `fit`.
+        epochs, seed: as for `fit`.
+        batch_size: rows of each step; 1/50 of the rows, but 10 to 100, unless given.
         objective: `tap`, `herded`, `cd`, `pcd`, or `default`.
         sweeps: of the objective: TAP's, or of its chains.
         particles: solutions or chains; as many as rows in a batch, unless given.
         start: where TAP's solutions start.
-        learning_rate: the first step size; one that suits the data, unless given.
+        learning_rate: the first step size, for values scaled to about 1; one that suits the data, unless given.
         decay: what is left of it in the end.
         momentum, weight_decay, l1, centred: as for `paper_sgd` and `fit`.
         dtype: of the parameters.
@@ -75,10 +90,11 @@ class Settings:
     validation: str | float | None = None
     binarise: float | None = None
     visible: str = "auto"
+    interval: tuple[float, float] | None = None
     hidden: tuple[int, ...] = (100,)
     hidden_units: str = "binary"
     epochs: int = 50
-    batch_size: int = 100
+    batch_size: int | None = None
     objective: str = "default"
     sweeps: int | None = None
     particles: int | None = None
@@ -108,14 +124,12 @@ class Settings:
             ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "it must be greater than 0"),
             ("keep_every", self.keep_every >= 0, "it must be 0 or more"),
             *((name, getattr(self, name) >= 0, "it must be 0 or more") for name in ("weight_decay", "l1", "epochs")),
-            *(
-                (name, getattr(self, name) >= 1, "it must be 1 or more")
-                for name in ("batch_size", "measure_every", "save_every")
-            ),
+            *((name, getattr(self, name) >= 1, "it must be 1 or more") for name in ("measure_every", "save_every")),
             *(
                 (name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
-                for name in ("sweeps", "particles")
+                for name in ("batch_size", "sweeps", "particles")
             ),
+            ("interval", self.interval is None or self.interval[0] < self.interval[1], "it must be two rising numbers"),
             (
                 "validation",
                 not isinstance(self.validation, float) or 0 < self.validation < 1,
@@ -132,7 +146,8 @@ class Settings:
 
     def as_json(self) -> dict[str, Any]:
         """As a run folder holds them."""
-        return asdict(self) | {"hidden": list(self.hidden)}
+        interval = None if self.interval is None else list(self.interval)
+        return asdict(self) | {"hidden": list(self.hidden), "interval": interval}
 
     def changes_from(self, other: "Settings") -> list[str]:
         """What differs, in words."""
@@ -162,45 +177,61 @@ def check_names(found: dict[str, Any], where: str) -> dict[str, Any]:
         if name not in hints:
             raise SettingsError(f"{where}: there is no setting {name!r}; another version may have written it")
         kinds = get_args(hints[name]) or (hints[name],)
-        if name == "hidden":
-            good, kinds = isinstance(value, list) and all(type(n) is int for n in value), ("list of whole numbers",)
+        if name in LISTS:
+            kind, words = LISTS[name]
+            good = isinstance(value, list) and all(type(n) in kind for n in value)
+            good = good or (value is None and type(None) in kinds)
         else:
             good = type(value) in kinds or (type(value) is int and float in kinds)
+            words = " or ".join(KINDS[kind] for kind in kinds)
         if not good:
-            names = " or ".join(getattr(kind, "__name__", str(kind)).replace("NoneType", "null") for kind in kinds)
-            raise SettingsError(f"{where}: {name} is {value!r}; it must be a {names}")
-    return {name: tuple(value) if name == "hidden" else value for name, value in found.items()}
+            raise SettingsError(f"{where}: {name} is {value!r}; it must be {words}")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 # ----- what they make
 
 
-def pick_visible(x: Tensor) -> tuple[Units, str]:
-    """Units that suit the data, (N, n), and why."""
+@dataclass(frozen=True)
+class NewMachine:
+    """A machine to be trained.
+
+    Attributes:
+        machine: with small random weights, for values of about 1.
+        scale: what they have to be multiplied by, to be the data's: a power of two, so that nothing is rounded.
+        why: a word on its visible units.
+    """
+
+    machine: BoltzmannMachine
+    scale: float
+    why: str
+
+    def in_units_of_data(self) -> BoltzmannMachine:
+        """The machine as it is now, for the data as they are."""
+        return self.machine if self.scale == 1 else rescaled(self.machine, self.scale)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Data for the machine as it is trained."""
+        return x if self.scale == 1 else x / self.scale
+
+
+def make_machine(settings: Settings, x: Tensor) -> NewMachine:
+    """A new machine for data, (N, n)."""
+    visible, why = make_visible(settings, x)
+    scale = 1.0
+    if settings.visible != "categorical" and visible.n_states() is None:
+        scale = _scale(visible, x)
+        visible = visible if scale == 1 else visible.rescaled(1 / scale)
+    layers = [visible, *(HIDDEN[settings.hidden_units](n) for n in settings.hidden)]
+    dtype = getattr(torch, settings.dtype)
+    generator = torch.Generator().manual_seed(settings.seed)
+    return NewMachine(dbm([units.to(dtype) for units in layers], generator=generator), scale, why)
+
+
+def make_visible(settings: Settings, x: Tensor) -> tuple[Units, str]:
+    """Visible units for data, and a word on them."""
     n = x.shape[1]
-    low, high = _interval(x)
-    if bool(((x == 0) | (x == 1)).all()):
-        return Binary(n), "binary: all values are 0 or 1"
-    if bool((x.abs() == 1).all()):
-        return Spin(n), "spin: all values are -1 or 1"
-    zeros = float((x == 0).double().mean())
-    interval = f"values lie between {low:g} and {high:g}"
-    if zeros > MANY_ZEROS and low <= 0 <= high:
-        units: Units = TruncatedGaussBernoulli(n, low, high)
-        return units, f"truncated Gauss-Bernoulli: {interval}, and {zeros:.0%} are exactly 0"
-    return TruncatedGaussian(n, low, high), f"truncated Gaussian: {interval}"
-
-
-def _interval(x: Tensor) -> tuple[float, float]:
-    """That the values lie in: [0, 1], if they do; else from the smallest to the largest."""
-    low, high = float(x.min()), float(x.max())
-    return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
-
-
-def make_visible(name: str, x: Tensor) -> tuple[Units, str]:
-    """Visible units of a type for data, and a word on them."""
-    n = x.shape[1]
-    low, high = _interval(x)
+    low, high = settings.interval or _interval(x)
     makers: dict[str, Callable[[], Units]] = {
         "binary": lambda: Binary(n),
         "spin": lambda: Spin(n),
@@ -209,16 +240,40 @@ def make_visible(name: str, x: Tensor) -> tuple[Units, str]:
         "gauss-bernoulli": lambda: TruncatedGaussBernoulli(n, min(low, 0.0), max(high, 0.0)),
         "categorical": lambda: Categorical(n, int(high) + 1),
     }
-    return pick_visible(x) if name == "auto" else (makers[name](), f"{name}, as asked for")
+    if settings.visible != "auto":
+        return makers[settings.visible](), f"{settings.visible}, as asked for"
+    name, why = pick_visible(x, (low, high))
+    return makers[name](), f"{name}: {why}"
 
 
-def make_machine(settings: Settings, x: Tensor) -> tuple[BoltzmannMachine, str]:
-    """A new machine for data, with small random weights, and a word on its visible units."""
-    visible, why = make_visible(settings.visible, x)
-    layers = [visible, *(HIDDEN[settings.hidden_units](n) for n in settings.hidden)]
-    dtype = getattr(torch, settings.dtype)
-    generator = torch.Generator().manual_seed(settings.seed)
-    return dbm([units.to(dtype) for units in layers], generator=generator), why
+def pick_visible(x: Tensor, interval: tuple[float, float]) -> tuple[str, str]:
+    """The type of units that suits data, and why."""
+    low, high = interval
+    if bool(((x == 0) | (x == 1)).all()):
+        return "binary", "all values are 0 or 1"
+    if bool((x.abs() == 1).all()):
+        return "spin", "all values are -1 or 1"
+    zeros = float((x == 0).double().mean())
+    between = f"values lie between {low:g} and {high:g}"
+    if zeros > MANY_ZEROS and low <= 0 <= high:
+        return "gauss-bernoulli", f"{between}, and {zeros:.0%} are exactly 0"
+    return "truncated-gaussian", between
+
+
+def _interval(x: Tensor) -> tuple[float, float]:
+    """That the values lie in: [0, 1], if they fill it; else from the smallest to the largest."""
+    low, high = float(x.min()), float(x.max())
+    if low == high and not 0 <= low <= 1:  # all the same: an interval must have a width
+        return low - 0.5 * abs(low), high + 0.5 * abs(high)
+    return (0.0, 1.0) if low >= 0 and 0.5 < high <= 1 else (low, high)
+
+
+def _scale(visible: Units, x: Tensor) -> float:
+    """A power of two: the least that reaches as far as the units; or near the data's deviation, for unbounded ones."""
+    if visible.is_bounded():
+        return 2.0 ** math.ceil(math.log2(max(float(bound.abs().max()) for bound in visible.bounds())))
+    deviation = float(x.double().std(correction=0))
+    return 2.0 ** round(math.log2(deviation)) if deviation > 0 else 1.0
 
 
 def make_objective(settings: Settings) -> Objective | None:
@@ -233,9 +288,32 @@ def make_objective(settings: Settings) -> Objective | None:
     return (HerdedPCD if settings.objective == "herded" else PCD)(sweeps or 10, particles)
 
 
+def make_trainer(settings: Settings, new: NewMachine, x: Tensor, held_out: Tensor | None, monitor: Monitor) -> Trainer:
+    """The trainer of a machine that was made by the same settings, on data as they are."""
+    machine = new.machine
+    x = check_rows(machine, new.scaled(x))
+    batch_size = settings.batch_size or min(len(x), max(FEWEST, min(MOST, len(x) // BATCHES)))
+    rate = settings.learning_rate or default_learning_rate(machine, x, settings.epochs * (len(x) // batch_size))
+    optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
+    return Trainer(
+        machine,
+        x,
+        epochs=settings.epochs,
+        batch_size=batch_size,
+        objective=make_objective(settings),
+        optimizer=optimizer,
+        scheduler=geometric_decay(optimizer, settings.decay, max(1, settings.epochs)),
+        validation=None if held_out is None else check_rows(machine, new.scaled(held_out)),
+        l1=settings.l1,
+        centred=settings.centred,
+        seed=settings.seed,
+        monitor=monitor,
+    )
+
+
 def prepare_rows(settings: Settings, rows: np.ndarray[Any, Any]) -> Tensor:
     """Rows of a data set as a tensor, binarised if that was asked for."""
-    x = torch.from_numpy(rows).to(getattr(torch, settings.dtype))
+    x = torch.from_numpy(np.array(rows)).to(getattr(torch, settings.dtype))  # a copy: these may be read-only
     if settings.visible == "categorical":
         if not bool(((x >= 0) & (x == x.round())).all()):
             raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")

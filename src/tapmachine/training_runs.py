@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from tapmachine.datasets import DataSet, read
-from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import (
+    NewMachine,
     Settings,
     SettingsError,
     check_names,
     make_machine,
-    make_objective,
+    make_trainer,
     prepare_rows,
 )
 from tapmachine.runs import RunError, RunFolder
-from tapmachine.training import Monitor, Trainer, TrainingState, default_learning_rate, geometric_decay, paper_sgd
+from tapmachine.training import Monitor, Trainer, TrainingState
 from tapmachine.training.report import Reporter
 
 Say = Callable[[str], None]
@@ -90,9 +90,11 @@ def run_training(
     with RunFolder(folder) as run:
         _check_same(run, settings)
         data = read_data(settings)
-        machine, why = make_machine(settings, data.all_rows())
-        trainer = make_trainer(settings, machine.to(device), data)
-        say(f"visible units {why}")
+        new = make_machine(settings, data.all_rows())
+        new.machine.to(device)
+        monitor = Monitor(every=settings.measure_every, scale=new.scale)
+        trainer = make_trainer(settings, new, data.train, data.held_out, monitor)
+        say(f"visible units {new.why}")
         resumed_at = _resume(run, trainer, data.digest, say)
         run.write_settings(settings.as_json())
         if resumed_at == 0:
@@ -100,10 +102,10 @@ def run_training(
         with Reporter(run.path / "metrics.jsonl", progress, settings.epochs, finished=resumed_at) as report:
             while trainer.finished < settings.epochs:
                 report(trainer.epoch())
-                _save(run, trainer, settings, data)
+                _save(run, trainer, new, settings, data)
         if settings.epochs == 0:
-            _save(run, trainer, settings, data)
-        return FinishedRun(machine, run.records(), data.train, resumed_at)
+            _save(run, trainer, new, settings, data)
+        return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
 
 
 def read_data(settings: Settings) -> _Data:
@@ -118,28 +120,6 @@ def read_data(settings: Settings) -> _Data:
     if not 0 < n_train < len(x):
         raise SettingsError(f"validation is {settings.validation}; of {len(x)} rows that leaves none on one side")
     return _Data(source, x[:n_train], x[n_train:])
-
-
-def make_trainer(settings: Settings, machine: BoltzmannMachine, data: _Data) -> Trainer:
-    """The trainer of a run."""
-    x = check_rows(machine, data.train)
-    n_steps = settings.epochs * (len(x) // settings.batch_size)
-    rate = settings.learning_rate or default_learning_rate(machine, x, n_steps)
-    optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
-    return Trainer(
-        machine,
-        x,
-        epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        objective=make_objective(settings),
-        optimizer=optimizer,
-        scheduler=geometric_decay(optimizer, settings.decay, max(1, settings.epochs)),
-        validation=None if data.held_out is None else check_rows(machine, data.held_out),
-        l1=settings.l1,
-        centred=settings.centred,
-        seed=settings.seed,
-        monitor=Monitor(every=settings.measure_every),
-    )
 
 
 def _check_same(run: RunFolder, settings: Settings) -> None:
@@ -172,11 +152,11 @@ def _resume(run: RunFolder, trainer: Trainer, digest: str, say: Say) -> int:
     return epoch
 
 
-def _save(run: RunFolder, trainer: Trainer, settings: Settings, data: _Data) -> None:
+def _save(run: RunFolder, trainer: Trainer, new: NewMachine, settings: Settings, data: _Data) -> None:
     epoch, last = trainer.finished, trainer.finished >= settings.epochs
     if settings.keep_every and epoch % settings.keep_every == 0:
-        run.save_machine(trainer.machine, data.description(), epoch)
+        run.save_machine(new.in_units_of_data(), data.description(), epoch)
     if last or epoch % settings.save_every == 0:
         tensors, values = trainer.state()
-        run.save_machine(trainer.machine, data.description())
+        run.save_machine(new.in_units_of_data(), data.description())
         run.checkpoint(epoch, tensors, {"trainer": values, "data": data.digest})

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tapmachine.compilation import compiled
 from tapmachine.special import (
     RULES,
     Integral,
@@ -203,7 +204,7 @@ def _by_one_kernel(prior: Prior, B: Tensor, A: Tensor, normalised: bool) -> Tilt
 
 @lru_cache(maxsize=2)
 def _kernel(normalised: bool) -> Callable[[Prior, Tensor, Tensor], TiltedInterval]:
-    return torch.compile(_ratio_rule if normalised else _integral_rule, dynamic=False)
+    return compiled(_ratio_rule if normalised else _integral_rule)
 
 
 def _ratio_rule(prior: Prior, B: Tensor, A: Tensor) -> TiltedInterval:

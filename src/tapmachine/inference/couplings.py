@@ -80,7 +80,7 @@ class Couplings:
             by_unit = weights.unflatten(1, self.shapes[receiver])
             squares = (by_unit.unsqueeze(-1) * by_unit.unsqueeze(-2)).flatten(1)
             self.senders[receiver].append(_Sender(sender, weights, squares, None, has_states))
-        elif weights.is_cuda:
+        elif _in_one_launch(weights):
             both = torch.stack((weights, weights**2))
             self.senders[receiver].append(_Sender(sender, both[0], both[1], both, has_states))
         else:
@@ -104,7 +104,7 @@ class Couplings:
     def _from(self, sender: _Sender, moments: Moments, layer: int) -> tuple[Tensor, Tensor]:
         mean, variance = moments
         if not sender.has_states:
-            if mean.is_cuda and sender.both is not None and len(mean) <= FEW_PARTICLES:  # one launch in place of two
+            if sender.both is not None and len(mean) <= FEW_PARTICLES:  # one launch in place of two
                 field, reaction = torch.bmm(torch.stack((mean, variance)), sender.both)
                 return field, reaction
             return mean @ sender.weights, variance @ sender.squares
@@ -116,6 +116,11 @@ class Couplings:
             return field, (squares - (by_unit**2).sum(1)).clamp(min=0)
         by_unit = by_unit.unflatten(-1, self.shapes[layer])
         return field, squares - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(1)
+
+
+def _in_one_launch(weights: Tensor) -> bool:
+    """Whether W and W² are multiplied together, which pays where a launch costs more than the product."""
+    return weights.is_cuda
 
 
 def _shaped(flat: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
+from tapmachine.compilation import compiled
 from tapmachine.inference.mean_field import TAP, Scheme
 from tapmachine.inference.process import Process, choose, join, select
 from tapmachine.inference.replay import Replay
@@ -128,7 +129,7 @@ class _Batch:
     ) -> None:
         self.machine, self.process, self.starts, self.tol, self.steps = machine, process, starts, tol, steps
         self.last_age = max_sweeps - max(1, steps) * process.sweeps_per_step  # beyond, the next steps would be too many
-        self._step = torch.compile(process.step, dynamic=True) if compile else process.step
+        self._step = compiled(process.step, dynamic=True) if compile else process.step
         assert starts[0] is not None
         self.total = len(starts[0].mean)
         self.next = self.n_finished = self.n_converged = 0

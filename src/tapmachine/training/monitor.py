@@ -11,7 +11,7 @@ from tapmachine.inference import TAP, solve
 from tapmachine.landscape import unique
 from tapmachine.likelihood.score import EstimateError, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
-from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine import BoltzmannMachine, rescaled
 from tapmachine.training.objectives import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
 
 GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
@@ -34,6 +34,7 @@ class Monitor:
         n_starts: rows that solutions are started from; 0 for no solutions, and no log-likelihood.
         n_rows: rows that are scored.
         max_sweeps: of the solver.
+        scale: by which machine and data are multiplied first, if they are trained in units of their own.
         every: epochs from one measurement to the next; the first and the last epoch are always measured.
     """
 
@@ -41,6 +42,7 @@ class Monitor:
     n_rows: int = 1000
     max_sweeps: int = 500
     every: int = 1
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         for name, least in (("n_starts", 0), ("n_rows", 1), ("max_sweeps", 1), ("every", 1)):
@@ -57,6 +59,9 @@ class Monitor:
         weights: Tensor | None = None,
     ) -> dict[str, float]:
         """The record of one epoch; rows of the training data count as much as their weights."""
+        if self.scale != 1:
+            machine, train = rescaled(machine, self.scale), self.scale * train
+            validation = None if validation is None else self.scale * validation
         rows = spaced(train, self.n_rows)
         share = None if weights is None else spaced(weights, self.n_rows).double()
         record = {"reconstruction_error": float(average(_reconstruction_errors(machine, rows).double(), share))}

@@ -34,9 +34,10 @@ def paper_sgd(
     weights = list(machine.weights)
     others = [p for p in machine.parameters() if not any(p is w for w in weights)]
     on_cuda = machine.device.type == "cuda"
-    rate = torch.tensor(learning_rate, device=machine.device) if on_cuda else learning_rate
     groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": weight_decay}, {"params": others}]
-    return SGD(groups, lr=rate, momentum=momentum, fused=True if on_cuda else None)
+    for group in groups:  # a tensor for each: one that they shared would be cut twice after a divergence
+        group["lr"] = torch.tensor(learning_rate, device=machine.device) if on_cuda else learning_rate
+    return SGD(groups, lr=learning_rate, momentum=momentum, fused=True if on_cuda else None)
 
 
 def default_learning_rate(machine: BoltzmannMachine, x: Tensor, n_steps: int | None = None) -> float:

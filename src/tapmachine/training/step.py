@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tapmachine.beliefs import Tilt
+from tapmachine.compilation import compiled
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.objectives import Objective, clamped_free_energy
 from tapmachine.training.starts import Carry, Context
@@ -63,9 +64,9 @@ class Step:
             )
         self.machine, self.objective, self.optimizer = machine, objective, optimizer
         self.data, self.generator, self.l1, self.centred = data, generator, l1, centred
-        self._loss = torch.compile(self._loss_on, dynamic=False) if compile else self._loss_on
-        self._before = torch.compile(self._remember, dynamic=False) if compile else self._remember
-        self._finish = torch.compile(self._guard, dynamic=False) if compile else self._guard
+        self._loss = compiled(self._loss_on) if compile else self._loss_on
+        self._before = compiled(self._remember) if compile else self._remember
+        self._finish = compiled(self._guard) if compile else self._guard
         for units in machine.units():
             units.is_bounded()  # remembered now: a compiled or captured step cannot look
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]

@@ -20,6 +20,7 @@ from tapmachine.training.report import Record
 from tapmachine.training.starts import Herded, has_herded_states
 from tapmachine.training.step import CapturedStep, Step, StepResult, can_be_centred
 
+CHAINS_PER_ROW = 5
 DECAY = 0.01  # what is left of the default's step size in the end
 WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
 LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
@@ -44,8 +45,9 @@ class TrainingState(NamedTuple):
     values: dict[str, Any]
 
 
-def default_objective(machine: BoltzmannMachine) -> Objective:
-    """What `fit` uses unless told: 500 herded chains; or a TAP sweep from 100, if the states of some units do not herd.
+def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objective:
+    """What `fit` uses unless told: five herded chains for each row of a batch; or, if the states of some units do not
+    herd, a TAP sweep from one for each.
 
     A pairwise machine has no layers for chains to alternate between: it is trained from the batch, as in the paper.
 
@@ -59,8 +61,8 @@ def default_objective(machine: BoltzmannMachine) -> Objective:
     if machine.is_pairwise:
         return TAPObjective()
     if all(has_herded_states(units) for units in machine.units()):
-        return HerdedPCD(10, n_chains=500)
-    return TAPObjective(Herded(10), n_particles=100, n_sweeps=1)
+        return HerdedPCD(10, n_chains=CHAINS_PER_ROW * batch_size)
+    return TAPObjective(Herded(10), n_particles=batch_size, n_sweeps=1)
 
 
 def _warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
@@ -116,7 +118,7 @@ class Trainer:
             optimizer = paper_sgd(machine, rate, weight_decay=0.0)
             scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
-        objective = objective or default_objective(machine)
+        objective = objective or default_objective(machine, self.batches.batch_size)
         centred = can_be_centred(machine, optimizer) if centred is None else centred
         self.generator = torch.Generator(machine.device).manual_seed(seed)
         self.captures = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)

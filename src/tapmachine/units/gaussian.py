@@ -65,6 +65,10 @@ class Gaussian(Units):
     def extra_repr(self) -> str:
         return f"n={self.n}"
 
+    @torch.no_grad()
+    def rescaled(self, scale: float) -> "Gaussian":
+        return Gaussian(self.n, self.field / scale, self.precision / scale**2)
+
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:

@@ -1,5 +1,6 @@
 """Spike-and-slab units: exactly zero, or a truncated Gaussian."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self, final
@@ -101,6 +102,14 @@ class TruncatedGaussBernoulli(Units):
 
     def extra_repr(self) -> str:
         return f"n={self.n}"
+
+    @torch.no_grad()
+    def rescaled(self, scale: float) -> "TruncatedGaussBernoulli":
+        slab = self.slab.rescaled(scale)
+        units = TruncatedGaussBernoulli(self.n, slab.lower, slab.upper, slab.field, slab.precision)
+        # ρ is the weight of the slab before it is normalised, which grows with its width.
+        units.active_logit.copy_(self.active_logit - math.log(scale))
+        return units
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         with _errors_of_the_slab():

@@ -98,6 +98,11 @@ class TruncatedGaussian(Units):
         low, high = (f"{b.min():g}" if b.min() == b.max() else "[...]" for b in (self.lower, self.upper))
         return f"n={self.n}, lower={low}, upper={high}"
 
+    @torch.no_grad()
+    def rescaled(self, scale: float) -> "TruncatedGaussian":
+        bounds = scale * self.lower, scale * self.upper
+        return TruncatedGaussian(self.n, *bounds, self.field / scale, self.precision / scale**2)
+
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:

@@ -1,0 +1,144 @@
+"""The scikit-learn estimator: the contract, and what is our own."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from tapmachine import RBM, DataWarning, exact_log_likelihood, load, save
+
+
+def quick(visible, **options):
+    return RBM(3, visible=visible, epochs=2, particles=20, objective="tap", sweeps=2, **options)
+
+
+@parametrize_with_checks([quick("binary", binarise=0.5), quick("truncated-gaussian"), quick("gauss-bernoulli")])
+def test_it_keeps_scikit_learns_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_digits().data / 16
+
+
+def test_auto_picks_units_and_says_so(digits):
+    for x, name in (
+        (digits > 0.5, "binary: all values are 0 or 1"),
+        (digits, "gauss-bernoulli: values lie between 0 and 1, and 49% are exactly 0"),
+        (digits + 0.1, "truncated-gaussian: values lie between 0.1 and 1.1"),
+    ):
+        assert RBM(2, epochs=0).fit(x[:100]).visible_.startswith(name[:20]), name
+    assert "as asked for" in RBM(2, visible="gaussian", epochs=0).fit(digits[:100]).visible_
+
+
+def test_scores_are_those_of_the_machine(digits):
+    """TAP's ln Z against enumeration, on a machine that it can be trusted on; and the same every time."""
+    x = (digits[:300] > 0.5).astype(float)
+    model = RBM(8, epochs=20).fit(x)
+    exact = exact_log_likelihood(model.machine_, torch.tensor(x, dtype=torch.float32))
+    np.testing.assert_allclose(model.score_samples(x), exact.values.numpy(), atol=0.15)
+    assert model.score(x) == pytest.approx(float(exact.mean), abs=0.15)
+    assert model.score(x) > RBM(8, epochs=0).fit(x).score(x) + 2
+    again = clone(model).fit(x)
+    np.testing.assert_array_equal(again.score_samples(x), model.score_samples(x))
+    differences = np.diff(model.free_energy(x)) + np.diff(model.score_samples(x))
+    np.testing.assert_allclose(differences, 0, atol=1e-9)  # ln P = −F − ln Z
+
+
+def test_features_and_back(digits):
+    x = (digits[:300] > 0.5).astype(float)
+    model = RBM(24, epochs=30, random_state=1).fit(x)
+    hidden = model.transform(x)
+    assert hidden.shape == (300, 24)
+    assert 0 <= hidden.min() < hidden.max() <= 1
+    back = model.inverse_transform(hidden)
+    assert np.mean((back - x) ** 2) < 0.5 * np.mean((x - x.mean(0)) ** 2)
+    weights, units = model.components_, model.machine_.units()[1]
+    by_hand = 1 / (1 + np.exp(-(x @ weights.T + units.field.detach().numpy())))
+    np.testing.assert_allclose(hidden, by_hand, atol=1e-5)
+    assert list(model.get_feature_names_out()[:2]) == ["rbm0", "rbm1"]
+    with pytest.raises(ValueError, match="3 columns, but there are 24 hidden units"):
+        model.inverse_transform(np.zeros((2, 3)))
+
+
+def test_samples(digits):
+    x = (digits[:300] > 0.5).astype(float)
+    model = RBM(16, epochs=20).fit(x)
+    drawn = model.sample(500, random_state=3)
+    assert drawn.shape == (500, 64)
+    assert set(np.unique(drawn)) == {0.0, 1.0}
+    np.testing.assert_array_equal(drawn, model.sample(500, random_state=3))
+    assert np.abs(drawn.mean(0) - x.mean(0)).mean() < 0.05
+
+
+def test_partial_fit_goes_on_with_the_same_chains_and_step_size(digits):
+    x = (digits[:400] > 0.5).astype(float)
+    model = RBM(8, batch_size=50)
+    scores = []
+    for _ in range(15):
+        model.partial_fit(x)
+        scores.append(model.score(x))
+    assert scores[-1] > scores[0] + 1
+    assert [record["epoch"] for record in model.history_] == list(range(1, 16))
+    assert len({record["learning_rate"] for record in model.history_}) == 1
+    model.partial_fit(x[:20])  # fewer than a batch
+    trained = RBM(8, epochs=10).fit(x)
+    before = trained.components_.copy()
+    trained.partial_fit(x)
+    assert trained.history_[-1]["learning_rate"] < trained.history_[0]["learning_rate"]
+    assert 0 < np.abs(trained.components_ - before).max() < 0.2
+
+
+def test_pickled_and_saved(digits, tmp_path):
+    x = (digits[:100] > 0.5).astype(np.float32)
+    model = RBM(4, epochs=2).fit(x)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.transform(x), model.transform(x))
+    again.partial_fit(x)
+    save(model.machine_, tmp_path / "machine.safetensors")
+    assert load(tmp_path / "machine.safetensors").sizes == (64, 4)
+
+
+def test_values_beyond_the_training_data(digits):
+    x = 3 * digits[:100] + 1
+    model = RBM(4, epochs=1).fit(x)
+    with pytest.warns(DataWarning, match=r"1 value outside .* row 2, column 5 \(9\)"):
+        moved = model.transform(np.where(np.arange(64) == 5, np.array([[1], [1], [9]]), x[:3]))
+    assert np.isfinite(moved).all()
+    with pytest.raises(ValueError, match="it must lie between"):
+        RBM(4, epochs=1, interval=(0, 5)).fit(x).transform(x + 2)
+    with pytest.raises(ValueError, match="must be 0 or 1"):
+        RBM(4, visible="binary", epochs=1).fit(x)
+
+
+def test_the_scale_of_the_data_does_not_matter(digits):
+    """Data times a power of two: the same machine in other units, and the same features."""
+    x = digits[:200].astype(np.float32)
+    small, large = (RBM(6, epochs=3).fit(scale * x) for scale in (1, 256))
+    np.testing.assert_array_equal(small.transform(x), large.transform(256 * x))
+    np.testing.assert_array_equal(small.components_, 256 * large.components_)
+    active = (x != 0).sum(1)  # values that have a density
+    shift = small.score_samples(x) - large.score_samples(256 * x)
+    np.testing.assert_allclose(shift, active * np.log(256), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_hidden": 0}, "hidden"),
+        ({"n_hidden": 2.5}, "n_hidden is 2.5"),
+        ({"visible": "ternary"}, "visible is 'ternary'"),
+        ({"objective": "magic"}, "objective is 'magic'"),
+        ({"learning_rate": -1}, "learning_rate"),
+        ({"interval": (1, 0)}, "interval"),
+        ({"batch_size": 1000}, "only 100 rows"),
+    ],
+)
+def test_bad_parameters(options, message, digits):
+    with pytest.raises(ValueError, match=message):
+        RBM(**{"n_hidden": 4, "epochs": 1} | options).fit(digits[:100])
