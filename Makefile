@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow lint format bench accuracy survey clean
+.PHONY: help demo tours test test-slow lint format bench accuracy survey clean
 
 help:
-	@echo "make demo      set up, tours of unit types, solver and likelihoods, a machine trained on digits; writes demo/"
+	@echo "make demo      set up, train a machine on digits, clean noisy ones; writes demo/report.html"
+	@echo "make tours     pictures of unit types, solver and likelihoods; writes demo/"
 	@echo "make test      set up, then run all tests"
 	@echo "make test-slow run the tests that take minutes"
 	@echo "make lint      ruff and mypy"
@@ -25,13 +26,12 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
+	$(BIN)/tapmachine demo --out demo
+
+tours: $(READY)
 	$(BIN)/python examples/units_tour.py demo
 	$(BIN)/python examples/solver_tour.py demo
 	$(BIN)/python examples/likelihood_tour.py demo
-	$(BIN)/tapmachine train digits --binarise 0.5 --hidden 64 --epochs 40 --batch-size 50 --validation 0.1 \
-		--measure-every 5 --out demo/digits
-	$(BIN)/tapmachine evaluate demo/digits
-	$(BIN)/tapmachine sample demo/digits --count 36 --out demo/samples.npy --picture demo/samples.png
 
 test: $(READY)
 	$(BIN)/python -m pytest

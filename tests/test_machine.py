@@ -20,11 +20,13 @@ from tapmachine import (
     clamp,
     condition,
     dbm,
+    exact_log_likelihood,
     exact_log_partition,
     exact_moments,
     gibbs,
     pairwise,
     rbm,
+    rescaled,
     solve,
 )
 
@@ -427,3 +429,32 @@ def test_bad_states_for_gibbs(states, message):
         gibbs(rbm(Binary(3), Binary(2)), states)
     with pytest.raises(ValueError, match="conditioned on 4 rows"):
         gibbs(clamp(rbm(Binary(3), Binary(2)), torch.zeros(4, 3)), torch.zeros(2, 3))
+
+
+# ----- other units of measurement
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "TruncatedGaussian", "GaussBernoulli"])
+@pytest.mark.parametrize("scale", [256.0, 0.37])
+def test_rescaled(kind, scale):
+    """ln P(x) of the scaled states, a density's, is less by ln(scale) for each value that has a density."""
+    machine = machine_of([kind, "Binary"], [5, 3], seed=4)
+    x, _ = gibbs(machine, machine.units()[0].sample(Tilt(torch.zeros(20, 5).double(), 0.0)), 3)
+    large = rescaled(machine, scale)
+    shift = math.log(scale) * ((x != 0).double() if kind == "GaussBernoulli" else torch.ones_like(x)).sum(-1)
+    before, after = exact_log_likelihood(machine, x), exact_log_likelihood(large, scale * x)
+    torch.testing.assert_close(after.values, before.values - shift, rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        large.conditional(1, [scale * x, None]).mean, machine.conditional(1, [x, None]).mean, rtol=0, atol=1e-12
+    )
+    back = rescaled(large, 1 / scale)
+    torch.testing.assert_close(back.weights[0], machine.weights[0])
+
+
+def test_what_cannot_be_rescaled():
+    with pytest.raises(ValueError, match="Binary: states cannot be multiplied"):
+        rescaled(rbm(Binary(3), Binary(2)), 2.0)
+    with pytest.raises(ValueError, match="no visible layer of its own"):
+        rescaled(pairwise(Gaussian(3)), 2.0)
+    with pytest.raises(ValueError, match="scale is 0"):
+        rescaled(rbm(Gaussian(3), Binary(2)), 0.0)

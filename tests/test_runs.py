@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, load
+from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, demo, load
 from tapmachine.cli import app
 from tapmachine.datasets import DataError, read
-from tapmachine.recipes import Settings, SettingsError, pick_visible, read_settings
+from tapmachine.recipes import Settings, SettingsError, make_visible, read_settings
 from tapmachine.runs import RunError, RunFolder, RunWarning
 from tapmachine.training_runs import run_training
 
@@ -121,14 +122,15 @@ def test_arrays_that_are_no_rows_of_numbers(tmp_path):
 
 def test_visible_units_are_picked_from_the_data():
     x = torch.rand(50, 4, generator=torch.Generator().manual_seed(0))
-    assert isinstance(pick_visible((x > 0.5).float())[0], Binary)
-    assert isinstance(pick_visible(2 * (x > 0.5).float() - 1)[0], Spin)
+    auto = Settings(data="given")
+    assert isinstance(make_visible(auto, (x > 0.5).float())[0], Binary)
+    assert isinstance(make_visible(auto, 2 * (x > 0.5).float() - 1)[0], Spin)
     for values, kind, low, high in (
         (x, TruncatedGaussian, 0, 1),
         (3 * x - 1, TruncatedGaussian, float((3 * x - 1).min()), float((3 * x - 1).max())),
         (x * (x > 0.5), TruncatedGaussBernoulli, 0, 1),
     ):
-        units, why = pick_visible(values)
+        units, why = make_visible(auto, values)
         assert type(units) is kind
         assert (float(units.lower), float(units.upper)) == pytest.approx((low, high))
         assert "between" in why
@@ -161,7 +163,7 @@ def test_settings_from_a_file(tmp_path):
         ("{", "is not JSON"),
         ("[1]", "holds no settings"),
         ('{"speed": 3}', "there is no setting 'speed'"),
-        ('{"epochs": "many"}', "epochs is 'many'; it must be a int"),
+        ('{"epochs": "many"}', "epochs is 'many'; it must be a whole number"),
         ('{"epochs": true}', "epochs is True"),
         ('{"hidden": 5}', "hidden is 5; it must be a list of whole numbers"),
     ):
@@ -296,8 +298,8 @@ def test_train_info_evaluate_and_sample(data, tmp_path):
     assert json.loads(invoke("info", folder, "--json"))["epochs"] == 3
     assert "TAP" in invoke("evaluate", folder)
     rows = json.loads(invoke("evaluate", folder, "--exact", "--json"))
-    assert [row["estimator"] for row in rows] == ["TAP", "exact"]
-    assert rows[0]["mean"] == pytest.approx(rows[1]["mean"], abs=1.0)
+    assert [row["estimator"] for row in rows] == ["TAP, average", "TAP, log-sum-exp", "exact"]
+    assert rows[1]["mean"] == pytest.approx(rows[2]["mean"], abs=1.0)
     table = json.loads(invoke("evaluate", folder, "--ais", "--temperatures", "100", "--json"))
     assert {"TAP", "AIS", "exact"} <= {row["estimator"] for row in table}
     picture = tmp_path / "samples.png"
@@ -316,6 +318,9 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
         (["train", data, "--out", file], "is a file, not a run folder"),
         (["train", data, "--visible", "spin", "--out", tmp_path / "x"], "it must be -1 or 1"),
         (["info", tmp_path / "x"], "is not the folder of a run"),
+        (["train", data, "--hiden", "3"], "No such option"),
+        (["sample"], "Missing argument"),
+        (["train", data, "--interval", "0;1", "--out", tmp_path / "x"], "two numbers, as in 0,1"),
     ):
         done = run_cli(*arguments)
         assert done.returncode == 2, done.stderr
@@ -341,7 +346,7 @@ def test_help_is_quick_and_has_examples():
     done = run_cli("--help")
     assert done.returncode == 0
     assert time.perf_counter() - start < 2.0  # 0.3 s on a quiet machine; torch alone takes longer than 2
-    for command in ("train", "info", "evaluate", "sample"):
+    for command in ("train", "info", "evaluate", "sample", "report", "demo", "convert"):
         assert "Example:" in CliRunner().invoke(app, [command, "--help"]).stdout
 
 
@@ -372,7 +377,6 @@ def test_categories_held_out_ranges_and_paths(tmp_path, monkeypatch):
     assert invoke("train", "states.npy", *options).exit_code == 0
     result = invoke("train", "real.npy", "--hidden", "3", "--epochs", "1", "--validation", "0.3", "--out", "r")
     assert result.exit_code == 0
-    assert "values reach 88" in result.stderr
     other = tmp_path / "other"
     other.mkdir()
     monkeypatch.chdir(other)
@@ -382,5 +386,65 @@ def test_categories_held_out_ranges_and_paths(tmp_path, monkeypatch):
         invoke("evaluate", "../c")
     with pytest.raises(RunError, match="holds other things"):
         invoke("train", "digits", "--out", tmp_path)
-    with pytest.raises(ValueError, match="samples are written as"):
+    with pytest.raises(ValueError, match="samples are written to an .npy file"):
         invoke("sample", "../r", "--out", "x.csv")
+
+
+def test_a_run_goes_on_by_its_folder_alone(data, tmp_path):
+    folder = str(tmp_path / "run")
+    options = ["train", data, "--hidden", "3", "--epochs", "2", "--batch-size", "20", "--seed", "5", "--out", folder]
+    assert CliRunner().invoke(app, options).exit_code == 0
+    again = CliRunner().invoke(app, ["train", "--out", folder], catch_exceptions=False)
+    assert again.exit_code == 0
+    assert "is finished, after 2 epochs" in again.stderr
+    with pytest.raises(RunError, match="seed was 5 and is 6"):
+        CliRunner().invoke(app, ["train", "--out", folder, "--seed", "6"], catch_exceptions=False)
+
+
+def test_data_of_any_scale_are_trained_as_well(tmp_path):
+    """In other units everything is the same but the log-likelihood, a density's, and that by what it should be."""
+    x = np.random.default_rng(0).beta(2, 5, (200, 5)).astype(np.float32)
+    runs = []
+    for scale in (1, 256):
+        np.save(tmp_path / f"{scale}.npy", scale * x)
+        options = {"hidden": (3,), "epochs": 3, "interval": (0.0, float(scale))}
+        runs.append(run_training(Settings(str(tmp_path / f"{scale}.npy"), **options), tmp_path / f"run {scale}"))
+    small, large = runs
+    assert torch.equal(small.machine.weights[0], 256 * large.machine.weights[0])
+    shift = small.records[-1]["log_likelihood"] - large.records[-1]["log_likelihood"]
+    assert shift == pytest.approx(5 * np.log(256), rel=1e-5)
+    assert torch.equal(load(tmp_path / "run 256" / "machine.safetensors").weights[0], large.machine.weights[0])
+
+
+def test_small_data_need_no_batch_size(tmp_path):
+    np.save(tmp_path / "few.npy", bars(7))
+    run = run_training(Settings(str(tmp_path / "few.npy"), hidden=(2,), epochs=2), tmp_path / "run")
+    assert len(run.records) == 2
+
+
+def pictures_in(page):
+    return page.count("data:image/png;base64,")
+
+
+def test_the_demo(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "SETTINGS", replace(demo.SETTINGS, epochs=6, hidden=(16,), measure_every=3, keep_every=0))
+    found = demo.run_demo(tmp_path / "demo", say=lambda line: None)
+    assert found.wrong_after < found.wrong_before < 0.15
+    page = found.page.read_text()
+    assert pictures_in(page) == 6
+    assert "http" not in page  # it opens offline
+    assert found.picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("kind", ["categories", "numbers"])
+def test_a_report_on_what_are_no_images(kind, tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 3, (60, 5)) if kind == "categories" else generator.normal(size=(60, 5))
+    np.save(tmp_path / "x.npy", x)
+    visible = "categorical" if kind == "categories" else "auto"
+    run_training(Settings(f"{tmp_path}/x.npy", visible=visible, hidden=(3,), epochs=2), tmp_path / "<run>")
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "<run>")], catch_exceptions=False)
+    assert result.exit_code == 0
+    page = (tmp_path / "<run>" / "report.html").read_text()
+    assert pictures_in(page) == (2 if kind == "categories" else 5)
+    assert "<h1>&lt;run&gt;</h1>" in page

@@ -663,7 +663,9 @@ def test_compiled_training_on_a_gpu_agrees(kind):
     for device, compile in (("cpu", False), ("cuda", False), ("cuda", True)):
         machine = machine_of([kind, "Binary"], [12, 4], seed=6, scale=0.1).float().to(device)
         x = data_of(machine.cpu(), 60).to(device)
-        fit(machine.to(device), x, epochs=3, batch_size=20, monitor=QUIET, compile=compile)
+        # Not herded chains: where a mean is near a threshold, rounding decides what they do.
+        options = {"objective": TAPObjective(n_sweeps=4), "monitor": QUIET, "compile": compile}
+        fit(machine.to(device), x, epochs=3, batch_size=20, **options)
         weights.append(machine.weights[0].detach().cpu())
     for other in weights[1:]:
         torch.testing.assert_close(other, weights[0], rtol=0, atol=1e-4)

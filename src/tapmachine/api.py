@@ -5,6 +5,7 @@ from tapmachine.conditioning import clamp, condition
 from tapmachine.estimator import RBM, DataWarning
 from tapmachine.files import FileError, load, save
 from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, random_start, solve
+from tapmachine.interchange import from_bernoulli_rbm, read_rbms, write_rbms
 from tapmachine.landscape import Unique, unique
 from tapmachine.likelihood import (
     AnnealedEstimate,
@@ -129,6 +130,7 @@ __all__ = [
     "exact_log_partition",
     "exact_moments",
     "fit",
+    "from_bernoulli_rbm",
     "geometric_decay",
     "gibbs",
     "linear_schedule",
@@ -139,9 +141,11 @@ __all__ = [
     "pseudo_log_likelihood",
     "random_start",
     "rbm",
+    "read_rbms",
     "rescaled",
     "save",
     "solve",
     "tap_log_likelihood",
     "unique",
+    "write_rbms",
 ]

@@ -43,6 +43,18 @@ def training_curves(
     """Quantities of a training over its epochs, from the records of its `History`."""
     for name in names:
         points = [(r["epoch"], r[name]) for r in records if r.get(name) is not None]
-        ax.plot(*zip(*points, strict=True), label=name.replace("_", " "))
+        if points:
+            ax.plot(*zip(*points, strict=True), label=name.replace("_", " "))
     ax.set_xlabel("epoch")
-    ax.legend()
+    if ax.lines:
+        ax.legend()
+
+
+def heat_map(ax: "Axes", rows: Tensor) -> None:
+    """Rows of numbers in colours, for data that are not images."""
+    values = rows.detach().flatten(1).cpu().numpy()
+    largest = abs(values).max()
+    signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest} if (values < 0).any() else {"cmap": "viridis"}
+    image = ax.imshow(values, aspect="auto", interpolation="nearest", **signed)
+    ax.set_xlabel("visible unit")
+    ax.figure.colorbar(image, ax=ax)

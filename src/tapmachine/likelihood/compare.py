@@ -82,6 +82,12 @@ class Comparison:
         return [asdict(row) for row in self.rows]
 
     def __repr__(self) -> str:
+        if not self.warnings:
+            return self.table()
+        return f"{self.table()}\n{len(self.warnings)} warning{'s' if len(self.warnings) > 1 else ''}: see .warnings"
+
+    def table(self) -> str:
+        """The rows as text."""
         heads = ("train", "±", "test", "±", "rows", "ln Z", "±", "seconds")
         widths = (10, 8, 10, 8, 7, 11, 9, 9)
         lines = ["estimator".ljust(18) + "".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
@@ -91,8 +97,6 @@ class Comparison:
             lines.append(row.estimator.ljust(18) + "".join(cells))
         if any(row.estimator == PSEUDO for row in self.rows):
             lines.append("The pseudo-likelihood is no estimate of ln P(x): compare it between machines only.")
-        if self.warnings:
-            lines.append(f"{len(self.warnings)} warning{'s' if len(self.warnings) > 1 else ''}: see .warnings")
         return "\n".join(lines)
 
 

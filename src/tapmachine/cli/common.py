@@ -1,0 +1,125 @@
+"""What all commands share: the application, options, errors as one line."""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from tapmachine.machine import BoltzmannMachine
+    from tapmachine.recipes import Settings
+    from tapmachine.runs import RunFolder
+
+app = typer.Typer(
+    name="tapmachine",
+    help="Boltzmann machines, trained and scored deterministically by the TAP mean field.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+USAGE_ERROR: Any = typer.BadParameter.__base__  # typer has it from click, or brings its own
+BAD_INPUT, DIVERGED, INTERRUPTED = 2, 4, 130  # exit codes
+
+Run = Annotated[Path, typer.Argument(help="The run folder.", show_default=False)]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU, if there is one.")]
+Seed = Annotated[int, typer.Option(help="Of all draws.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what was asked for.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """Runs the command line; what goes wrong is one line, and an exit code."""
+    with one_line_errors():
+        code = app(standalone_mode=False)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turns errors that users can do something about into a line; others are ours, and keep their traceback."""
+    try:
+        yield
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            sys.exit(BAD_INPUT)
+        command = error.ctx.command_path if error.ctx else "tapmachine"
+        fail(f"{error.format_message().rstrip('.')}; see {command} --help", BAD_INPUT)
+    except typer.Abort:
+        fail("interrupted", INTERRUPTED)
+    except (ValueError, OSError, ImportError) as error:
+        fail(" ".join(str(error).split()) or type(error).__name__, BAD_INPUT)
+    except RuntimeError as error:
+        from tapmachine.training import DivergenceError
+
+        if not isinstance(error, DivergenceError):
+            raise
+        fail(str(error), DIVERGED)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Ends with a line on the error stream."""
+    print(f"tapmachine: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def speaker(silent: bool) -> Callable[[str], None]:
+    """Says lines on the error stream, so that output can be piped; or says nothing."""
+    return (lambda line: None) if silent else (lambda line: print(line, file=sys.stderr))
+
+
+@contextmanager
+def warnings_as_lines(quiet: bool) -> Iterator[None]:
+    """Warnings without file names and lines of code."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if not quiet:
+            print(f"tapmachine: warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def pick_device(name: str) -> str:
+    """The device of a name."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("there is no CUDA device; use --device cpu")
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"device is {name!r}; it must be cpu, cuda or auto")
+    return name
+
+
+def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
+    """A run that has a checkpoint, and its machine."""
+    from tapmachine.files import load
+    from tapmachine.runs import RunError, RunFolder
+
+    folder = RunFolder(path)
+    if folder.settings() is None or not folder.machine_path.exists():
+        raise RunError(f"{path}: is not the folder of a run, or has no checkpoint yet")
+    return folder, load(folder.machine_path, device=device)
+
+
+def settings_of(folder: "RunFolder") -> "Settings":
+    """What a run was asked for."""
+    from tapmachine.recipes import Settings, check_names
+
+    return Settings(**check_names(folder.settings() or {}, str(folder.path)))
+
+
+def summary(record: dict[str, Any]) -> str:
+    """The last record of a run, in a line."""
+    names = ("epoch", "log_likelihood", "validation_log_likelihood", "n_unique", "reconstruction_error")
+    return ", ".join(f"{name.replace('_', ' ')} {record[name]:.4g}" for name in names if record.get(name) is not None)

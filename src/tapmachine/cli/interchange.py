@@ -1,0 +1,35 @@
+"""tapmachine convert"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tapmachine.cli.common import Quiet, app
+
+
+@app.command(epilog="Example:  tapmachine convert rbm.h5 machine.safetensors")
+def convert(
+    source: Annotated[Path, typer.Argument(help="A .safetensors or .h5 file, or a run folder.", show_default=False)],
+    target: Annotated[Path, typer.Argument(help="A .safetensors or .h5 file.", show_default=False)],
+    update: Annotated[int | None, typer.Option(help="Which one, of an .h5 file; the last, and 1 to write.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Bring a machine from rbms' and clusterbm's HDF5 to ours, or the other way."""
+    from tapmachine.files import load, save
+    from tapmachine.interchange import read_rbms, write_rbms
+    from tapmachine.runs import RunFolder
+
+    hdf5 = (".h5", ".hdf5")
+    if source.suffix in hdf5:
+        machine = read_rbms(source, update)
+    else:
+        machine = load(RunFolder(source).machine_path if source.is_dir() else source)
+    if target.suffix in hdf5:
+        write_rbms(machine, target, update or 1)
+    elif target.suffix == ".safetensors":
+        save(machine, target)
+    else:
+        raise ValueError(f"{target}: its name must end in .safetensors or .h5")
+    if not quiet:
+        print(f"{target}: {' – '.join(f'{units.n} {type(units).__name__}' for units in machine.units())}")

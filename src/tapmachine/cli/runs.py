@@ -1,0 +1,199 @@
+"""tapmachine info, evaluate, sample and report: what is in a run"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tapmachine.cli.common import (
+    AsJson,
+    Device,
+    Quiet,
+    Run,
+    Seed,
+    app,
+    open_run,
+    pick_device,
+    settings_of,
+    speaker,
+    summary,
+    warnings_as_lines,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tapmachine.machine import BoltzmannMachine
+    from tapmachine.runs import RunFolder
+
+
+@app.command(epilog="Example:  tapmachine info runs/d")
+def info(run: Run, as_json: AsJson = False) -> None:
+    """Say what a run is: its data, its machine, how far it came."""
+    folder, machine = open_run(run)
+    settings, records = folder.settings() or {}, folder.records()
+    layers = [f"{units.n} {type(units).__name__}" for units in machine.units()]
+    if as_json:
+        print(json.dumps({"settings": settings, "layers": layers, "epochs": len(records), "records": records}))
+        return
+    changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
+    print(f"{run}: {' – '.join(layers)}, {machine.dtype}".replace("torch.", ""))
+    print(f"data: {settings.get('data')}")
+    print(f"epochs: {len(records)} of {settings.get('epochs')}; {summary(records[-1]) if records else 'none yet'}")
+    print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
+
+
+def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    """NaN is not JSON."""
+    return {name: None if value != value else value for name, value in row.items()}
+
+
+@app.command(epilog="Example:  tapmachine evaluate runs/d --ais")
+def evaluate(
+    run: Run,
+    data: Annotated[str | None, typer.Option(help="Other data to score; those of the run, unless given.")] = None,
+    ais: Annotated[bool, typer.Option("--ais", help="All estimators, annealed importance sampling, too.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="By enumeration, too; for small machines.")] = False,
+    temperatures: Annotated[int | None, typer.Option(help="Of the annealing; as many as it takes.")] = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score a run's machine: the log-likelihood of its data in nats, by one estimator or several."""
+    from tapmachine.likelihood import compare_likelihoods
+
+    folder, machine = open_run(run, pick_device(device))
+    sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data).items()}
+    say = speaker(quiet or as_json)
+    with warnings_as_lines(quiet):
+        if ais or temperatures is not None:
+            table = compare_likelihoods(
+                machine, *sets.values(), schedule=temperatures, seed=seed, callback=lambda name: say(f"{name} …")
+            )
+            print(json.dumps([_without_nan(row) for row in table.as_dicts()]) if as_json else table.table())
+            return
+        rows = _scores(machine, sets, exact, say)
+    if as_json:
+        print(json.dumps([_without_nan(row) for row in rows]))
+        return
+    print(f"{'estimator':20}{'data':12}{'nats':>12}{'±':>10}{'per unit':>12}{'solutions':>11}")
+    for row in rows:
+        solutions = row.get("n_solutions", "")
+        numbers = f"{row['mean']:12.3f}{row['standard_error']:10.3f}{row['per_unit']:12.4f}{solutions:>11}"
+        print(f"{row['estimator']:20}{Path(row['data']).name[:11]:12}{numbers}")
+
+
+def _data_to_score(folder: "RunFolder", data: str | None) -> dict[str, "Tensor"]:
+    from dataclasses import replace
+
+    from tapmachine.files import data_description
+    from tapmachine.training_runs import read_data
+
+    settings = settings_of(folder)
+    if data is not None:
+        return {data: read_data(replace(settings, data=data, validation=None)).train}
+    found = read_data(settings)
+    if found.digest != data_description(folder.machine_path).get("sha256"):
+        raise ValueError(
+            f"{settings.data}: has changed since {folder.path} was trained on it; to score it as it is, use --data"
+        )
+    return {"train": found.train} | ({} if found.held_out is None else {"held out": found.held_out})
+
+
+def _scores(
+    machine: "BoltzmannMachine", sets: dict[str, "Tensor"], exact: bool, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """TAP's log-likelihoods, all with the ln Z of the same solutions; and the exact ones."""
+    from tapmachine.inference import solve
+    from tapmachine.likelihood import LogLikelihood, exact_log_likelihood, tap_log_likelihood
+    from tapmachine.likelihood.score import for_scoring, spaced
+    from tapmachine.likelihood.tap import MAX_SWEEPS, N_STARTS, TOLERANCE
+
+    double, x = for_scoring(machine, next(iter(sets.values())))
+    starts = spaced(x, N_STARTS)
+    say(f"solving from {len(starts)} rows …")
+    solutions = solve(double, starts, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+    rows = []
+
+    def add(estimator: str, name: str, score: LogLikelihood, **others: int) -> None:
+        values = {"mean": score.mean, "standard_error": score.standard_error, "per_unit": score.per_unit}
+        rows.append({"estimator": estimator, "data": name, **{key: float(z) for key, z in values.items()}, **others})
+
+    for name, x in sets.items():
+        score = tap_log_likelihood(machine, x, solutions)
+        add("TAP, average", name, score, n_solutions=score.n_unique)
+        add("TAP, log-sum-exp", name, score.log_sum_exp, n_solutions=score.n_unique)
+    for name, x in sets.items() if exact else ():
+        add("exact", name, exact_log_likelihood(machine, x))
+    return rows
+
+
+@app.command(epilog="Example:  tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
+def sample(
+    run: Run,
+    out: Annotated[Path, typer.Option("--out", "-o", help="An .npy file for the samples.")] = Path("samples.npy"),
+    count: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
+    sweeps: Annotated[int, typer.Option(min=0, help="Of block Gibbs sampling, from rows of the data.")] = 1000,
+    picture: Annotated[Path | None, typer.Option(help="A .png file, if rows are images.")] = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Draw samples by Gibbs chains that start from data."""
+    import io
+
+    import numpy as np
+    import torch
+
+    from tapmachine.files import data_description, write_atomically
+    from tapmachine.sampling import gibbs
+    from tapmachine.training_runs import read_data
+
+    if out.suffix != ".npy" or out.is_dir():
+        raise ValueError(f"{out}: samples are written to an .npy file, such as samples.npy")
+    folder, machine = open_run(run, pick_device(device))
+    x = read_data(settings_of(folder)).train
+    rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator(machine.device).manual_seed(seed)
+    start = machine.units()[0].check_states(x[rows].to(machine.device))
+    drawn = gibbs(machine, start, sweeps, generator)[0].cpu()
+    drawn = drawn.argmax(-1) if drawn.dim() > 2 else drawn  # categories by their numbers, as in the data
+    content = io.BytesIO()
+    np.save(content, drawn.numpy())
+    write_atomically(out, content.getvalue())
+    if picture is not None:
+        shape = data_description(folder.machine_path).get("image_shape")
+        if shape is None:
+            raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
+        _picture(drawn, tuple(shape), picture)
+    if not quiet:
+        print(f"{out}: {count} samples")
+
+
+@app.command(epilog="Example:  tapmachine report runs/d")
+def report(
+    run: Run,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write a page about a run, report.html in its folder: curves, receptive fields, solutions, samples."""
+    from tapmachine.report import write_report
+
+    folder, _ = open_run(run)
+    with warnings_as_lines(quiet):
+        path = write_report(folder, settings_of(folder), pick_device(device))
+    if not quiet:
+        print(path)
+
+
+def _picture(images: Any, shape: tuple[int, int], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    from tapmachine.plots import image_grid
+
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    image_grid(figure.subplots(), images, shape)
+    figure.savefig(path, dpi=100)

@@ -1,0 +1,132 @@
+"""tapmachine train"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tapmachine.cli.common import (
+    INTERRUPTED,
+    AsJson,
+    Device,
+    Quiet,
+    app,
+    fail,
+    pick_device,
+    speaker,
+    summary,
+    warnings_as_lines,
+)
+
+VISIBLE = "auto, binary, spin, gaussian, truncated-gaussian, gauss-bernoulli or categorical."
+
+if TYPE_CHECKING:
+    from tapmachine.recipes import Settings
+
+
+@app.command(epilog="Example:  tapmachine train digits --binarise 0.5 --hidden 64 --epochs 100 --out runs/d")
+def train(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="digits, mnist, mnist-test, or a .npy, .npz[:name], .csv or idx(.gz) file.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder.", show_default=False)] = None,
+    settings: Annotated[Path | None, typer.Option(help="A JSON file with settings; flags come before it.")] = None,
+    hidden: Annotated[str | None, typer.Option(help="Hidden units; of several layers as 500,200.  [100]")] = None,
+    visible: Annotated[
+        str | None,
+        typer.Option(help=VISIBLE),
+    ] = None,
+    hidden_units: Annotated[str | None, typer.Option(help="binary, spin or gaussian.  [binary]")] = None,
+    interval: Annotated[str | None, typer.Option(help="Of real values, as 0,1; that of the data.")] = None,
+    binarise: Annotated[float | None, typer.Option(help="Values above it become 1, the others 0.")] = None,
+    validation: Annotated[str | None, typer.Option(help="Held-out rows: a file, or a share such as 0.1.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [50]")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows of each step; 10 to 100, by the number of rows.")] = None,
+    objective: Annotated[str | None, typer.Option(help="default, tap, herded, cd or pcd.")] = None,
+    sweeps: Annotated[int | None, typer.Option(help="Of the objective's solutions or chains.")] = None,
+    particles: Annotated[int | None, typer.Option(help="Solutions or chains.")] = None,
+    start: Annotated[str | None, typer.Option(help="Of TAP's solutions: batch, data, noisy, random, …")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The first step size; suits the data.")] = None,
+    decay: Annotated[float | None, typer.Option(help="What is left of it in the end.  [0.01]")] = None,
+    momentum: Annotated[float | None, typer.Option(help="η.  [0.5]")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="ε of the ℓ2 penalty.  [0]")] = None,
+    l1: Annotated[float | None, typer.Option("--l1", help="ε of the ℓ1 penalty.  [0]")] = None,
+    centred: Annotated[bool | None, typer.Option("--centred/--not-centred", help="Centred gradients.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64.  [float32]")] = None,
+    measure_every: Annotated[int | None, typer.Option(help="Epochs between measurements.  [1]")] = None,
+    save_every: Annotated[int | None, typer.Option(help="Epochs between checkpoints.  [1]")] = None,
+    keep_every: Annotated[int | None, typer.Option(help="Epochs between machines that are kept; 0: none.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the weights, the order and all draws.  [0]")] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a machine; repeat the command to go on after a crash, to the bit; --out RUN alone is enough."""
+    given = {
+        "data": data, "visible": visible, "hidden_units": hidden_units, "binarise": binarise, "epochs": epochs,
+        "batch_size": batch_size, "objective": objective, "sweeps": sweeps, "particles": particles, "start": start,
+        "learning_rate": learning_rate, "decay": decay, "momentum": momentum, "weight_decay": weight_decay, "l1": l1,
+        "centred": centred, "dtype": dtype, "measure_every": measure_every, "save_every": save_every,
+        "keep_every": keep_every, "seed": seed, "hidden": _numbers("hidden", hidden, int),
+        "interval": _numbers("interval", interval, float), "validation": _share_or_file(validation),
+    }  # fmt: skip
+    if out is None:
+        raise ValueError("where to? say --out FOLDER")
+    chosen = _settings(out, settings, {name: value for name, value in given.items() if value is not None})
+    from tapmachine.training_runs import run_training
+
+    silent = quiet or as_json
+    try:
+        with warnings_as_lines(quiet):
+            run = run_training(chosen, out, pick_device(device), progress=not silent, say=speaker(silent))
+    except KeyboardInterrupt:
+        fail("interrupted; what was saved is safe, and the same command goes on from there", INTERRUPTED)
+    last = run.records[-1] if run.records else {}
+    if as_json:
+        print(json.dumps({"run": str(out), "resumed_at": run.resumed_at, "last": last}))
+    elif not quiet:
+        print(f"{out}: {summary(last)}")
+
+
+def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> "Settings":
+    from tapmachine.recipes import Settings, read_settings
+
+    in_run = out / "settings.json"
+    if path is None and "data" not in flags and in_run.exists():  # what was asked for before
+        path = in_run
+    found = {} if path is None else read_settings(path)
+    found |= flags
+    for name in ("data", "validation"):
+        if isinstance(found.get(name), str):
+            found[name] = _absolute(found[name])
+    if "data" not in found:
+        raise ValueError("which data? name a data set or a file, as in: tapmachine train digits --out RUN")
+    return Settings(**found)
+
+
+def _absolute(source: str) -> str:
+    """A file by its whole path, so that a run knows its data from any folder; a named data set as it is."""
+    path, mark, key = source.partition(".npz:")
+    file = Path(path + ".npz" if mark else path)
+    return f"{file.resolve()}{mark and ':' + key}" if file.exists() else source
+
+
+def _numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        example = "a whole number, or several as in 500,200" if kind is int else "two numbers, as in 0,1"
+        raise ValueError(f"{name} is {text!r}; it must be {example}") from None
+
+
+def _share_or_file(text: str | None) -> str | float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
