@@ -1,8 +1,10 @@
 """All public names of the package, which `tapmachine` hands on."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.conditioning import clamp, condition
-from tapmachine.estimator import RBM, DataWarning
 from tapmachine.files import FileError, load, save
 from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, random_start, solve
 from tapmachine.interchange import from_bernoulli_rbm, read_rbms, write_rbms
@@ -66,6 +68,9 @@ from tapmachine.units import (
     TruncatedGaussian,
     Units,
 )
+
+if TYPE_CHECKING:
+    from tapmachine.estimator import RBM, DataWarning
 
 __all__ = [
     "CD",
@@ -149,3 +154,10 @@ __all__ = [
     "unique",
     "write_rbms",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs scikit-learn, whose import takes as long as all of ours, waits until it is asked for."""
+    if name in ("RBM", "DataWarning"):
+        return getattr(import_module("tapmachine.estimator"), name)
+    raise AttributeError(f"module 'tapmachine.api' has no attribute {name!r}")
