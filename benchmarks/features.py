@@ -1,8 +1,10 @@
 """Features for a classifier: RBM beside scikit-learn's BernoulliRBM and raw pixels, on the digits, cross-validated.
 
-python benchmarks/features.py [--hidden 100] [--epochs 50] [--folds 3]
+python benchmarks/features.py [--hidden 100] [--epochs 50] [--folds 3] [--shifted]
 
-Every candidate gets the same number of hidden units and epochs, and its best of a few penalties of the classifier.
+Every candidate gets the same number of hidden units and epochs, and its best of a few penalties of the classifier. With
+--shifted, every digit is there five times, as it is and moved by a pixel in each direction, as in scikit-learn's own
+example for BernoulliRBM; a digit's copies are all in the same fold.
 """
 
 import argparse
@@ -22,14 +24,23 @@ from tapmachine import RBM
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
+def with_shifts(images: np.ndarray) -> np.ndarray:
+    """The images, (N, 8, 8), and four copies of each, moved by a pixel, as rows."""
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
+    places = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
+    return np.concatenate([padded[:, top : top + 8, left : left + 8].reshape(-1, 64) for top, left in places])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--hidden", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--shifted", action="store_true")
     options = parser.parse_args()
     digits = load_digits()
-    x, y = digits.data / 16, digits.target
+    images, y = digits.images / 16, digits.target
+    rows = with_shifts if options.shifted else (lambda images: images.reshape(-1, 64))
     size = {"n_components": options.hidden, "n_iter": options.epochs, "random_state": 0}
     candidates = {
         "raw pixels": [],
@@ -42,14 +53,16 @@ def main() -> None:
     for name, steps in candidates.items():
         start = time.perf_counter()
         scores: dict[float, list[float]] = {penalty: [] for penalty in PENALTIES}
-        for train, test in StratifiedKFold(options.folds, shuffle=True, random_state=0).split(x, y):
-            features = make_pipeline(*steps, StandardScaler()).fit(x[train])
-            seen, unseen = features.transform(x[train]), features.transform(x[test])
+        for train, test in StratifiedKFold(options.folds, shuffle=True, random_state=0).split(images, y):
+            x, x_test = rows(images[train]), rows(images[test])
+            labels, labels_test = (np.tile(y[part], 5 if options.shifted else 1) for part in (train, test))
+            features = make_pipeline(*steps, StandardScaler()).fit(x)
+            seen, unseen = features.transform(x), features.transform(x_test)
             for penalty, values in scores.items():
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of a classifier that could go on
-                    classifier = LogisticRegression(C=penalty, max_iter=2000).fit(seen, y[train])
-                values.append(classifier.score(unseen, y[test]))
+                    classifier = LogisticRegression(C=penalty, max_iter=2000).fit(seen, labels)
+                values.append(classifier.score(unseen, labels_test))
         penalty, values = max(scores.items(), key=lambda item: np.mean(item[1]))
         error = np.std(values) / len(values) ** 0.5
         seconds = time.perf_counter() - start

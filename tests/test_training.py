@@ -34,6 +34,7 @@ from tapmachine import (
     Trainer,
     TrainingState,
     TrainingWarning,
+    TruncatedGaussBernoulli,
     TruncatedGaussian,
     clamp,
     dbm,
@@ -825,3 +826,23 @@ def test_both_sides_of_a_deep_loss_use_one_scheme():
     free = float(solve(machine, x, scheme, tol=1e-20).free_energy.mean())
     clamped = float(solve(clamp(machine, x), None, scheme, tol=1e-20).free_energy.mean())
     assert float(step(x).loss) == pytest.approx(clamped - free, abs=1e-3)
+
+
+# ----- real-valued data with columns that hardly vary
+
+
+@pytest.mark.parametrize("kind", [Gaussian, TruncatedGaussian, TruncatedGaussBernoulli])
+def test_columns_that_are_constant_or_nearly_so(kind):
+    """One row in 400 stands out by hundreds of standard deviations of its column; V must not follow it to 0."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(400, 6, generator=generator)
+    x[:, 0], x[:, 1] = 0.0, 0.0
+    x[7, 1] = 0.9
+    machine = rbm(kind(6), Binary(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        history = fit(machine, x, epochs=10, batch_size=10, monitor=QUIET)
+    assert history["divergences"] == [0.0] * 10
+    variance = machine.units()[0].moments(Tilt(torch.zeros(1, 6), 0.0)).variance[0].detach()
+    assert float(variance[2:].max()) < 1
+    assert float(variance[1]) < 0.05

@@ -35,6 +35,7 @@ class Gaussian(Units):
     field: nn.Parameter
     log_growth: nn.Parameter
     base_precision: Tensor
+    growth_rate: Tensor
 
     def __init__(self, n: int, field: Values = 0.0, precision: Values = 1.0) -> None:
         super().__init__(n)
@@ -43,16 +44,17 @@ class Gaussian(Units):
         self.field = nn.Parameter(self.as_parameter(field, "field", (n,), dtype))
         self.log_growth = nn.Parameter(torch.zeros(n, dtype=dtype))
         self.register_buffer("base_precision", torch.ones(n, dtype=dtype))
+        self.register_buffer("growth_rate", torch.ones(n, dtype=dtype))
         self.precision = precision
 
     @property
     def precision(self) -> Tensor:
-        """V = base_precision·exp(log_growth): positive whatever training does to `log_growth`.
+        """V = base_precision·exp(growth_rate·log_growth): positive whatever training does to `log_growth`.
 
         Assign to it, `units.precision = 2.0`; changing it in place has no effect. An assignment goes into the buffer
         `base_precision`, where it is kept to the last digit, so parameters and buffers make up the prior together.
         """
-        return self.base_precision * self.log_growth.exp()
+        return self.base_precision * (self.growth_rate * self.log_growth).exp()
 
     @precision.setter
     def precision(self, value: Values) -> None:
@@ -67,7 +69,9 @@ class Gaussian(Units):
 
     @torch.no_grad()
     def rescaled(self, scale: float) -> "Gaussian":
-        return Gaussian(self.n, self.field / scale, self.precision / scale**2)
+        units = Gaussian(self.n, self.field / scale, self.precision / scale**2)
+        units.growth_rate.copy_(self.growth_rate)
+        return units
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
@@ -136,14 +140,28 @@ class Gaussian(Units):
         # Only a constant column needs a spread from elsewhere: another scale has nothing to say about the others.
         typical = variance[variance > 0].median() if (variance > 0).any() else variance.new_tensor(1.0)
         pseudo = (smoothing * typical / (count + smoothing)).clamp(min=float(SMALLEST_SPREAD**2 * typical))
+        rate = _growth_rate(wide(x), wide(weights), mean, variance)
         variance = torch.where(variance > 0, variance, pseudo if smoothing > 0 else 0.0)
         field, precision = mean / variance, 1 / variance
         self.check_fit("precision", precision)
         self.check_fit("field", field)
         with torch.no_grad():
             self.field.copy_(field)
+            self.growth_rate.copy_(rate)
         self.precision = precision
         return self
+
+
+def _growth_rate(x: Tensor, weights: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """How fast ln V may follow its gradient ½(1 − V(x − m)²), so that one rare, large value cannot throw it off.
+
+    The gradient varies by (kurtosis − 1)/4, ½ for Gaussian data, but as much as the number of rows for a column that is
+    hardly ever different. Its root rescales the parameter. The precision of a constant column stays as it is: its
+    likelihood has no maximum.
+    """
+    deviation = (x - mean) ** 2 / torch.where(variance > 0, variance, 1.0)
+    kurtosis = (weights.unsqueeze(-1) * deviation**2).sum(0) / weights.sum()
+    return torch.where(variance > 0, (2 / (kurtosis - 1).clamp(min=2)).sqrt(), 0.0)
 
 
 def _normalisable(u: Tensor, v: Tensor) -> Tensor:
