@@ -36,7 +36,11 @@ def test_what_is_saved_is_loaded(kinds, tmp_path):
         assert value.dtype == again.state_dict()[name].dtype, name
 
 
-def test_another_process_and_dtype_find_the_same_free_energies(tmp_path):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_another_process_on_another_device_finds_the_same_free_energies(device, dtype, tmp_path):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
     machine = machine_of(["TruncatedGaussian", "Binary"], [12, 6], seed=2, scale=0.3).float()
     path = saved(tmp_path, machine, data={"name": "noise"})
     x = torch.rand(5, 12, generator=torch.Generator().manual_seed(0))
@@ -44,11 +48,12 @@ def test_another_process_and_dtype_find_the_same_free_energies(tmp_path):
     np.save(tmp_path / "x.npy", x.numpy())
     code = (
         "import sys, numpy, torch; from tapmachine import load, solve;"
-        "machine = load(sys.argv[1], dtype=torch.float64);"
-        "x = torch.from_numpy(numpy.load(sys.argv[2])).double();"
-        "print(*solve(machine, x, tol=1e-20).free_energy.tolist())"
+        "device, dtype = sys.argv[3], getattr(torch, sys.argv[4]);"
+        "machine = load(sys.argv[1], device=device, dtype=dtype);"
+        "x = torch.from_numpy(numpy.load(sys.argv[2])).to(device, dtype);"
+        "print(*solve(machine, x, tol=1e-12).free_energy.tolist())"
     )
-    command = [sys.executable, "-c", code, path, tmp_path / "x.npy"]
+    command = [sys.executable, "-c", code, path, tmp_path / "x.npy", device, dtype]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     np.testing.assert_allclose(np.array(done.stdout.split(), float), here.numpy(), rtol=1e-6, atol=1e-6)
     assert files.data_description(path) == {"name": "noise"}

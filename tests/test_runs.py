@@ -15,7 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, demo, load
+from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, __version__, demo, load
 from tapmachine.cli import app
 from tapmachine.datasets import DataError, read
 from tapmachine.recipes import Settings, SettingsError, make_visible, read_settings
@@ -339,6 +339,10 @@ def test_an_interrupted_run_says_how_to_go_on(data, tmp_path):
     assert process.returncode == 130, errors
     assert "the same command goes on from there" in errors
     assert "Traceback" not in errors
+
+
+def test_the_version():
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"tapmachine {__version__}\n"
 
 
 def test_help_is_quick_and_has_examples():

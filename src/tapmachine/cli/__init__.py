@@ -3,4 +3,7 @@
 from tapmachine.cli import demo, interchange, runs, train
 from tapmachine.cli.common import app, main
 
+ORDER = ("train", "info", "evaluate", "sample", "report", "convert", "demo")  # in --help
+app.registered_commands.sort(key=lambda command: ORDER.index(command.callback.__name__ if command.callback else ""))
+
 __all__ = ["app", "demo", "interchange", "main", "runs", "train"]

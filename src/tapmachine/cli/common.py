@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from tapmachine import __version__
+
 if TYPE_CHECKING:
     from tapmachine.machine import BoltzmannMachine
     from tapmachine.recipes import Settings
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="tapmachine",
-    help="Boltzmann machines, trained and scored deterministically by the TAP mean field.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -31,6 +32,21 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU, if there i
 Seed = Annotated[int, typer.Option(help="Of all draws.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what was asked for.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"tapmachine {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """Boltzmann machines, trained and scored deterministically by the TAP mean field."""
 
 
 def main() -> None:
