@@ -142,3 +142,16 @@ def test_the_scale_of_the_data_does_not_matter(digits):
 def test_bad_parameters(options, message, digits):
     with pytest.raises(ValueError, match=message):
         RBM(**{"n_hidden": 4, "epochs": 1} | options).fit(digits[:100])
+
+
+def test_categories():
+    generator = np.random.default_rng(0)
+    kind = generator.integers(0, 2, 300)
+    x = 2 * kind[:, None] + (generator.random((300, 5)) < 0.1)
+    model = RBM(3, visible="categorical", epochs=40).fit(x)
+    back = model.inverse_transform(model.transform(x))
+    assert back.shape == x.shape
+    assert np.mean(back == 2 * kind[:, None]) > 0.95
+    assert set(np.unique(model.sample(50))) <= {0, 1, 2, 3}
+    with pytest.raises(ValueError, match="whole numbers, 0 or more"):
+        model.transform(x + 0.5)

@@ -195,13 +195,17 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return hidden.detach().cpu().numpy().astype(array.dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Array:
-        """The means of the visible units given values of the hidden ones, (n_samples, n_features)."""
+        """The means of the visible units given values of the hidden ones, (n_samples, n_features).
+
+        Of categorical units it is the most probable category.
+        """
         check_is_fitted(self)
         hidden = check_array(X, dtype=FLOATS)
         if hidden.shape[1] != self._n_features_out:
             raise ValueError(f"X has {hidden.shape[1]} columns, but there are {self._n_features_out} hidden units")
         values = torch.tensor(hidden, dtype=self._double.dtype, device=self._double.device)
         visible = self._double.conditional(0, [None, values]).mean
+        visible = visible.argmax(-1) if visible.dim() > 2 else visible
         return visible.detach().cpu().numpy().astype(hidden.dtype, copy=False)
 
     def free_energy(self, X: Any) -> Array:
