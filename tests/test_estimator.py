@@ -112,7 +112,7 @@ def test_values_beyond_the_training_data(digits):
     assert np.isfinite(moved).all()
     with pytest.raises(ValueError, match="it must lie between"):
         RBM(4, epochs=1, interval=(0, 5)).fit(x).transform(x + 2)
-    with pytest.raises(ValueError, match="must be 0 or 1"):
+    with pytest.raises(ValueError, match="row 0, column 2 is 1"):
         RBM(4, visible="binary", epochs=1).fit(x)
 
 
@@ -142,6 +142,60 @@ def test_the_scale_of_the_data_does_not_matter(digits):
 def test_bad_parameters(options, message, digits):
     with pytest.raises(ValueError, match=message):
         RBM(**{"n_hidden": 4, "epochs": 1} | options).fit(digits[:100])
+
+
+@pytest.mark.parametrize(
+    ("visible", "scale", "shift"),
+    [
+        ("gaussian", 0.51, 0.0),
+        ("gaussian", 1e-3, 0.0),
+        ("gaussian", 1.0, 3.0),
+        ("truncated-gaussian", 0.51, 0.0),
+        ("truncated-gaussian", 15.0, 280.0),
+    ],
+)
+def test_units_of_measurement_do_not_matter(visible, scale, shift):
+    """In Kelvin as in anything else: weights that are as strong, in units of the data."""
+    generator = np.random.default_rng(0)
+    kind = generator.integers(0, 2, (400, 1))
+    x = np.clip(0.25 + 0.5 * kind + 0.1 * generator.normal(size=(400, 12)), 0, 1).astype(np.float32)
+    model = RBM(3, visible=visible, epochs=6, batch_size=10, decay=1.0).fit(shift + scale * x)
+    assert 1.5 < scale * np.abs(model.components_).max() < 6
+    assert np.abs(np.corrcoef(model.transform(shift + scale * x).T, kind[:, 0])[-1, :-1]).max() > 0.9
+
+
+def test_an_interval_wider_than_the_data(digits):
+    x = digits[:200].astype(np.float32)
+    options = {"epochs": 3, "decay": 1.0}
+    weights = [np.abs(RBM(6, interval=(0, end), **options).fit(x).components_).max() for end in (1, 255)]
+    assert 0.3 < weights[1] / weights[0] < 3
+
+
+def test_a_failed_training_changes_nothing(digits):
+    x = (digits[:100] > 0.5).astype(float)
+    model = RBM(4, epochs=1).fit(x)
+    before = model.transform(x)
+    model.set_params(batch_size=1000)
+    with pytest.raises(ValueError, match="only 100 rows"):
+        model.fit(x)
+    np.testing.assert_array_equal(model.transform(x), before)
+    with pytest.raises(ValueError, match="hidden has changed"):
+        model.set_params(batch_size=None, n_hidden=7).partial_fit(x)
+
+
+def test_a_pickle_is_small_and_numpy_numbers_are_numbers(digits):
+    x = np.tile((digits > 0.5).astype(np.float32), (5, 1))
+    model = RBM(np.int64(4), epochs=np.int64(1), batch_size=np.int64(100)).fit(x)
+    assert len(pickle.dumps(model)) < 0.5 * x.nbytes
+    state = np.random.get_state()[1].copy()
+    model.set_params(random_state=None).transform(x)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+
+
+def test_chunks_of_rows_are_all_remembered(digits):
+    x = (digits[:300] > 0.5).astype(float)
+    model = RBM(4).partial_fit(x).partial_fit(x[:1])
+    assert len(model._starts) > 40
 
 
 def test_categories():

@@ -271,7 +271,7 @@ def test_a_killed_run_ends_in_the_same_bits(data, tmp_path):
 def test_runs_killed_at_random_moments_end_in_the_same_bits(data, tmp_path, seed):
     subprocess.run(command_for(data, tmp_path / "whole", 60), check=True)
     killed = killed_and_resumed(command_for(data, tmp_path / "run", 60), kills=4, seed=seed)
-    print(killed, "kills")
+    assert killed == 4
     for name in ("machine.safetensors", "checkpoints/epoch-000060.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
@@ -452,3 +452,112 @@ def test_a_report_on_what_are_no_images(kind, tmp_path):
     page = (tmp_path / "<run>" / "report.html").read_text()
     assert pictures_in(page) == (2 if kind == "categories" else 5)
     assert "<h1>&lt;run&gt;</h1>" in page
+
+
+# ----- what users do
+
+
+def test_a_folder_with_the_name_of_a_data_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        result = CliRunner().invoke(
+            app, ["train", "digits", "--epochs", "0", "--out", "digits"], catch_exceptions=False
+        )
+        assert result.exit_code == 0
+
+
+def test_files_that_are_damaged(tmp_path):
+    np.savez(tmp_path / "a.npz", bars(20))
+    whole = (tmp_path / "a.npz").read_bytes()
+    contents = {
+        "a.npz": whole[: len(whole) // 2],
+        "b.csv.gz": gzip.compress(b"1,2\n3,4\n")[:-9],
+        "c-idx3-ubyte": b"\0\0\x08",
+        "d.csv": b"1,2,\n3,4,5\n",
+        "e.csv": b"a,b\n1,2\n\n3,x\n",
+        "f.csv": b'1,2\n"' + 200_000 * b"3,4\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=name):
+            read(tmp_path / name)
+    with pytest.raises(DataError, match="line 1, column 3 is ''"):
+        read(tmp_path / "d.csv")
+    with pytest.raises(DataError, match="line 4, column 2 is 'x'"):
+        read(tmp_path / "e.csv")
+    np.save(tmp_path / "g.npy", np.zeros((4, 16, 16, 3)))
+    assert read(tmp_path / "g.npy").image_shape is None
+
+
+def test_held_out_rows_from_a_file(data, tmp_path):
+    other = tmp_path / "other.npy"
+    np.save(other, bars(30, seed=3))
+    options = {"epochs": 2, "validation": str(other)}
+    run_training(settings(data, **options), tmp_path / "run")
+    np.save(other, bars(30, seed=4))
+    with pytest.raises(RunError, match="the data have changed"):
+        run_training(settings(data, **options), tmp_path / "run")
+    np.save(other, bars(30)[:, :5])
+    with pytest.raises(DataError, match=r"other.npy: has 5 columns, where .* has 16"):
+        run_training(settings(data, **options), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_files_of_others_stay(data, tmp_path):
+    (tmp_path / "mine").mkdir()
+    film = tmp_path / "mine" / ".film.mkv.part"
+    film.write_text("half of it")
+    with pytest.raises(RunError, match="holds other things"):
+        run_training(settings(data), tmp_path / "mine")
+    assert film.exists()
+
+
+def test_values_that_do_not_fit_are_named_with_their_file(tmp_path):
+    x = 300 * np.random.default_rng(0).random((50, 6))
+    np.save(tmp_path / "x.npy", x)
+    options = {"hidden": (2,), "epochs": 0}
+    run_training(Settings(f"{tmp_path}/x.npy", dtype="float64", **options), tmp_path / "double")
+    for more, message in (
+        ({"visible": "binary"}, "x.npy: row 0, column 0 is .* between 0 and 1"),
+        ({"interval": (0.0, 200.0)}, "x.npy: row .* between 0 and 200"),
+    ):
+        with pytest.raises(DataError, match=message):
+            run_training(Settings(f"{tmp_path}/x.npy", **options, **more), tmp_path / "run")
+    for value in (1e20, 1e-20):
+        np.save(tmp_path / "y.npy", value * x)
+        with pytest.raises(DataError, match=r"y.npy: values reach"):
+            run_training(Settings(f"{tmp_path}/y.npy", **options), tmp_path / "run")
+    for constant in (0.3, 0.0, -5.0):
+        np.save(tmp_path / "z.npy", np.full((50, 3), constant))
+        options = {"hidden": (2,), "epochs": 2, "visible": "truncated-gaussian"}
+        run = run_training(Settings(f"{tmp_path}/z.npy", **options), tmp_path / f"constant {constant}")
+        assert all(bool(torch.isfinite(p).all()) for p in run.machine.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"interval": (0.0,)}, "two rising numbers"),
+        ({"interval": (0.0, 1.0), "visible": "spin"}, "interval is for real-valued data"),
+        ({"interval": (0.0, 1.0), "binarise": 0.5}, "interval is for real-valued data"),
+        ({"binarise": 0.5, "visible": "categorical"}, "binarise makes values 0 or 1"),
+        ({"binarise": float("nan")}, "it must be finite"),
+        ({"particles": 5, "objective": "cd"}, "as many chains as rows"),
+    ],
+)
+def test_settings_that_contradict_each_other(options, message):
+    with pytest.raises(SettingsError, match=message):
+        Settings("digits", **options)
+
+
+def test_a_run_goes_on_where_it_was_made_only(data, tmp_path):
+    """Random numbers of a GPU mean nothing elsewhere."""
+    run_training(settings(data, epochs=2), tmp_path / "run")
+    found = RunFolder(tmp_path / "run").last_checkpoint()
+    assert found is not None
+    epoch, tensors, values = found
+    values["trainer"]["device"] = "cuda"
+    with RunFolder(tmp_path / "run") as run:
+        run.checkpoint(epoch, tensors, values)
+    with pytest.raises(ValueError, match="the training was on a cuda device"):
+        run_training(settings(data, epochs=2), tmp_path / "run")

@@ -9,6 +9,8 @@ import hashlib
 import io
 import math
 import struct
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +75,7 @@ def read(source: str | Path) -> DataSet:
         "mnist": lambda: _mnist("train"),
         "mnist-test": lambda: _mnist("test"),
     }
-    if str(source) in named and not Path(source).exists():
+    if str(source) in named and not Path(source).is_file():
         return named[str(source)]()
     path, _, key = str(source).partition(".npz:")
     path, key = (f"{path}.npz", key) if key else (str(source), "")
@@ -83,7 +85,7 @@ def read(source: str | Path) -> DataSet:
         raise DataError(f"{path}: there is no such file; named data sets are {', '.join(named)}") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a folder, not a file") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
     return as_rows(array, str(source))
 
@@ -96,7 +98,7 @@ def as_rows(array: Array, name: str) -> DataSet:
         raise DataError(f"{name}: has shape {array.shape}; it must have two dimensions or more, the first one of rows")
     if array.size == 0:
         raise DataError(f"{name}: has shape {array.shape}; there must be at least one row and one column")
-    image_shape = array.shape[1:] if array.ndim == 3 else _square(array.shape[1])
+    image_shape = array.shape[1:] if array.ndim == 3 else _square(array.shape[1]) if array.ndim == 2 else None
     rows = array.reshape(len(array), -1)
     if rows.dtype == np.uint8 and rows.max() > 1 and array.ndim == 3:  # images of bytes
         rows = rows.astype(np.float32) / 255
@@ -149,7 +151,7 @@ def _read_file(path: Path, key: str) -> Array:
         content = gzip.decompress(content)
     if content[:6] == b"\x93NUMPY":
         return _from_npy(content, path)
-    if content[:2] == b"\0\0" and content[2:3] and content[2] in IDX_TYPES:
+    if len(content) >= 4 and content[:2] == b"\0\0" and content[2] in IDX_TYPES:
         return _from_idx(content, str(path))
     if name.endswith((".csv", ".tsv", ".txt")):
         return _from_csv(content, path, "\t" if name.endswith(".tsv") else None)
@@ -166,7 +168,7 @@ def _from_npy(content: bytes, path: Path) -> Array:
 
 def _from_npz(path: Path, key: str) -> Array:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             keys = list(file.files)
             if not key and len(keys) != 1:
                 raise DataError(
@@ -202,7 +204,8 @@ def _from_csv(content: bytes, path: Path, delimiter: str | None) -> Array:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not text in UTF-8: {error}") from None
-    lines = [line for line in text.splitlines() if line.strip()]
+    numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [line for _, line in numbered]
     if not lines:
         raise DataError(f"{path}: is empty")
     if delimiter is None:
@@ -211,11 +214,10 @@ def _from_csv(content: bytes, path: Path, delimiter: str | None) -> Array:
         [cell.strip() for cell in row if cell.strip() or delimiter != " "]
         for row in csv.reader(lines, delimiter=delimiter)
     ]
-    has_names = any(_number(cell) is None for cell in table[0]) and len(table) > 1
-    first = 2 if has_names else 1  # lines are counted from 1
+    has_names = all(_number(cell) is None for cell in table[0]) and len(table) > 1
     width = len(table[0])
     rows = []
-    for number, cells in enumerate(table[first - 1 :], first):
+    for (number, _), cells in list(zip(numbered, table, strict=False))[1 if has_names else 0 :]:
         if len(cells) != width:
             raise DataError(f"{path}: line {number} has {len(cells)} columns, where the first has {width}")
         values = [_number(cell) for cell in cells]

@@ -65,7 +65,7 @@ def run_demo(
         f"Held-out digits; with {FLIPPED:.0%} of the pixels flipped; and their posterior means given that, from TAP. "
         f"Of all pixels {wrong[0]:.1%} were wrong before, and {wrong[1]:.1%} after."
     )
-    page = write_report(RunFolder(folder), SETTINGS, device, [Picture(figure, caption)])
+    page = write_report(RunFolder(folder), device, [Picture(figure, caption)])
     return Demo(page, picture, run.records[-1], *wrong)
 
 

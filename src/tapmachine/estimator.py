@@ -1,7 +1,10 @@
 """The scikit-learn estimator."""
 
+import operator
 import warnings
-from typing import Any, Self
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,7 +15,7 @@ from torch import Tensor
 
 from tapmachine.likelihood import tap_log_likelihood
 from tapmachine.likelihood.score import check_rows, in_double, log_weight, spaced
-from tapmachine.recipes import NewMachine, Settings, make_machine, make_trainer, prepare_rows
+from tapmachine.recipes import NewMachine, Settings, make_machine, make_trainer, pick_device, prepare_rows
 from tapmachine.sampling import gibbs
 from tapmachine.training import Monitor, Trainer, TrainingState
 from tapmachine.training.report import Reporter
@@ -30,8 +33,9 @@ class DataWarning(UserWarning):
 class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A Restricted Boltzmann Machine with binary hidden units, for scikit-learn: features, log-likelihoods, samples.
 
-    It is trained by `tapmachine.fit` and behind it is a machine, `machine_`, for all else that the package does. With
-    the same `random_state` everything but `sample` gives the same result every time, the scores, too.
+    It is trained as by `tapmachine.fit`, and behind it is a machine, `machine_`, for all else that the package does.
+    With the same `random_state` all results are the same every time: the scores, too, and, unless it is given another
+    `random_state`, those of `sample`.
 
     Args:
         n_hidden: number of hidden units, which is that of the features.
@@ -56,7 +60,7 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         machine_: the machine, for data as they were given.
         visible_: the type of its visible units, and why.
         history_: a dictionary for each epoch, with `loss`, `gradient_norm` and more.
-        components_: the weights, (n_hidden, n_features).
+        components_: the weights, (n_hidden, n_features); for q categories, (n_hidden, n_features·q).
         n_features_in_, feature_names_in_: as in all of scikit-learn.
 
     Example:
@@ -117,13 +121,15 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Trains a new machine on rows, (n_samples, n_features)."""
         settings = self._settings(self.epochs)
-        new, x = self._begin(settings, X)
+        x = self._first_rows(settings, X)
+        new = self._new_machine(settings, x)
         trainer = make_trainer(settings, new, x, None, self._monitor(new))
-        with Reporter(None, self.verbose, self.epochs) as report:
-            for _ in range(self.epochs):
-                self.history_.append(trainer.epoch())
-                report(self.history_[-1])
-        self._finish(new, x, trainer)
+        history = []
+        with Reporter(None, self.verbose, settings.epochs) as report:
+            for _ in range(settings.epochs):
+                history.append(trainer.epoch())
+                report(history[-1])
+        self._finish(_Training(settings, new, trainer.state()), history, spaced(x, N_STARTS).clone())
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -131,58 +137,67 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
         The first call picks the visible units by its rows. Give `interval`, if later ones will go further.
         """
-        settings = self._settings(1, decay=1.0)
-        before: tuple[NewMachine, TrainingState] | None = getattr(self, "_training", None)
+        before: _Training | None = getattr(self, "_training", None)
+        history, starts = (list(self.history_), self._starts) if before else ([], None)
         if before is None:
-            new, x = self._begin(settings, X)
+            settings = self._settings(1, decay=1.0)
+            x = self._first_rows(settings, X)
+            new = self._new_machine(settings, x)
         else:
-            new, x = before[0], self._rows(self._array(X))
-        if len(x) < (settings.batch_size or 1):
-            settings = self._settings(1, decay=1.0, batch_size=len(x))
+            settings = self._settings(1, decay=1.0, seed=before.settings.seed)
+            kept = ("hidden", "visible", "interval", "binarise", "dtype")
+            changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
+            if changed:
+                raise ValueError(f"{changed[0]} has changed since the machine was made; use fit for another one")
+            x, new = self._rows(self._array(X)), deepcopy(before.new)
+        if settings.batch_size is not None:
+            settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
         trainer = make_trainer(settings, new, x, None, self._monitor(new))
         if before is not None:
-            _take_up(trainer, before[1])
-        record = trainer.epoch()
-        self.history_.append(record | {"epoch": len(self.history_) + 1})
-        self._finish(new, x, trainer)
+            _take_up(trainer, before.state)
+        history.append(trainer.epoch() | {"epoch": len(history) + 1})
+        seen = spaced(x, N_STARTS) if starts is None else torch.cat((starts, spaced(x, N_STARTS)))
+        self._finish(_Training(settings, new, trainer.state()), history, spaced(seen, N_STARTS).clone())
         return self
 
-    def _settings(self, epochs: int, **others: Any) -> Settings:
-        if isinstance(self.n_hidden, bool) or not isinstance(self.n_hidden, int | np.integer):
-            raise ValueError(f"n_hidden is {self.n_hidden!r}; it must be a whole number, 1 or more")
+    def _settings(self, epochs: Any, **others: Any) -> Settings:
         names = (
             "visible", "binarise", "batch_size", "objective", "sweeps", "particles", "start", "learning_rate", "decay",
             "momentum", "weight_decay", "l1", "centred", "dtype",
         )  # fmt: skip
-        given = {name: getattr(self, name) for name in names} | {"hidden": (int(self.n_hidden),), "epochs": epochs}
-        given["interval"] = None if self.interval is None else tuple(self.interval)
-        given["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
+        given = {name: getattr(self, name) for name in names} | {"n_hidden": self.n_hidden, "epochs": epochs}
+        for name in ("n_hidden", "epochs", "batch_size", "sweeps", "particles"):
+            given[name] = _whole_number(name, given[name])
+        given["hidden"] = (given.pop("n_hidden"),)
+        given["interval"] = None if self.interval is None else tuple(float(end) for end in self.interval)
+        if "seed" not in others:
+            given["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         return Settings("given", **given | others)
 
-    def _begin(self, settings: Settings, X: Any) -> tuple[NewMachine, Tensor]:
+    def _first_rows(self, settings: Settings, X: Any) -> Tensor:
         array = self._array(X, reset=True)
         if len(array) == 1:
             raise ValueError("X has one sample (n_samples=1); a machine is trained on two or more")
-        x = prepare_rows(settings, array)
+        return prepare_rows(settings, array).to(pick_device(self.device))
+
+    def _new_machine(self, settings: Settings, x: Tensor) -> NewMachine:
         new = make_machine(settings, x)
-        new.machine.to(_device(self.device))
-        self.visible_ = new.why
-        self.history_: list[dict[str, float]] = []
-        self.__dict__.pop("_training", None)
+        new.machine.to(x.device)
         if self.verbose:
             print(f"visible units {new.why}")
-        return new, x.to(new.machine.device)
+        return new
 
     def _monitor(self, new: NewMachine) -> Monitor:
-        return Monitor(n_starts=N_STARTS if self.verbose else 0, scale=new.scale)
+        return Monitor(n_starts=N_STARTS if self.verbose else 0, scale=new.scale, shift=new.shift)
 
-    def _finish(self, new: NewMachine, x: Tensor, trainer: Trainer) -> None:
-        self._training = new, trainer.state()
-        self.machine_ = new.in_units_of_data()
-        self.components_ = self.machine_.weights[0].detach().cpu().numpy().T.copy()
+    def _finish(self, training: "_Training", history: list[dict[str, float]], starts: Tensor) -> None:
+        """Only now is anything of the estimator changed: a training that fails leaves it as it was."""
+        machine = training.new.in_units_of_data()
+        self.machine_, self.visible_, self.history_ = machine, training.new.why, history
+        self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
         self._n_features_out = self.components_.shape[0]
-        self._starts = spaced(x, N_STARTS)
-        self._double = in_double(self.machine_)
+        self._training, self._starts = training, starts
+        self._double = in_double(machine)
         self._log_partition: list[float] = []  # found when it is first asked for
 
     # ----- what a trained machine is good for
@@ -241,8 +256,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         check_is_fitted(self)
         seeds = check_random_state(self.random_state if random_state is None else random_state)
         generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
-        rows = torch.from_numpy(seeds.randint(len(self._starts), size=n_samples)).to(self._starts.device)
-        start = check_rows(self.machine_, self._starts[rows])
+        rows = torch.from_numpy(seeds.randint(len(self._starts), size=n_samples)).to(self.machine_.device)
+        start = check_rows(self.machine_, self._starts.to(rows.device)[rows])
         visible = gibbs(self.machine_, start, n_sweeps, generator)[0]
         states = visible.argmax(-1) if visible.dim() > 2 else visible
         return states.cpu().numpy().astype(np.float64)
@@ -257,9 +272,10 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def _rows(self, array: Array) -> Tensor:
         """Rows for the machine; what lies outside an interval that the data set is moved to its ends."""
         machine = self.machine_
-        x = prepare_rows(self._settings(0), array).to(machine.device)
+        settings = self._training.settings
+        x = prepare_rows(settings, array).to(machine.device)
         units = machine.units()[0]
-        if units.n_states() is not None or self.interval is not None:
+        if units.n_states() is not None or settings.interval is not None:
             return x
         lower, upper = (bound.detach() for bound in units.bounds())
         outside = (x < lower) | (x > upper)
@@ -271,13 +287,29 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             f"{count} value{'s' if count > 1 else ''} outside the interval of the training data moved to its ends, the "
             f"first in row {row}, column {column} ({x[row, column]:g}); to widen it, use interval=(low, high)",
             DataWarning,
-            stacklevel=4,
+            stacklevel=2,
         )
         return torch.clamp(x, lower, upper)
 
     def _states(self, array: Array) -> Tensor:
         """Checked, in float64."""
         return check_rows(self.machine_, self._rows(array)).to(self._double.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the copy in float64, and on the CPU: what was trained on a GPU can be read without one."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "machine_" in state:
+            training = state["_training"]
+            new = replace(training.new, machine=deepcopy(training.new.machine).cpu())
+            state |= {"machine_": deepcopy(self.machine_).cpu(), "_starts": self._starts.cpu()}
+            state["_training"] = training._replace(new=new)
+            state.pop("_double")
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "machine_" in state:
+            self._double = in_double(self.machine_)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -286,14 +318,33 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return tags
 
 
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name
+class _Training(NamedTuple):
+    """What `partial_fit` goes on from."""
+
+    settings: Settings
+    new: NewMachine
+    state: TrainingState
+
+
+def _whole_number(name: str, value: Any) -> int | None:
+    """NumPy's, too, as a search over a grid of them gives."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number") from None
 
 
 def _take_up(trainer: Trainer, state: TrainingState) -> None:
     """Goes on with chains and momenta; those that belong to batches of another size begin anew."""
-    own, scheduler, kept = trainer.state().tensors, trainer.state().values["scheduler"], state.tensors
-    tensors = {name: z if name not in own or z.shape == own[name].shape else own[name] for name, z in kept.items()}
-    trainer.restore(TrainingState(tensors, state.values | {"scheduler": scheduler}))
+    own = trainer.state()
+    kept = {
+        name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape
+    }
+    device = {"device": trainer.machine.device.type, "scheduler": own.values["scheduler"]}
+    if device["device"] != state.values["device"]:  # random numbers of another kind
+        kept["generator.draws"] = own.tensors["generator.draws"]
+    trainer.restore(TrainingState(own.tensors | kept, state.values | device))

@@ -59,6 +59,8 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
         update: its number.
     """
     h5py = _h5py()
+    if update < 0:
+        raise FileError(f"update is {update}; it must be 0 or more")
     layers = machine.units()
     fits = len(layers) == 2 and isinstance(layers[0], Binary | Categorical) and isinstance(layers[1], Binary)
     if not fits:

@@ -254,14 +254,15 @@ def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Gener
 
 
 @torch.no_grad()
-def rescaled(machine: BoltzmannMachine, scale: float) -> BoltzmannMachine:
-    """The machine of data in other units: that of `scale` times the visible states of the given one, equally likely.
+def rescaled(machine: BoltzmannMachine, scale: float, shift: float = 0.0) -> BoltzmannMachine:
+    """The machine of data in other units: of shift + scale·x for visible states x of the given one, equally likely.
 
-    With a power of two nothing is rounded.
+    With a power of two and no shift nothing is rounded.
 
     Args:
         machine: with layers, the lowest one of real-valued units; it is left as it is.
         scale: greater than 0.
+        shift: any number; 0 for `TruncatedGaussBernoulli`.
 
     Example:
         >>> from tapmachine import Binary, TruncatedGaussian, rbm, rescaled
@@ -274,7 +275,13 @@ def rescaled(machine: BoltzmannMachine, scale: float) -> BoltzmannMachine:
         raise ValueError(f"scale is {scale!r}; it must be greater than 0, and finite")
     visible, *others = machine.units()
     weights = [machine.weights[0] / scale, *(w.detach() for w in machine.weights[1:])]
-    return BoltzmannMachine([visible.rescaled(scale), *deepcopy(others)], weights)
+    result = BoltzmannMachine([visible.rescaled(scale, shift), *deepcopy(others)], weights)
+    if shift:  # what it adds to the hidden units' fields is taken out of them
+        field = getattr(result.units()[1], "field", None)
+        if field is None:
+            raise ValueError(f"rescaled: {type(others[0]).__name__} units have no field that could take up a shift")
+        field -= shift * weights[0].double().sum(0).to(field.dtype).view_as(field)
+    return result
 
 
 def _check_layers(layers: Sequence[Units]) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -35,6 +36,8 @@ from tapmachine.training import (
 from tapmachine.units import Binary, Categorical, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian, Units
 
 FEWEST, MOST, BATCHES = 10, 100, 50  # rows of a batch, and batches of an epoch, unless told
+TYPICAL_DEVIATION = 0.3  # of a column of data that fill [0, 1]
+SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions go with the square, and must fit into float32
 MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
 
 OBJECTIVES = ("default", "tap", "herded", "cd", "pcd")
@@ -47,6 +50,7 @@ STARTS: dict[str, Callable[[], Start]] = {
     "herded": Herded,
 }
 VISIBLE = ("auto", "binary", "spin", "gaussian", "truncated-gaussian", "gauss-bernoulli", "categorical")
+WITH_INTERVALS = ("auto", "truncated-gaussian", "gauss-bernoulli")
 HIDDEN: dict[str, Callable[[int], Units]] = {"binary": Binary, "spin": Spin, "gaussian": Gaussian}
 
 
@@ -129,7 +133,15 @@ class Settings:
                 (name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
                 for name in ("batch_size", "sweeps", "particles")
             ),
-            ("interval", self.interval is None or self.interval[0] < self.interval[1], "it must be two rising numbers"),
+            (
+                "interval",
+                self.interval is None or (len(self.interval) == 2 and self.interval[0] < self.interval[1]),
+                "it must be two rising numbers, such as 0 and 1",
+            ),
+            *(
+                (name, getattr(self, name) is None or math.isfinite(getattr(self, name)), "it must be finite")
+                for name in ("binarise", "learning_rate")
+            ),
             (
                 "validation",
                 not isinstance(self.validation, float) or 0 < self.validation < 1,
@@ -141,6 +153,14 @@ class Settings:
                 raise SettingsError(f"{name} is {getattr(self, name)!r}; {rule}")
         if self.start != "batch" and self.objective != "tap":
             raise SettingsError(f"start is {self.start!r}, which is for the objective 'tap' only")
+        if self.interval is not None and (self.visible not in WITH_INTERVALS or self.binarise is not None):
+            raise SettingsError(
+                f"interval is for real-valued data; visible is {self.visible!r}, binarise {self.binarise}"
+            )
+        if self.binarise is not None and self.visible not in ("auto", "binary"):
+            raise SettingsError(f"binarise makes values 0 or 1, but visible is {self.visible!r}")
+        if self.objective == "cd" and self.particles is not None:
+            raise SettingsError("particles: cd has as many chains as rows in a batch")
         if self.objective == "default" and (self.sweeps or self.particles):
             raise SettingsError("sweeps and particles go with an objective of your choice; say which")
 
@@ -194,64 +214,92 @@ def check_names(found: dict[str, Any], where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class NewMachine:
-    """A machine to be trained.
+    """A machine to be trained, in units in which data deviate by about 0.3, as those that fill [0, 1].
 
     Attributes:
-        machine: with small random weights, for values of about 1.
-        scale: what they have to be multiplied by, to be the data's: a power of two, so that nothing is rounded.
+        machine: with small random weights.
+        scale, shift: shift + scale·x are the data; scale is a power of two.
+        bounds: of the visible units, for the data.
         why: a word on its visible units.
     """
 
     machine: BoltzmannMachine
     scale: float
+    shift: float
+    bounds: tuple[Tensor, Tensor]
     why: str
 
+    @property
+    def is_in_units_of_data(self) -> bool:
+        """Whether nothing is scaled or shifted."""
+        return (self.scale, self.shift) == (1, 0)
+
     def in_units_of_data(self) -> BoltzmannMachine:
-        """The machine as it is now, for the data as they are."""
-        return self.machine if self.scale == 1 else rescaled(self.machine, self.scale)
+        """The machine as it is now, for the data as they are; a copy."""
+        if self.is_in_units_of_data:
+            return deepcopy(self.machine)
+        machine = rescaled(self.machine, self.scale, self.shift)
+        for own, bound in zip(machine.units()[0].bounds(), self.bounds, strict=True):
+            own.copy_(bound)  # without what rounding made of them
+        return machine
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Data for the machine as it is trained."""
-        return x if self.scale == 1 else x / self.scale
+        """Data for the machine as it is trained; a ValueError that names the first value that is none."""
+        lower, upper = (bound.to(x.device) for bound in self.bounds)
+        outside = (x < lower) | (x > upper) if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
+        if bool(outside.any()):
+            row, column = outside.nonzero()[0].tolist()
+            raise ValueError(
+                f"row {row}, column {column} is {x[row, column]:g}; it must lie between {lower:g} and {upper:g}"
+            )
+        if self.is_in_units_of_data:
+            return x
+        return ((x - self.shift) / self.scale).clamp(
+            *(bound.to(x.device) for bound in self.machine.units()[0].bounds())
+        )
 
 
-def make_machine(settings: Settings, x: Tensor) -> NewMachine:
-    """A new machine for data, (N, n)."""
-    visible, why = make_visible(settings, x)
-    scale = 1.0
-    if settings.visible != "categorical" and visible.n_states() is None:
-        scale = _scale(visible, x)
-        visible = visible if scale == 1 else visible.rescaled(1 / scale)
-    layers = [visible, *(HIDDEN[settings.hidden_units](n) for n in settings.hidden)]
+def make_machine(settings: Settings, x: Tensor, held_out: Tensor | None = None) -> NewMachine:
+    """A new machine for data, (N, n), whose visible units can take what is held out, too."""
     dtype = getattr(torch, settings.dtype)
+    visible, why = make_visible(settings, x if held_out is None else torch.cat((x, held_out)))
+    visible = visible.to(dtype)
+    bounds = visible.bounds()
+    scale, shift = (1.0, 0.0) if visible.n_states() is not None else _units_of_measurement(visible, x)
+    if (scale, shift) != (1, 0):
+        visible = visible.rescaled(1 / scale, -shift / scale)
+    layers = [visible, *(HIDDEN[settings.hidden_units](n).to(dtype) for n in settings.hidden)]
     generator = torch.Generator().manual_seed(settings.seed)
-    return NewMachine(dbm([units.to(dtype) for units in layers], generator=generator), scale, why)
+    machine = dbm(layers, generator=generator)
+    return NewMachine(machine, scale, shift, (bounds[0].clone(), bounds[1].clone()), why)
 
 
 def make_visible(settings: Settings, x: Tensor) -> tuple[Units, str]:
     """Visible units for data, and a word on them."""
     n = x.shape[1]
     low, high = settings.interval or _interval(x)
+    lower, upper = (torch.tensor(bound, dtype=getattr(torch, settings.dtype)) for bound in (low, high))
+    zero = torch.zeros_like(lower)
     makers: dict[str, Callable[[], Units]] = {
         "binary": lambda: Binary(n),
         "spin": lambda: Spin(n),
         "gaussian": lambda: Gaussian(n),
-        "truncated-gaussian": lambda: TruncatedGaussian(n, low, high),
-        "gauss-bernoulli": lambda: TruncatedGaussBernoulli(n, min(low, 0.0), max(high, 0.0)),
-        "categorical": lambda: Categorical(n, int(high) + 1),
+        "truncated-gaussian": lambda: TruncatedGaussian(n, lower, upper),
+        "gauss-bernoulli": lambda: TruncatedGaussBernoulli(n, torch.minimum(lower, zero), torch.maximum(upper, zero)),
+        "categorical": lambda: Categorical(n, max(2, int(x.max()) + 1)),
     }
     if settings.visible != "auto":
         return makers[settings.visible](), f"{settings.visible}, as asked for"
-    name, why = pick_visible(x, (low, high))
+    name, why = pick_visible(x, (low, high), settings.interval is not None)
     return makers[name](), f"{name}: {why}"
 
 
-def pick_visible(x: Tensor, interval: tuple[float, float]) -> tuple[str, str]:
-    """The type of units that suits data, and why."""
+def pick_visible(x: Tensor, interval: tuple[float, float], given: bool) -> tuple[str, str]:
+    """The type of units that suits data, and why; none with two states, if an interval of real values was given."""
     low, high = interval
-    if bool(((x == 0) | (x == 1)).all()):
+    if not given and bool(((x == 0) | (x == 1)).all()):
         return "binary", "all values are 0 or 1"
-    if bool((x.abs() == 1).all()):
+    if not given and bool((x.abs() == 1).all()):
         return "spin", "all values are -1 or 1"
     zeros = float((x == 0).double().mean())
     between = f"values lie between {low:g} and {high:g}"
@@ -263,17 +311,26 @@ def pick_visible(x: Tensor, interval: tuple[float, float]) -> tuple[str, str]:
 def _interval(x: Tensor) -> tuple[float, float]:
     """That the values lie in: [0, 1], if they fill it; else from the smallest to the largest."""
     low, high = float(x.min()), float(x.max())
-    if low == high and not 0 <= low <= 1:  # all the same: an interval must have a width
-        return low - 0.5 * abs(low), high + 0.5 * abs(high)
-    return (0.0, 1.0) if low >= 0 and 0.5 < high <= 1 else (low, high)
+    if low >= 0 and 0.5 < high <= 1:
+        return 0.0, 1.0
+    if low == high:  # all the same: an interval must have a width
+        width = 0.5 * abs(low) or 1.0
+        return low - width, high + width
+    return low, high
 
 
-def _scale(visible: Units, x: Tensor) -> float:
-    """A power of two: the least that reaches as far as the units; or near the data's deviation, for unbounded ones."""
-    if visible.is_bounded():
-        return 2.0 ** math.ceil(math.log2(max(float(bound.abs().max()) for bound in visible.bounds())))
-    deviation = float(x.double().std(correction=0))
-    return 2.0 ** round(math.log2(deviation)) if deviation > 0 else 1.0
+def _units_of_measurement(visible: Units, x: Tensor) -> tuple[float, float]:
+    """Scale and shift: a power of two near the data's deviation over 0.3; the lower bound, or the mean without one.
+
+    Where 0 has a probability of its own, there is no shift.
+    """
+    values = x.double()
+    deviation = float(values.var(0, correction=0).mean().sqrt())
+    scale = 2.0 ** round(math.log2((deviation or float(values.abs().max()) or 1.0) / TYPICAL_DEVIATION))
+    if visible.atoms() is not None:
+        return scale, 0.0
+    lower = float(visible.bounds()[0].min())
+    return scale, lower if math.isfinite(lower) else float(values.mean().float())
 
 
 def make_objective(settings: Settings) -> Objective | None:
@@ -313,9 +370,23 @@ def make_trainer(settings: Settings, new: NewMachine, x: Tensor, held_out: Tenso
 
 def prepare_rows(settings: Settings, rows: np.ndarray[Any, Any]) -> Tensor:
     """Rows of a data set as a tensor, binarised if that was asked for."""
+    largest = float(np.abs(rows).max(initial=0.0))
+    if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
+        raise SettingsError(f"values reach {largest:g}; bring them to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}")
     x = torch.from_numpy(np.array(rows)).to(getattr(torch, settings.dtype))  # a copy: these may be read-only
     if settings.visible == "categorical":
         if not bool(((x >= 0) & (x == x.round())).all()):
             raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")
         return x.long()
     return x if settings.binarise is None else (x > settings.binarise).to(x.dtype)
+
+
+def pick_device(name: str) -> str:
+    """The device of a name: cpu, cuda, or auto, which is a GPU if there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SettingsError("there is no CUDA device; use the device cpu")
+    if name not in ("cpu", "cuda"):
+        raise SettingsError(f"device is {name!r}; it must be cpu, cuda or auto")
+    return name

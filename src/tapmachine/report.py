@@ -21,7 +21,7 @@ from tapmachine.plots import heat_map, image_grid, training_curves
 from tapmachine.recipes import Settings
 from tapmachine.runs import RunFolder
 from tapmachine.sampling import gibbs
-from tapmachine.training_runs import read_data
+from tapmachine.training_runs import read_data_of, settings_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,28 +63,24 @@ class Findings(NamedTuple):
     solutions: Tensor
 
 
-def write_report(
-    folder: RunFolder, settings: Settings, device: str = "cpu", more: Sequence[Picture] = (), name: str = "report.html"
-) -> Path:
-    """Writes the page of a run into its folder.
+def write_report(folder: RunFolder, device: str = "cpu", more: Sequence[Picture] = ()) -> Path:
+    """Writes the page of a run, report.html, into its folder.
 
     Args:
         folder: of the run.
-        settings: of the run.
         device: to compute on.
         more: pictures to put first.
-        name: of the file.
 
     Returns:
         Where it is.
     """
     machine = load(folder.machine_path, device=device)
-    data = read_data(settings)
+    data = read_data_of(folder)
     sets = {"training data": data.train} | ({} if data.held_out is None else {"held-out data": data.held_out})
     found = look_at(machine, {key: x.to(machine.device) for key, x in sets.items()})
     pictures = [*more, *_pictures(machine, folder, found, data.train)]
-    path = folder.path / name
-    write_atomically(path, _page(folder, settings, machine, found, pictures).encode())
+    path = folder.path / "report.html"
+    write_atomically(path, _page(folder, settings_of(folder), machine, found, pictures).encode())
     return path
 
 

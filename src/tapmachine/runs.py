@@ -63,9 +63,10 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
             raise RunError(f"{self.path}: another process is training in this folder") from None
-        for folder in (self.path, self.path / "checkpoints", self.path / "machines"):
-            for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
-                part.unlink(missing_ok=True)
+        if (self.path / "settings.json").exists():  # else what is there is not ours
+            for folder in (self.path, self.path / "checkpoints", self.path / "machines"):
+                for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
+                    part.unlink(missing_ok=True)
         return self
 
     def __exit__(
@@ -144,7 +145,7 @@ class RunFolder:
                 tensors, description = read_tensors(path, "training")
                 return description["epoch"], tensors, description["values"]
             except (FileError, OSError, KeyError) as error:
-                warnings.warn(f"{error}; the checkpoint before it is used", RunWarning, stacklevel=3)
+                warnings.warn(f"{error}; the one before it is used, if there is one", RunWarning, stacklevel=3)
         if entries:
             raise RunError(f"{self.path}: no checkpoint can be read; nothing was changed")
         return None

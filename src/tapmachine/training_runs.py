@@ -1,6 +1,8 @@
 """Training in a run folder: repeat the call to go on where it was, to the bit."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tapmachine.datasets import DataSet, read
+from tapmachine.datasets import DataError, DataSet, read
+from tapmachine.files import data_description
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import (
     NewMachine,
@@ -46,26 +49,23 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class _Data:
-    source: DataSet
+    sources: tuple[DataSet, ...]
     train: Tensor
     held_out: Tensor | None
 
     @cached_property
     def digest(self) -> str:
-        """Of the rows as they were read; worked out once, as it goes through all of them."""
-        return self.source.digest()
+        """Of all rows as they were read; worked out once, as it goes through all of them."""
+        digests = [source.digest() for source in self.sources]
+        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
     def description(self) -> dict[str, Any]:
         return {
-            "name": self.source.name,
+            "name": self.sources[0].name,
             "n_rows": len(self.train),
-            "image_shape": self.source.image_shape,
+            "image_shape": self.sources[0].image_shape,
             "sha256": self.digest,
         }
-
-    def all_rows(self) -> Tensor:
-        """Also those held out, so that the visible units can take them."""
-        return self.train if self.held_out is None else torch.cat((self.train, self.held_out))
 
 
 def run_training(
@@ -87,14 +87,17 @@ def run_training(
     Raises:
         RunError: if the folder is another run's, or is in use.
     """
-    with RunFolder(folder) as run:
-        _check_same(run, settings)
-        data = read_data(settings)
-        new = make_machine(settings, data.all_rows())
+    run = RunFolder(folder)
+    _check_same(run, settings)
+    data = read_data(settings)
+    with named(settings.data):
+        new = make_machine(settings, data.train, data.held_out)
         new.machine.to(device)
-        monitor = Monitor(every=settings.measure_every, scale=new.scale)
+        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift)
         trainer = make_trainer(settings, new, data.train, data.held_out, monitor)
-        say(f"visible units {new.why}")
+    say(f"visible units {new.why}")
+    with run:  # nobody else writes to it from now on
+        _check_same(run, settings)
         resumed_at = _resume(run, trainer, data.digest, say)
         run.write_settings(settings.as_json())
         if resumed_at == 0:
@@ -108,31 +111,60 @@ def run_training(
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
 
 
+@contextmanager
+def named(source: str) -> Iterator[None]:
+    """Errors about data that say which data."""
+    try:
+        yield
+    except ValueError as error:
+        raise DataError(f"{source}: {error}") from None
+
+
 def read_data(settings: Settings) -> _Data:
     """The rows to train on, and those held out."""
     source = read(settings.data)
-    x = prepare_rows(settings, source.rows)
+    with named(settings.data):
+        x = prepare_rows(settings, source.rows)
     if settings.validation is None:
-        return _Data(source, x, None)
+        return _Data((source,), x, None)
     if isinstance(settings.validation, str):
-        return _Data(source, x, prepare_rows(settings, read(settings.validation).rows))
+        other = read(settings.validation)
+        with named(settings.validation):
+            held_out = prepare_rows(settings, other.rows)
+            if held_out.shape[1] != x.shape[1]:
+                raise ValueError(f"has {held_out.shape[1]} columns, where {settings.data} has {x.shape[1]}")
+        return _Data((source, other), x, held_out)
     n_train = len(x) - round(settings.validation * len(x))
     if not 0 < n_train < len(x):
         raise SettingsError(f"validation is {settings.validation}; of {len(x)} rows that leaves none on one side")
-    return _Data(source, x[:n_train], x[n_train:])
+    return _Data((source,), x[:n_train], x[n_train:])
+
+
+def settings_of(run: RunFolder) -> Settings:
+    """What a run was asked for."""
+    try:
+        return Settings(**check_names(run.settings() or {}, str(run.path / "settings.json")))
+    except TypeError as error:
+        raise RunError(f"{run.path / 'settings.json'}: {error}") from None
+
+
+def read_data_of(run: RunFolder) -> _Data:
+    """The data of a run, if they are still those that it was trained on."""
+    settings = settings_of(run)
+    data = read_data(settings)
+    if data.digest != data_description(run.machine_path).get("sha256"):
+        raise RunError(f"{settings.data}: has changed since {run.path} was trained on it")
+    return data
 
 
 def _check_same(run: RunFolder, settings: Settings) -> None:
     before = run.settings()
     if before is None:
-        others = [path.name for path in run.path.iterdir() if path.name != ".lock"]
+        others = [path.name for path in run.path.iterdir() if path.name != ".lock"] if run.path.exists() else []
         if others:
             raise RunError(f"{run.path}: is no run, and holds other things, such as {others[0]}; choose another folder")
         return
-    try:
-        old = Settings(**check_names(before, str(run.path / "settings.json")))
-    except TypeError as error:
-        raise RunError(f"{run.path / 'settings.json'}: {error}") from None
+    old = settings_of(run)
     changes = settings.changes_from(old)
     if changes:
         raise RunError(f"{run.path}: is a run with other settings: {'; '.join(changes)}; choose another folder")

@@ -13,7 +13,6 @@ from tapmachine import __version__
 
 if TYPE_CHECKING:
     from tapmachine.machine import BoltzmannMachine
-    from tapmachine.recipes import Settings
     from tapmachine.runs import RunFolder
 
 app = typer.Typer(
@@ -104,19 +103,6 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
         yield
 
 
-def pick_device(name: str) -> str:
-    """The device of a name."""
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("there is no CUDA device; use --device cpu")
-    if name not in ("cpu", "cuda"):
-        raise ValueError(f"device is {name!r}; it must be cpu, cuda or auto")
-    return name
-
-
 def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
     """A run that has a checkpoint, and its machine."""
     from tapmachine.files import load
@@ -126,13 +112,6 @@ def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMa
     if folder.settings() is None or not folder.machine_path.exists():
         raise RunError(f"{path}: is not the folder of a run, or has no checkpoint yet")
     return folder, load(folder.machine_path, device=device)
-
-
-def settings_of(folder: "RunFolder") -> "Settings":
-    """What a run was asked for."""
-    from tapmachine.recipes import Settings, check_names
-
-    return Settings(**check_names(folder.settings() or {}, str(folder.path)))
 
 
 def summary(record: dict[str, Any]) -> str:

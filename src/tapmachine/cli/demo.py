@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.cli.common import Device, Quiet, app, pick_device, speaker, warnings_as_lines
+from tapmachine.cli.common import Device, Quiet, app, speaker, warnings_as_lines
 
 
 @app.command(epilog="Example:  tapmachine demo --out demo")
@@ -16,6 +16,7 @@ def demo(
 ) -> None:
     """Train on the embedded digits in about a minute, clean noisy ones, and write a page about it."""
     from tapmachine.demo import FLIPPED, run_demo
+    from tapmachine.recipes import pick_device
 
     with warnings_as_lines(quiet):
         found = run_demo(out, pick_device(device), progress=not quiet, say=speaker(quiet))

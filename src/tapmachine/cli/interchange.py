@@ -16,7 +16,7 @@ def convert(
     quiet: Quiet = False,
 ) -> None:
     """Bring a machine from rbms' and clusterbm's HDF5 to ours, or the other way."""
-    from tapmachine.files import load, save
+    from tapmachine.files import data_description, load, save
     from tapmachine.interchange import read_rbms, write_rbms
     from tapmachine.runs import RunFolder
 
@@ -24,11 +24,12 @@ def convert(
     if source.suffix in hdf5:
         machine = read_rbms(source, update)
     else:
-        machine = load(RunFolder(source).machine_path if source.is_dir() else source)
+        source = RunFolder(source).machine_path if source.is_dir() else source
+        machine = load(source)
     if target.suffix in hdf5:
-        write_rbms(machine, target, update or 1)
+        write_rbms(machine, target, 1 if update is None else update)
     elif target.suffix == ".safetensors":
-        save(machine, target)
+        save(machine, target, {} if source.suffix in hdf5 else data_description(source))
     else:
         raise ValueError(f"{target}: its name must end in .safetensors or .h5")
     if not quiet:

@@ -15,8 +15,6 @@ from tapmachine.cli.common import (
     Seed,
     app,
     open_run,
-    pick_device,
-    settings_of,
     speaker,
     summary,
     warnings_as_lines,
@@ -64,6 +62,7 @@ def evaluate(
 ) -> None:
     """Score a run's machine: the log-likelihood of its data in nats, by one estimator or several."""
     from tapmachine.likelihood import compare_likelihoods
+    from tapmachine.recipes import pick_device
 
     folder, machine = open_run(run, pick_device(device))
     sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data).items()}
@@ -89,17 +88,15 @@ def evaluate(
 def _data_to_score(folder: "RunFolder", data: str | None) -> dict[str, "Tensor"]:
     from dataclasses import replace
 
-    from tapmachine.files import data_description
-    from tapmachine.training_runs import read_data
+    from tapmachine.runs import RunError
+    from tapmachine.training_runs import read_data, read_data_of, settings_of
 
-    settings = settings_of(folder)
     if data is not None:
-        return {data: read_data(replace(settings, data=data, validation=None)).train}
-    found = read_data(settings)
-    if found.digest != data_description(folder.machine_path).get("sha256"):
-        raise ValueError(
-            f"{settings.data}: has changed since {folder.path} was trained on it; to score it as it is, use --data"
-        )
+        return {data: read_data(replace(settings_of(folder), data=data, validation=None)).train}
+    try:
+        found = read_data_of(folder)
+    except RunError as error:
+        raise RunError(f"{error}; to score it as it is, use --data") from None
     return {"train": found.train} | ({} if found.held_out is None else {"held out": found.held_out})
 
 
@@ -109,10 +106,13 @@ def _scores(
     """TAP's log-likelihoods, all with the ln Z of the same solutions; and the exact ones."""
     from tapmachine.inference import solve
     from tapmachine.likelihood import LogLikelihood, exact_log_likelihood, tap_log_likelihood
-    from tapmachine.likelihood.score import for_scoring, spaced
+    from tapmachine.likelihood.score import check_rows, for_scoring, spaced
     from tapmachine.likelihood.tap import MAX_SWEEPS, N_STARTS, TOLERANCE
+    from tapmachine.training_runs import named
 
-    double, x = for_scoring(machine, next(iter(sets.values())))
+    first = next(iter(sets))
+    with named(first):
+        double, x = for_scoring(machine, sets[first])
     starts = spaced(x, N_STARTS)
     say(f"solving from {len(starts)} rows …")
     solutions = solve(double, starts, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
@@ -123,6 +123,8 @@ def _scores(
         rows.append({"estimator": estimator, "data": name, **{key: float(z) for key, z in values.items()}, **others})
 
     for name, x in sets.items():
+        with named(name):
+            check_rows(machine, x)
         score = tap_log_likelihood(machine, x, solutions)
         add("TAP, average", name, score, n_solutions=score.n_unique)
         add("TAP, log-sum-exp", name, score.log_sum_exp, n_solutions=score.n_unique)
@@ -149,13 +151,14 @@ def sample(
     import torch
 
     from tapmachine.files import data_description, write_atomically
+    from tapmachine.recipes import pick_device
     from tapmachine.sampling import gibbs
-    from tapmachine.training_runs import read_data
+    from tapmachine.training_runs import read_data_of
 
     if out.suffix != ".npy" or out.is_dir():
         raise ValueError(f"{out}: samples are written to an .npy file, such as samples.npy")
     folder, machine = open_run(run, pick_device(device))
-    x = read_data(settings_of(folder)).train
+    x = read_data_of(folder).train
     rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator(machine.device).manual_seed(seed)
     start = machine.units()[0].check_states(x[rows].to(machine.device))
@@ -180,11 +183,12 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write a page about a run, report.html in its folder: curves, receptive fields, solutions, samples."""
+    from tapmachine.recipes import pick_device
     from tapmachine.report import write_report
 
     folder, _ = open_run(run)
     with warnings_as_lines(quiet):
-        path = write_report(folder, settings_of(folder), pick_device(device))
+        path = write_report(folder, pick_device(device))
     if not quiet:
         print(path)
 

@@ -13,7 +13,6 @@ from tapmachine.cli.common import (
     Quiet,
     app,
     fail,
-    pick_device,
     speaker,
     summary,
     warnings_as_lines,
@@ -77,6 +76,7 @@ def train(
     if out is None:
         raise ValueError("where to? say --out FOLDER")
     chosen = _settings(out, settings, {name: value for name, value in given.items() if value is not None})
+    from tapmachine.recipes import pick_device
     from tapmachine.training_runs import run_training
 
     silent = quiet or as_json
@@ -112,7 +112,7 @@ def _absolute(source: str) -> str:
     """A file by its whole path, so that a run knows its data from any folder; a named data set as it is."""
     path, mark, key = source.partition(".npz:")
     file = Path(path + ".npz" if mark else path)
-    return f"{file.resolve()}{mark and ':' + key}" if file.exists() else source
+    return f"{file.resolve()}{mark and ':' + key}" if file.is_file() else source
 
 
 def _numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:

@@ -34,7 +34,7 @@ class Monitor:
         n_starts: rows that solutions are started from; 0 for no solutions, and no log-likelihood.
         n_rows: rows that are scored.
         max_sweeps: of the solver.
-        scale: by which machine and data are multiplied first, if they are trained in units of their own.
+        scale, shift: if machine and data are in units of their own, shift + scale·x are those to measure in.
         every: epochs from one measurement to the next; the first and the last epoch are always measured.
     """
 
@@ -43,6 +43,7 @@ class Monitor:
     max_sweeps: int = 500
     every: int = 1
     scale: float = 1.0
+    shift: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (("n_starts", 0), ("n_rows", 1), ("max_sweeps", 1), ("every", 1)):
@@ -59,9 +60,11 @@ class Monitor:
         weights: Tensor | None = None,
     ) -> dict[str, float]:
         """The record of one epoch; rows of the training data count as much as their weights."""
-        if self.scale != 1:
-            machine, train = rescaled(machine, self.scale), self.scale * train
-            validation = None if validation is None else self.scale * validation
+        if (self.scale, self.shift) != (1, 0):
+            machine = rescaled(machine, self.scale, self.shift)
+            bounds = machine.units()[0].bounds()  # which rounding might leave
+            train = (self.shift + self.scale * train).clamp(*bounds)
+            validation = None if validation is None else (self.shift + self.scale * validation).clamp(*bounds)
         rows = spaced(train, self.n_rows)
         share = None if weights is None else spaced(weights, self.n_rows).double()
         record = {"reconstruction_error": float(average(_reconstruction_errors(machine, rows).double(), share))}

@@ -151,6 +151,7 @@ class Trainer:
         tensors: dict[str, Tensor] = {}
         scheduler = None if self.scheduler is None else self.scheduler.state_dict()
         values = {
+            "device": self.machine.device.type,
             "finished": self.finished,
             "cuts": self.cuts,
             "optimizer": _take_tensors(self.optimizer.state_dict(), "optimizer", tensors),
@@ -167,6 +168,8 @@ class Trainer:
         """Goes on from a state of a trainer that was made with the same arguments."""
         tensors, values = state
         device = self.machine.device
+        if values["device"] != device.type:
+            raise ValueError(f"the training was on a {values['device']} device; it goes on there only, not on {device}")
         own = {name.removeprefix("machine."): z for name, z in tensors.items() if name.startswith("machine.")}
         self.machine.load_state_dict(own)
         for number, last in enumerate(self.step.last_good):

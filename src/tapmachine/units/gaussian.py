@@ -68,8 +68,10 @@ class Gaussian(Units):
         return f"n={self.n}"
 
     @torch.no_grad()
-    def rescaled(self, scale: float) -> "Gaussian":
-        units = Gaussian(self.n, self.field / scale, self.precision / scale**2)
+    def rescaled(self, scale: float, shift: float = 0.0) -> "Gaussian":
+        field, precision = (wide(z).cpu() for z in (self.field, self.precision))
+        precision = precision / scale**2
+        units = Gaussian(self.n, field / scale + precision * shift, precision).to(self.device, self.dtype)
         units.growth_rate.copy_(self.growth_rate)
         return units
 

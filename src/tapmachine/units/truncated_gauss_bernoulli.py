@@ -104,9 +104,11 @@ class TruncatedGaussBernoulli(Units):
         return f"n={self.n}"
 
     @torch.no_grad()
-    def rescaled(self, scale: float) -> "TruncatedGaussBernoulli":
-        slab = self.slab.rescaled(scale)
-        units = TruncatedGaussBernoulli(self.n, slab.lower, slab.upper, slab.field, slab.precision)
+    def rescaled(self, scale: float, shift: float = 0.0) -> "TruncatedGaussBernoulli":
+        if shift:
+            raise ValueError("TruncatedGaussBernoulli: states cannot be shifted, as 0 has a probability of its own")
+        slab = self.slab.rescaled(scale).cpu()
+        units = TruncatedGaussBernoulli(self.n, slab.lower, slab.upper, slab.field, slab.precision).to(self.device)
         # ρ is the weight of the slab before it is normalised, which grows with its width.
         units.active_logit.copy_(self.active_logit - math.log(scale))
         return units

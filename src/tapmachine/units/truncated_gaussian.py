@@ -99,9 +99,12 @@ class TruncatedGaussian(Units):
         return f"n={self.n}, lower={low}, upper={high}"
 
     @torch.no_grad()
-    def rescaled(self, scale: float) -> "TruncatedGaussian":
-        bounds = scale * self.lower, scale * self.upper
-        return TruncatedGaussian(self.n, *bounds, self.field / scale, self.precision / scale**2)
+    def rescaled(self, scale: float, shift: float = 0.0) -> "TruncatedGaussian":
+        field, precision, lower, upper = (wide(z).cpu() for z in (self.field, self.precision, self.lower, self.upper))
+        precision = precision / scale**2
+        bounds = shift + scale * lower, shift + scale * upper
+        units = TruncatedGaussian(self.n, *bounds, field / scale + precision * shift, precision)
+        return units.to(self.device, self.dtype)
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
