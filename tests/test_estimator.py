@@ -209,3 +209,19 @@ def test_categories():
     assert set(np.unique(model.sample(50))) <= {0, 1, 2, 3}
     with pytest.raises(ValueError, match="whole numbers, 0 or more"):
         model.transform(x + 0.5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("visible", ["truncated-gaussian", "gauss-bernoulli", "gaussian"])
+def test_on_a_gpu_and_back(visible, digits):
+    """Data of any scale on a GPU; what was trained there is read and used without one."""
+    x = (255 * digits[:200]).astype(np.float32)
+    model = RBM(4, visible=visible, epochs=1, batch_size=50, objective="tap", sweeps=2, device="cuda").fit(x)
+    assert model.machine_.device.type == "cuda"
+    again = pickle.loads(pickle.dumps(model))
+    assert {p.device.type for p in again.machine_.parameters()} == {"cpu"}
+    np.testing.assert_allclose(again.transform(x), model.transform(x), atol=1e-6)
+    assert np.isfinite(again.score(x))
+    model.partial_fit(x)
+    again.set_params(device="cpu").partial_fit(x)

@@ -561,3 +561,18 @@ def test_a_run_goes_on_where_it_was_made_only(data, tmp_path):
         run.checkpoint(epoch, tensors, values)
     with pytest.raises(ValueError, match="the training was on a cuda device"):
         run_training(settings(data, epochs=2), tmp_path / "run")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_on_a_gpu_goes_on_to_the_bit(tmp_path):
+    np.save(tmp_path / "x.npy", 255 * bars().astype(np.float64) * np.random.default_rng(0).random((300, 16)))
+    chosen = Settings(f"{tmp_path}/x.npy", hidden=(5,), epochs=3, batch_size=50, objective="tap", sweeps=4)
+    whole = run_training(chosen, tmp_path / "whole", "cuda")
+    run_training(chosen, tmp_path / "run", "cuda")
+    for last in (tmp_path / "run" / "checkpoints").glob("epoch-000003*"):
+        last.write_bytes(b"")
+    with pytest.warns(RunWarning, match="is damaged"):
+        again = run_training(chosen, tmp_path / "run", "cuda")
+    assert again.resumed_at == 2
+    assert torch.equal(again.machine.weights[0], whole.machine.weights[0])
