@@ -449,6 +449,11 @@ def test_rescaled(kind, scale):
     )
     back = rescaled(large, 1 / scale)
     torch.testing.assert_close(back.weights[0], machine.weights[0])
+    if kind == "GaussBernoulli":
+        return
+    for shift in (-3.0, torch.linspace(-1.0, 2.0, 5, dtype=torch.float64)):
+        elsewhere = exact_log_likelihood(rescaled(machine, scale, shift), shift + scale * x)
+        torch.testing.assert_close(elsewhere.values, after.values, rtol=0, atol=1e-9)
 
 
 def test_what_cannot_be_rescaled():
@@ -456,5 +461,7 @@ def test_what_cannot_be_rescaled():
         rescaled(rbm(Binary(3), Binary(2)), 2.0)
     with pytest.raises(ValueError, match="no visible layer of its own"):
         rescaled(pairwise(Gaussian(3)), 2.0)
+    with pytest.raises(ValueError, match="cannot be shifted"):
+        rescaled(machine_of(["GaussBernoulli", "Binary"], [3, 2], seed=0), 1.0, 2.0)
     with pytest.raises(ValueError, match="scale is 0"):
         rescaled(rbm(Gaussian(3), Binary(2)), 0.0)

@@ -254,7 +254,7 @@ def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Gener
 
 
 @torch.no_grad()
-def rescaled(machine: BoltzmannMachine, scale: float, shift: float = 0.0) -> BoltzmannMachine:
+def rescaled(machine: BoltzmannMachine, scale: float, shift: Tensor | float = 0.0) -> BoltzmannMachine:
     """The machine of data in other units: of shift + scale·x for visible states x of the given one, equally likely.
 
     With a power of two and no shift nothing is rounded.
@@ -262,7 +262,7 @@ def rescaled(machine: BoltzmannMachine, scale: float, shift: float = 0.0) -> Bol
     Args:
         machine: with layers, the lowest one of real-valued units; it is left as it is.
         scale: greater than 0.
-        shift: any number; 0 for `TruncatedGaussBernoulli`.
+        shift: a number, or one for each visible unit; 0 for `TruncatedGaussBernoulli`.
 
     Example:
         >>> from tapmachine import Binary, TruncatedGaussian, rbm, rescaled
@@ -276,11 +276,12 @@ def rescaled(machine: BoltzmannMachine, scale: float, shift: float = 0.0) -> Bol
     visible, *others = machine.units()
     weights = [machine.weights[0] / scale, *(w.detach() for w in machine.weights[1:])]
     result = BoltzmannMachine([visible.rescaled(scale, shift), *deepcopy(others)], weights)
-    if shift:  # what it adds to the hidden units' fields is taken out of them
+    shift = torch.as_tensor(shift).to(machine.device, torch.float64)
+    if shift.any():  # what it adds to the hidden units' fields is taken out of them
         field = getattr(result.units()[1], "field", None)
         if field is None:
             raise ValueError(f"rescaled: {type(others[0]).__name__} units have no field that could take up a shift")
-        field -= shift * weights[0].double().sum(0).to(field.dtype).view_as(field)
+        field -= (shift.expand(visible.n) @ weights[0].double()).to(field.dtype).view_as(field)
     return result
 
 

@@ -225,14 +225,14 @@ class NewMachine:
 
     machine: BoltzmannMachine
     scale: float
-    shift: float
+    shift: Tensor
     bounds: tuple[Tensor, Tensor]
     why: str
 
     @property
     def is_in_units_of_data(self) -> bool:
         """Whether nothing is scaled or shifted."""
-        return (self.scale, self.shift) == (1, 0)
+        return self.scale == 1 and not bool(self.shift.any())
 
     def in_units_of_data(self) -> BoltzmannMachine:
         """The machine as it is now, for the data as they are; a copy."""
@@ -254,7 +254,7 @@ class NewMachine:
             )
         if self.is_in_units_of_data:
             return x
-        return ((x - self.shift) / self.scale).clamp(
+        return ((x - self.shift.to(x)) / self.scale).clamp(
             *(bound.to(x.device) for bound in self.machine.units()[0].bounds())
         )
 
@@ -265,8 +265,9 @@ def make_machine(settings: Settings, x: Tensor, held_out: Tensor | None = None) 
     visible, why = make_visible(settings, x if held_out is None else torch.cat((x, held_out)))
     visible = visible.to(dtype)
     bounds = visible.bounds()
-    scale, shift = (1.0, 0.0) if visible.n_states() is not None else _units_of_measurement(visible, x)
-    if (scale, shift) != (1, 0):
+    scale, shift = 1.0, torch.zeros(())
+    if visible.n_states() is None:
+        scale, shift = _units_of_measurement(visible, x)
         visible = visible.rescaled(1 / scale, -shift / scale)
     layers = [visible, *(HIDDEN[settings.hidden_units](n).to(dtype) for n in settings.hidden)]
     generator = torch.Generator().manual_seed(settings.seed)
@@ -319,8 +320,8 @@ def _interval(x: Tensor) -> tuple[float, float]:
     return low, high
 
 
-def _units_of_measurement(visible: Units, x: Tensor) -> tuple[float, float]:
-    """Scale and shift: a power of two near the data's deviation over 0.3; the lower bound, or the mean without one.
+def _units_of_measurement(visible: Units, x: Tensor) -> tuple[float, Tensor]:
+    """Scale and shift: a power of two near the data's deviation over 0.3; the lower bound, or each column's mean.
 
     Where 0 has a probability of its own, there is no shift.
     """
@@ -328,9 +329,8 @@ def _units_of_measurement(visible: Units, x: Tensor) -> tuple[float, float]:
     deviation = float(values.var(0, correction=0).mean().sqrt())
     scale = 2.0 ** round(math.log2((deviation or float(values.abs().max()) or 1.0) / TYPICAL_DEVIATION))
     if visible.atoms() is not None:
-        return scale, 0.0
-    lower = float(visible.bounds()[0].min())
-    return scale, lower if math.isfinite(lower) else float(values.mean().float())
+        return scale, torch.zeros(())
+    return scale, visible.bounds()[0].cpu() if visible.is_bounded() else values.mean(0).to(x.dtype).cpu()
 
 
 def make_objective(settings: Settings) -> Objective | None:

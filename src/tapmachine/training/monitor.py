@@ -43,7 +43,7 @@ class Monitor:
     max_sweeps: int = 500
     every: int = 1
     scale: float = 1.0
-    shift: float = 0.0
+    shift: Tensor | float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (("n_starts", 0), ("n_rows", 1), ("max_sweeps", 1), ("every", 1)):
@@ -60,11 +60,12 @@ class Monitor:
         weights: Tensor | None = None,
     ) -> dict[str, float]:
         """The record of one epoch; rows of the training data count as much as their weights."""
-        if (self.scale, self.shift) != (1, 0):
+        if self.scale != 1 or torch.as_tensor(self.shift).any():
             machine = rescaled(machine, self.scale, self.shift)
             bounds = machine.units()[0].bounds()  # which rounding might leave
-            train = (self.shift + self.scale * train).clamp(*bounds)
-            validation = None if validation is None else (self.shift + self.scale * validation).clamp(*bounds)
+            shift = torch.as_tensor(self.shift).to(train)
+            train = (shift + self.scale * train).clamp(*bounds)
+            validation = None if validation is None else (shift + self.scale * validation).clamp(*bounds)
         rows = spaced(train, self.n_rows)
         share = None if weights is None else spaced(weights, self.n_rows).double()
         record = {"reconstruction_error": float(average(_reconstruction_errors(machine, rows).double(), share))}

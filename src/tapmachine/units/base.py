@@ -133,7 +133,7 @@ class Units(Checked, ABC):
             low, high = torch.where(short, middle, low), torch.where(short, high, middle)
         return torch.where(moves, direction * low, 0.0)
 
-    def rescaled(self, scale: float, shift: float = 0.0) -> "Units":
+    def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "Units":
         """Units for shift + scale·x, equally likely; a ValueError if they would not be of the same type."""
         raise ValueError(f"{type(self).__name__}: states cannot be multiplied by a number and stay states")
 

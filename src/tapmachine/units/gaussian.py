@@ -68,10 +68,12 @@ class Gaussian(Units):
         return f"n={self.n}"
 
     @torch.no_grad()
-    def rescaled(self, scale: float, shift: float = 0.0) -> "Gaussian":
+    def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "Gaussian":
         field, precision = (wide(z).cpu() for z in (self.field, self.precision))
         precision = precision / scale**2
-        units = Gaussian(self.n, field / scale + precision * shift, precision).to(self.device, self.dtype)
+        units = Gaussian(self.n, field / scale + precision * torch.as_tensor(shift).cpu(), precision).to(
+            self.device, self.dtype
+        )
         units.growth_rate.copy_(self.growth_rate)
         return units
 

@@ -104,8 +104,8 @@ class TruncatedGaussBernoulli(Units):
         return f"n={self.n}"
 
     @torch.no_grad()
-    def rescaled(self, scale: float, shift: float = 0.0) -> "TruncatedGaussBernoulli":
-        if shift:
+    def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "TruncatedGaussBernoulli":
+        if torch.as_tensor(shift).any():
             raise ValueError("TruncatedGaussBernoulli: states cannot be shifted, as 0 has a probability of its own")
         slab = self.slab.rescaled(scale).cpu()
         units = TruncatedGaussBernoulli(self.n, slab.lower, slab.upper, slab.field, slab.precision).to(self.device)

@@ -99,9 +99,9 @@ class TruncatedGaussian(Units):
         return f"n={self.n}, lower={low}, upper={high}"
 
     @torch.no_grad()
-    def rescaled(self, scale: float, shift: float = 0.0) -> "TruncatedGaussian":
+    def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "TruncatedGaussian":
         field, precision, lower, upper = (wide(z).cpu() for z in (self.field, self.precision, self.lower, self.upper))
-        precision = precision / scale**2
+        precision, shift = precision / scale**2, torch.as_tensor(shift).cpu()
         bounds = shift + scale * lower, shift + scale * upper
         units = TruncatedGaussian(self.n, *bounds, field / scale + precision * shift, precision)
         return units.to(self.device, self.dtype)
