@@ -52,7 +52,7 @@ def test_scores_are_those_of_the_machine(digits):
 
 def test_features_and_back(digits):
     x = (digits[:300] > 0.5).astype(float)
-    model = RBM(24, epochs=30, random_state=1).fit(x)
+    model = RBM(24, epochs=20, random_state=1).fit(x)
     hidden = model.transform(x)
     assert hidden.shape == (300, 24)
     assert 0 <= hidden.min() < hidden.max() <= 1
@@ -202,7 +202,7 @@ def test_categories():
     generator = np.random.default_rng(0)
     kind = generator.integers(0, 2, 300)
     x = 2 * kind[:, None] + (generator.random((300, 5)) < 0.1)
-    model = RBM(3, visible="categorical", epochs=40).fit(x)
+    model = RBM(3, visible="categorical", epochs=20).fit(x)
     back = model.inverse_transform(model.transform(x))
     assert back.shape == x.shape
     assert np.mean(back == 2 * kind[:, None]) > 0.95

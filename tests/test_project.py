@@ -103,6 +103,7 @@ def test_links_in_the_documentation_lead_somewhere():
                 assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["units", "solver", "likelihood"])
 def test_the_demo_runs(tmp_path, name):
     done = subprocess.run(

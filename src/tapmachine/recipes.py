@@ -36,6 +36,7 @@ from tapmachine.training import (
 from tapmachine.units import Binary, Categorical, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian, Units
 
 FEWEST, MOST, BATCHES = 10, 100, 50  # rows of a batch, and batches of an epoch, unless told
+LARGEST_SCALED = 8.0  # value, where there is no shift
 TYPICAL_DEVIATION = 0.3  # of a column of data that fill [0, 1]
 SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions go with the square, and must fit into float32
 MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
@@ -327,9 +328,11 @@ def _units_of_measurement(visible: Units, x: Tensor) -> tuple[float, Tensor]:
     """
     values = x.double()
     deviation = float(values.var(0, correction=0).mean().sqrt())
-    scale = 2.0 ** round(math.log2((deviation or float(values.abs().max()) or 1.0) / TYPICAL_DEVIATION))
+    largest = float(values.abs().max())
+    size = (deviation or largest or 1.0) / TYPICAL_DEVIATION
     if visible.atoms() is not None:
-        return scale, torch.zeros(())
+        return 2.0 ** round(math.log2(max(size, largest / LARGEST_SCALED))), torch.zeros(())
+    scale = 2.0 ** round(math.log2(size))
     return scale, visible.bounds()[0].cpu() if visible.is_bounded() else values.mean(0).to(x.dtype).cpu()
 
 
