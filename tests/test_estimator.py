@@ -52,7 +52,7 @@ def test_scores_are_those_of_the_machine(digits):
 
 def test_features_and_back(digits):
     x = (digits[:300] > 0.5).astype(float)
-    model = RBM(24, epochs=20, random_state=1).fit(x)
+    model = RBM(24, epochs=30, random_state=1).fit(x)
     hidden = model.transform(x)
     assert hidden.shape == (300, 24)
     assert 0 <= hidden.min() < hidden.max() <= 1
