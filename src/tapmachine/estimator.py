@@ -2,6 +2,8 @@
 
 import operator
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
@@ -121,15 +123,16 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Trains a new machine on rows, (n_samples, n_features)."""
         settings = self._settings(self.epochs)
-        x = self._first_rows(settings, X)
-        new = self._new_machine(settings, x)
-        trainer = make_trainer(settings, new, x, None, self._monitor(new))
-        history = []
-        with Reporter(None, self.verbose, settings.epochs) as report:
-            for _ in range(settings.epochs):
-                history.append(trainer.epoch())
-                report(history[-1])
-        self._finish(_Training(settings, new, trainer.state()), history, spaced(x, N_STARTS).clone())
+        with self._all_or_nothing():
+            x = self._first_rows(settings, X)
+            new = self._new_machine(settings, x)
+            trainer = make_trainer(settings, new, x, None, self._monitor(new))
+            history = []
+            with Reporter(None, self.verbose, settings.epochs) as report:
+                for _ in range(settings.epochs):
+                    history.append(trainer.epoch())
+                    report(history[-1])
+            self._finish(_Training(settings, new, trainer.state()), history, spaced(x, N_STARTS).clone())
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -137,7 +140,11 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
         The first call picks the visible units by its rows. Give `interval`, if later ones will go further.
         """
-        before: _Training | None = getattr(self, "_training", None)
+        with self._all_or_nothing():
+            self._pass_over(X, getattr(self, "_training", None))
+        return self
+
+    def _pass_over(self, X: Any, before: "_Training | None") -> None:
         history, starts = (list(self.history_), self._starts) if before else ([], None)
         if before is None:
             settings = self._settings(1, decay=1.0)
@@ -158,7 +165,17 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         history.append(trainer.epoch() | {"epoch": len(history) + 1})
         seen = spaced(x, N_STARTS) if starts is None else torch.cat((starts, spaced(x, N_STARTS)))
         self._finish(_Training(settings, new, trainer.state()), history, spaced(seen, N_STARTS).clone())
-        return self
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A training that fails, or is interrupted, leaves the estimator as it was."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _settings(self, epochs: Any, **others: Any) -> Settings:
         names = (
@@ -167,7 +184,8 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         )  # fmt: skip
         given = {name: getattr(self, name) for name in names} | {"n_hidden": self.n_hidden, "epochs": epochs}
         for name in ("n_hidden", "epochs", "batch_size", "sweeps", "particles"):
-            given[name] = _whole_number(name, given[name])
+            if given[name] is not None or name in ("n_hidden", "epochs"):
+                given[name] = _whole_number(name, given[name])
         given["hidden"] = (given.pop("n_hidden"),)
         given["interval"] = None if self.interval is None else tuple(float(end) for end in self.interval)
         if "seed" not in others:
@@ -191,7 +209,6 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         return Monitor(n_starts=N_STARTS if self.verbose else 0, scale=new.scale, shift=new.shift)
 
     def _finish(self, training: "_Training", history: list[dict[str, float]], starts: Tensor) -> None:
-        """Only now is anything of the estimator changed: a training that fails leaves it as it was."""
         machine = training.new.in_units_of_data()
         self.machine_, self.visible_, self.history_ = machine, training.new.why, history
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
@@ -326,10 +343,8 @@ class _Training(NamedTuple):
     state: TrainingState
 
 
-def _whole_number(name: str, value: Any) -> int | None:
+def _whole_number(name: str, value: Any) -> int:
     """NumPy's, too, as a search over a grid of them gives."""
-    if value is None:
-        return None
     try:
         if isinstance(value, bool):
             raise TypeError
