@@ -13,7 +13,7 @@ from tapmachine import RBM, DataWarning, exact_log_likelihood, load, save
 
 
 def quick(visible, **options):
-    return RBM(3, visible=visible, epochs=2, particles=20, objective="tap", sweeps=2, **options)
+    return RBM(3, visible=visible, epochs=1, particles=10, objective="tap", sweeps=1, **options)
 
 
 @parametrize_with_checks([quick("binary", binarise=0.5), quick("truncated-gaussian"), quick("gauss-bernoulli")])
@@ -150,7 +150,6 @@ def test_bad_parameters(options, message, digits):
         ("gaussian", 0.51, 0.0),
         ("gaussian", 1e-3, 0.0),
         ("gaussian", 1.0, 3.0),
-        ("truncated-gaussian", 0.51, 0.0),
         ("truncated-gaussian", 15.0, 280.0),
     ],
 )
@@ -166,7 +165,7 @@ def test_units_of_measurement_do_not_matter(visible, scale, shift):
 
 def test_an_interval_wider_than_the_data(digits):
     x = digits[:200].astype(np.float32)
-    options = {"epochs": 3, "decay": 1.0}
+    options = {"epochs": 2, "decay": 1.0}
     weights = [np.abs(RBM(6, interval=(0, end), **options).fit(x).components_).max() for end in (1, 255)]
     assert 0.3 < weights[1] / weights[0] < 3
 

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,14 @@ def test_the_documentation_runs(block, tmp_path, monkeypatch):
     exec(compile(block, "documentation", "exec"), {"__name__": "documentation"})
 
 
-@pytest.mark.parametrize("block", code_blocks("shell"))
+def shell_blocks() -> Iterator:
+    """Those of the guide take longer, and are much the same as those of the README."""
+    for case in code_blocks("shell"):
+        marks = () if case.id.startswith("README") else (pytest.mark.slow,)
+        yield pytest.param(*case.values, id=case.id, marks=marks)
+
+
+@pytest.mark.parametrize("block", shell_blocks())
 def test_the_documentations_commands_run(block, tmp_path):
     dry_run = f"make --dry-run --directory {shlex.quote(str(ROOT))}"  # what make does is tested elsewhere
     names = (
