@@ -92,7 +92,7 @@ def shell_blocks() -> Iterator:
         yield pytest.param(*case.values, id=case.id, marks=marks)
 
 
-@pytest.mark.parametrize("block", shell_blocks())
+@pytest.mark.parametrize("block", list(shell_blocks()))
 def test_the_documentations_commands_run(block, tmp_path):
     dry_run = f"make --dry-run --directory {shlex.quote(str(ROOT))}"  # what make does is tested elsewhere
     names = (
