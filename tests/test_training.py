@@ -854,8 +854,8 @@ def test_both_sides_of_a_deep_loss_use_one_scheme():
 # ----- real-valued data with columns that hardly vary
 
 
-@pytest.mark.parametrize("kind", [Gaussian, TruncatedGaussian, TruncatedGaussBernoulli])
-def test_columns_that_are_constant_or_nearly_so(kind):
+@pytest.mark.parametrize(("kind", "epochs"), [(Gaussian, 10), (TruncatedGaussian, 3), (TruncatedGaussBernoulli, 3)])
+def test_columns_that_are_constant_or_nearly_so(kind, epochs):
     """One row in 400 stands out by hundreds of standard deviations of its column; V must not follow it to 0."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(400, 6, generator=generator)
@@ -864,8 +864,8 @@ def test_columns_that_are_constant_or_nearly_so(kind):
     machine = rbm(kind(6), Binary(3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        history = fit(machine, x, epochs=10, batch_size=10, monitor=QUIET)
-    assert history["divergences"] == [0.0] * 10
+        history = fit(machine, x, epochs=epochs, batch_size=10, monitor=QUIET)
+    assert history["divergences"] == [0.0] * epochs
     variance = machine.units()[0].moments(Tilt(torch.zeros(1, 6), 0.0)).variance[0].detach()
     assert float(variance[2:].max()) < 1
     assert float(variance[1]) < 0.05
