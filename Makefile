@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 help:
 	@echo "make demo      set up, train a machine on digits, clean noisy ones; writes demo/report.html"
-	@echo "make tours     pictures of unit types, solver and likelihoods; writes demo/"
+	@echo "make tours     pictures of unit types, solver and likelihoods; writes tours/"
 	@echo "make test      set up, then run all tests"
 	@echo "make test-slow run the tests that take minutes"
 	@echo "make lint      ruff and mypy"
@@ -29,9 +29,9 @@ demo: $(READY)
 	$(BIN)/tapmachine demo --out demo
 
 tours: $(READY)
-	$(BIN)/python examples/units_tour.py demo
-	$(BIN)/python examples/solver_tour.py demo
-	$(BIN)/python examples/likelihood_tour.py demo
+	$(BIN)/python examples/units_tour.py tours
+	$(BIN)/python examples/solver_tour.py tours
+	$(BIN)/python examples/likelihood_tour.py tours
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -61,5 +61,5 @@ survey: $(READY)
 	$(BIN)/python tests/survey.py --machines 200
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo tours
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

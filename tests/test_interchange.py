@@ -83,7 +83,7 @@ def test_what_is_no_such_file(tmp_path):
         file["update_1/params/hbias"] = np.zeros(2)
     with pytest.raises(FileError, match=r"weight_matrix \(3, 2\), vbias \(4,\)"):
         read_rbms(path)
-    with pytest.raises(FileError, match="no Spin – Binary"):
+    with pytest.raises(FileError, match="not 3 Spin – 2 Binary"):
         write_rbms(rbm(Spin(3), Binary(2)), path)
 
 

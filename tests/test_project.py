@@ -17,7 +17,7 @@ PACKAGE = Path(tapmachine.__file__).parent
 
 # Every module may import those above it in this list, and those on its own line.
 LAYERS = [
-    {"beliefs", "compilation", "special", "datasets"},
+    {"beliefs", "compilation", "special", "datasets", "settings"},
     {"truncation"},
     {"units"},
     {"machine", "conditioning"},

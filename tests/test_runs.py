@@ -15,11 +15,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, __version__, demo, load
+from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, __version__, demo, load, recipes
+from tapmachine import settings as names
 from tapmachine.cli import app
 from tapmachine.datasets import DataError, read
-from tapmachine.recipes import Settings, SettingsError, make_visible, read_settings
+from tapmachine.recipes import make_visible
 from tapmachine.runs import RunError, RunFolder, RunWarning
+from tapmachine.settings import Settings, SettingsError, read_settings
 from tapmachine.training_runs import run_training
 
 
@@ -559,7 +561,7 @@ def test_a_run_goes_on_where_it_was_made_only(data, tmp_path):
     values["trainer"]["device"] = "cuda"
     with RunFolder(tmp_path / "run") as run:
         run.checkpoint(epoch, tensors, values)
-    with pytest.raises(ValueError, match="the training was on a cuda device"):
+    with pytest.raises(RunError, match="the training was on a cuda device"):
         run_training(settings(data, epochs=2), tmp_path / "run")
 
 
@@ -576,3 +578,33 @@ def test_a_run_on_a_gpu_goes_on_to_the_bit(tmp_path):
         again = run_training(chosen, tmp_path / "run", "cuda")
     assert again.resumed_at == 2
     assert torch.equal(again.machine.weights[0], whole.machine.weights[0])
+
+
+def test_every_name_in_the_settings_makes_something():
+    assert set(recipes.STARTS) == set(names.STARTS)
+    assert set(recipes.HIDDEN) == set(names.HIDDEN)
+    for objective in names.OBJECTIVES:
+        recipes.make_objective(Settings("given", objective=objective))
+    x = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    for visible in names.VISIBLE:
+        make_visible(Settings("given", visible=visible), x)
+
+
+def test_a_run_killed_before_it_had_settings(data, tmp_path):
+    """All that is there then is a lock, and a part of the settings."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    (folder / ".settings.json.123.part").write_text('{"for')
+    run_training(settings(data, epochs=1), folder)
+    assert not list(folder.glob(".*.part"))
+
+
+def test_a_checkpoint_of_another_version(data, tmp_path):
+    run_training(settings(data, epochs=2), tmp_path / "run")
+    epoch, tensors, values = RunFolder(tmp_path / "run").last_checkpoint()
+    del tensors["machine.weights.0"]
+    with RunFolder(tmp_path / "run") as run:
+        run.checkpoint(epoch, tensors, values)
+    with pytest.raises(RunError, match="its checkpoint does not fit"):
+        run_training(settings(data, epochs=2), tmp_path / "run")

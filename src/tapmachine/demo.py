@@ -12,10 +12,10 @@ from tapmachine.conditioning import condition
 from tapmachine.files import load
 from tapmachine.inference import solve
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.plots import image_grid
-from tapmachine.recipes import Settings
+from tapmachine.plots import image_grid, new_figure
 from tapmachine.report import Picture, write_report
 from tapmachine.runs import RunFolder
+from tapmachine.settings import Settings
 from tapmachine.training_runs import read_data, run_training
 
 SETTINGS = Settings(
@@ -45,8 +45,7 @@ def run_demo(
     folder: Path, device: str = "cpu", progress: bool | None = None, say: Callable[[str], None] = print
 ) -> Demo:
     """Trains on scikit-learn's digits in a run folder, cleans noisy digits and writes a page about it."""
-    from matplotlib.figure import Figure
-
+    figure = new_figure(8, 2.4)
     run = run_training(SETTINGS, folder, device, progress, say)
     held_out = read_data(SETTINGS).held_out
     assert held_out is not None
@@ -55,7 +54,6 @@ def run_demo(
     generator = torch.Generator().manual_seed(0)
     noisy = torch.where(torch.rand(x.shape, generator=generator).to(x.device) < FLIPPED, 1 - x, x)
     clean = clean_flipped_bits(machine, noisy, FLIPPED)
-    figure = Figure(figsize=(8, 2.4), layout="constrained")
     shown = torch.cat([rows[:N_DIGITS] for rows in (x, noisy, clean)])
     image_grid(figure.subplots(), shown, (8, 8), columns=N_DIGITS)
     picture = Path(folder) / "denoised.png"

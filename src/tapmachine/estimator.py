@@ -17,8 +17,9 @@ from torch import Tensor
 
 from tapmachine.likelihood import tap_log_likelihood
 from tapmachine.likelihood.score import check_rows, in_double, log_weight, spaced
-from tapmachine.recipes import NewMachine, Settings, make_machine, make_trainer, pick_device, prepare_rows
+from tapmachine.recipes import NewMachine, make_machine, make_trainer, pick_device, prepare_rows
 from tapmachine.sampling import gibbs
+from tapmachine.settings import Settings
 from tapmachine.training import Monitor, Trainer, TrainingState
 from tapmachine.training.report import Reporter
 

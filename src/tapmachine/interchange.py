@@ -64,8 +64,7 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
     layers = machine.units()
     fits = len(layers) == 2 and isinstance(layers[0], Binary | Categorical) and isinstance(layers[1], Binary)
     if not fits:
-        kinds = " – ".join(type(units).__name__ for units in layers)
-        raise FileError(f"{path}: rbms has binary or categorical visible and binary hidden units, and no {kinds}")
+        raise FileError(f"{path}: rbms has binary or categorical units below binary ones, not {machine.summary()}")
     fields: list[torch.Tensor] = [getattr(units, "field") for units in layers]  # noqa: B009
     visible, hidden = (field.detach().cpu().numpy() for field in fields)
     weights = machine.weights[0].detach().cpu().numpy()

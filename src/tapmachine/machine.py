@@ -98,6 +98,10 @@ class BoltzmannMachine(nn.Module):
         """The layers, as a list."""
         return list(self.layers)  # type: ignore[arg-type]
 
+    def summary(self) -> str:
+        """Its layers in words, as in 64 Binary – 16 Binary."""
+        return " – ".join(f"{layer.n} {type(layer).__name__}" for layer in self.units())
+
     def coupling(self, edge: int) -> Tensor:
         """The matrix of couplings, differentiable: `weights[edge]`, or its symmetric part without self-couplings."""
         weights: Tensor = self.weights[edge]

@@ -8,6 +8,18 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """A figure that needs no screen, of a size in inches; an ImportError that says what to do without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError(
+            "pictures need matplotlib, which is not installed; use: pip install 'tapmachine[plots]'"
+        ) from None
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int | None = None) -> None:

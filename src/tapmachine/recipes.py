@@ -1,12 +1,10 @@
-"""From words to parts: the settings of a training as a user writes them down, checked together, and what they make."""
+"""From words to parts: the machine, the objective and the trainer that settings ask for."""
 
-import json
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +12,7 @@ from torch import Tensor
 
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine, dbm, rescaled
+from tapmachine.settings import Settings, SettingsError
 from tapmachine.training import (
     CD,
     PCD,
@@ -41,7 +40,6 @@ TYPICAL_DEVIATION = 0.3  # of a column of data that fill [0, 1]
 SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions go with the square, and must fit into float32
 MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
 
-OBJECTIVES = ("default", "tap", "herded", "cd", "pcd")
 STARTS: dict[str, Callable[[], Start]] = {
     "batch": FromBatch,
     "data": FromData,
@@ -50,167 +48,7 @@ STARTS: dict[str, Callable[[], Start]] = {
     "persistent": Persistent,
     "herded": Herded,
 }
-VISIBLE = ("auto", "binary", "spin", "gaussian", "truncated-gaussian", "gauss-bernoulli", "categorical")
-WITH_INTERVALS = ("auto", "truncated-gaussian", "gauss-bernoulli")
 HIDDEN: dict[str, Callable[[int], Units]] = {"binary": Binary, "spin": Spin, "gaussian": Gaussian}
-
-
-# How settings are called in errors.
-KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
-LISTS = {"hidden": ((int,), "a list of whole numbers"), "interval": ((int, float), "two numbers, or null")}
-
-
-class SettingsError(ValueError):
-    """Settings that do not make sense, by themselves or together."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a training run depends on, all of it.
-
-    Attributes:
-        data: a named data set or a file; see `datasets.read`.
-        validation: a file with rows to score beside; or the share of the rows that is held out for it, the last ones.
-        binarise: values above this become 1, the others 0.
-        visible: the visible units; `auto` looks at the data.
-        interval: that real values lie in; [0, 1] if they do, else from the smallest to the largest, unless given.
-        hidden: how many units each hidden layer has.
-        hidden_units: of which type.
-        epochs, seed: as for `fit`.
-        batch_size: rows of each step; 1/50 of the rows, but 10 to 100, unless given.
-        objective: `tap`, `herded`, `cd`, `pcd`, or `default`.
-        sweeps: of the objective: TAP's, or of its chains.
-        particles: solutions or chains; as many as rows in a batch, unless given.
-        start: where TAP's solutions start.
-        learning_rate: the first step size, for values scaled to about 1; one that suits the data, unless given.
-        decay: what is left of it in the end.
-        momentum, weight_decay, l1, centred: as for `paper_sgd` and `fit`.
-        dtype: of the parameters.
-        measure_every: epochs between measurements.
-        save_every: epochs between checkpoints.
-        keep_every: epochs between machines that are kept, for the landscape; 0 for none.
-    """
-
-    data: str
-    validation: str | float | None = None
-    binarise: float | None = None
-    visible: str = "auto"
-    interval: tuple[float, float] | None = None
-    hidden: tuple[int, ...] = (100,)
-    hidden_units: str = "binary"
-    epochs: int = 50
-    batch_size: int | None = None
-    objective: str = "default"
-    sweeps: int | None = None
-    particles: int | None = None
-    start: str = "batch"
-    learning_rate: float | None = None
-    decay: float = 0.01
-    momentum: float = 0.5
-    weight_decay: float = 0.0
-    l1: float = 0.0
-    centred: bool | None = None
-    seed: int = 0
-    dtype: str = "float32"
-    measure_every: int = 1
-    save_every: int = 1
-    keep_every: int = 0
-
-    def __post_init__(self) -> None:
-        checks = [
-            ("hidden", bool(self.hidden) and all(n >= 1 for n in self.hidden), "it must be whole numbers, 1 or more"),
-            ("visible", self.visible in VISIBLE, f"it must be one of {', '.join(VISIBLE)}"),
-            ("hidden_units", self.hidden_units in HIDDEN, f"it must be one of {', '.join(HIDDEN)}"),
-            ("objective", self.objective in OBJECTIVES, f"it must be one of {', '.join(OBJECTIVES)}"),
-            ("start", self.start in STARTS, f"it must be one of {', '.join(STARTS)}"),
-            ("dtype", self.dtype in ("float32", "float64"), "it must be float32 or float64"),
-            ("decay", 0 < self.decay <= 1, "it must be greater than 0, and 1 at most"),
-            ("momentum", 0 <= self.momentum < 1, "it must be 0 or more, and less than 1"),
-            ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "it must be greater than 0"),
-            ("keep_every", self.keep_every >= 0, "it must be 0 or more"),
-            *((name, getattr(self, name) >= 0, "it must be 0 or more") for name in ("weight_decay", "l1", "epochs")),
-            *((name, getattr(self, name) >= 1, "it must be 1 or more") for name in ("measure_every", "save_every")),
-            *(
-                (name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
-                for name in ("batch_size", "sweeps", "particles")
-            ),
-            (
-                "interval",
-                self.interval is None or (len(self.interval) == 2 and self.interval[0] < self.interval[1]),
-                "it must be two rising numbers, such as 0 and 1",
-            ),
-            *(
-                (name, getattr(self, name) is None or math.isfinite(getattr(self, name)), "it must be finite")
-                for name in ("binarise", "learning_rate")
-            ),
-            (
-                "validation",
-                not isinstance(self.validation, float) or 0 < self.validation < 1,
-                "it must be a file, or a share between 0 and 1",
-            ),
-        ]
-        for name, good, rule in checks:
-            if not good:
-                raise SettingsError(f"{name} is {getattr(self, name)!r}; {rule}")
-        if self.start != "batch" and self.objective != "tap":
-            raise SettingsError(f"start is {self.start!r}, which is for the objective 'tap' only")
-        if self.interval is not None and (self.visible not in WITH_INTERVALS or self.binarise is not None):
-            raise SettingsError(
-                f"interval is for real-valued data; visible is {self.visible!r}, binarise {self.binarise}"
-            )
-        if self.binarise is not None and self.visible not in ("auto", "binary"):
-            raise SettingsError(f"binarise makes values 0 or 1, but visible is {self.visible!r}")
-        if self.objective == "cd" and self.particles is not None:
-            raise SettingsError("particles: cd has as many chains as rows in a batch")
-        if self.objective == "default" and (self.sweeps or self.particles):
-            raise SettingsError("sweeps and particles go with an objective of your choice; say which")
-
-    def as_json(self) -> dict[str, Any]:
-        """As a run folder holds them."""
-        interval = None if self.interval is None else list(self.interval)
-        return asdict(self) | {"hidden": list(self.hidden), "interval": interval}
-
-    def changes_from(self, other: "Settings") -> list[str]:
-        """What differs, in words."""
-        mine, theirs = self.as_json(), other.as_json()
-        return [f"{name} was {theirs[name]!r} and is {mine[name]!r}" for name in mine if mine[name] != theirs[name]]
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Settings from a JSON file, as keyword arguments of `Settings`."""
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise SettingsError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SettingsError(f"{path}: is not JSON: {error}") from None
-    if isinstance(found, dict) and found.keys() == {"format", "settings"}:  # of a run folder
-        found = found["settings"]
-    if not isinstance(found, dict):
-        raise SettingsError(f"{path}: holds no settings by name")
-    return check_names(found, str(path))
-
-
-def check_names(found: dict[str, Any], where: str) -> dict[str, Any]:
-    """The same, if all of them are settings of the right kind."""
-    hints = get_type_hints(Settings)
-    for name, value in found.items():
-        if name not in hints:
-            raise SettingsError(f"{where}: there is no setting {name!r}; another version may have written it")
-        kinds = get_args(hints[name]) or (hints[name],)
-        if name in LISTS:
-            kind, words = LISTS[name]
-            good = isinstance(value, list) and all(type(n) in kind for n in value)
-            good = good or (value is None and type(None) in kinds)
-        else:
-            good = type(value) in kinds or (type(value) is int and float in kinds)
-            words = " or ".join(KINDS[kind] for kind in kinds)
-        if not good:
-            raise SettingsError(f"{where}: {name} is {value!r}; it must be {words}")
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-
-
-# ----- what they make
 
 
 @dataclass(frozen=True)
@@ -373,15 +211,18 @@ def make_trainer(settings: Settings, new: NewMachine, x: Tensor, held_out: Tenso
 
 def prepare_rows(settings: Settings, rows: np.ndarray[Any, Any]) -> Tensor:
     """Rows of a data set as a tensor, binarised if that was asked for."""
-    largest = float(np.abs(rows).max(initial=0.0))
+    dtype = getattr(torch, settings.dtype)
+    values = torch.from_numpy(np.array(rows))  # a copy: these may be read-only
+    if settings.binarise is not None:
+        return (values > settings.binarise).to(dtype)
+    if settings.visible == "categorical":
+        if not bool(((values >= 0) & (values == values.round())).all()):
+            raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")
+        return values.long()
+    largest = float(values.abs().max())
     if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
         raise SettingsError(f"values reach {largest:g}; bring them to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}")
-    x = torch.from_numpy(np.array(rows)).to(getattr(torch, settings.dtype))  # a copy: these may be read-only
-    if settings.visible == "categorical":
-        if not bool(((x >= 0) & (x == x.round())).all()):
-            raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")
-        return x.long()
-    return x if settings.binarise is None else (x > settings.binarise).to(x.dtype)
+    return values.to(dtype)
 
 
 def pick_device(name: str) -> str:

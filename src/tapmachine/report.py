@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from tapmachine.files import data_description, load, write_atomically
-from tapmachine.inference import solve
 from tapmachine.landscape import unique
 from tapmachine.likelihood import TAPLogLikelihood, tap_log_likelihood
-from tapmachine.likelihood.score import for_scoring, spaced
-from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE
+from tapmachine.likelihood.score import in_double, spaced
+from tapmachine.likelihood.tap import solve_from_rows
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.plots import heat_map, image_grid, training_curves
-from tapmachine.recipes import Settings
+from tapmachine.plots import heat_map, image_grid, new_figure, training_curves
 from tapmachine.runs import RunFolder
 from tapmachine.sampling import gibbs
+from tapmachine.settings import Settings
 from tapmachine.training_runs import read_data_of, settings_of
 
 if TYPE_CHECKING:
@@ -86,15 +85,13 @@ def write_report(folder: RunFolder, device: str = "cpu", more: Sequence[Picture]
 
 def look_at(machine: BoltzmannMachine, sets: dict[str, Tensor]) -> Findings:
     """Solves a machine from the first set of rows and scores all of them."""
-    double, x = for_scoring(machine, next(iter(sets.values())))
-    starts = spaced(x, N_STARTS)
-    solutions = solve(double, starts, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
-    different = unique(double, solutions)
+    solutions = solve_from_rows(machine, next(iter(sets.values())), n_starts=N_STARTS)
+    different = unique(in_double(machine), solutions)
     by_visits = different.counts.argsort(descending=True, stable=True)
     return Findings(
         {name: tap_log_likelihood(machine, x, solutions) for name, x in sets.items()},
         len(different),
-        len(starts),
+        len(solutions),
         different.solutions.moments[0].mean[by_visits],
     )
 
@@ -124,13 +121,13 @@ def _pictures(machine: BoltzmannMachine, folder: RunFolder, found: Findings, x: 
 
 
 def _curves(records: Sequence[dict[str, Any]]) -> "Figure":
-    figure = _figure()
+    figure = new_figure(4.5, 4.5)
     training_curves(figure.subplots(), records, ("log_likelihood", "validation_log_likelihood"))
     return figure
 
 
 def _drawn(rows: Tensor, shape: Sequence[int] | None) -> "Figure":
-    figure = _figure()
+    figure = new_figure(4.5, 4.5)
     if shape is None:
         heat_map(figure.subplots(), rows)
     else:
@@ -138,19 +135,12 @@ def _drawn(rows: Tensor, shape: Sequence[int] | None) -> "Figure":
     return figure
 
 
-def _figure() -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(4.5, 4.5), layout="constrained")
-
-
 def _page(
     folder: RunFolder, settings: Settings, machine: BoltzmannMachine, found: Findings, pictures: Sequence[Picture]
 ) -> str:
-    layers = " – ".join(f"{units.n} {type(units).__name__}" for units in machine.units())
     scores = [(f"log-likelihood, {name}", _score(score)) for name, score in found.likelihoods.items()]
     count = f"{found.n_solutions}, from {found.n_starts} rows of the data"
-    facts = [("machine", layers), ("epochs", str(len(folder.records()))), *scores, ("TAP solutions", count)]
+    facts = [("machine", machine.summary()), ("epochs", str(len(folder.records()))), *scores, ("TAP solutions", count)]
     given = [(name, str(value)) for name, value in settings.as_json().items() if value is not None]
     figures = "\n".join(
         f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{_png(figure)}">'

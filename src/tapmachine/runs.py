@@ -63,10 +63,8 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
             raise RunError(f"{self.path}: another process is training in this folder") from None
-        if (self.path / "settings.json").exists():  # else what is there is not ours
-            for folder in (self.path, self.path / "checkpoints", self.path / "machines"):
-                for part in folder.glob(".*.part"):  # of a process that was killed while it wrote
-                    part.unlink(missing_ok=True)
+        for part in self._parts():
+            part.unlink(missing_ok=True)
         return self
 
     def __exit__(
@@ -75,6 +73,20 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def others(self) -> list[str]:
+        """Names of files in the folder that no run has put there; the folder of a run has none to speak of."""
+        if not self.path.exists() or self.settings() is not None:
+            return []
+        own = {".lock", *(part.name for part in self._parts())}
+        return sorted(path.name for path in self.path.iterdir() if path.name not in own)
+
+    def _parts(self) -> list[Path]:
+        """What a process was writing when it was killed; before there are settings, only those can be ours."""
+        if not (self.path / "settings.json").exists():
+            return list(self.path.glob(".settings.json.*.part"))
+        folders = (self.path, self.path / "checkpoints", self.path / "machines")
+        return [part for folder in folders for part in folder.glob(".*.part")]
 
     # ----- settings
 

@@ -14,16 +14,9 @@ from torch import Tensor
 from tapmachine.datasets import DataError, DataSet, read
 from tapmachine.files import data_description
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.recipes import (
-    NewMachine,
-    Settings,
-    SettingsError,
-    check_names,
-    make_machine,
-    make_trainer,
-    prepare_rows,
-)
+from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
 from tapmachine.runs import RunError, RunFolder
+from tapmachine.settings import Settings, SettingsError, check_names
 from tapmachine.training import Monitor, Trainer, TrainingState
 from tapmachine.training.report import Reporter
 
@@ -158,14 +151,10 @@ def read_data_of(run: RunFolder) -> _Data:
 
 
 def _check_same(run: RunFolder, settings: Settings) -> None:
-    before = run.settings()
-    if before is None:
-        others = [path.name for path in run.path.iterdir() if path.name != ".lock"] if run.path.exists() else []
-        if others:
-            raise RunError(f"{run.path}: is no run, and holds other things, such as {others[0]}; choose another folder")
-        return
-    old = settings_of(run)
-    changes = settings.changes_from(old)
+    others = run.others()
+    if others:
+        raise RunError(f"{run.path}: is no run, and holds other things, such as {others[0]}; choose another folder")
+    changes = [] if run.settings() is None else settings.changes_from(settings_of(run))
     if changes:
         raise RunError(f"{run.path}: is a run with other settings: {'; '.join(changes)}; choose another folder")
 
@@ -177,7 +166,13 @@ def _resume(run: RunFolder, trainer: Trainer, digest: str, say: Say) -> int:
     epoch, tensors, values = found
     if values["data"] != digest:
         raise RunError(f"{run.path}: the data have changed since this run began; choose another folder")
-    trainer.restore(TrainingState(tensors, values["trainer"]))
+    try:
+        trainer.restore(TrainingState(tensors, values["trainer"]))
+    except (KeyError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(
+            f"{run.path}: its checkpoint does not fit; another version may have written it: {reason}"
+        ) from None
     run.forget_records_after(epoch)
     done = epoch >= trainer.epochs
     say(f"{run.path}: is finished, after {epoch} epochs" if done else f"{run.path}: goes on after epoch {epoch}")

@@ -33,4 +33,4 @@ def convert(
     else:
         raise ValueError(f"{target}: its name must end in .safetensors or .h5")
     if not quiet:
-        print(f"{target}: {' – '.join(f'{units.n} {type(units).__name__}' for units in machine.units())}")
+        print(f"{target}: {machine.summary()}")

@@ -32,12 +32,13 @@ def info(run: Run, as_json: AsJson = False) -> None:
     """Say what a run is: its data, its machine, how far it came."""
     folder, machine = open_run(run)
     settings, records = folder.settings() or {}, folder.records()
-    layers = [f"{units.n} {type(units).__name__}" for units in machine.units()]
     if as_json:
-        print(json.dumps({"settings": settings, "layers": layers, "epochs": len(records), "records": records}))
+        print(
+            json.dumps({"settings": settings, "machine": machine.summary(), "epochs": len(records), "records": records})
+        )
         return
     changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
-    print(f"{run}: {' – '.join(layers)}, {machine.dtype}".replace("torch.", ""))
+    print(f"{run}: {machine.summary()}, {machine.dtype}".replace("torch.", ""))
     print(f"data: {settings.get('data')}")
     print(f"epochs: {len(records)} of {settings.get('epochs')}; {summary(records[-1]) if records else 'none yet'}")
     print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
@@ -104,18 +105,16 @@ def _scores(
     machine: "BoltzmannMachine", sets: dict[str, "Tensor"], exact: bool, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """TAP's log-likelihoods, all with the ln Z of the same solutions; and the exact ones."""
-    from tapmachine.inference import solve
     from tapmachine.likelihood import LogLikelihood, exact_log_likelihood, tap_log_likelihood
-    from tapmachine.likelihood.score import check_rows, for_scoring, spaced
-    from tapmachine.likelihood.tap import MAX_SWEEPS, N_STARTS, TOLERANCE
+    from tapmachine.likelihood.score import check_rows
+    from tapmachine.likelihood.tap import solve_from_rows
     from tapmachine.training_runs import named
 
-    first = next(iter(sets))
-    with named(first):
-        double, x = for_scoring(machine, sets[first])
-    starts = spaced(x, N_STARTS)
-    say(f"solving from {len(starts)} rows …")
-    solutions = solve(double, starts, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+    for name, x in sets.items():
+        with named(name):
+            check_rows(machine, x)
+    say("solving …")
+    solutions = solve_from_rows(machine, next(iter(sets.values())))
     rows = []
 
     def add(estimator: str, name: str, score: LogLikelihood, **others: int) -> None:
@@ -123,8 +122,6 @@ def _scores(
         rows.append({"estimator": estimator, "data": name, **{key: float(z) for key, z in values.items()}, **others})
 
     for name, x in sets.items():
-        with named(name):
-            check_rows(machine, x)
         score = tap_log_likelihood(machine, x, solutions)
         add("TAP, average", name, score, n_solutions=score.n_unique)
         add("TAP, log-sum-exp", name, score.log_sum_exp, n_solutions=score.n_unique)
@@ -151,6 +148,7 @@ def sample(
     import torch
 
     from tapmachine.files import data_description, write_atomically
+    from tapmachine.plots import image_grid, new_figure
     from tapmachine.recipes import pick_device
     from tapmachine.sampling import gibbs
     from tapmachine.training_runs import read_data_of
@@ -158,6 +156,10 @@ def sample(
     if out.suffix != ".npy" or out.is_dir():
         raise ValueError(f"{out}: samples are written to an .npy file, such as samples.npy")
     folder, machine = open_run(run, pick_device(device))
+    shape = data_description(folder.machine_path).get("image_shape")
+    if picture is not None and shape is None:
+        raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
+    figure = None if picture is None else new_figure(6, 6)
     x = read_data_of(folder).train
     rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator(machine.device).manual_seed(seed)
@@ -167,11 +169,9 @@ def sample(
     content = io.BytesIO()
     np.save(content, drawn.numpy())
     write_atomically(out, content.getvalue())
-    if picture is not None:
-        shape = data_description(folder.machine_path).get("image_shape")
-        if shape is None:
-            raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
-        _picture(drawn, tuple(shape), picture)
+    if figure is not None:
+        image_grid(figure.subplots(), drawn, tuple(shape))
+        figure.savefig(picture, dpi=100)
     if not quiet:
         print(f"{out}: {count} samples")
 
@@ -191,13 +191,3 @@ def report(
         path = write_report(folder, pick_device(device))
     if not quiet:
         print(path)
-
-
-def _picture(images: Any, shape: tuple[int, int], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    from tapmachine.plots import image_grid
-
-    figure = Figure(figsize=(6, 6), layout="constrained")
-    image_grid(figure.subplots(), images, shape)
-    figure.savefig(path, dpi=100)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +17,7 @@ from tapmachine.cli.common import (
     summary,
     warnings_as_lines,
 )
-
-VISIBLE = "auto, binary, spin, gaussian, truncated-gaussian, gauss-bernoulli or categorical."
-
-if TYPE_CHECKING:
-    from tapmachine.recipes import Settings
+from tapmachine.settings import HIDDEN, OBJECTIVES, STARTS, VISIBLE, Settings, read_settings
 
 
 @app.command(epilog="Example:  tapmachine train digits --binarise 0.5 --hidden 64 --epochs 100 --out runs/d")
@@ -35,20 +31,17 @@ def train(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder.", show_default=False)] = None,
     settings: Annotated[Path | None, typer.Option(help="A JSON file with settings; flags come before it.")] = None,
     hidden: Annotated[str | None, typer.Option(help="Hidden units; of several layers as 500,200.  [100]")] = None,
-    visible: Annotated[
-        str | None,
-        typer.Option(help=VISIBLE),
-    ] = None,
-    hidden_units: Annotated[str | None, typer.Option(help="binary, the default, spin or gaussian.")] = None,
+    visible: Annotated[str | None, typer.Option(help=f"{', '.join(VISIBLE)}.")] = None,
+    hidden_units: Annotated[str | None, typer.Option(help=f"{', '.join(HIDDEN)}.")] = None,
     interval: Annotated[str | None, typer.Option(help="Of real values, as 0,1; that of the data.")] = None,
     binarise: Annotated[float | None, typer.Option(help="Values above it become 1, the others 0.")] = None,
     validation: Annotated[str | None, typer.Option(help="Held-out rows: a file, or a share such as 0.1.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [50]")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows of each step; 10 to 100, by the number of rows.")] = None,
-    objective: Annotated[str | None, typer.Option(help="default, tap, herded, cd or pcd.")] = None,
+    objective: Annotated[str | None, typer.Option(help=f"{', '.join(OBJECTIVES)}.")] = None,
     sweeps: Annotated[int | None, typer.Option(help="Of the objective's solutions or chains.")] = None,
     particles: Annotated[int | None, typer.Option(help="Solutions or chains.")] = None,
-    start: Annotated[str | None, typer.Option(help="Of TAP's solutions: batch, data, noisy, random, …")] = None,
+    start: Annotated[str | None, typer.Option(help=f"Of TAP's solutions: {', '.join(STARTS)}.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="The first step size; suits the data.")] = None,
     decay: Annotated[float | None, typer.Option(help="What is left of it in the end.  [0.01]")] = None,
     momentum: Annotated[float | None, typer.Option(help="η.  [0.5]")] = None,
@@ -92,9 +85,7 @@ def train(
         print(f"{out}: {summary(last)}")
 
 
-def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> "Settings":
-    from tapmachine.recipes import Settings, read_settings
-
+def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
     in_run = out / "settings.json"
     if path is None and "data" not in flags and in_run.exists():  # what was asked for before
         path = in_run

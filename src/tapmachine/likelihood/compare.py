@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Solution
-from tapmachine.inference import TAP, Scheme, solve
+from tapmachine.inference import TAP, Scheme
 from tapmachine.likelihood.annealing import AnnealedEstimate, ais_log_likelihood, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
@@ -20,10 +20,9 @@ from tapmachine.likelihood.score import (
     LogLikelihood,
     check_machine,
     check_rows,
-    for_scoring,
     spaced,
 )
-from tapmachine.likelihood.tap import MAX_SWEEPS, N_STARTS, TOLERANCE, tap_log_likelihood
+from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
 
 MOST_ROWS = 10_000  # of the data, that are scored
@@ -204,8 +203,7 @@ class _Table:
         start = time.perf_counter()
         try:
             if solutions is None:
-                double, starts = for_scoring(self.machine, spaced(self.sets[0], N_STARTS))
-                solutions = solve(double, starts, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+                solutions = solve_from_rows(self.machine, self.sets[0], scheme)
             found = [tap_log_likelihood(self.machine, x, solutions, scheme=scheme) for x in self.sets]
         except EstimateError as error:
             self._fail(name, error)

@@ -94,10 +94,7 @@ def tap_log_likelihood(
     """
     double, rows = for_scoring(machine, x)
     scheme = scheme or TAP()
-    if solutions is None:
-        solutions = solve(double, spaced(rows, N_STARTS), scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
-    else:
-        solutions = _evaluated(double, solutions, scheme)
+    solutions = solve_from_rows(machine, x, scheme) if solutions is None else _evaluated(double, solutions, scheme)
     found = unique(double, solutions)
     if len(found) == 0:
         raise EstimateError(
@@ -112,6 +109,15 @@ def tap_log_likelihood(
     return TAPLogLikelihood(
         average.values, average.log_partition, not_known, size, log_sum_exp, free_energies, found.n_excluded
     )
+
+
+@torch.no_grad()
+def solve_from_rows(
+    machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None, n_starts: int = N_STARTS
+) -> Solution:
+    """Solutions from some of the rows, evenly spaced, as `tap_log_likelihood` takes them: in float64, to 1e-14."""
+    double, starts = for_scoring(machine, spaced(x, n_starts))
+    return solve(double, starts, scheme or TAP(), tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
 
 
 def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Solution:

@@ -168,7 +168,7 @@ class Trainer:
         """Goes on from a state of a trainer that was made with the same arguments."""
         tensors, values = state
         device = self.machine.device
-        if values["device"] != device.type:
+        if values.get("device", device.type) != device.type:
             raise ValueError(f"the training was on a {values['device']} device; it goes on there only, not on {device}")
         own = {name.removeprefix("machine."): z for name, z in tensors.items() if name.startswith("machine.")}
         self.machine.load_state_dict(own)
