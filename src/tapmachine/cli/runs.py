@@ -169,8 +169,8 @@ def sample(
     content = io.BytesIO()
     np.save(content, drawn.numpy())
     write_atomically(out, content.getvalue())
-    if figure is not None:
-        image_grid(figure.subplots(), drawn, tuple(shape))
+    if figure is not None and picture is not None and shape is not None:
+        image_grid(figure.subplots(), drawn, (shape[0], shape[1]))
         figure.savefig(picture, dpi=100)
     if not quiet:
         print(f"{out}: {count} samples")
