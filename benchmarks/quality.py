@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, help="others than the run's")
     parser.add_argument("--out", type=Path, help="for records and parameters")
+    parser.add_argument("--every", type=int, default=5, help="epochs between measurements")
     options = parser.parse_args()
     run = RUNS[options.run]
     epochs = options.epochs or run.epochs
@@ -129,7 +130,7 @@ def main() -> None:
         centred=run.centred,
         validation=test,
         seed=options.seed,
-        monitor=Monitor(max_sweeps=200, every=5),
+        monitor=Monitor(max_sweeps=200, every=options.every),
         progress=True,
     )
     if options.out:
