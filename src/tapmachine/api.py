@@ -6,9 +6,23 @@ from typing import TYPE_CHECKING, Any
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.conditioning import clamp, condition
 from tapmachine.files import FileError, load, save
-from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, random_start, solve
+from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, noisy_start, random_start, solve
 from tapmachine.interchange import from_bernoulli_rbm, read_rbms, write_rbms
-from tapmachine.landscape import Unique, unique
+from tapmachine.landscape import (
+    Band,
+    Embedding,
+    FieldRanking,
+    Landscape,
+    Snapshot,
+    SolutionTree,
+    Track,
+    bands,
+    diagnose,
+    embed,
+    find_solutions,
+    rank_fields,
+    track,
+)
 from tapmachine.likelihood import (
     AnnealedEstimate,
     Comparison,
@@ -31,6 +45,7 @@ from tapmachine.likelihood import (
     tap_log_likelihood,
 )
 from tapmachine.machine import BoltzmannMachine, dbm, pairwise, rbm, rescaled
+from tapmachine.merging import Unique, unique
 from tapmachine.sampling import gibbs
 from tapmachine.training import (
     CD,
@@ -78,6 +93,7 @@ __all__ = [
     "RBM",
     "TAP",
     "AnnealedEstimate",
+    "Band",
     "Binary",
     "BoltzmannMachine",
     "Categorical",
@@ -86,8 +102,10 @@ __all__ = [
     "Custom",
     "DataWarning",
     "DivergenceError",
+    "Embedding",
     "EstimateError",
     "ExactMoments",
+    "FieldRanking",
     "FileError",
     "FromBatch",
     "FromData",
@@ -95,6 +113,7 @@ __all__ = [
     "Herded",
     "HerdedPCD",
     "History",
+    "Landscape",
     "LikelihoodWarning",
     "LogLikelihood",
     "Moments",
@@ -106,7 +125,9 @@ __all__ = [
     "Progress",
     "RandomPoints",
     "Scheme",
+    "Snapshot",
     "Solution",
+    "SolutionTree",
     "Spin",
     "Start",
     "Status",
@@ -115,6 +136,7 @@ __all__ = [
     "TensorBoard",
     "ThirdOrderTAP",
     "Tilt",
+    "Track",
     "Trainer",
     "TrainingState",
     "TrainingWarning",
@@ -125,32 +147,39 @@ __all__ = [
     "adaptive_schedule",
     "ais_log_likelihood",
     "ais_log_partition",
+    "bands",
     "clamp",
     "compare_likelihoods",
     "condition",
     "dbm",
     "default_learning_rate",
     "default_objective",
+    "diagnose",
+    "embed",
     "exact_log_likelihood",
     "exact_log_partition",
     "exact_moments",
+    "find_solutions",
     "fit",
     "from_bernoulli_rbm",
     "geometric_decay",
     "gibbs",
     "linear_schedule",
     "load",
+    "noisy_start",
     "pairwise",
     "paper_schedule",
     "paper_sgd",
     "pseudo_log_likelihood",
     "random_start",
+    "rank_fields",
     "rbm",
     "read_rbms",
     "rescaled",
     "save",
     "solve",
     "tap_log_likelihood",
+    "track",
     "unique",
     "write_rbms",
 ]

@@ -18,9 +18,7 @@ from tapmachine.runs import RunFolder
 from tapmachine.settings import Settings
 from tapmachine.training_runs import read_data, run_training
 
-SETTINGS = Settings(
-    "digits", validation=0.1, binarise=0.5, hidden=(64,), epochs=60, batch_size=50, measure_every=10, keep_every=10
-)
+SETTINGS = Settings("digits", validation=0.1, binarise=0.5, hidden=(64,), epochs=60, batch_size=50, measure_every=10)
 FLIPPED = 0.1  # of the pixels
 N_DIGITS = 12
 

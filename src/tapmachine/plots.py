@@ -1,7 +1,8 @@
-"""Pictures, with matplotlib: functions that draw on given axes."""
+"""Pictures, with matplotlib: functions that draw on given axes, one for each kind of figure in the paper."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,6 +10,13 @@ from torch import Tensor
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+class Picture(NamedTuple):
+    """A figure and what it shows."""
+
+    figure: "Figure"
+    caption: str
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -70,3 +78,175 @@ def heat_map(ax: "Axes", rows: Tensor) -> None:
     image = ax.imshow(values, aspect="auto", interpolation="nearest", **signed)
     ax.set_xlabel("visible unit")
     ax.figure.colorbar(image, ax=ax)
+
+
+def free_energies(ax: "Axes", epochs: Sequence[int], values: Sequence[Tensor]) -> None:
+    """The free energies of all solutions over the epochs, their mean, and how many there are [fig:fedist].
+
+    Args:
+        ax: axes to draw on; the number of solutions gets a second scale on the right.
+        epochs: rising.
+        values: F of each solution, for each epoch.
+    """
+    solutions = [(epoch, float(value)) for epoch, own in zip(epochs, values, strict=True) for value in own]
+    if solutions:
+        ax.plot(*zip(*solutions, strict=True), ".", color="tab:blue", alpha=0.15, ms=4, label="solutions")
+    means = [float(own.mean()) if len(own) else float("nan") for own in values]
+    ax.plot(epochs, means, color="tab:red", label="mean")
+    ax.set_xlabel("epoch")
+    ax.set_ylabel("free energy, nats")
+    counts = ax.twinx()
+    counts.plot(epochs, [len(own) for own in values], color="tab:green")
+    counts.set_ylabel("number of solutions", color="tab:green")
+    counts.set_ylim(bottom=0)
+    ax.legend()
+
+
+def free_energy_histogram(ax: "Axes", values: Tensor, curve: tuple[Tensor, Tensor] | None = None) -> None:
+    """The distribution of free energies as bars, and a density as a curve [fig:fedist].
+
+    Args:
+        ax: axes to draw on.
+        values: F of each solution.
+        curve: where a density was evaluated, and its values there.
+    """
+    ax.hist(values.cpu().numpy(), bins=min(50, max(1, len(values))), density=curve is not None, alpha=0.5)
+    if curve is not None:
+        ax.plot(*(z.cpu().numpy() for z in curve))
+    ax.set_xlabel("free energy, nats")
+    ax.set_ylabel("density" if curve is not None else "solutions")
+
+
+def solution_map(
+    ax: "Axes",
+    points: Tensor,
+    colours: Tensor | None = None,
+    data: Tensor | None = None,
+    labels: Sequence[Any] | None = None,
+    label: str = "free energy, nats",
+) -> None:
+    """Solutions on a plane, coloured by their free energy [fig:solnvis], or black over data [fig:compareInitSolns].
+
+    Args:
+        ax: axes to draw on.
+        points: of the solutions, (n, 2).
+        colours: a number for each; black, unless given.
+        data: points of the data, (N, 2), drawn below.
+        labels: a class for each row of the data, by which they are coloured.
+        label: what the colours are.
+    """
+    if data is not None:
+        for number, name in enumerate(sorted(set(labels)) if labels is not None else [None]):
+            own = [labels is None or other == name for other in (labels if labels is not None else range(len(data)))]
+            colour = "0.75" if labels is None else f"C{number % 10}"
+            x, y = data[torch.tensor(own)].T.cpu().numpy()
+            ax.scatter(x, y, s=4, color=colour, label=name, rasterized=True)
+        if labels is not None:
+            ax.legend(markerscale=3)
+    x, y = points.T.cpu().numpy()
+    if colours is None:
+        ax.scatter(x, y, s=9, color="black", zorder=3)
+    else:
+        dots = ax.scatter(x, y, s=14, c=colours.cpu().numpy(), cmap="viridis", zorder=3)
+        ax.figure.colorbar(dots, ax=ax, label=label)
+    ax.set_xticks([])
+    ax.set_yticks([])
+
+
+def map_thumbnails(ax: "Axes", points: Tensor, images: Tensor, shape: tuple[int, int], count: int = 12) -> None:
+    """Small images at some of the points of a map, chosen to be far from each other."""
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+
+    if len(points) == 0:
+        return
+    chosen = [0]
+    nearest = (points - points[0]).norm(dim=1)
+    while len(chosen) < min(count, len(points)) and float(nearest.max()) > 0:
+        chosen.append(int(nearest.argmax()))
+        nearest = torch.minimum(nearest, (points - points[chosen[-1]]).norm(dim=1))
+    for number in chosen:
+        image = images[number].detach().cpu().double().view(shape).numpy()
+        box = OffsetImage(image, zoom=28 / max(shape), cmap="gray_r")
+        ax.add_artist(
+            AnnotationBbox(box, (float(points[number][0]), float(points[number][1])), pad=0.1, bboxprops={"lw": 0.4})
+        )
+
+
+def tree(ax: "Axes", epochs: Sequence[int], parents: Sequence[Tensor], names: Sequence[str] | None = None) -> None:
+    """How solutions merge as one goes back through a training, from the right to the left.
+
+    Args:
+        ax: axes to draw on.
+        epochs: rising.
+        parents: for each epoch but the first, the number of each solution's parent at the epoch before.
+        names: of the leaves, if there are few enough to write them.
+    """
+    from matplotlib.collections import LineCollection
+
+    heights = tree_heights(parents, None if names is None else len(names))
+    lines = [
+        ((first, below[own]), (second, above[child]))
+        for (first, second), parent, (below, above) in zip(pairwise(epochs), parents, pairwise(heights), strict=True)
+        for child, own in enumerate(parent.tolist())
+    ]
+    ax.add_collection(LineCollection(lines, colors="0.3", linewidths=0.7))
+    ax.autoscale()
+    if names is not None:
+        ax.set_yticks(heights[-1], names, fontsize=6)
+    else:
+        ax.set_yticks([])
+    ax.set_xlabel("epoch")
+
+
+def tree_heights(parents: Sequence[Tensor], n_leaves: int | None = None) -> list[list[float]]:
+    """A height for each solution of each epoch, such that no lines cross: leaves in a row, others amid theirs."""
+    n_leaves = len(parents[-1]) if parents else n_leaves or 1
+    paths = [[number] for number in range(n_leaves)]
+    for parent in reversed(parents):
+        for path in paths:
+            path.append(int(parent[path[-1]]))
+    order = sorted(range(n_leaves), key=lambda leaf: paths[leaf][::-1])
+    heights = [[0.0] * n_leaves]
+    for height, leaf in enumerate(order):
+        heights[0][leaf] = float(height)
+    for parent in reversed(parents):
+        children: dict[int, list[float]] = {}
+        for child, own in enumerate(parent.tolist()):
+            children.setdefault(own, []).append(heights[-1][child])
+        heights.append([sum(children[own]) / len(children[own]) for own in sorted(children)])
+    return heights[::-1]
+
+
+def denoising_curves(
+    ax: "Axes", noise: Sequence[float], scores: Mapping[str, Sequence[float]], quantity: str = "MCC"
+) -> None:
+    """How well methods recover data over the strength of the noise [fig:bmnist-denoise]."""
+    for name, values in scores.items():
+        ax.plot(noise, values, "o-", ms=3, label=name)
+    ax.set_xlabel("noise")
+    ax.set_ylabel(quantity)
+    ax.legend()
+
+
+def image_strips(ax: "Axes", rows: Mapping[str, Tensor], shape: tuple[int, int]) -> None:
+    """Rows of images below each other: originals, noisy ones, restored ones [fig:bmnist-denoise-images].
+
+    Args:
+        ax: axes to draw on.
+        rows: images of each row, (N, pixels), by its name.
+        shape: of each image, in pixels.
+    """
+    columns = max(len(images) for images in rows.values())
+    image_grid(
+        ax,
+        torch.cat([torch.cat((z, z.new_zeros(columns - len(z), z.shape[1]))) for z in rows.values()]),
+        shape,
+        columns,
+    )
+    ax.set_axis_on()
+    height = shape[0] + 1
+    ax.set_yticks([height * number + height / 2 - 1 for number in range(len(rows))], list(rows))
+    ax.set_xticks([])
+    ax.tick_params(length=0)
+    for side in ax.spines.values():
+        side.set_visible(False)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from tapmachine.files import data_description, load, write_atomically
-from tapmachine.landscape import unique
 from tapmachine.likelihood import TAPLogLikelihood, tap_log_likelihood
 from tapmachine.likelihood.score import in_double, spaced
 from tapmachine.likelihood.tap import solve_from_rows
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.merging import unique
 from tapmachine.plots import heat_map, image_grid, new_figure, training_curves
 from tapmachine.runs import RunFolder
 from tapmachine.sampling import gibbs

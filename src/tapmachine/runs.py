@@ -189,6 +189,11 @@ class RunFolder:
         """Saves the machine; with an epoch, beside those of other epochs."""
         save(machine, self.machine_path if epoch is None else self.machine_at(epoch), data)
 
+    def kept_machines(self) -> dict[int, Path]:
+        """The machines that were kept, by their epoch, rising."""
+        paths = (self.path / "machines").glob("epoch-*.safetensors")
+        return dict(sorted((int(path.stem.removeprefix("epoch-")), path) for path in paths))
+
     def machine_at(self, epoch: int) -> Path:
         """Of the machine at an epoch."""
         return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"

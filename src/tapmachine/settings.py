@@ -11,6 +11,7 @@ WITH_INTERVALS = ("auto", "truncated-gaussian", "gauss-bernoulli")
 HIDDEN = ("binary", "spin", "gaussian")
 OBJECTIVES = ("default", "tap", "herded", "cd", "pcd")
 STARTS = ("batch", "data", "noisy", "random", "persistent", "herded")
+KEPT_MACHINES = 24  # at rising distances, from the first epoch to the last; of few epochs, each
 
 # How settings are called in errors.
 KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", type(None): "null"}
@@ -45,7 +46,8 @@ class Settings:
         dtype: of the parameters.
         measure_every: epochs between measurements.
         save_every: epochs between checkpoints.
-        keep_every: epochs between machines that are kept, for the landscape; 0 for none.
+        keep_every: epochs between machines that are kept, for the landscape; 0 for none. Unless given, about 20 are
+            kept, more of them from the first epochs, when most happens.
     """
 
     data: str
@@ -71,7 +73,7 @@ class Settings:
     dtype: str = "float32"
     measure_every: int = 1
     save_every: int = 1
-    keep_every: int = 0
+    keep_every: int | None = None
 
     def __post_init__(self) -> None:
         checks = [
@@ -84,7 +86,7 @@ class Settings:
             ("decay", 0 < self.decay <= 1, "it must be greater than 0, and 1 at most"),
             ("momentum", 0 <= self.momentum < 1, "it must be 0 or more, and less than 1"),
             ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "it must be greater than 0"),
-            ("keep_every", self.keep_every >= 0, "it must be 0 or more"),
+            ("keep_every", self.keep_every is None or self.keep_every >= 0, "it must be 0 or more"),
             *((name, getattr(self, name) >= 0, "it must be 0 or more") for name in ("weight_decay", "l1", "epochs")),
             *((name, getattr(self, name) >= 1, "it must be 1 or more") for name in ("measure_every", "save_every")),
             *(
@@ -121,6 +123,13 @@ class Settings:
             raise SettingsError("particles: cd has as many chains as rows in a batch")
         if self.objective == "default" and (self.sweeps or self.particles):
             raise SettingsError("sweeps and particles go with an objective of your choice; say which")
+
+    def keeps(self, epoch: int) -> bool:
+        """Whether the machine after an epoch is kept."""
+        if self.keep_every is None:
+            steps = range(KEPT_MACHINES)
+            return epoch in {round(self.epochs ** (step / (KEPT_MACHINES - 1))) for step in steps}
+        return self.keep_every > 0 and epoch % self.keep_every == 0
 
     def as_json(self) -> dict[str, Any]:
         """As a run folder holds them."""

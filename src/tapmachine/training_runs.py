@@ -181,7 +181,7 @@ def _resume(run: RunFolder, trainer: Trainer, digest: str, say: Say) -> int:
 
 def _save(run: RunFolder, trainer: Trainer, new: NewMachine, settings: Settings, data: _Data) -> None:
     epoch, last = trainer.finished, trainer.finished >= settings.epochs
-    if settings.keep_every and epoch % settings.keep_every == 0:
+    if settings.keeps(epoch):
         run.save_machine(new.in_units_of_data(), data.description(), epoch)
     if last or epoch % settings.save_every == 0:
         tensors, values = trainer.state()

@@ -84,7 +84,8 @@ def log_density(prior: Prior, x: Tensor) -> Tensor:
 
 def _log_density(prior: Prior, x: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
-        return _density_as_one_node(*prior, x.contiguous())
+        density: Tensor = _density_as_one_node(*prior, x.contiguous())
+        return density
     integral = window_integral(*prior.wide(), RULES[x.dtype])
     shift = wide(x) - integral.anchor
     return (shift * (integral.slope - 0.5 * wide(prior.V) * shift) - integral.log_mass).to(x.dtype)

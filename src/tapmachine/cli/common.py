@@ -114,6 +114,17 @@ def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMa
     return folder, load(folder.machine_path, device=device)
 
 
+def numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:
+    """Numbers that are separated by commas."""
+    if text is None:
+        return None
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        example = "a whole number, or several as in 500,200" if kind is int else "two numbers, as in 0,1"
+        raise ValueError(f"{name} is {text!r}; it must be {example}") from None
+
+
 def summary(record: dict[str, Any]) -> str:
     """The last record of a run, in a line."""
     names = ("epoch", "log_likelihood", "validation_log_likelihood", "n_unique", "reconstruction_error")

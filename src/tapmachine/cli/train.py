@@ -13,6 +13,7 @@ from tapmachine.cli.common import (
     Quiet,
     app,
     fail,
+    numbers,
     speaker,
     summary,
     warnings_as_lines,
@@ -51,7 +52,9 @@ def train(
     dtype: Annotated[str | None, typer.Option(help="float32, the default, or float64.")] = None,
     measure_every: Annotated[int | None, typer.Option(help="Epochs between measurements.  [1]")] = None,
     save_every: Annotated[int | None, typer.Option(help="Epochs between checkpoints.  [1]")] = None,
-    keep_every: Annotated[int | None, typer.Option(help="Epochs between machines that are kept; 0: none.")] = None,
+    keep_every: Annotated[
+        int | None, typer.Option(help="Epochs between machines that are kept; 0: none.  [about 20 in all]")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the weights, the order and all draws.  [0]")] = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -63,8 +66,8 @@ def train(
         "batch_size": batch_size, "objective": objective, "sweeps": sweeps, "particles": particles, "start": start,
         "learning_rate": learning_rate, "decay": decay, "momentum": momentum, "weight_decay": weight_decay, "l1": l1,
         "centred": centred, "dtype": dtype, "measure_every": measure_every, "save_every": save_every,
-        "keep_every": keep_every, "seed": seed, "hidden": _numbers("hidden", hidden, int),
-        "interval": _numbers("interval", interval, float), "validation": _share_or_file(validation),
+        "keep_every": keep_every, "seed": seed, "hidden": numbers("hidden", hidden, int),
+        "interval": numbers("interval", interval, float), "validation": _share_or_file(validation),
     }  # fmt: skip
     if out is None:
         raise ValueError("where to? say --out FOLDER")
@@ -104,16 +107,6 @@ def _absolute(source: str) -> str:
     path, mark, key = source.partition(".npz:")
     file = Path(path + ".npz" if mark else path)
     return f"{file.resolve()}{mark and ':' + key}" if file.is_file() else source
-
-
-def _numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        example = "a whole number, or several as in 500,200" if kind is int else "two numbers, as in 0,1"
-        raise ValueError(f"{name} is {text!r}; it must be {example}") from None
 
 
 def _share_or_file(text: str | None) -> str | float | None:

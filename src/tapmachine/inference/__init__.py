@@ -2,6 +2,6 @@
 
 from tapmachine.inference.mean_field import TAP, NaiveMeanField, Scheme, ThirdOrderTAP
 from tapmachine.inference.solve import Progress, solve
-from tapmachine.inference.starts import random_start
+from tapmachine.inference.starts import noisy_start, random_start
 
-__all__ = ["TAP", "NaiveMeanField", "Progress", "Scheme", "ThirdOrderTAP", "random_start", "solve"]
+__all__ = ["TAP", "NaiveMeanField", "Progress", "Scheme", "ThirdOrderTAP", "noisy_start", "random_start", "solve"]

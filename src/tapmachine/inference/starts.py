@@ -32,21 +32,54 @@ def random_start(
     """
     if not (isinstance(n_particles, int) and n_particles >= 1):
         raise ValueError(f"n_particles is {n_particles!r}; it must be a whole number, 1 or more")
-    units = machine.units()[0]
     generator = generator or torch.Generator(machine.device).manual_seed(0)
-    shape = (n_particles, *units.state_shape)
-    with torch.no_grad():
-        if len(units.state_shape) > 1:
-            arrivals = torch.empty(shape, dtype=units.dtype, device=units.device).exponential_(generator=generator)
-            mean = arrivals / arrivals.sum(-1, keepdim=True)
-        else:
-            lower, upper = units.bounds()
-            share = torch.rand(shape, dtype=units.dtype, device=units.device, generator=generator)
-            mean = lower + (upper - lower) * share
-            if not bool(torch.isfinite(upper - lower).all()):
-                draws = units.sample(Tilt(torch.zeros_like(share), 0.0), generator)
-                mean = torch.where(torch.isfinite(mean), mean, draws)
+    mean = random_means(machine.units()[0], n_particles, generator)
     return Moments(mean, torch.zeros_like(mean))
+
+
+@torch.no_grad()
+def noisy_start(
+    machine: BoltzmannMachine, x: Tensor, noise: float, generator: torch.Generator | None = None
+) -> Moments:  # (K, n_visible)
+    """Data, some of whose values are replaced by random points of the support, as a start for `solve`.
+
+    Args:
+        machine: any machine.
+        x: data, (K, n_visible).
+        noise: the share of the values that are replaced, from 0 to 1.
+        generator: for the draws, on the machine's device; the default always draws the same.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, noisy_start, rbm
+        >>> noisy_start(rbm(Binary(4), Binary(2)), torch.eye(4), noise=0.2).mean.shape
+        torch.Size([4, 4])
+    """
+    if not 0 <= noise <= 1:
+        raise ValueError(f"noise is {noise!r}; it must lie in [0, 1]")
+    units = machine.units()[0]
+    mean = _data(units, x).mean
+    generator = generator or torch.Generator(machine.device).manual_seed(0)
+    replaced = torch.rand(len(mean), units.n, device=mean.device, generator=generator) < noise
+    replaced = replaced.view(len(mean), units.n, *[1] * (mean.dim() - 2))
+    mean = torch.where(replaced, random_means(units, len(mean), generator), mean)
+    return Moments(mean, torch.zeros_like(mean))
+
+
+@torch.no_grad()
+def random_means(units: Units, count: int, generator: torch.Generator) -> Tensor:  # (count, *state_shape)
+    """Random points inside the support of a layer's units."""
+    shape = (count, *units.state_shape)
+    if len(units.state_shape) > 1:
+        arrivals = torch.empty(shape, dtype=units.dtype, device=units.device).exponential_(generator=generator)
+        return arrivals / arrivals.sum(-1, keepdim=True)
+    lower, upper = units.bounds()
+    share = torch.rand(shape, dtype=units.dtype, device=units.device, generator=generator)
+    mean = lower + (upper - lower) * share
+    if bool(torch.isfinite(upper - lower).all()):
+        return mean
+    draws = units.sample(Tilt(torch.zeros_like(share), 0.0), generator)
+    return torch.where(torch.isfinite(mean), mean, draws)
 
 
 @torch.no_grad()

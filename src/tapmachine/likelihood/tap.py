@@ -9,7 +9,6 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Solution, Tilt
 from tapmachine.conditioning import clamp
 from tapmachine.inference import TAP, Scheme, solve
-from tapmachine.landscape import SAME_FREE_ENERGY, unique
 from tapmachine.likelihood.score import (
     CHUNK_VALUES,
     EstimateError,
@@ -21,10 +20,12 @@ from tapmachine.likelihood.score import (
     spaced,
 )
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.merging import ROUGHLY_SAME, unique
 
 N_STARTS = 1000  # rows that solutions are started from, unless they are given
 TOLERANCE = 1e-14  # to which those are solved, so that they can be told apart
 MAX_SWEEPS = 5000
+SAME_FREE_ENERGY = 0.01  # nats: solutions whose F has changed by more are others
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -95,7 +96,7 @@ def tap_log_likelihood(
     double, rows = for_scoring(machine, x)
     scheme = scheme or TAP()
     solutions = solve_from_rows(machine, x, scheme) if solutions is None else _evaluated(double, solutions, scheme)
-    found = unique(double, solutions)
+    found = unique(double, solutions, same=ROUGHLY_SAME)
     if len(found) == 0:
         raise EstimateError(
             f"none of {len(solutions)} solutions has converged ({solutions}), so that there is no F; raise max_sweeps "

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from tapmachine.conditioning import clamp
 from tapmachine.inference import TAP, solve
-from tapmachine.landscape import unique
 from tapmachine.likelihood.score import EstimateError, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine, rescaled
+from tapmachine.merging import ROUGHLY_SAME, unique
 from tapmachine.training.objectives import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
 
 GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
@@ -82,7 +82,7 @@ class Monitor:
     ) -> dict[str, float]:
         starts = spaced(rows, self.n_starts)
         solutions = solve(machine, starts, max_sweeps=self.max_sweeps)
-        found = unique(machine, solutions)
+        found = unique(machine, solutions, same=ROUGHLY_SAME)
         record = {"n_unique": float(len(found)), "converged": float(solutions.converged.double().mean())}
         if len(found) > GLASSY * len(starts) and len(starts) >= 20:
             warnings.warn(

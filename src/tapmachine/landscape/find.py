@@ -1,0 +1,172 @@
+"""All different solutions that some starts lead to, and the basin of each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Solution, Status
+from tapmachine.inference import TAP, Progress, Scheme, solve
+from tapmachine.inference.starts import Start, random_means, starting_moments
+from tapmachine.likelihood.score import check_machine, in_double
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.merging import SAME, as_points, distances, groups, spread, unique
+
+TOLERANCE = 1e-14  # the paper's 1e-8 leaves solutions so far from where they end that one is counted several times
+ROUGH_TOLERANCE = 1e-10  # as far as float32 goes with ease
+MAX_SWEEPS = 5000
+NUDGE = 3e-3  # of the way to a random point of the support: a solution is moved so far, to see whether it returns
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """The different solutions of a machine that some starts lead to.
+
+    Attributes:
+        solutions: one of each, by rising free energy, in float64.
+        basin: which solution each start leads to, (K,); −1 if it has not converged.
+        counts: starts that lead to each solution, (n,).
+        stable: whether a solution is come back to after a nudge, (n,); None if that was not asked for. One that is not
+            is a saddle, or its basin is smaller than the nudge.
+        status: a `Status` for each start, (K,).
+        distance: how far each start is from where it leads, in the visible layer, (K,): the root mean square over
+            units, as a share of their support.
+        same: the distance below which solutions count as one.
+    """
+
+    solutions: Solution
+    basin: Tensor
+    counts: Tensor
+    stable: Tensor | None
+    status: Tensor
+    distance: Tensor
+    same: float
+
+    @property
+    def free_energy(self) -> Tensor:  # (n,)
+        """F of each solution."""
+        return self.solutions.free_energy
+
+    @property
+    def n_starts(self) -> int:
+        """How many starts there were."""
+        return len(self.basin)
+
+    @property
+    def n_not_converged(self) -> int:
+        """How many starts did not lead to a solution; `status` says why."""
+        return int((self.basin < 0).sum())
+
+    def members(self, solution: int) -> Tensor:
+        """The numbers of the starts that lead to a solution."""
+        return (self.basin == solution).nonzero().squeeze(-1)
+
+    def __len__(self) -> int:
+        return len(self.solutions)
+
+    def __repr__(self) -> str:
+        kind = "" if self.stable is None else f", {int(self.stable.sum())} of them stable"
+        failed = f", {self.n_not_converged} not converged" if self.n_not_converged else ""
+        return f"Landscape({len(self)} solutions{kind}, from {self.n_starts} starts{failed})"
+
+
+@torch.no_grad()
+def find_solutions(
+    machine: BoltzmannMachine,
+    starts: Start = None,
+    scheme: Scheme | None = None,
+    *,
+    same: float = SAME,
+    stability: bool = True,
+    max_sweeps: int = MAX_SWEEPS,
+    callback: Callable[[Progress], None] | None = None,
+) -> Landscape:
+    """The different solutions of a machine that some starts lead to, solved in float64 to 1e-14.
+
+    Args:
+        machine: any machine that is not conditioned on rows.
+        starts: as for `solve`: data of shape (K, n_visible), `random_start(machine, K)`,
+            `noisy_start(machine, x, 0.1)`, or a `Solution`.
+        scheme: `TAP()` unless given.
+        same: solutions closer than this are one; see `unique`. `count_at` says what other values would give.
+        stability: whether to find out which solutions are come back to after a nudge of 3e-3 towards a random point.
+        max_sweeps: after which a start is given up, and counted as not converged.
+        callback: called with the `Progress` of the solver.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Spin, find_solutions, pairwise, random_start
+        >>> magnet = pairwise(Spin(20))
+        >>> with torch.no_grad():
+        ...     _ = magnet.weights[0].fill_(2 / 20).fill_diagonal_(0)
+        >>> landscape = find_solutions(magnet, random_start(magnet, 50))
+        >>> landscape
+        Landscape(2 solutions, 2 of them stable, from 50 starts)
+        >>> landscape.solutions.moments[0].mean.mean(1).abs()
+        tensor([0.9441, 0.9441], dtype=torch.float64)
+    """
+    check_machine(machine)
+    if machine.n_rows is not None:
+        raise ValueError(
+            f"the machine is conditioned on {machine.n_rows} rows, each of which has a landscape of its own"
+        )
+    double, scheme = in_double(machine), scheme or TAP()
+    visible = starting_moments(machine, starts)[0]
+    assert visible is not None
+    if machine.dtype != torch.float64:  # the better part of the way takes half the time
+        starts = _in_double(solve(machine, starts, scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps))
+    found = solve(double, starts, scheme, tol=TOLERANCE, max_sweeps=max_sweeps, callback=callback)
+    different = unique(double, found, same=same)
+    scale = spread(double.units()[0]) * double.units()[0].n ** 0.5
+    return Landscape(
+        different.solutions,
+        different.index,
+        different.counts,
+        _is_stable(double, different.solutions, scheme, same, max_sweeps) if stability else None,
+        found.status,
+        distances((visible.mean.double() / scale).flatten(1), (found.moments[0].mean / scale).flatten(1)),
+        same,
+    )
+
+
+def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequence[float]) -> list[int]:
+    """How many solutions there would be, if those closer than a threshold were one, for several of them.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Spin, find_solutions, pairwise, random_start
+        >>> from tapmachine.landscape.find import count_at
+        >>> magnet = pairwise(Spin(20))
+        >>> with torch.no_grad():
+        ...     _ = magnet.weights[0].fill_(2 / 20).fill_diagonal_(0)
+        >>> count_at(magnet, find_solutions(magnet, random_start(magnet, 50)), [1e-3, 0.5, 1.0])
+        [2, 2, 1]
+    """
+    if thresholds and min(thresholds) < landscape.same:
+        raise ValueError(f"solutions closer than {landscape.same} were merged; no smaller threshold can be looked at")
+    points = as_points(in_double(machine), list(landscape.solutions.moments))
+    return [int(groups(points, threshold).max()) + 1 if len(points) else 0 for threshold in thresholds]
+
+
+def _in_double(solutions: Solution) -> list[Moments]:
+    return [Moments(*(z.double() for z in own)) for own in solutions.moments]
+
+
+def _is_stable(
+    machine: BoltzmannMachine, solutions: Solution, scheme: Scheme, same: float, max_sweeps: int
+) -> Tensor:  # (n,), bool
+    """Whether each solution is come back to after a nudge in a random direction.
+
+    A direction at random has a share of every other one, so what is unstable in any grows until it is far away.
+    """
+    if len(solutions) == 0:
+        return torch.zeros(0, dtype=torch.bool, device=machine.device)
+    generator = torch.Generator(machine.device).manual_seed(0)
+    nudged = []
+    for units, own in zip(machine.units(), solutions.moments, strict=True):
+        elsewhere = random_means(units, len(solutions), generator)
+        nudged.append(Moments(own.mean + NUDGE * (elsewhere - own.mean), own.variance))
+    ended = solve(machine, nudged, scheme, tol=TOLERANCE, max_sweeps=max_sweeps)
+    apart = distances(as_points(machine, list(ended.moments)), as_points(machine, list(solutions.moments)))
+    return (ended.status == Status.CONVERGED) & (apart <= same)

@@ -1,0 +1,220 @@
+"""The landscape at the epochs of a training."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Solution, Status
+from tapmachine.files import load
+from tapmachine.inference import Scheme, solve
+from tapmachine.landscape.diagnosis import diagnose
+from tapmachine.landscape.find import MAX_SWEEPS, TOLERANCE, Landscape, find_solutions
+from tapmachine.landscape.tree import SolutionTree
+from tapmachine.likelihood.score import check_rows, in_double, spaced
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.merging import SAME, unique
+from tapmachine.runs import RunError, RunFolder
+from tapmachine.training_runs import read_data_of
+
+N_STARTS = 1000
+
+
+class Snapshot(NamedTuple):
+    """The landscape at one epoch, as much of it as is worth keeping of many.
+
+    Attributes:
+        epoch: after which it was.
+        means: of each layer at every solution, (n, *state_shape), in float32.
+        free_energy: of each solution, rising, (n,), in float64.
+        counts: starts that lead to it, (n,).
+        stable: whether it is come back to after a nudge, (n,).
+        basin: which solution each start leads to, (K,); −1 if it has not converged.
+        distance: how far each start is from where it leads, (K,).
+    """
+
+    epoch: int
+    means: tuple[Tensor, ...]
+    free_energy: Tensor
+    counts: Tensor
+    stable: Tensor
+    basin: Tensor
+    distance: Tensor
+
+    @property
+    def n_not_converged(self) -> int:
+        """How many starts did not lead to a solution."""
+        return int((self.basin < 0).sum())
+
+    @property
+    def n_solutions(self) -> int:
+        """How many different ones there are."""
+        return len(self.counts)
+
+    @property
+    def mean_free_energy(self) -> float:
+        """The average of F over the solutions, as in the paper; NaN without any."""
+        return float(self.free_energy.mean())
+
+    def words(self) -> list[str]:
+        """What it says about the machine, in words."""
+        return diagnose(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """The landscape at several epochs of a training.
+
+    Attributes:
+        snapshots: one for each epoch, rising.
+        starts: what was started from, (K, *state_shape).
+        rows: which rows of the data they are, (K,).
+        tree: how the solutions at the last epoch merge as one goes back.
+    """
+
+    snapshots: list[Snapshot]
+    starts: Tensor
+    rows: Tensor
+    tree: SolutionTree
+
+    @property
+    def epochs(self) -> list[int]:
+        """Of the snapshots."""
+        return [snapshot.epoch for snapshot in self.snapshots]
+
+    def at(self, epoch: int) -> Snapshot:
+        """The snapshot of an epoch; a KeyError if there is none."""
+        for snapshot in self.snapshots:
+            if snapshot.epoch == epoch:
+                return snapshot
+        raise KeyError(f"epoch {epoch} was not kept; there are {', '.join(map(str, self.epochs))}")
+
+    def __repr__(self) -> str:
+        counts = [snapshot.n_solutions for snapshot in self.snapshots]
+        first, last = self.epochs[0], self.epochs[-1]
+        return f"Track({len(counts)} epochs, {counts[0]} solutions at epoch {first}, {counts[-1]} at {last})"
+
+
+@torch.no_grad()
+def track(
+    run: str | Path | RunFolder | Mapping[int, BoltzmannMachine],
+    starts: Tensor | None = None,
+    scheme: Scheme | None = None,
+    *,
+    epochs: Sequence[int] | None = None,
+    n_starts: int = N_STARTS,
+    same: float = SAME,
+    max_sweeps: int = MAX_SWEEPS,
+    device: torch.device | str = "cpu",
+    callback: Callable[[Snapshot], None] | None = None,
+) -> Track:
+    """The landscape at every epoch of a run whose machine was kept, and the tree of its solutions.
+
+    Args:
+        run: the folder of a run, or machines by their epoch.
+        starts: data of shape (K, n_visible) to start from; those of the run, unless given.
+        scheme: `TAP()` unless given.
+        epochs: which of those that were kept; all, unless given.
+        n_starts: no more rows than this are taken, evenly spaced.
+        same: solutions closer than this are one; see `unique`.
+        max_sweeps: after which a start is given up, and counted as not converged.
+        device: to compute on.
+        callback: called with each `Snapshot` as it is made.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm, track
+        >>> machines = {epoch: rbm(Binary(6), Binary(3)) for epoch in (1, 2)}
+        >>> track(machines, torch.eye(6))
+        Track(2 epochs, 1 solutions at epoch 1, 1 at 2)
+    """
+    machines: Mapping[int, BoltzmannMachine]
+    if isinstance(run, Mapping):
+        if not run:
+            raise ValueError("there are no machines")
+        machines = run
+    else:
+        folder = run if isinstance(run, RunFolder) else RunFolder(run)
+        machines = KeptMachines(folder, device)
+        starts = read_data_of(folder).train if starts is None else starts
+    if starts is None:
+        raise ValueError("machines by themselves have no data to start from; give starts")
+    chosen = _chosen(sorted(machines), epochs)
+    rows = spaced(starts, n_starts)
+    snapshots, last = [], None
+    for epoch in chosen:
+        machine = machines[epoch]
+        last = find_solutions(machine, rows.to(machine.device), scheme, same=same, max_sweeps=max_sweeps)
+        snapshots.append(_snapshot(epoch, last))
+        if callback is not None:
+            callback(snapshots[-1])
+    assert last is not None
+    tree = _tree(machines, chosen, last, scheme, same, max_sweeps)
+    states = check_rows(machines[chosen[-1]], rows).float().cpu()
+    return Track(snapshots, states, spaced(torch.arange(len(starts)), n_starts), tree)
+
+
+class KeptMachines(Mapping[int, BoltzmannMachine]):
+    """The machines of a run by their epoch, read when they are asked for."""
+
+    def __init__(self, folder: RunFolder, device: torch.device | str = "cpu") -> None:
+        self.folder, self.device = folder, device
+        self.paths = folder.kept_machines()
+        if not self.paths:
+            if not folder.machine_path.exists():
+                raise RunError(f"{folder.path}: is not the folder of a run, or has no checkpoint yet")
+            self.paths = {len(folder.records()): folder.machine_path}
+
+    def __getitem__(self, epoch: int) -> BoltzmannMachine:
+        return load(self.paths[epoch], device=str(self.device))
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+def _chosen(kept: list[int], epochs: Sequence[int] | None) -> list[int]:
+    missing = sorted(set(epochs or []) - set(kept))
+    if missing:
+        raise ValueError(f"epoch {missing[0]} was not kept; there are {', '.join(map(str, kept))}")
+    return kept if epochs is None else sorted(set(epochs))
+
+
+def _snapshot(epoch: int, found: Landscape) -> Snapshot:
+    means = tuple(own.mean.float().cpu() for own in found.solutions.moments)
+    assert found.stable is not None
+    rest = (found.counts, found.stable, found.basin, found.distance.float())
+    return Snapshot(epoch, means, found.free_energy.double().cpu(), *(z.cpu() for z in rest))
+
+
+def _tree(
+    machines: Mapping[int, BoltzmannMachine],
+    epochs: list[int],
+    last: Landscape,
+    scheme: Scheme | None,
+    same: float,
+    max_sweeps: int,
+) -> SolutionTree:
+    """From the last epoch back to the first, each solution starts where it was at the epoch after."""
+    parents: list[Tensor] = []
+    failed = [0]
+    current: Solution = last.solutions
+    for epoch in reversed(epochs[:-1]):
+        if len(current) == 0:
+            parents.append(torch.empty(0, dtype=torch.long))
+            failed.append(0)
+            continue
+        double = in_double(machines[epoch])
+        found = solve(double, current, scheme, tol=TOLERANCE, max_sweeps=max_sweeps)
+        failed.append(int((~found.converged).sum()))
+        # Those that have not converged are somewhere, too, and their descendants need an ancestor.
+        found = replace(found, status=torch.full_like(found.status, Status.CONVERGED))
+        different = unique(double, found, same=same)
+        parents.append(different.index.cpu())
+        current = different.solutions
+    return SolutionTree(epochs, parents[::-1], last.counts.cpu(), last.basin.cpu(), failed[::-1])
