@@ -49,7 +49,8 @@ def tracking(run: Path, starts: int, device: str, epochs: list[int] | None) -> N
     found = track(run, n_starts=starts, device=device, epochs=epochs, callback=tell)
     total = time.perf_counter() - start
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    text = f"{len(found.epochs)} epochs, {len(found.starts)} starts each: {total:.1f} s, {total - last + start:.1f} s of it"
+    tree = total - last + start
+    text = f"{len(found.epochs)} epochs, {len(found.starts)} starts each: {total:.1f} s, {tree:.1f} s of it"
     print(f"{text} for the tree, {found.tree}; {memory:.1f} GB on {device}")
 
 
