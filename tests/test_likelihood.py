@@ -657,7 +657,7 @@ def test_solutions_of_another_machine_or_scheme():
 
 def test_what_makes_solutions_the_same():
     machine = rbm(Gaussian(2, precision=1e-4).double(), Spin(1).double())
-    mean = torch.tensor([[0.0, 0.0], [0.9, 0.0], [1.1, 0.0], [0.0, 0.0], [0.5, 0.0]]).double()  # deviation 100
+    mean = torch.tensor([[0.0, 0.0], [0.17, 0.0], [0.52, 0.0], [0.0, 0.0], [0.34, 0.0]]).double()  # deviation 100
     free_energy = torch.tensor([0.0, 0.0, 0.001, 0.5, 0.002]).double()
     residual = torch.tensor([3.0, 1.0, 2.0, 1.0, 2.0]).double()
     some = solve(machine, mean)
@@ -666,10 +666,12 @@ def test_what_makes_solutions_the_same():
         (Moments(mean, mean), hidden), some.tilts, free_energy, residual, some.n_sweeps, some.status * 0
     )
     found = unique(machine, hand_made)
-    # 0, 1 and 4 are within 1 = 0.01·100 of the first; 2 is not; 3 has another F
-    assert found.index.tolist() == [0, 0, 1, 2, 0]
-    assert found.counts.tolist() == [3, 1, 1]
-    assert found.solutions.residual.tolist() == [1.0, 2.0, 1.0]
+    # 0 and 3 are the same, 1 and 4 follow at distances of 0.17/100/√3 = 0.98e-3; 2 is 0.18/100/√3 away from the last
+    assert found.index.tolist() == [0, 0, 1, 0, 0]
+    assert found.counts.tolist() == [4, 1]
+    assert found.solutions.residual.tolist() == [1.0, 2.0]
+    assert len(unique(machine, hand_made, same=1e-2)) == 1
+    assert sorted(unique(machine, hand_made, same=0).counts.tolist()) == [1, 1, 1, 2]
     with pytest.raises(ValueError, match="different rows of evidence"):
         unique(clamp(machine, torch.zeros(5, 2).double()), hand_made)
 

@@ -12,8 +12,8 @@ from tapmachine.conditioning import condition
 from tapmachine.files import load
 from tapmachine.inference import solve
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.plots import image_grid, new_figure
-from tapmachine.report import Picture, write_report
+from tapmachine.plots import Picture, image_grid, new_figure
+from tapmachine.report import write_report
 from tapmachine.runs import RunFolder
 from tapmachine.settings import Settings
 from tapmachine.training_runs import read_data, run_training

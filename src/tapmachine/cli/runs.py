@@ -179,15 +179,16 @@ def sample(
 @app.command(epilog="Example:  tapmachine report runs/d")
 def report(
     run: Run,
+    starts: Annotated[int, typer.Option(min=1, help="Rows of the data to solve from, no more than that.")] = 500,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write a page about a run, report.html in its folder: curves, receptive fields, solutions, samples."""
+    """Write a page about a run, report.html in its folder: curves, a map of its solutions over the epochs, samples."""
     from tapmachine.recipes import pick_device
     from tapmachine.report import write_report
 
     folder, _ = open_run(run)
     with warnings_as_lines(quiet):
-        path = write_report(folder, pick_device(device))
+        path = write_report(folder, pick_device(device), n_starts=starts, say=speaker(quiet))
     if not quiet:
         print(path)

@@ -24,6 +24,8 @@ DEVICE_ROOT_STEPS = 6  # Newton steps per root where looking at the values would
 COMPILED_ROOT_STEPS = 3  # likewise, where they cost more
 DEVICE_CHECKS = 4  # steps between looks at what has converged
 REFILL = 0.75  # of the batch: when no more than that is left to do, others join, or the batch shrinks
+DEVICE_REFILL = 0.5  # likewise, where steps have to be captured again
+SMALL_DEVICE_BATCH = 512  # particles: fewer take a GPU as long, so that it does not pay to shrink further
 
 
 class Progress(NamedTuple):
@@ -160,8 +162,10 @@ class _Batch:
         """Lets particles leave and others join, where it is worth it. False when there is nothing left to do."""
         n_open = int(self.open.sum())
         waiting = self.total - self.next
-        joining = min(size - n_open, waiting) if n_open <= REFILL * size else 0
-        if joining or n_open <= REFILL * len(self.open):
+        share = DEVICE_REFILL if self.on_cuda else REFILL
+        joining = min(size - n_open, waiting) if n_open <= share * size else 0
+        worth_it = len(self.open) > SMALL_DEVICE_BATCH or not self.on_cuda
+        if joining or n_open == 0 or (worth_it and n_open <= share * len(self.open)):
             self._keep(self.open)
             if joining:
                 self._join(torch.arange(self.next, self.next + joining, device=self.rows.device))
@@ -190,9 +194,10 @@ class _Batch:
             self.residual = torch.full_like(self.age, torch.inf, dtype=self.machine.dtype)
         elif self.on_cuda:
             if self.replay is None:
-                self.replay = Replay(lambda state: self._step(self.layers, state), self.state, self.steps)
+                self.replay = Replay(lambda state: self._step(self.layers, state), self.state, 1)
             self.previous = None if self.state is self.replay.state else self.state  # the replay overwrites its own
-            self.state, self.residual = self.replay(self.state)
+            for _ in range(self.steps):
+                self.state, self.residual = self.replay(self.state)
         else:
             self.previous = self.state
             for _ in range(self.steps):

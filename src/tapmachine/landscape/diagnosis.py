@@ -8,9 +8,11 @@ from torch import Tensor
 
 GLASSY = 0.9  # of the starts end in solutions of their own: the spin-glass phase
 MANY_STARTS = 20  # fewer do not tell
+MANY_SOLUTIONS = 10  # fewer do not make bands
 CLOSE = 0.05  # of the support, root mean square: a start that moves less was a solution before
 GRID = 512  # points at which a density is evaluated
 VALLEY = 0.7  # of the lower of two peaks: where the density falls below, there are two bands
+PEAK = 0.05  # of the highest: what is lower is a straggler, and no band
 
 
 class Band(NamedTuple):
@@ -80,8 +82,8 @@ def _valleys(heights: list[float]) -> list[int]:
     for here, height in enumerate(heights):
         if height < heights[lowest]:
             lowest = here
-        deep = heights[lowest] < VALLEY * min(heights[peak], height)
-        if deep:
+        is_peak = min(heights[peak], height) >= PEAK * max(heights)
+        if is_peak and heights[lowest] < VALLEY * min(heights[peak], height):
             cuts.append(lowest)
             peak = lowest = here
         elif height > heights[peak]:
@@ -119,7 +121,7 @@ def diagnose(found: Found) -> list[str]:
     elif n_solutions > 1:
         said.append(f"{n_solutions} solutions from {ended} starts ({n_solutions / ended:.1%}).")
     groups = bands(found.free_energy)
-    if len(groups) > 1:
+    if len(groups) > 1 and n_solutions >= MANY_SOLUTIONS:
         listed = ", ".join(f"{band.n_solutions} from {band.low:.1f} to {band.high:.1f}" for band in groups[:5])
         said.append(f"The free energies lie in {len(groups)} bands: {listed}{', …' if len(groups) > 5 else ''}.")
     if found.stable is not None and not bool(found.stable.all()):

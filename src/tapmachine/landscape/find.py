@@ -112,11 +112,15 @@ def find_solutions(
             f"the machine is conditioned on {machine.n_rows} rows, each of which has a landscape of its own"
         )
     double, scheme = in_double(machine), scheme or TAP()
-    visible = starting_moments(machine, starts)[0]
-    assert visible is not None
-    if machine.dtype != torch.float64:  # the better part of the way takes half the time
-        starts = _in_double(solve(machine, starts, scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps))
-    found = solve(double, starts, scheme, tol=TOLERANCE, max_sweeps=max_sweeps, callback=callback)
+    if isinstance(starts, Tensor):
+        starts = starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
+    given = [own for own in starting_moments(machine, starts) if own is not None]  # of the visible layer, or of all
+    visible = given[0].mean.double()
+    if machine.dtype != double.dtype and machine.device.type == "cpu":  # most of the way takes half the time
+        rough = solve(machine, _as_start(given), scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)
+        given = list(rough.moments)
+    given = [_in_double(own) for own in given]
+    found = solve(double, _as_start(given), scheme, tol=TOLERANCE, max_sweeps=max_sweeps, callback=callback)
     different = unique(double, found, same=same)
     scale = spread(double.units()[0]) * double.units()[0].n ** 0.5
     return Landscape(
@@ -125,7 +129,7 @@ def find_solutions(
         different.counts,
         _is_stable(double, different.solutions, scheme, same, max_sweeps) if stability else None,
         found.status,
-        distances((visible.mean.double() / scale).flatten(1), (found.moments[0].mean / scale).flatten(1)),
+        distances((visible / scale).flatten(1), (found.moments[0].mean / scale).flatten(1)),
         same,
     )
 
@@ -149,8 +153,14 @@ def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequen
     return [int(groups(points, threshold).max()) + 1 if len(points) else 0 for threshold in thresholds]
 
 
-def _in_double(solutions: Solution) -> list[Moments]:
-    return [Moments(*(z.double() for z in own)) for own in solutions.moments]
+def _as_start(given: list[Moments]) -> Moments | list[Moments]:
+    return given if len(given) > 1 else given[0]
+
+
+def _in_double(moments: Moments) -> Moments:
+    mean, variance = (z.double() for z in moments)
+    # The probabilities of q states, which float32 has rounded, must add up to 1 in float64, too.
+    return Moments(mean / mean.sum(-1, keepdim=True) if mean.dim() > 2 else mean, variance)
 
 
 def _is_stable(

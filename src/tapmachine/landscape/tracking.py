@@ -147,7 +147,7 @@ def track(
     snapshots, last = [], None
     for epoch in chosen:
         machine = machines[epoch]
-        last = find_solutions(machine, rows.to(machine.device), scheme, same=same, max_sweeps=max_sweeps)
+        last = find_solutions(machine, rows, scheme, same=same, max_sweeps=max_sweeps)
         snapshots.append(_snapshot(epoch, last))
         if callback is not None:
             callback(snapshots[-1])

@@ -1,0 +1,100 @@
+"""What a page says about a run, as numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tapmachine.files import data_description, load
+from tapmachine.landscape import Embedding, FieldRanking, Snapshot, Track, embed, rank_fields, track
+from tapmachine.landscape.embedding import FEWEST_POINTS
+from tapmachine.landscape.figures import slices
+from tapmachine.landscape.tracking import KeptMachines
+from tapmachine.likelihood import Comparison, compare_likelihoods
+from tapmachine.likelihood.score import spaced
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.runs import RunFolder
+from tapmachine.sampling import gibbs
+from tapmachine.training_runs import read_data_of
+
+N_STARTS = 500
+N_EPOCHS = 24  # no more of those that were kept
+N_SHOWN = 36  # samples, and rows of the data
+N_SCORED = 1000
+SAMPLE_SWEEPS = 500
+TEMPERATURES = 1000
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What was found in a run.
+
+    Attributes:
+        machine: at the last checkpoint.
+        settings, records: as they are in its folder.
+        track: the landscape at the epochs that were kept.
+        embedding: of its solutions over its starts; None if there are too few.
+        likelihoods: by all estimators.
+        ranking: of the receptive fields; None without hidden units.
+        rows, samples: of the data, and Gibbs chains that started there.
+        image_shape: of rows that are images.
+    """
+
+    machine: BoltzmannMachine
+    settings: dict[str, Any]
+    records: list[dict[str, Any]]
+    track: Track
+    embedding: Embedding | None
+    likelihoods: Comparison
+    ranking: FieldRanking | None
+    rows: Tensor
+    samples: Tensor
+    image_shape: Sequence[int] | None
+
+
+def look_at(folder: RunFolder, device: str = "cpu", n_starts: int = N_STARTS, say: Say = lambda line: None) -> Findings:
+    """Follows the landscape through a run, scores its last machine and draws samples from it.
+
+    Args:
+        folder: of the run.
+        device: to compute on.
+        n_starts: rows of the data that solutions are started from, no more than that.
+        say: what to do with a line on what happens.
+    """
+    machine = load(folder.machine_path, device=device)
+    data = read_data_of(folder)
+    train = data.train.to(machine.device)
+    kept = list(KeptMachines(folder))
+    epochs = [kept[position] for position in slices(kept, N_EPOCHS)]
+
+    def tell(found: Snapshot) -> None:
+        say(f"epoch {found.epoch}: {found.n_solutions} solutions from {len(found.basin)} starts")
+
+    found = track(folder, data.train, epochs=epochs, n_starts=n_starts, device=device, callback=tell)
+    held_out = None if data.held_out is None else spaced(data.held_out, N_SCORED)
+    likelihoods = compare_likelihoods(
+        machine,
+        spaced(train, N_SCORED),
+        held_out,
+        schedule=TEMPERATURES,
+        data=train,
+        callback=lambda name: say(f"log-likelihood by {name}"),
+    )
+    rows = machine.units()[0].check_states(spaced(train, N_SHOWN))
+    samples = gibbs(machine, rows, SAMPLE_SWEEPS, torch.Generator(machine.device).manual_seed(0))[0]
+    return Findings(
+        machine,
+        folder.settings() or {},
+        folder.records(),
+        found,
+        embed(found, found.starts) if len(found.starts) >= FEWEST_POINTS else None,
+        likelihoods,
+        None if machine.is_pairwise else rank_fields(machine, train),
+        rows.cpu(),
+        samples.cpu(),
+        data_description(folder.machine_path).get("image_shape"),
+    )

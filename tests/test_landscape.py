@@ -1,0 +1,477 @@
+"""Solutions: found, merged, followed, mapped; and what is said about them."""
+
+import csv
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machine_cases import machine_of
+from typer.testing import CliRunner
+
+from tapmachine import (
+    TAP,
+    Binary,
+    Categorical,
+    Gaussian,
+    SolutionTree,
+    Spin,
+    TruncatedGaussian,
+    bands,
+    clamp,
+    diagnose,
+    embed,
+    find_solutions,
+    load,
+    noisy_start,
+    pairwise,
+    random_start,
+    rank_fields,
+    rbm,
+    solve,
+    track,
+    unique,
+)
+from tapmachine.cli import app
+from tapmachine.landscape.diagnosis import density
+from tapmachine.landscape.find import count_at
+from tapmachine.merging import groups
+from tapmachine.runs import RunError, RunFolder
+from tapmachine.settings import Settings
+from tapmachine.training_runs import run_training
+
+
+def magnet(coupling, n=30):
+    """A ferromagnet on a complete graph, whose TAP equations have two stable solutions beyond a coupling of about 1."""
+    machine = pairwise(Spin(n)).double()
+    with torch.no_grad():
+        machine.weights[0].fill_(coupling / n).fill_diagonal_(0)
+    return machine
+
+
+def hopfield(n_patterns, n=200, beta=3.0):
+    generator = torch.Generator().manual_seed(n_patterns)
+    patterns = (torch.rand(n_patterns, n, generator=generator) < 0.5).double() * 2 - 1
+    machine = pairwise(Spin(n)).double()
+    with torch.no_grad():
+        machine.weights[0].copy_(beta / n * patterns.T @ patterns).fill_diagonal_(0)
+    return machine, patterns
+
+
+# ----- merging
+
+
+def brute_force_groups(points, radius):
+    """Connected components of all pairs within the radius, by repeated search."""
+    near = torch.linalg.vector_norm(points.unsqueeze(1) - points, dim=-1) <= radius
+    label = torch.full((len(points),), -1)
+    for first in range(len(points)):
+        if label[first] >= 0:
+            continue
+        label[first], open_ = first, [first]
+        while open_:
+            for other in (near[open_.pop()] & (label < 0)).nonzero().squeeze(-1).tolist():
+                label[other] = first
+                open_.append(other)
+    return label
+
+
+def same_partition(first, second):
+    pairs = torch.stack((first, second)).unique(dim=1).shape[1]
+    return pairs == len(first.unique()) == len(second.unique())
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 60), n=st.integers(1, 40), spread=st.sampled_from([0.3, 1, 3]))
+def test_groups_are_connected_components(seed, count, n, spread):
+    """Also of chains, where members join groups whose leaders are far apart."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(max(1, count // 8), n, generator=generator, dtype=torch.float64)
+    steps = torch.randn(count, n, generator=generator, dtype=torch.float64) / n**0.5
+    points = centres[torch.randint(len(centres), (count,), generator=generator)] + 0.1 * spread * steps
+    points = torch.cat((points, points[: count // 3]))  # and some twice
+    found = groups(points, 0.1)
+    assert same_partition(found, brute_force_groups(points, 0.1))
+    order = torch.randperm(len(points), generator=generator)
+    assert same_partition(groups(points[order], 0.1), found[order])
+
+
+def test_groups_of_long_chains():
+    line = torch.linspace(0, 1, 501, dtype=torch.float64).unsqueeze(-1) * torch.ones(1, 5) / 5**0.5
+    assert int(groups(line, 0.0021).max()) == 0
+    assert int(groups(line, 0.0019).max()) == 500
+    assert int(groups(line, 0.0).max()) == 500
+    assert len(groups(line[:0], 0.1)) == 0
+
+
+def test_distances_do_not_depend_on_the_units_scale():
+    """The same machine for values in [0, 1] and in [0, 100]: the same solutions are different."""
+    counts = []
+    for scale in (1.0, 100.0):
+        generator = torch.Generator().manual_seed(1)
+        machine = rbm(TruncatedGaussian(20, lower=0.0, upper=scale), Spin(10), generator=generator).double()
+        with torch.no_grad():
+            weights = torch.randn(20, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+            machine.weights[0].copy_(8 * weights / scale)
+        x = scale * torch.rand(100, 20, generator=generator, dtype=torch.float64)
+        counts.append(find_solutions(machine, x).counts.tolist())
+    assert counts[0] == counts[1]
+    assert len(counts[0]) > 2
+
+
+def test_a_threshold_must_make_sense():
+    machine = magnet(2.0)
+    with pytest.raises(ValueError, match="same is -1"):
+        find_solutions(machine, random_start(machine, 5), same=-1)
+    found = find_solutions(machine, random_start(machine, 40))
+    assert count_at(machine, found, [1e-3, 0.1, 1.0]) == [2, 2, 1]
+    with pytest.raises(ValueError, match="no smaller threshold"):
+        count_at(machine, found, [1e-4])
+
+
+# ----- finding
+
+
+@pytest.mark.parametrize(("coupling", "n_solutions"), [(0.8, 1), (1.6, 2)])
+def test_a_ferromagnet_below_and_above_its_critical_coupling(coupling, n_solutions):
+    machine = magnet(coupling, n=200)
+    found = find_solutions(machine, random_start(machine, 200))
+    assert len(found) == n_solutions
+    assert bool(found.stable.all())
+    assert int(found.counts.sum()) == found.n_starts == 200
+    means = found.solutions.moments[0].mean.mean(1)
+    if n_solutions == 1:
+        assert abs(float(means[0])) < 1e-5
+    else:  # TAP's own equation for the magnetisation, m = tanh(Jm(1 − 1/N) − J²/N·(1 − m²)m), solved by bisection
+        assert sorted(means.sign().tolist()) == [-1, 1]
+        low, high = 0.1, 1.0
+        for _ in range(100):
+            m = (low + high) / 2
+            field = coupling * m * 199 / 200 - coupling**2 * 199 / 200**2 * (1 - m * m) * m
+            low, high = (m, high) if math.tanh(field) > m else (low, m)
+        assert float(means.abs().max()) == pytest.approx(low, abs=1e-6)
+
+
+def test_a_saddle_is_not_stable():
+    machine = magnet(1.6)
+    nothing = torch.zeros(1, 30, dtype=torch.float64)
+    found = find_solutions(machine, nothing)
+    assert len(found) == 1
+    assert float(found.solutions.moments[0].mean.abs().max()) < 1e-6
+    assert not bool(found.stable[0])
+    assert any("saddles" in sentence for sentence in diagnose(found))
+    assert find_solutions(machine, nothing, stability=False).stable is None
+
+
+@pytest.mark.parametrize("n_patterns", range(1, 11))
+def test_a_hopfield_machine_has_its_patterns_and_their_mirror_images(n_patterns):
+    machine, patterns = hopfield(n_patterns)
+    starts = noisy_start(machine, torch.cat((patterns, -patterns)).repeat(5, 1), noise=0.15)
+    found = find_solutions(machine, starts)
+    overlaps = found.solutions.moments[0].mean @ patterns.T / 200  # (solutions, patterns)
+    assert len(found) == 2 * n_patterns
+    assert bool((overlaps.abs().amax(1) > 0.95).all())
+    which = overlaps.abs().argmax(1)
+    signs = overlaps.gather(1, which.unsqueeze(1)).squeeze(1).sign()
+    assert {(int(w), int(s)) for w, s in zip(which, signs, strict=True)} == {
+        (number, sign) for number in range(n_patterns) for sign in (-1, 1)
+    }
+    assert found.counts.tolist() == [5] * (2 * n_patterns)
+    assert found.n_not_converged == 0
+
+
+def with_two_solutions(kinds):
+    """Couplings of one sign but for signs of the units, and fields that favour neither of two states."""
+    machine = machine_of(kinds, [12, 6], seed=3, scale=0.0)
+    weights = machine.weights[0]
+    generator = torch.Generator().manual_seed(3)
+    signs = [torch.randn(n, generator=generator, dtype=torch.float64).sign() for n in weights.shape]
+    with torch.no_grad():
+        weights.copy_(1.5 * torch.outer(*signs))
+        for own, other, couplings in zip(machine.units(), machine.units()[::-1], (weights, weights.T), strict=True):
+            lower, upper = other.bounds()
+            middle = 1 / other.q if isinstance(other, Categorical) else (lower + upper) / 2
+            field = getattr(own, "slab", own).field
+            field.copy_(-(couplings.sum(1) * middle).view(field.shape))
+    return machine
+
+
+@pytest.mark.parametrize("kinds", [["Binary", "Binary"], ["Categorical", "Binary"], ["GaussBernoulli", "Spin"]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_solutions_solve_the_equations_and_basins_lead_to_them(kinds, dtype):
+    machine = with_two_solutions(kinds).to(dtype)
+    starts = random_start(machine, 60)
+    found = find_solutions(machine, starts)
+    assert len(found) == 2
+    assert found.solutions.free_energy.dtype == torch.float64
+    assert bool((found.free_energy.diff() >= 0).all())
+    assert found.counts.tolist() == [len(found.members(number)) for number in range(2)]
+    assert float(found.solutions.residual.max()) < 1e-14
+    double = with_two_solutions(kinds).to(dtype).double()
+    again = solve(double, found.solutions, tol=1e-14)
+    for own, other in zip(found.solutions.moments, again.moments, strict=True):
+        torch.testing.assert_close(own.mean, other.mean, rtol=0, atol=1e-6)
+    value = TAP().free_energy(double, list(found.solutions.moments), list(found.solutions.tilts))
+    torch.testing.assert_close(value, found.free_energy, rtol=1e-9, atol=1e-9)
+    if dtype == torch.float64:  # what a start leads to by itself
+        alone = solve(double, starts, tol=1e-14, max_sweeps=5000)
+        ended = found.solutions.moments[0].mean[found.basin]
+        torch.testing.assert_close(alone.moments[0].mean, ended, rtol=0, atol=1e-4)
+
+
+def test_what_has_not_converged_is_said():
+    machine = magnet(1.6)
+    found = find_solutions(machine, random_start(machine, 30), max_sweeps=1)
+    assert len(found) == 0
+    assert found.n_not_converged == 30
+    assert "30 not converged" in repr(found)
+    assert "None of 30 starts has converged" in diagnose(found)[0]
+    assert found.basin.tolist() == [-1] * 30
+    with pytest.raises(ValueError, match="conditioned on 3 rows"):
+        find_solutions(clamp(rbm(Binary(4), Binary(2)), torch.zeros(3, 4)))
+    with pytest.raises(ValueError, match="must be one such as"):
+        find_solutions("machine")
+
+
+def test_starts_from_one_place():
+    assert find_solutions(rbm(Binary(4), Binary(2))).counts.tolist() == [1]
+
+
+def test_how_far_starts_are_from_where_they_lead():
+    machine = rbm(Binary(4), Binary(2))
+    with torch.no_grad():
+        machine.weights[0].zero_()
+    found = find_solutions(machine, torch.tensor([[0.0, 0, 0, 0], [0.5, 0.5, 0.5, 0.5]]))
+    assert found.distance.tolist() == pytest.approx([0.5, 0.0], abs=1e-7)
+
+
+def test_noisy_starts():
+    machine = rbm(Categorical(50, 4), Binary(2))
+    x = torch.zeros(200, 50, dtype=torch.long)
+    clean = noisy_start(machine, x, 0.0).mean
+    noisy = noisy_start(machine, x, 0.3).mean
+    assert bool((clean[..., 0] == 1).all())
+    changed = (noisy != clean).any(-1).double().mean()
+    assert float(changed) == pytest.approx(0.3, abs=0.02)
+    torch.testing.assert_close(noisy.sum(-1), torch.ones(200, 50))
+    assert noisy_start(rbm(Gaussian(3), Binary(2)), torch.zeros(4, 3), 1.0).mean.abs().min() > 0
+    with pytest.raises(ValueError, match="noise is 2"):
+        noisy_start(machine, x, 2)
+
+
+# ----- through a training
+
+
+def rising_magnet():
+    return {epoch: magnet(coupling) for epoch, coupling in ((1, 0.5), (4, 0.9), (10, 1.4), (20, 2.0))}
+
+
+def test_tracking_a_magnet():
+    told = []
+    starts = torch.cat((torch.ones(12, 30), -torch.ones(8, 30)))
+    found = track(rising_magnet(), starts, callback=told.append)
+    assert [snapshot.n_solutions for snapshot in found.snapshots] == [1, 1, 2, 2]
+    assert [snapshot.epoch for snapshot in told] == found.epochs == [1, 4, 10, 20]
+    assert found.tree.n_lineages == [1, 1, 2, 2]
+    assert found.tree.n_born == [1, 0, 1, 0]
+    assert found.tree.newick() in ("(s0_12:16,s1_8:16):4;", "(s0_8:16,s1_12:16):4;")  # mirror images
+    assert found.tree.clusters(20)[:12].unique().numel() == 1
+    assert found.tree.cut(2).unique().numel() == 2
+    assert found.tree.cut(1).unique().numel() == 1
+    assert found.at(10).n_solutions == 2
+    assert found.rows.tolist() == list(range(20))
+    with pytest.raises(KeyError, match="epoch 5 was not kept; there are 1, 4, 10, 20"):
+        found.at(5)
+    some = track(rising_magnet(), starts, epochs=[10, 1], n_starts=10)
+    assert some.epochs == [1, 10]
+    assert some.rows.tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
+    with pytest.raises(ValueError, match="epoch 3 was not kept"):
+        track(rising_magnet(), starts, epochs=[3])
+    with pytest.raises(ValueError, match="give starts"):
+        track(rising_magnet())
+    with pytest.raises(ValueError, match="no machines"):
+        track({}, starts)
+
+
+def test_a_tree_of_solutions_that_split_twice():
+    parents = [torch.tensor([0, 0]), torch.tensor([0, 1, 1]), torch.tensor([0, 1, 1, 2])]
+    counts, basin = torch.tensor([50, 1, 30, 19]), torch.tensor([0] * 50 + [1] + [2] * 30 + [3] * 19)
+    tree = SolutionTree([1, 5, 20, 30], parents, counts, basin, [0] * 4)
+    assert tree.n_lineages == [1, 2, 3, 4]
+    assert tree.newick() == "(s0_50:29,((s1_1:10,s2_30:10):15,s3_19:25):4):1;"
+    assert tree.newick(["a", "b c", "it's", "d"]) == "(a:29,(('b c':10,'it''s':10):15,d:25):4):1;"
+    assert tree.ancestors(20).tolist() == [0, 1, 1, 2]
+    assert tree.ancestors(30).tolist() == [0, 1, 2, 3]
+    assert tree.cut(3).bincount().tolist() == [50, 31, 19]
+    small = tree.pruned(2)
+    assert small.counts.tolist() == [50, 30]
+    assert small.newick() == "(s0_50:29,s1_30:29):1;"
+    assert small.basin.tolist() == [0] * 50 + [-1] + [1] * 30 + [-1] * 19
+    with pytest.raises(ValueError, match="3 names for 4 leaves"):
+        tree.newick(["a", "b", "c"])
+    roots = SolutionTree([3, 4], [torch.tensor([0, 1])], torch.tensor([1, 1]), torch.tensor([0, 1]), [0, 0])
+    assert roots.newick() == "(s0_1:4,s1_1:4):0;"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on six patterns with a little noise, most of which its machine has a solution for in the end."""
+    folder = tmp_path_factory.mktemp("landscape")
+    generator = np.random.default_rng(0)
+    rows = generator.integers(0, 2, (6, 36))[generator.integers(0, 6, 300)]
+    rows = np.abs(rows - (generator.random(rows.shape) < 0.02)).astype(np.float32)
+    np.save(folder / "patterns.npy", rows.reshape(300, 6, 6))
+    options = {"hidden": (12,), "epochs": 20, "batch_size": 10, "validation": 0.1, "measure_every": 20}
+    run_training(Settings(str(folder / "patterns.npy"), **options), folder / "run")
+    return folder / "run"
+
+
+def test_tracking_a_run(run):
+    found = track(run, n_starts=100)
+    assert found.epochs == sorted(RunFolder(run).kept_machines())
+    assert found.epochs[0] == 1
+    assert found.epochs[-1] == 20
+    last = found.snapshots[-1]
+    assert last.n_solutions >= 4
+    assert last.means[0].dtype == torch.float32
+    assert found.starts.shape == (90, 36)
+    # What is told of the last epoch is what its machine says by itself.
+    alone = find_solutions(load(run / "machine.safetensors"), found.starts)
+    torch.testing.assert_close(alone.free_energy, last.free_energy)
+    assert alone.basin.tolist() == last.basin.tolist()
+
+
+def test_a_run_without_kept_machines_has_its_last_one(run, tmp_path):
+    data = json.loads((run / "settings.json").read_text())["settings"]["data"]
+    run_training(Settings(data, hidden=(3,), epochs=2, keep_every=0), tmp_path / "r")
+    assert track(tmp_path / "r", n_starts=20).epochs == [2]
+    with pytest.raises(RunError, match="not the folder of a run"):
+        track(tmp_path / "nothing")
+
+
+def test_which_machines_are_kept():
+    kept = [epoch for epoch in range(1, 101) if Settings("digits", epochs=100).keeps(epoch)]
+    assert kept[:5] == [1, 2, 3, 4, 5]
+    assert kept[-1] == 100
+    assert 15 <= len(kept) <= 24
+    assert [e for e in range(1, 8) if Settings("digits", epochs=7).keeps(e)] == list(range(1, 8))
+    assert [e for e in range(1, 8) if Settings("digits", epochs=7, keep_every=3).keeps(e)] == [3, 6]
+    assert not any(Settings("digits", epochs=7, keep_every=0).keeps(e) for e in range(1, 8))
+
+
+# ----- maps
+
+
+def test_a_map_keeps_the_order_of_points_on_a_curve():
+    angle = torch.linspace(0, 3, 120)
+    rows = torch.stack([torch.cos(angle), torch.sin(angle), *[0.1 * angle] * 4], 1)
+    found = track({1: rbm(TruncatedGaussian(6, lower=-1.0, upper=1.0), Binary(2))}, rows)
+    placed = embed(found, rows)
+    along = placed.data[:, 0]
+    assert bool((along.diff() > 0).all()) or bool((along.diff() < 0).all())
+    again = embed(found, rows)
+    assert torch.equal(again.data, placed.data)
+    assert torch.equal(again.solutions[0], placed.solutions[0])
+
+
+def test_maps_of_solutions_by_all_layers(run):
+    found = track(run, n_starts=100, epochs=[1, 20])
+    placed = embed(found)
+    assert placed.data is None
+    assert [len(points) for points in placed.solutions] == [s.n_solutions for s in found.snapshots]
+    with pytest.raises(ValueError, match="a map needs 4 points"):
+        embed(found, epoch=1)
+    with pytest.raises(ValueError, match="no snapshot of epoch 2"):
+        embed(found, epoch=2)
+    with pytest.raises(ValueError, match="data have 3 columns"):
+        embed(found, torch.zeros(10, 3))
+    with pytest.raises(ValueError, match="no solutions"):
+        embed([])
+    one = embed(found.snapshots[-1], found.starts)
+    assert len(one.solutions) == 1
+
+
+# ----- receptive fields, bands, words
+
+
+def test_ranking_of_receptive_fields():
+    machine = machine_of(["Binary", "Binary"], [10, 5], seed=2)
+    x = (torch.rand(30, 10, generator=torch.Generator().manual_seed(0)) < 0.5).double()
+    found = rank_fields(machine, x)
+    weights = machine.weights[0].detach().T
+    norms = [sum(float(abs(w) / row.abs().max()) ** 0.1 for w in row) ** 10 for row in weights]
+    assert found.spread.exp().tolist() == pytest.approx(norms, rel=1e-9)
+    field = x @ machine.weights[0] + machine.units()[1].field
+    torch.testing.assert_close(found.activation, torch.sigmoid(field).mean(0).detach())
+    assert found.by_activation(1).item() == int(found.activation.argmax())
+    assert found.by_activation(1, least=True).item() == int(found.activation.argmin())
+    assert found.by_spread(2, localised=True).tolist() == found.spread.argsort()[:2].tolist()
+    with pytest.raises(ValueError, match="no hidden units"):
+        rank_fields(magnet(1.0))
+    assert rank_fields(rbm(Categorical(5, 3), Binary(2))).fields.shape == (2, 5, 3)
+
+
+def test_bands_and_densities():
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randn(300, generator=generator), 12 + 0.5 * torch.randn(100, generator=generator)
+    assert [band.n_solutions for band in bands(torch.cat((first, second)))] == [300, 100]
+    assert len(bands(first)) == 1
+    assert bands(torch.empty(0)) == []
+    assert bands(torch.tensor([2.0])) == [(2.0, 2.0, 1)]
+    at = torch.linspace(-10, 10, 2001, dtype=torch.float64)
+    assert float(torch.trapezoid(density(first, at), at)) == pytest.approx(1.0, abs=1e-3)
+    assert float(density(first, torch.zeros(1))) == pytest.approx(0.399, abs=0.05)
+
+
+def test_words_on_the_extremes():
+    nothing = rbm(Binary(6), Binary(3))
+    x = torch.eye(6).repeat(5, 1)
+    assert "All 30 starts end in one solution" in diagnose(find_solutions(nothing, x))[0]
+    # Every pattern a solution: what a machine looks like that learns by heart.
+    machine, patterns = hopfield(30, n=400, beta=8.0)
+    words = diagnose(find_solutions(machine, patterns))
+    assert "starts end in solutions of their own, most of them where they started" in words[0]
+
+
+# ----- the command line
+
+
+def test_the_command(run, tmp_path):
+    result = CliRunner().invoke(app, ["landscape", str(run), "--starts", "60", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"20 +\d+ +\d+ +0 ", result.output)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    figures = {"free_energies", "free_energy_slices", "map", "maps", "tree", "receptive_fields"}
+    assert names == {"epochs.csv", "solutions.csv", "starts.csv", "tree.nwk", *(f"{name}.png" for name in figures)}
+    found = track(run, n_starts=60)
+    with (tmp_path / "out" / "solutions.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["epoch"] == "20"]
+    assert [float(row["free_energy"]) for row in rows] == pytest.approx(found.snapshots[-1].free_energy.tolist())
+    with (tmp_path / "out" / "epochs.csv").open() as file:
+        last = list(csv.DictReader(file))[-1]
+    assert int(last["solutions"]) == len(rows) == sum(1 for row in rows if int(row["starts"]) > 0)
+    assert (tmp_path / "out" / "tree.nwk").read_text().strip() == found.tree.newick()
+    with (tmp_path / "out" / "starts.csv").open() as file:
+        assert [int(row["solution"]) for row in csv.DictReader(file)] == found.snapshots[-1].basin.tolist()
+
+
+def test_the_command_says_what_is_wrong(run, tmp_path):
+    for arguments, message in (
+        (["--epochs", "7000"], "epoch 7000 was not kept; there are 1, 2"),
+        (["--epochs", "many"], "epochs is 'many'"),
+        (["--same", "-1"], "same is -1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CliRunner().invoke(app, ["landscape", str(run), "--out", str(tmp_path), *arguments], catch_exceptions=False)
+
+
+def test_merging_what_solve_found_only_roughly():
+    """A tolerance of 1e-8 leaves solutions further apart than what counts as one, which is why others use 1e-14."""
+    machine = magnet(1.05, n=60)  # near the critical point, where it is flat
+    starts = random_start(machine, 60)
+    rough = unique(machine, solve(machine, starts, tol=1e-8, max_sweeps=10_000), same=1e-5)
+    assert len(rough) > len(find_solutions(machine, starts))

@@ -1,0 +1,234 @@
+"""The page about a run, in a real browser: it loads, answers to pointer and keyboard, and asks nobody for anything."""
+
+import shutil
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from tapmachine.landscape import track
+from tapmachine.report import findings, write_report
+from tapmachine.report.interactive import LEVELS, sheet
+from tapmachine.runs import RunFolder
+from tapmachine.settings import Settings
+from tapmachine.training_runs import run_training
+
+# Small machines with strong couplings: TAP and the exact value may differ, and a page says so.
+pytestmark = pytest.mark.filterwarnings("ignore::tapmachine.LikelihoodWarning")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SIZES = {"desk": {"width": 1200, "height": 900}, "phone": {"width": 390, "height": 800}}
+
+
+def patterns(rows=300, seed=0):
+    generator = np.random.default_rng(seed)
+    x = generator.integers(0, 2, (6, 36))[generator.integers(0, 6, rows)]
+    return np.abs(x - (generator.random(x.shape) < 0.02)).astype(np.float32)
+
+
+def data_of(kind):
+    if kind == "images":
+        return patterns().reshape(-1, 6, 6), "auto"
+    if kind == "bars":
+        return patterns(), "auto"
+    if kind == "categories":
+        return patterns()[:, :8].astype(int) + patterns()[:, 8:16].astype(int), "categorical"
+    return patterns() + 0.1 * np.random.default_rng(1).normal(size=(300, 36)), "gaussian"
+
+
+@pytest.fixture(scope="module")
+def page_of(tmp_path_factory):
+    """Pages on runs of several kinds of data, made once each."""
+    made = {}
+    patch = pytest.MonkeyPatch()
+    patch.setattr(findings, "TEMPERATURES", 200)
+
+    def make(kind):
+        if kind not in made:
+            folder = tmp_path_factory.mktemp(kind)
+            x, visible = data_of(kind)
+            np.save(folder / "x.npy", x)
+            options = {"hidden": (12,), "epochs": 12, "batch_size": 10, "measure_every": 6, "visible": visible}
+            run_training(Settings(str(folder / "x.npy"), **options), folder / "run")
+            write_report(RunFolder(folder / "run"), n_starts=100)
+            made[kind] = folder / "run"
+        return made[kind]
+
+    yield make
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as drivers:
+        browser = drivers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, page_of):
+    """Opens a page; afterwards, nothing may have gone wrong and nothing been asked for."""
+    contexts, complaints, requests = [], [], []
+
+    def go(kind, **options):
+        context = browser.new_context(**{"viewport": SIZES["desk"], "reduced_motion": "reduce"} | options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        path = page_of(kind) / "report.html"
+        start = time.perf_counter()
+        page.goto(f"file://{path}")
+        page.seconds_to_load = time.perf_counter() - start
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert [url[:60] for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+def grey(canvas):
+    """The values of a canvas, (height, width)."""
+    size = canvas.evaluate("c => [c.height, c.width, ...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]")
+    return np.array(size[2:]).reshape(size[0], size[1], 4)[..., 0]
+
+
+def test_pointing_at_a_solution_shows_it(visit, page_of):
+    page = visit("images")
+    assert page.seconds_to_load < 2
+    found = track(page_of("images"), n_starts=100)
+    last = found.snapshots[-1]
+    circles = page.locator("#solutions circle")
+    assert circles.count() == last.n_solutions
+    order = last.counts.argsort(descending=True, stable=True).tolist()
+    for place in (0, len(order) - 1):
+        page.locator(f'#solutions circle[data-place="{place}"]').dispatch_event("pointerover")
+        text = page.locator("#details").inner_text()
+        number = order[place]
+        assert f"solution {number}: F = {float(last.free_energy[number]):.2f} nats" in text
+        assert f"{int(last.counts[number])} of {len(found.starts)} starts" in text
+        page.wait_for_timeout(200)
+        shown = grey(page.locator("#details canvas.large"))
+        expected = last.means[0][number].view(6, 6).numpy()
+        assert np.abs(shown / 255 - expected).max() < 0.6 / LEVELS
+        examples = page.locator("#details .examples canvas")
+        rows = (last.basin == number).nonzero().squeeze(-1)[:4]
+        assert examples.count() == len(rows)
+        assert np.abs(grey(examples.first) / 255 - found.starts[rows[0]].view(6, 6).numpy()).max() < 0.01
+
+
+def test_a_real_pointer_and_clicks_that_pin(visit):
+    page = visit("images")
+    smallest = page.locator("#solutions circle").last  # drawn on top
+    smallest.hover()
+    assert "solution" in page.locator("#details").inner_text()
+    smallest.click()
+    assert page.locator("#pinned .card").count() == 1
+    assert page.locator("#solutions circle.pinned").count() == 1
+    page.locator("#epoch").fill("0")
+    page.locator("#solutions circle").last.click()
+    assert page.locator("#pinned .card").count() == 2  # of two epochs, side by side
+    page.locator("#pinned button").first.click()
+    assert page.locator("#pinned .card").count() == 1
+    page.locator("#solutions circle").last.click()
+    assert page.locator("#pinned .card").count() == 0
+
+
+def test_the_slider_goes_through_the_epochs(visit, page_of):
+    page = visit("images")
+    found = track(page_of("images"), n_starts=100)
+    for position, snapshot in enumerate(found.snapshots):
+        page.locator("#epoch").fill(str(position))
+        assert page.locator("#which").inner_text().startswith(f"{snapshot.epoch}: {snapshot.n_solutions} solution")
+        assert page.locator("#solutions circle").count() == snapshot.n_solutions
+    page.locator("#epoch").fill("0")
+    page.locator("#play").click()
+    page.wait_for_timeout(1200)
+    assert page.locator("#play").inner_text() == "Stop"
+    page.locator("#play").click()
+    assert int(page.locator("#epoch").input_value()) >= 1
+
+
+def test_the_keyboard(visit):
+    page = visit("images")
+    page.locator("#map").focus()
+    page.keyboard.press("ArrowRight")
+    first = page.locator("#details").inner_text()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#details").inner_text() != first
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#details").inner_text() == first
+    page.keyboard.press("Enter")
+    assert page.locator("#pinned .card").count() == 1
+    page.keyboard.press("Escape")
+    assert page.locator("#pinned .card").count() == 0
+    page.locator("#epoch").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#which").inner_text() != ""
+
+
+def test_leaves_of_the_tree_show_their_solution(visit):
+    page = visit("images")
+    page.locator("#epoch").fill("0")
+    page.locator(".leaf").first.dispatch_event("pointerover")
+    assert "Epoch 12, solution" in page.locator("#details").inner_text()
+    assert page.locator(".leaf.chosen").count() == 1
+
+
+@pytest.mark.parametrize("kind", ["images", "bars", "categories", "numbers"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_every_kind_of_data_on_every_screen(visit, kind, size, colours):
+    page = visit(kind, viewport=SIZES[size], color_scheme=colours)
+    assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["width"]
+    page.locator("#solutions circle").last.hover()
+    page.wait_for_timeout(200)
+    values = grey(page.locator("#details canvas.large"))
+    assert values.max() > values.min()
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") == (colours == "light")
+
+
+def test_without_scripts_there_are_pictures(visit):
+    page = visit("images", java_script_enabled=False)
+    assert page.locator("#explorer").is_hidden()
+    assert page.locator("noscript img").count() == 1
+    assert page.locator("img").count() >= 8
+    assert page.locator("table.numbers tr").count() >= 5
+    assert page.locator(".tree path").count() == 1
+
+
+# ----- without a browser
+
+
+@pytest.mark.parametrize("kind", ["images", "bars", "categories", "numbers"])
+def test_a_page_holds_all_it_needs(kind, page_of):
+    text = (page_of(kind) / "report.html").read_text()
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+    assert "default-src 'none'" in text
+    assert len(text) < 1_500_000
+    for expected in ("AIS, reverse", "pseudo", "Settings", "TAP solutions", "batch_size"):
+        assert expected in text
+
+
+def test_sheets_hold_rows_of_grey():
+    import base64
+    import io
+
+    from PIL import Image
+
+    values = torch.rand(7, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    content = base64.b64decode(sheet(values).removeprefix("data:image/png;base64,"))
+    found = np.asarray(Image.open(io.BytesIO(content)))
+    assert found.shape == (7, 20)
+    assert np.abs(found / 255 - values.numpy()).max() <= 0.5 / LEVELS + 0.5 / 255
+    assert sheet(values[:0]) == ""
