@@ -191,6 +191,8 @@ def tree(ax: "Axes", epochs: Sequence[int], parents: Sequence[Tensor], names: Se
     ]
     ax.add_collection(LineCollection(lines, colors="0.3", linewidths=0.7))
     ax.autoscale()
+    if epochs[0] > 0:
+        ax.set_xscale("log")  # most splits come early
     if names is not None:
         ax.set_yticks(heights[-1], names, fontsize=6)
     else:

@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Sequence
+from math import log
 from typing import Any
 
 import torch
@@ -141,8 +142,8 @@ def tree_svg(tree: SolutionTree, shown: Sequence[int]) -> str:
     first, last = small.epochs[0], small.epochs[-1]
     height = row * len(leaves) + 40
 
-    def x(epoch: int) -> float:
-        return left + (width - left - right) * (epoch - first) / max(1, last - first)
+    def x(epoch: int) -> float:  # on a logarithmic scale, as most splits come early
+        return left + (width - left - right) * log((1 + epoch) / (1 + first)) / log((1 + last) / (1 + first))
 
     def y(level: float) -> float:
         return row * (level + 1)
