@@ -706,6 +706,32 @@ def test_measuring_every_few_epochs():
         Monitor(every=0)
 
 
+def test_a_machine_that_becomes_much_worse_is_warned_of_once():
+    class Told:
+        every = 1
+
+        def __init__(self, values):
+            self.values = iter(values)
+
+        def __call__(self, *_):
+            return {"log_sum_exp": next(self.values)}
+
+    for values, n_warnings in (
+        ([-50, -40, -45, -49], 0),
+        ([-50, -40, -51, -60, -200], 1),
+        ([-500, -400, -430, math.nan, -445], 1),
+    ):
+        trainer = Trainer(rbm(Binary(12), Binary(3)), stripes(), epochs=len(values), monitor=Told(values))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in values:
+                trainer.epoch()
+                again = Trainer(rbm(Binary(12), Binary(3)), stripes(), epochs=len(values), monitor=trainer.monitor)
+                again.restore(trainer.state())  # it remembers
+                trainer = again
+        assert len([w for w in caught if "has fallen from" in str(w.message)]) == n_warnings
+
+
 # ----- put down and taken up again
 
 

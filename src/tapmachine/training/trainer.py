@@ -1,5 +1,6 @@
 """A training that goes epoch by epoch, and can be put down and taken up again."""
 
+import math
 import time
 import warnings
 from importlib.util import find_spec
@@ -26,6 +27,10 @@ WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute o
 LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
 LARGE_VALUES = 20.0
 CUT = 0.5  # of the step size, after a divergence
+FALL, FALL_SHARE = (
+    10.0,
+    0.1,
+)  # nats, or a share of the best log-likelihood if that is more: to fall further is to collapse
 MOST_CUTS = 10
 
 
@@ -129,6 +134,7 @@ class Trainer:
         self.step = Step(machine, objective, optimizer, *first, self.generator, l1=l1, centred=centred, compile=compile)
         self.run: Step | CapturedStep = self.step
         self.finished = self.cuts = 0
+        self.best = -math.inf  # log-likelihood that was measured, until one is much worse
 
     def epoch(self) -> Record:
         """The next epoch, and what is recorded of it."""
@@ -144,7 +150,22 @@ class Trainer:
         self.finished = number
         if number in (1, self.epochs) or number % self.monitor.every == 0:
             record |= self.monitor(self.machine, self.batches.sample, self.validation, self.batches.sample_weights)
+            self._warn_of_a_fall(record.get("log_sum_exp", math.nan))
         return record
+
+    def _warn_of_a_fall(self, log_likelihood: float) -> None:
+        """Says once that a machine has become much worse than it was."""
+        if log_likelihood < self.best - max(FALL, FALL_SHARE * abs(self.best)):
+            warnings.warn(
+                f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats (TAP, log-sum-exp): "
+                "the step size is too large, or chains have lost a part of the data, as they do where those form clusters; "
+                "try a smaller learning rate, or TAPObjective() (--objective tap), which needs no chains",
+                TrainingWarning,
+                stacklevel=4,
+            )
+            self.best = math.nan  # to which nothing compares: once is enough
+        elif log_likelihood > self.best:
+            self.best = log_likelihood
 
     def state(self) -> TrainingState:
         """Where it stands, between two epochs."""
@@ -154,6 +175,7 @@ class Trainer:
             "device": self.machine.device.type,
             "finished": self.finished,
             "cuts": self.cuts,
+            "best": str(self.best),  # JSON has no infinity
             "optimizer": _take_tensors(self.optimizer.state_dict(), "optimizer", tensors),
             "scheduler": _take_tensors(scheduler, "scheduler", tensors),
         }
@@ -186,6 +208,7 @@ class Trainer:
         self.generator.set_state(tensors["generator.draws"])
         self.batches.order.set_state(tensors["generator.order"])
         self.finished, self.cuts = values["finished"], values["cuts"]
+        self.best = float(values.get("best", "-inf"))
         self.run = self.step
 
     def _pass_over_the_data(self) -> Record:
