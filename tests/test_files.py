@@ -137,3 +137,10 @@ def test_files_that_are_not_there(tmp_path):
         save(clamp(rbm(Binary(3), Binary(2)), torch.zeros(3)), tmp_path / "clamped")
     with pytest.raises(FileError, match="JSON"):
         save(pairwise(Binary(3)), tmp_path / "machine", data={"function": print})
+
+
+def test_a_machine_with_one_column(tmp_path):
+    machine = rbm(Binary(1), Binary(3))
+    machine.weights[0].data = torch.ones(3, 1).T  # a view whose last dimension has another stride
+    save(machine, tmp_path / "m.safetensors")
+    assert torch.equal(load(tmp_path / "m.safetensors").weights[0], machine.weights[0])

@@ -18,17 +18,21 @@ from tapmachine import (
     Binary,
     Categorical,
     Gaussian,
+    Snapshot,
     SolutionTree,
     Spin,
+    Track,
     TruncatedGaussian,
     bands,
     clamp,
+    dbm,
     diagnose,
     embed,
     find_solutions,
     load,
     noisy_start,
     pairwise,
+    plots,
     random_start,
     rank_fields,
     rbm,
@@ -38,6 +42,7 @@ from tapmachine import (
 )
 from tapmachine.cli import app
 from tapmachine.landscape.diagnosis import density
+from tapmachine.landscape.figures import epochs_table, landscape_pictures
 from tapmachine.landscape.find import count_at
 from tapmachine.merging import groups
 from tapmachine.runs import RunError, RunFolder
@@ -100,6 +105,21 @@ def test_groups_are_connected_components(seed, count, n, spread):
     assert same_partition(groups(points[order], 0.1), found[order])
 
 
+def test_groups_of_crowded_points():
+    """Points of a plane, and corners of a cube that are all within three radii: neither takes long, nor much memory."""
+    generator = torch.Generator().manual_seed(0)
+    plane = torch.linalg.qr(torch.randn(200, 2, generator=generator, dtype=torch.float64)).Q
+    flat = 0.05 * torch.rand(1000, 2, generator=generator, dtype=torch.float64) @ plane.T
+    corners = (torch.rand(500, 200, generator=generator) < 0.5).double() / 200**0.5
+    for points, radius in ((flat, 1e-3), (flat, 3e-3), (corners, 0.3), (corners, 0.66)):
+        assert same_partition(groups(points, radius), brute_force_groups(points, radius))
+
+
+def test_groups_far_from_zero():
+    line = torch.linspace(0, 1, 500, dtype=torch.float64).unsqueeze(-1) * torch.ones(1, 5) / 5**0.5
+    assert int(groups(line + 1e5, 0.0025).max()) == 0
+
+
 def test_groups_of_long_chains():
     line = torch.linspace(0, 1, 501, dtype=torch.float64).unsqueeze(-1) * torch.ones(1, 5) / 5**0.5
     assert int(groups(line, 0.0021).max()) == 0
@@ -156,10 +176,13 @@ def test_a_ferromagnet_below_and_above_its_critical_coupling(coupling, n_solutio
         assert float(means.abs().max()) == pytest.approx(low, abs=1e-6)
 
 
-def test_a_saddle_is_not_stable():
-    machine = magnet(1.6)
-    nothing = torch.zeros(1, 30, dtype=torch.float64)
-    found = find_solutions(machine, nothing)
+@pytest.mark.parametrize("n", [30, 500])
+@pytest.mark.parametrize("coupling", [1.1, 1.6])
+@pytest.mark.parametrize("same", [1e-9, 1e-3, 1.0])
+def test_a_saddle_is_not_stable(n, coupling, same):
+    machine = magnet(coupling, n)
+    nothing = torch.zeros(1, n, dtype=torch.float64)
+    found = find_solutions(machine, nothing, same=same)
     assert len(found) == 1
     assert float(found.solutions.moments[0].mean.abs().max()) < 1e-6
     assert not bool(found.stable[0])
@@ -225,6 +248,7 @@ def test_solutions_solve_the_equations_and_basins_lead_to_them(kinds, dtype):
 
 def test_what_has_not_converged_is_said():
     machine = magnet(1.6)
+    assert find_solutions(magnet(0.9), torch.zeros(1, 30)).stable.tolist() == [True]
     found = find_solutions(machine, random_start(machine, 30), max_sweeps=1)
     assert len(found) == 0
     assert found.n_not_converged == 30
@@ -237,8 +261,22 @@ def test_what_has_not_converged_is_said():
         find_solutions("machine")
 
 
-def test_starts_from_one_place():
-    assert find_solutions(rbm(Binary(4), Binary(2))).counts.tolist() == [1]
+def test_starts_of_every_kind():
+    machine = rbm(Binary(4), Binary(2))
+    first = find_solutions(machine)
+    assert first.counts.tolist() == [1]
+    x = torch.eye(4)
+    for starts in (
+        x,
+        x.double(),
+        x.long(),
+        noisy_start(machine, x.double(), 0.1),
+        first.solutions,
+        first.solutions.moments,
+    ):
+        assert len(find_solutions(machine, starts)) == 1
+    with pytest.raises(ValueError, match="it must be data of shape"):
+        find_solutions(machine, "data")
 
 
 def test_how_far_starts_are_from_where_they_lead():
@@ -261,6 +299,10 @@ def test_noisy_starts():
     assert noisy_start(rbm(Gaussian(3), Binary(2)), torch.zeros(4, 3), 1.0).mean.abs().min() > 0
     with pytest.raises(ValueError, match="noise is 2"):
         noisy_start(machine, x, 2)
+    with pytest.raises(ValueError, match="shape"):
+        noisy_start(rbm(Binary(6), Binary(2)), torch.zeros(6), 0.1)
+    with pytest.raises(ValueError, match=r"torch\.Tensor"):
+        noisy_start(machine, x.numpy(), 0.1)
 
 
 # ----- through a training
@@ -277,8 +319,8 @@ def test_tracking_a_magnet():
     assert [snapshot.n_solutions for snapshot in found.snapshots] == [1, 1, 2, 2]
     assert [snapshot.epoch for snapshot in told] == found.epochs == [1, 4, 10, 20]
     assert found.tree.n_lineages == [1, 1, 2, 2]
-    assert found.tree.n_born == [1, 0, 1, 0]
-    assert found.tree.newick() in ("(s0_12:16,s1_8:16):4;", "(s0_8:16,s1_12:16):4;")  # mirror images
+    assert found.changes() == [(1, 0), (0, 0), (1, 0), (0, 0)]
+    assert found.tree.newick() == "(s0_8:16,s1_12:16):4;"  # of mirror images, the negative one comes first
     assert found.tree.clusters(20)[:12].unique().numel() == 1
     assert found.tree.cut(2).unique().numel() == 2
     assert found.tree.cut(1).unique().numel() == 1
@@ -291,10 +333,45 @@ def test_tracking_a_magnet():
     assert some.rows.tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
     with pytest.raises(ValueError, match="epoch 3 was not kept"):
         track(rising_magnet(), starts, epochs=[3])
+    with pytest.raises(ValueError, match="epochs is empty"):
+        track(rising_magnet(), starts, epochs=[])
+    with pytest.raises(ValueError, match="n_starts is 0"):
+        track(rising_magnet(), starts, n_starts=0)
     with pytest.raises(ValueError, match="give starts"):
         track(rising_magnet())
     with pytest.raises(ValueError, match="no machines"):
         track({}, starts)
+
+
+def test_what_is_born_and_what_merges():
+    def snapshot(epoch, basin, n):
+        basin = torch.tensor(basin)
+        return Snapshot(epoch, (), torch.zeros(n), torch.zeros(n), torch.ones(n), basin, torch.zeros(len(basin)))
+
+    snapshots = [snapshot(1, [0, 0, 0, 1, 1, 2], 3), snapshot(2, [0, 0, 1, 0, 0, -1], 2), snapshot(3, [-1] * 6, 0)]
+    # Of the three, the first two go on as one, and the third is lost; a start of the first founds another.
+    assert Track(snapshots, torch.zeros(6, 1), torch.arange(6), None).changes() == [(3, 0), (1, 2), (0, 2)]
+
+
+def test_a_landscape_without_solutions(tmp_path):
+    found = track(rising_magnet(), torch.ones(5, 30), max_sweeps=1)
+    assert found.tree.n_lineages == [0, 0, 0, 0]
+    assert found.tree.newick() == ";"
+    assert [line.split(",")[1] for line in epochs_table(found).splitlines()[1:]] == ["0"] * 4
+    assert "nan" not in epochs_table(found)
+    for picture in landscape_pictures(found, embed(found, found.starts), None).values():
+        picture.figure.savefig(tmp_path / "picture.png")
+
+
+def test_a_track_from_random_points_and_of_a_deep_machine():
+    machine = dbm([Binary(8), Binary(5), Binary(3)])
+    found = track({1: machine, 2: machine}, random_start(machine, 30))
+    assert [snapshot.n_solutions for snapshot in found.snapshots] == [1, 1]
+    x = (torch.rand(20, 8, generator=torch.Generator().manual_seed(0)) < 0.5).float()
+    with torch.no_grad():
+        machine.weights[1].fill_(2.0)
+    expected = solve(clamp(machine, x), None).moments[1].mean.mean(0)
+    torch.testing.assert_close(rank_fields(machine, x).activation.float(), expected, rtol=0, atol=1e-4)
 
 
 def test_a_tree_of_solutions_that_split_twice():
@@ -349,6 +426,10 @@ def test_a_run_without_kept_machines_has_its_last_one(run, tmp_path):
     data = json.loads((run / "settings.json").read_text())["settings"]["data"]
     run_training(Settings(data, hidden=(3,), epochs=2, keep_every=0), tmp_path / "r")
     assert track(tmp_path / "r", n_starts=20).epochs == [2]
+    run_training(Settings(data, hidden=(3,), epochs=5, keep_every=2), tmp_path / "s")
+    assert track(tmp_path / "s", n_starts=20).epochs == [2, 4, 5]  # the last one, too
+    (tmp_path / "s" / "machines" / "epoch-best.safetensors").touch()
+    assert track(tmp_path / "s", n_starts=20).epochs == [2, 4, 5]
     with pytest.raises(RunError, match="not the folder of a run"):
         track(tmp_path / "nothing")
 
@@ -393,6 +474,8 @@ def test_maps_of_solutions_by_all_layers(run):
         embed([])
     one = embed(found.snapshots[-1], found.starts)
     assert len(one.solutions) == 1
+    many = torch.rand(2500, 36, generator=torch.Generator().manual_seed(0))
+    assert embed(found, many).data.shape == (2500, 2)
 
 
 # ----- receptive fields, bands, words
@@ -420,6 +503,10 @@ def test_bands_and_densities():
     first, second = torch.randn(300, generator=generator), 12 + 0.5 * torch.randn(100, generator=generator)
     assert [band.n_solutions for band in bands(torch.cat((first, second)))] == [300, 100]
     assert len(bands(first)) == 1
+    far = torch.cat((first, second, torch.tensor([6000.0])))
+    assert [band.n_solutions for band in bands(far)][:2] == [300, 100 if len(bands(far)) == 3 else 101]
+    narrow = torch.cat((1e-3 * first[:90], 100 + 1e-3 * first[90:100]))
+    assert [band.n_solutions for band in bands(narrow)] == [90, 10]
     assert bands(torch.empty(0)) == []
     assert bands(torch.tensor([2.0])) == [(2.0, 2.0, 1)]
     at = torch.linspace(-10, 10, 2001, dtype=torch.float64)
@@ -430,11 +517,43 @@ def test_bands_and_densities():
 def test_words_on_the_extremes():
     nothing = rbm(Binary(6), Binary(3))
     x = torch.eye(6).repeat(5, 1)
-    assert "All 30 starts end in one solution" in diagnose(find_solutions(nothing, x))[0]
+    words = diagnose(find_solutions(nothing, x))
+    assert words[0] == "1 solution from 30 starts."
+    assert "sees no structure" in words[1]
+    assert "too few starts" in diagnose(find_solutions(nothing, x[:3]))[1]
     # Every pattern a solution: what a machine looks like that learns by heart.
     machine, patterns = hopfield(30, n=400, beta=8.0)
     words = diagnose(find_solutions(machine, patterns))
-    assert "starts end in solutions of their own, most of them where they started" in words[0]
+    assert "30 starts end in solutions of their own, most of them where they started" in words[1]
+    uneven = torch.cat((torch.ones(95, 30), -torch.ones(5, 30)))
+    assert "95 of the starts end in the same one" in diagnose(find_solutions(magnet(2.0), uneven))[1]
+
+
+# ----- pictures
+
+
+def test_pictures(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(12, 30, generator=generator)
+    figure = plots.new_figure(6, 9)
+    axes = figure.subplots(3, 2).flat
+    plots.denoising_curves(axes[0], [0.1, 0.2], {"TAP": [0.9, 0.8], "nearest": [0.7, 0.6]})
+    assert [line.get_label() for line in axes[0].lines] == ["TAP", "nearest"]
+    plots.image_strips(axes[1], {"clean": images[:4], "noisy": images[4:7]}, (5, 6))
+    assert axes[1].images[0].get_array().shape == (2 * 6 - 1, 4 * 7 - 1)
+    assert [label.get_text() for label in axes[1].get_yticklabels()] == ["clean", "noisy"]
+    plots.solution_map(axes[2], images[:5, :2], None, images[:, :2], ["b", "a"] * 6)
+    assert [text.get_text() for text in axes[2].get_legend().get_texts()] == ["a", "b"]
+    assert sorted(len(dots.get_offsets()) for dots in axes[2].collections) == [5, 6, 6]
+    parents = [torch.tensor([0, 0]), torch.tensor([1, 0, 1])]
+    plots.tree(axes[3], [1, 4, 9], parents, ["x", "y", "z"])
+    heights = plots.tree_heights(parents, 3)
+    assert sorted(heights[-1]) == [0, 1, 2]
+    assert abs(heights[-1][0] - heights[-1][2]) == 1  # children of one parent are neighbours
+    assert len(axes[3].collections[0].get_segments()) == 5
+    plots.map_thumbnails(axes[4], images[:, :2], images, (5, 6), count=3)
+    assert len(axes[4].artists) == 3
+    figure.savefig(tmp_path / "all.png")
 
 
 # ----- the command line
@@ -459,11 +578,20 @@ def test_the_command(run, tmp_path):
         assert [int(row["solution"]) for row in csv.DictReader(file)] == found.snapshots[-1].basin.tolist()
 
 
+@pytest.mark.parametrize("kind", ["noisy", "random"])
+def test_the_command_from_other_starts(run, tmp_path, kind):
+    arguments = ["landscape", str(run), "--from", kind, "--starts", "20", "--epochs", "20", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert len((tmp_path / "starts.csv").read_text().splitlines()) == 21
+
+
 def test_the_command_says_what_is_wrong(run, tmp_path):
     for arguments, message in (
         (["--epochs", "7000"], "epoch 7000 was not kept; there are 1, 2"),
         (["--epochs", "many"], "epochs is 'many'"),
         (["--same", "-1"], "same is -1"),
+        (["--from", "nowhere"], "--from is 'nowhere'"),
     ):
         with pytest.raises(ValueError, match=message):
             CliRunner().invoke(app, ["landscape", str(run), "--out", str(tmp_path), *arguments], catch_exceptions=False)
@@ -473,5 +601,5 @@ def test_merging_what_solve_found_only_roughly():
     """A tolerance of 1e-8 leaves solutions further apart than what counts as one, which is why others use 1e-14."""
     machine = magnet(1.05, n=60)  # near the critical point, where it is flat
     starts = random_start(machine, 60)
-    rough = unique(machine, solve(machine, starts, tol=1e-8, max_sweeps=10_000), same=1e-5)
-    assert len(rough) > len(find_solutions(machine, starts))
+    rough = unique(machine, solve(machine, starts, tol=1e-8, max_sweeps=10_000))
+    assert len(rough) > len(find_solutions(machine, starts)) == 2

@@ -33,7 +33,7 @@ def data_of(kind):
     if kind == "bars":
         return patterns(), "auto"
     if kind == "categories":
-        return patterns()[:, :8].astype(int) + patterns()[:, 8:16].astype(int), "categorical"
+        return np.tile(patterns().astype(int), 4) + np.tile(patterns(seed=1).astype(int), 4), "categorical"  # wide
     return patterns() + 0.1 * np.random.default_rng(1).normal(size=(300, 36)), "gaussian"
 
 
@@ -110,7 +110,7 @@ def test_pointing_at_a_solution_shows_it(visit, page_of):
     assert circles.count() == last.n_solutions
     order = last.counts.argsort(descending=True, stable=True).tolist()
     for place in (0, len(order) - 1):
-        page.locator(f'#solutions circle[data-place="{place}"]').dispatch_event("pointerover")
+        page.locator(f'#solutions circle[data-place="{place}"]').hover(force=True)
         text = page.locator("#details").inner_text()
         number = order[place]
         assert f"solution {number}: F = {float(last.free_energy[number]):.2f} nats" in text
@@ -171,8 +171,12 @@ def test_the_keyboard(visit):
     page.keyboard.press("Escape")
     assert page.locator("#pinned .card").count() == 0
     page.locator("#epoch").focus()
+    before = page.locator("#which").inner_text()
     page.keyboard.press("ArrowLeft")
-    assert page.locator("#which").inner_text() != ""
+    assert page.locator("#which").inner_text() != before
+    page.locator(".leaf").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#pinned .card").count() == 1
 
 
 def test_leaves_of_the_tree_show_their_solution(visit):
@@ -193,6 +197,9 @@ def test_every_kind_of_data_on_every_screen(visit, kind, size, colours):
     page.wait_for_timeout(200)
     values = grey(page.locator("#details canvas.large"))
     assert values.max() > values.min()
+    box = page.locator("#details canvas.large").bounding_box()
+    assert box["height"] > 50
+    assert box["width"] > 50
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") == (colours == "light")
 

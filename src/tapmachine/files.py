@@ -196,7 +196,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
         value = tensors[name].contiguous()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         if value.numel():
-            digest.update(value.view(-1).view(torch.uint8).numpy().data)
+            digest.update(value.numpy().tobytes())
     return digest.hexdigest()
 
 

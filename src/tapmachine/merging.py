@@ -14,6 +14,8 @@ ROUGHLY_SAME = 0.01  # likewise, where solutions have only converged to 1e-8
 SKETCH = 32  # directions in which points are compared first; no distance is longer there
 CELL = 8  # of them, by which points are sorted into cells
 COMPARED_VALUES = 2**24  # numbers compared at a time
+CROWDED = 20  # neighbours of a point in the sketch, beyond which all distances are taken at once
+FEW_PAIRS = 256  # of members of two groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +77,19 @@ def unique(machine: BoltzmannMachine, solutions: Solution, *, same: float = SAME
     rank = torch.empty_like(by_residual)
     rank[by_residual] = torch.arange(len(kept), device=kept.device)
     best = by_residual[best.scatter_reduce(0, group, rank, "amin")]  # of each group, the one that has converged best
-    # Mirror images have the same free energy: a coordinate tells which comes first, whatever their order was.
+    # Mirror images have the same free energy but for rounding: a coordinate tells which comes first.
     first = points[best].sum(-1).argsort(stable=True)
-    order = first[solutions.free_energy[kept[best[first]]].argsort(stable=True)]
+    order = first[_rounded(solutions.free_energy[kept[best[first]]]).argsort(stable=True)]
     number = torch.empty_like(order)
     number[order] = torch.arange(n_groups, device=kept.device)
 
     index = torch.full_like(solutions.n_sweeps, -1)
     index[kept] = number[group]
     return Unique(solutions.select(kept[best[order]]), index, torch.bincount(number[group], minlength=n_groups))
+
+
+def _rounded(free_energy: Tensor) -> Tensor:
+    return (free_energy.double() * 1e8).round()
 
 
 def as_points(machine: BoltzmannMachine, moments: list[Moments]) -> Tensor:  # (K, n), float64
@@ -119,22 +125,15 @@ def groups(points: Tensor, radius: float) -> Tensor:  # (K, n) -> (K,)
     one in their cell, their leader. What is left is to compare leaders, and the members of those that are within three
     radii. A projection shortens distances only, so it rules out nearly all pairs, and no pair wrongly.
     """
-    from scipy.sparse import coo_matrix  # here, since it takes a while
-    from scipy.sparse.csgraph import connected_components
-
     count, n = points.shape
     if count == 0:
         return torch.empty(0, dtype=torch.long, device=points.device)
+    points = points - points.mean(0)  # far from 0, the fast distances below would not be exact
     generator = torch.Generator().manual_seed(0)
     directions = torch.linalg.qr(torch.randn(n, min(n, SKETCH), generator=generator, dtype=torch.float64)).Q
     sketch = points @ directions.to(points.device)
-    numbers = torch.arange(count, device=points.device)
     leader = _leaders(points, sketch, radius)
-    leaders = (leader == numbers).nonzero().squeeze(-1)
-    edges = [torch.stack((numbers, leader)), *_edges(points, sketch, leader, leaders, radius)]
-    tail, head = torch.cat(edges, 1).cpu().numpy()
-    _, labels = connected_components(coo_matrix((torch.ones(len(tail)).numpy(), (tail, head)), shape=(count, count)))
-    return torch.from_numpy(labels).to(points.device, torch.long)
+    return _Joined(points, leader, radius).of_leaders(sketch)
 
 
 def _leaders(points: Tensor, sketch: Tensor, radius: float) -> Tensor:
@@ -147,33 +146,77 @@ def _leaders(points: Tensor, sketch: Tensor, radius: float) -> Tensor:
     return torch.where(distances(points, points[leader]) <= radius, leader, numbers)
 
 
-def _edges(points: Tensor, sketch: Tensor, leader: Tensor, leaders: Tensor, radius: float) -> list[Tensor]:
-    """Pairs within the radius that join the groups of different leaders, each (2, ·)."""
-    slack = 1e-6 * (1.0 + radius)  # the fast distances below are not exact
-    reach = 3 * radius + slack
-    own = sketch[leaders]
-    chunk = max(1, COMPARED_VALUES // len(leaders))
-    found = []
-    for begin in range(0, len(leaders), chunk):
-        near = (torch.cdist(own[begin : begin + chunk], own) <= reach).nonzero()
-        near[:, 0] += begin
-        pairs = leaders[near[near[:, 0] < near[:, 1]]].T
-        if pairs.shape[1] == 0:
-            continue
-        apart = distances(points[pairs[0]], points[pairs[1]])
-        found.append(pairs[:, apart <= radius])
-        open_ = pairs[:, (apart > radius) & (apart <= reach)]
-        found += [_between(points, leader, a, b, radius) for a, b in open_.T]
-    return found
+class _Joined:
+    """Groups of points that are joined as pairs within the radius are found."""
 
+    def __init__(self, points: Tensor, leader: Tensor, radius: float) -> None:
+        self.points, self.radius = points, radius
+        self.leaders, self.follows = torch.unique(leader, return_inverse=True)
+        self.label = torch.arange(len(self.leaders), device=points.device)  # the group of each leader, by now
+        # The members of leader i are the first sizes[i] points of members, from begins[i] on.
+        self.members = self.follows.argsort(stable=True)
+        self.sizes = torch.bincount(self.follows)
+        self.begins = self.sizes.cumsum(0) - self.sizes
 
-def _between(points: Tensor, leader: Tensor, first: Tensor, second: Tensor, radius: float) -> Tensor:  # (2, 0 or 1)
-    """A pair within the radius of points that follow two leaders, if there is one."""
-    mine, others = ((leader == number).nonzero().squeeze(-1) for number in (first, second))
-    chunk = max(1, COMPARED_VALUES // (len(others) * points.shape[-1]))
-    for part in mine.split(chunk):
-        apart = torch.linalg.vector_norm(points[part].unsqueeze(1) - points[others], dim=-1)
-        near = (apart <= radius).nonzero()
-        if len(near):
-            return torch.stack((part[near[:1, 0]], others[near[:1, 1]]))
-    return torch.empty(2, 0, dtype=torch.long, device=points.device)
+    def of_leaders(self, sketch: Tensor) -> Tensor:  # (K,)
+        """Joins all leaders that belong together. Returns the group of each point."""
+        reach = 3 * self.radius * (1 + 1e-9) + 1e-9
+        own = sketch[self.leaders]
+        at = self.points[self.leaders]
+        for rows in torch.arange(len(own), device=own.device).split(max(1, COMPARED_VALUES // len(own))):
+            near = torch.cdist(own[rows], own) <= reach
+            if int(near.sum()) > CROWDED * len(rows):  # then it is faster to take all at once
+                apart, alone = torch.cdist(at[rows], at), self.sizes == 1
+                near &= apart <= torch.where(alone[rows].unsqueeze(1) & alone, reach / 3, reach)
+            pairs = near.nonzero()
+            pairs[:, 0] += rows[0]
+            self._compare(pairs[pairs[:, 0] < pairs[:, 1]].T, reach)
+        group: Tensor = torch.unique(self.label[self.follows], return_inverse=True)[1]
+        return group
+
+    def _compare(self, pairs: Tensor, reach: float) -> None:  # (2, ·), numbers of leaders
+        """Joins leaders within the radius, and those that are near enough for some of their members to be."""
+        for part in pairs.split(self._chunk(), 1):
+            first, second = part[:, self.label[part[0]] != self.label[part[1]]]
+            apart = distances(self.points[self.leaders[first]], self.points[self.leaders[second]])
+            self._join(first[apart <= self.radius], second[apart <= self.radius])
+            counts = self.sizes[first] * self.sizes[second]
+            open_ = (self.label[first] != self.label[second]) & (apart <= reach) & (counts > 1)
+            for few in torch.stack((first, second))[:, open_ & (counts <= FEW_PAIRS)].split(self._chunk(), 1):
+                self._compare_members(*few[:, self.label[few[0]] != self.label[few[1]]])
+            for a, b in torch.stack((first, second))[:, open_ & (counts > FEW_PAIRS)].T:
+                if self.label[a] != self.label[b] and self._members_meet(a, b):
+                    self._join(a.view(1), b.view(1))
+
+    def _chunk(self) -> int:
+        return max(1, COMPARED_VALUES // self.points.shape[1])
+
+    def _compare_members(self, first: Tensor, second: Tensor) -> None:
+        """Joins leaders some of whose members are within the radius, all pairs of members at once."""
+        counts = self.sizes[first] * self.sizes[second]
+        pair = torch.repeat_interleave(counts)
+        number = torch.arange(len(pair), device=pair.device) - (counts.cumsum(0) - counts)[pair]
+        a = self.members[self.begins[first[pair]] + number // self.sizes[second[pair]]]
+        b = self.members[self.begins[second[pair]] + number % self.sizes[second[pair]]]
+        for which, x, y in zip(*(z.split(self._chunk()) for z in (pair, a, b)), strict=True):
+            meet = which[distances(self.points[x], self.points[y]) <= self.radius]
+            self._join(first[meet], second[meet])
+
+    def _members_meet(self, first: Tensor, second: Tensor) -> bool:
+        """Whether some members of two large groups are within the radius."""
+        mine, others = (
+            self.points[self.members[self.begins[i] : self.begins[i] + self.sizes[i]]] for i in (first, second)
+        )
+        chunk = max(1, COMPARED_VALUES // len(others))
+        return any(bool((torch.cdist(part, others) <= self.radius).any()) for part in mine.split(chunk))
+
+    def _join(self, first: Tensor, second: Tensor) -> None:
+        from scipy.sparse import coo_matrix  # here, since it takes a while
+        from scipy.sparse.csgraph import connected_components
+
+        if len(first) == 0:
+            return
+        edges = torch.stack((self.label[first], self.label[second])).cpu().numpy()
+        shape = (len(self.label), len(self.label))
+        _, label = connected_components(coo_matrix((torch.ones(len(first)).numpy(), edges), shape=shape))
+        self.label = torch.from_numpy(label).to(self.label)[self.label]

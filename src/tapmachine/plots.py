@@ -147,8 +147,12 @@ def solution_map(
     if colours is None:
         ax.scatter(x, y, s=9, color="black", zorder=3)
     else:
-        dots = ax.scatter(x, y, s=14, c=colours.cpu().numpy(), cmap="viridis", zorder=3)
-        ax.figure.colorbar(dots, ax=ax, label=label)
+        limits = {}
+        if len(colours):  # one that lies far off must not make all the others look the same
+            low, high = torch.quantile(colours.double().cpu(), torch.tensor([0.02, 0.98], dtype=torch.float64)).tolist()
+            limits = {"vmin": low, "vmax": high}
+        dots = ax.scatter(x, y, s=14, c=colours.cpu().numpy(), cmap="viridis", zorder=3, **limits)
+        ax.figure.colorbar(dots, ax=ax, label=label, extend="both")
     ax.set_xticks([])
     ax.set_yticks([])
 
@@ -191,8 +195,12 @@ def tree(ax: "Axes", epochs: Sequence[int], parents: Sequence[Tensor], names: Se
     ]
     ax.add_collection(LineCollection(lines, colors="0.3", linewidths=0.7))
     ax.autoscale()
+    ax.yaxis.tick_right()  # where the leaves are
     if epochs[0] > 0:
         ax.set_xscale("log")  # most splits come early
+        some = sorted({epochs[0], epochs[len(epochs) // 2], epochs[-1]})
+        ax.set_xticks(some, [str(epoch) for epoch in some])
+        ax.set_xticks([], minor=True)
     if names is not None:
         ax.set_yticks(heights[-1], names, fontsize=6)
     else:

@@ -192,7 +192,13 @@ class RunFolder:
     def kept_machines(self) -> dict[int, Path]:
         """The machines that were kept, by their epoch, rising."""
         paths = (self.path / "machines").glob("epoch-*.safetensors")
-        return dict(sorted((int(path.stem.removeprefix("epoch-")), path) for path in paths))
+        numbers = {path.stem.removeprefix("epoch-"): path for path in paths}
+        return dict(sorted((int(number), path) for number, path in numbers.items() if number.isdecimal()))
+
+    def last_epoch(self) -> int | None:
+        """Of the last checkpoint; None if there is none yet."""
+        entries = self._manifest()
+        return int(entries[-1].get("epoch", 0)) if entries else None
 
     def machine_at(self, epoch: int) -> Path:
         """Of the machine at an epoch."""

@@ -58,7 +58,10 @@ def noisy_start(
     if not 0 <= noise <= 1:
         raise ValueError(f"noise is {noise!r}; it must lie in [0, 1]")
     units = machine.units()[0]
-    mean = _data(units, x).mean
+    if not isinstance(x, Tensor):
+        raise ValueError(f"x is a {type(x).__name__}; it must be a torch.Tensor, as torch.as_tensor(x) makes it")
+    x = x.to(machine.device, units.dtype if x.is_floating_point() else None)
+    mean = _checked(units, _data(units, x), 0).mean
     generator = generator or torch.Generator(machine.device).manual_seed(0)
     replaced = torch.rand(len(mean), units.n, device=mean.device, generator=generator) < noise
     replaced = replaced.view(len(mean), units.n, *[1] * (mean.dim() - 2))

@@ -6,8 +6,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-GLASSY = 0.9  # of the starts end in solutions of their own: the spin-glass phase
+from tapmachine.training.monitor import GLASSY
+
 MANY_STARTS = 20  # fewer do not tell
+MOST = 0.9  # of the starts, in one solution
 MANY_SOLUTIONS = 10  # fewer do not make bands
 CLOSE = 0.05  # of the support, root mean square: a start that moves less was a solution before
 GRID = 512  # points at which a density is evaluated
@@ -52,6 +54,16 @@ def density(values: Tensor, at: Tensor) -> Tensor:
     return heights
 
 
+def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Points from below the smallest to above the largest value, dense where the values are, and the density there."""
+    values = values.double().cpu().sort().values
+    some = values[torch.linspace(0, len(values) - 1, min(len(values), GRID)).round().long()]
+    margin = 0.1 * (some[-1] - some[0])
+    even = torch.linspace(float(some[0] - margin), float(some[-1] + margin), GRID, dtype=torch.float64)
+    at = torch.cat((some, (some[1:] + some[:-1]) / 2, even)).unique()
+    return at, density(some, at)
+
+
 def bands(free_energy: Tensor) -> list[Band]:
     """The bands of a distribution of free energies: where a density estimate has peaks with a valley between them.
 
@@ -63,9 +75,8 @@ def bands(free_energy: Tensor) -> list[Band]:
     values = free_energy.double().cpu().sort().values
     if len(values) < 2 or float(values[-1] - values[0]) == 0:
         return [Band(float(values[0]), float(values[-1]), len(values))] if len(values) else []
-    margin = 0.05 * float(values[-1] - values[0])
-    at = torch.linspace(float(values[0]) - margin, float(values[-1]) + margin, GRID, dtype=torch.float64)
-    cuts = _valleys(density(values, at).tolist())
+    at, heights = density_curve(values)
+    cuts = _valleys(heights.tolist())
     edges = [float("-inf"), *(float(at[cut]) for cut in cuts), float("inf")]
     found = []
     for low, high in pairwise(edges):
@@ -98,28 +109,34 @@ def diagnose(found: Found) -> list[str]:
         >>> import torch
         >>> from tapmachine import Binary, diagnose, find_solutions, rbm
         >>> diagnose(find_solutions(rbm(Binary(6), Binary(3)), torch.eye(6).repeat(4, 1)))[0]
-        'All 24 starts end in one solution: ...'
+        '1 solution from 24 starts.'
     """
     n_starts, n_solutions = len(found.basin), len(found.free_energy)
-    failed = int((found.basin < 0).sum())
-    said = []
+    ended = found.basin[found.basin >= 0]
+    failed = n_starts - len(ended)
     if n_solutions == 0:
         return [f"None of {n_starts} starts has converged: raise max_sweeps, or look for parameters that diverged."]
-    ended = n_starts - failed
-    close = float((found.distance[found.basin >= 0] < CLOSE).double().mean())
-    if n_solutions == 1 and n_starts > 1:
+    counts = torch.bincount(ended, minlength=n_solutions)
+    alone, largest = int((counts == 1).sum()), int(counts.max())
+    said = [f"{n_solutions} solution{'s' if n_solutions > 1 else ''} from {len(ended)} starts."]
+    if len(ended) < MANY_STARTS:
+        said.append("There are too few starts that converged to say more.")
+    elif n_solutions == 1:
         said.append(
-            f"All {ended} starts end in one solution: the machine sees no structure in them (under-fitting, or too "
-            "early in its training)."
+            "All starts end in it: the machine sees no structure in them (under-fitting, or too early in its training)."
         )
-    elif ended >= MANY_STARTS and n_solutions > GLASSY * ended:
+    elif alone > GLASSY * len(ended):
+        close = float((found.distance[found.basin >= 0] < CLOSE).double().mean())
         where = ", most of them where they started: it memorises its data" if close > 0.5 else ""
         said.append(
-            f"{n_solutions} of {ended} starts end in solutions of their own{where} (a spin-glass phase, as by "
-            "over-training; or there are too few starts to tell)."
+            f"{alone} starts end in solutions of their own{where} (a spin-glass phase, as by over-training; or there "
+            "are too few starts to tell)."
         )
-    elif n_solutions > 1:
-        said.append(f"{n_solutions} solutions from {ended} starts ({n_solutions / ended:.1%}).")
+    elif largest > MOST * len(ended):
+        said.append(
+            f"{largest} of the starts end in the same one: there is little more than one state (under-fitting, or "
+            "chains that mix so well that modes are not apart)."
+        )
     groups = bands(found.free_energy)
     if len(groups) > 1 and n_solutions >= MANY_SOLUTIONS:
         listed = ", ".join(f"{band.n_solutions} from {band.low:.1f} to {band.high:.1f}" for band in groups[:5])

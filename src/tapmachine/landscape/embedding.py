@@ -21,7 +21,7 @@ class Embedding:
 
     Attributes:
         solutions: of each snapshot, (n, 2).
-        data: of the rows that the map was fitted to, (N, 2); None if it was fitted to solutions.
+        data: of the rows of data, (N, 2); None if the map was fitted to solutions.
     """
 
     solutions: list[Tensor]
@@ -43,7 +43,7 @@ def embed(
 
     Args:
         found: by `track`; or some of its snapshots.
-        data: rows that the map is fitted to, (N, n_visible); of more than 2,000, some.
+        data: rows that the map is fitted to, as in `Track.starts`; if there are more than 2,000, to some of them.
         epoch: whose solutions it is fitted to without data; the last, unless given.
         n_neighbours: of each point, in Isomap's graph.
 
@@ -71,12 +71,17 @@ def embed(
         basis = chosen[-1]
     if len(basis) < FEWEST_POINTS:
         raise ValueError(f"a map needs {FEWEST_POINTS} points or more, and there are {len(basis)}; fit it to data")
-    basis = basis[:: -(-len(basis) // MOST_POINTS)]
-    fitted, placed = _isomap(basis, points, n_neighbours)
+    some = np.linspace(0, len(basis) - 1, min(len(basis), MOST_POINTS)).round().astype(int)
+    *placed, fitted = _isomap(basis[some], [*points, basis], n_neighbours)
     return Embedding([torch.from_numpy(z) for z in placed], None if data is None else torch.from_numpy(fitted))
 
 
-def _isomap(basis: np.ndarray, points: list[np.ndarray], n_neighbours: int) -> tuple[np.ndarray, list[np.ndarray]]:
+def embed_over_starts(found: Track) -> Embedding | None:
+    """The map of a track over what it started from; None where there are too few starts for one."""
+    return embed(found, found.starts) if len(found.starts) >= FEWEST_POINTS else None
+
+
+def _isomap(basis: np.ndarray, points: list[np.ndarray], n_neighbours: int) -> list[np.ndarray]:
     from sklearn.manifold import Isomap
 
     with warnings.catch_warnings():
@@ -84,6 +89,5 @@ def _isomap(basis: np.ndarray, points: list[np.ndarray], n_neighbours: int) -> t
         warnings.filterwarnings("ignore", message="The number of connected components", category=UserWarning)
         warnings.filterwarnings("ignore", category=Warning, module="scipy")
         model = Isomap(n_neighbors=min(n_neighbours, len(basis) - 1), n_components=2, eigen_solver="dense")
-        fitted = model.fit_transform(basis)
-        placed = [model.transform(z) if len(z) else np.empty((0, 2)) for z in points]
-    return fitted, placed
+        model.fit(basis)
+        return [model.transform(z) if len(z) else np.empty((0, 2)) for z in points]

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
+from tapmachine.conditioning import clamp
+from tapmachine.inference import solve
 from tapmachine.likelihood.score import CHUNK_VALUES, check_rows
 from tapmachine.machine import BoltzmannMachine
 
@@ -54,7 +56,7 @@ def rank_fields(machine: BoltzmannMachine, x: Tensor | None = None) -> FieldRank
     """
     if machine.is_pairwise:
         raise ValueError("a pairwise machine has no hidden units, and no receptive fields")
-    below, above = machine.units()[:2]
+    below = machine.units()[0]
     weights = machine.weights[0].detach().T.double()  # (n_hidden components, n_visible components)
     size = weights.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     spread = ((weights / size).abs() ** NORM).sum(1).clamp(min=torch.finfo(torch.float64).tiny).log() / NORM
@@ -63,7 +65,15 @@ def rank_fields(machine: BoltzmannMachine, x: Tensor | None = None) -> FieldRank
         rows = check_rows(machine, x)
         total = torch.zeros_like(activation)
         for part in rows.split(max(1, CHUNK_VALUES // max(machine.sizes))):
-            field = (part.flatten(1) @ machine.weights[0]).unflatten(-1, above.state_shape)
-            total += above.moments(Tilt(field, 0.0)).mean.flatten(1).double().sum(0)
+            total += _hidden_means(machine, part).flatten(1).double().sum(0)
         activation = total / len(rows)
     return FieldRanking(weights.unflatten(-1, below.state_shape).cpu(), spread.cpu(), activation.cpu())
+
+
+def _hidden_means(machine: BoltzmannMachine, x: Tensor) -> Tensor:
+    """Of the first hidden layer given data: exact with one hidden layer, else by TAP."""
+    above = machine.units()[1]
+    if len(machine.layers) == 2:
+        field = (x.flatten(1) @ machine.weights[0]).unflatten(-1, above.state_shape)
+        return above.moments(Tilt(field, 0.0)).mean
+    return solve(clamp(machine, x, validate=False), None).moments[1].mean

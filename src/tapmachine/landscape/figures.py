@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tapmachine.landscape.diagnosis import bands, density
+from tapmachine.landscape.diagnosis import bands, density_curve
 from tapmachine.landscape.embedding import Embedding
 from tapmachine.landscape.fields import FieldRanking
 from tapmachine.landscape.tracking import Track
@@ -71,8 +71,12 @@ def fields_picture(ranking: FieldRanking, shape: Shape) -> Picture:
         else:
             heat_map(ax, rows)
         ax.set_title(name, fontsize=9)
-    caption = f"Receptive fields, {N_FIELDS} of each kind, each on its own scale."
-    return Picture(figure, caption)
+    return Picture(figure, "Receptive fields, ranked by how far they reach and by how active their units are.")
+
+
+def plural(count: int, word: str = "solution") -> str:
+    """The word, for so many."""
+    return word if count == 1 else f"{word}s"
 
 
 def slices(epochs: Sequence[int], count: int = N_SLICES) -> list[int]:
@@ -91,19 +95,15 @@ def _free_energies(found: Track) -> Picture:
 def _slices(found: Track) -> Picture:
     chosen = [found.snapshots[position] for position in slices(found.epochs)]
     figure = new_figure(4.5, 4.5)
-    axes = figure.subplots(2, 2, squeeze=False).flat
+    axes = list(figure.subplots(2, 2, squeeze=False).flat)
     for ax, snapshot in zip(axes, chosen, strict=False):
         values = snapshot.free_energy
-        curve = None
-        if len(values) > 2 and float(values.max() - values.min()) > 1e-6:
-            margin = 0.1 * float(values.max() - values.min())
-            at = torch.linspace(float(values.min()) - margin, float(values.max()) + margin, 200, dtype=torch.float64)
-            curve = at, density(values, at)
+        curve = density_curve(values) if len(values) > 2 and float(values.max() - values.min()) > 1e-6 else None
         if len(values):
             free_energy_histogram(ax, values, curve)
         ax.set_title(f"epoch {snapshot.epoch}: {snapshot.n_solutions}", fontsize=9)
         ax.tick_params(labelsize=7)
-    for ax in axes:
+    for ax in axes[len(chosen) :]:
         ax.set_axis_off()
     return Picture(figure, "The distribution of free energies at some epochs, and the number of solutions.")
 
@@ -115,26 +115,29 @@ def _map(found: Track, embedding: Embedding, shape: Shape) -> Picture:
     visible = last.means[0].flatten(1)
     if shape is not None and visible.shape[1] == shape[0] * shape[1]:
         map_thumbnails(ax, embedding.solutions[-1], visible, (shape[0], shape[1]))
-    return Picture(figure, f"The {last.n_solutions} solutions of the last epoch over the data (grey), by Isomap.")
+    return Picture(
+        figure, f"{last.n_solutions} {plural(last.n_solutions)} of the last epoch over the starts (grey), by Isomap."
+    )
 
 
 def _maps(found: Track, embedding: Embedding) -> Picture:
     figure = new_figure(6, 6)
-    axes = figure.subplots(2, 2, squeeze=False).flat
-    for ax, position in zip(axes, slices(found.epochs), strict=False):
+    axes = list(figure.subplots(2, 2, squeeze=False).flat)
+    chosen = slices(found.epochs)
+    for ax, position in zip(axes, chosen, strict=False):
         solution_map(ax, embedding.solutions[position], None, embedding.data)
         snapshot = found.snapshots[position]
-        ax.set_title(f"epoch {snapshot.epoch}: {snapshot.n_solutions} solutions", fontsize=9)
-    for ax in axes:
+        ax.set_title(f"epoch {snapshot.epoch}: {snapshot.n_solutions} {plural(snapshot.n_solutions)}", fontsize=9)
+    for ax in axes[len(chosen) :]:
         ax.set_axis_off()
-    return Picture(figure, "Solutions (black) over the data (grey) at some epochs, by Isomap.")
+    return Picture(figure, "Solutions (black) over the starts (grey) at some epochs, by Isomap.")
 
 
 def _tree(found: Track) -> Picture:
     shown = found.tree.pruned(N_LEAVES)
     names = None
     if len(shown.counts) <= SHORT_TREE:
-        names = [f"{int(count)} starts" for count in shown.counts]
+        names = [f"{int(count)} {plural(int(count), 'start')}" for count in shown.counts]
     figure = new_figure(6, 6)
     tree(figure.subplots(), shown.epochs, shown.parents, names)
     of = "" if len(shown.counts) == len(found.tree.counts) else f" (the {len(shown.counts)} with the most starts)"
@@ -146,15 +149,15 @@ def _tree(found: Track) -> Picture:
 
 def epochs_table(found: Track) -> str:
     """A line of CSV for each epoch."""
-    tree_numbers = zip(found.tree.n_lineages, found.tree.n_born, strict=True)
+    tree_numbers = zip(found.changes(), found.tree.n_lineages, strict=True)
     return _csv(
-        ("epoch", "solutions", "stable", "not_converged", "mean_free_energy", "lowest", "highest", "bands", "lineages",
-         "born"),
+        ("epoch", "solutions", "stable", "not_converged", "mean_free_energy", "lowest", "highest", "bands", "born",
+         "merged", "lineages"),
         (
-            (s.epoch, s.n_solutions, int(s.stable.sum()), s.n_not_converged, s.mean_free_energy,
-             *((float(s.free_energy[0]), float(s.free_energy[-1])) if s.n_solutions else ("", "")),
-             len(bands(s.free_energy)), lineages, born)
-            for s, (lineages, born) in zip(found.snapshots, tree_numbers, strict=True)
+            (s.epoch, s.n_solutions, int(s.stable.sum()), s.n_not_converged,
+             *((s.mean_free_energy, float(s.free_energy[0]), float(s.free_energy[-1])) if s.n_solutions else [""] * 3),
+             len(bands(s.free_energy)), *change, lineages)
+            for s, (change, lineages) in zip(found.snapshots, tree_numbers, strict=True)
         ),
     )  # fmt: skip
 

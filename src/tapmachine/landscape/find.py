@@ -10,13 +10,14 @@ from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.inference import TAP, Progress, Scheme, solve
 from tapmachine.inference.starts import Start, random_means, starting_moments
 from tapmachine.likelihood.score import check_machine, in_double
+from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.merging import SAME, as_points, distances, groups, spread, unique
+from tapmachine.units import Units
 
-TOLERANCE = 1e-14  # the paper's 1e-8 leaves solutions so far from where they end that one is counted several times
 ROUGH_TOLERANCE = 1e-10  # as far as float32 goes with ease
-MAX_SWEEPS = 5000
 NUDGE = 3e-3  # of the way to a random point of the support: a solution is moved so far, to see whether it returns
+NUDGED_SWEEPS = 31  # after which it is looked at, twice
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +113,12 @@ def find_solutions(
             f"the machine is conditioned on {machine.n_rows} rows, each of which has a landscape of its own"
         )
     double, scheme = in_double(machine), scheme or TAP()
-    if isinstance(starts, Tensor):
-        starts = starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
-    given = [own for own in starting_moments(machine, starts) if own is not None]  # of the visible layer, or of all
+    given = [own for own in starting_moments(machine, fitting(machine, starts)) if own is not None]
     visible = given[0].mean.double()
     if machine.dtype != double.dtype and machine.device.type == "cpu":  # most of the way takes half the time
         rough = solve(machine, _as_start(given), scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)
         given = list(rough.moments)
-    given = [_in_double(own) for own in given]
+    given = [_rounded(Moments(*(z.double() for z in own))) for own in given]
     found = solve(double, _as_start(given), scheme, tol=TOLERANCE, max_sweeps=max_sweeps, callback=callback)
     different = unique(double, found, same=same)
     scale = spread(double.units()[0]) * double.units()[0].n ** 0.5
@@ -127,7 +126,7 @@ def find_solutions(
         different.solutions,
         different.index,
         different.counts,
-        _is_stable(double, different.solutions, scheme, same, max_sweeps) if stability else None,
+        _is_stable(double, different.solutions, scheme) if stability else None,
         found.status,
         distances((visible / scale).flatten(1), (found.moments[0].mean / scale).flatten(1)),
         same,
@@ -153,30 +152,58 @@ def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequen
     return [int(groups(points, threshold).max()) + 1 if len(points) else 0 for threshold in thresholds]
 
 
+def fitting(machine: BoltzmannMachine, starts: Start) -> Start:
+    """Starts in the machine's dtype and on its device, whatever theirs are."""
+    if isinstance(starts, Solution):
+        starts = list(starts.moments)
+    if isinstance(starts, Tensor):
+        return starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
+    if isinstance(starts, Moments):
+        return _rounded(Moments(*(z.to(machine.device, machine.dtype) for z in starts)))
+    if isinstance(starts, Sequence) and all(isinstance(own, Moments) for own in starts):
+        return [_rounded(Moments(*(z.to(machine.device, machine.dtype) for z in own))) for own in starts]
+    return starts
+
+
 def _as_start(given: list[Moments]) -> Moments | list[Moments]:
     return given if len(given) > 1 else given[0]
 
 
-def _in_double(moments: Moments) -> Moments:
-    mean, variance = (z.double() for z in moments)
-    # The probabilities of q states, which float32 has rounded, must add up to 1 in float64, too.
+def _rounded(moments: Moments) -> Moments:
+    """The probabilities of q states must still add up to 1, after a change of dtype."""
+    mean, variance = moments
     return Moments(mean / mean.sum(-1, keepdim=True) if mean.dim() > 2 else mean, variance)
 
 
-def _is_stable(
-    machine: BoltzmannMachine, solutions: Solution, scheme: Scheme, same: float, max_sweeps: int
-) -> Tensor:  # (n,), bool
-    """Whether each solution is come back to after a nudge in a random direction.
+def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Tensor:  # (n,), bool
+    """Whether solutions that are moved a little come back: the second of two steps of the power method.
 
-    A direction at random has a share of every other one, so what is unstable in any grows until it is far away.
+    A random direction has a share of every other one, if a small one. After some sweeps little is left of it but what
+    dies away most slowly, or grows; moved that way, by as much as at first, it shows which.
     """
     if len(solutions) == 0:
         return torch.zeros(0, dtype=torch.bool, device=machine.device)
     generator = torch.Generator(machine.device).manual_seed(0)
-    nudged = []
-    for units, own in zip(machine.units(), solutions.moments, strict=True):
-        elsewhere = random_means(units, len(solutions), generator)
-        nudged.append(Moments(own.mean + NUDGE * (elsewhere - own.mean), own.variance))
-    ended = solve(machine, nudged, scheme, tol=TOLERANCE, max_sweeps=max_sweeps)
-    apart = distances(as_points(machine, list(ended.moments)), as_points(machine, list(solutions.moments)))
-    return (ended.status == Status.CONVERGED) & (apart <= same)
+    at = as_points(machine, list(solutions.moments))
+    directions = [
+        random_means(units, len(solutions), generator) - own.mean
+        for units, own in zip(machine.units(), solutions.moments, strict=True)
+    ]
+    size = torch.full_like(solutions.free_energy, NUDGE)
+    for _ in range(2):
+        moved = [
+            _moved(units, own, size.view(-1, *[1] * (own.mean.dim() - 1)) * direction)
+            for units, own, direction in zip(machine.units(), solutions.moments, directions, strict=True)
+        ]
+        before = distances(as_points(machine, moved), at)
+        ended = solve(machine, _as_start(moved), scheme, tol=1e-30, max_sweeps=NUDGED_SWEEPS)
+        after = distances(as_points(machine, list(ended.moments)), at)
+        directions = [new.mean - own.mean for new, own in zip(ended.moments, solutions.moments, strict=True)]
+        size = before / after.clamp(min=torch.finfo(after.dtype).tiny)
+    failed = (ended.status != Status.CONVERGED) & (ended.status != Status.MAX_SWEEPS)
+    return ~failed & (after <= before)
+
+
+def _moved(units: Units, moments: Moments, by: Tensor) -> Moments:
+    lower, upper = units.bounds()
+    return _rounded(Moments((moments.mean + by).clamp(lower, upper), moments.variance))

@@ -2,19 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Solution, Status
+from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.files import load
 from tapmachine.inference import Scheme, solve
+from tapmachine.inference.starts import Start, starting_moments
 from tapmachine.landscape.diagnosis import diagnose
-from tapmachine.landscape.find import MAX_SWEEPS, TOLERANCE, Landscape, find_solutions
+from tapmachine.landscape.find import Landscape, find_solutions, fitting
 from tapmachine.landscape.tree import SolutionTree
-from tapmachine.likelihood.score import check_rows, in_double, spaced
+from tapmachine.likelihood.score import in_double, spaced
+from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.merging import SAME, unique
 from tapmachine.runs import RunError, RunFolder
@@ -85,6 +88,22 @@ class Track:
         """Of the snapshots."""
         return [snapshot.epoch for snapshot in self.snapshots]
 
+    def changes(self) -> list[tuple[int, int]]:
+        """How many solutions were born and how many merged into others, from each epoch to the next.
+
+        A solution goes on as the one that most of its starts lead to at the next epoch; solutions that go on as one
+        have merged, and one that is no other's continuation was born. All of the first epoch were born.
+        """
+        found = [(self.snapshots[0].n_solutions, 0)]
+        for before, after in pairwise(self.snapshots):
+            both = (before.basin >= 0) & (after.basin >= 0)
+            table = torch.zeros(before.n_solutions, after.n_solutions, dtype=torch.long)
+            table.index_put_((before.basin[both], after.basin[both]), torch.tensor(1), accumulate=True)
+            goes_on = table.sum(1) > 0
+            n_successors = len(table[goes_on].argmax(1).unique()) if table.numel() else 0
+            found.append((after.n_solutions - n_successors, before.n_solutions - n_successors))
+        return found
+
     def at(self, epoch: int) -> Snapshot:
         """The snapshot of an epoch; a KeyError if there is none."""
         for snapshot in self.snapshots:
@@ -101,7 +120,7 @@ class Track:
 @torch.no_grad()
 def track(
     run: str | Path | RunFolder | Mapping[int, BoltzmannMachine],
-    starts: Tensor | None = None,
+    starts: Start = None,
     scheme: Scheme | None = None,
     *,
     epochs: Sequence[int] | None = None,
@@ -115,13 +134,14 @@ def track(
 
     Args:
         run: the folder of a run, or machines by their epoch.
-        starts: data of shape (K, n_visible) to start from; those of the run, unless given.
+        starts: data of shape (K, n_visible), or other visible moments such as `random_start(machine, K)`; the data of
+            the run, unless given.
         scheme: `TAP()` unless given.
         epochs: which of those that were kept; all, unless given.
         n_starts: no more rows than this are taken, evenly spaced.
         same: solutions closer than this are one; see `unique`.
         max_sweeps: after which a start is given up, and counted as not converged.
-        device: to compute on.
+        device: to read the machines of a run to; those that are given stay where they are.
         callback: called with each `Snapshot` as it is made.
 
     Example:
@@ -132,6 +152,8 @@ def track(
         Track(2 epochs, 1 solutions at epoch 1, 1 at 2)
     """
     machines: Mapping[int, BoltzmannMachine]
+    if isinstance(n_starts, bool) or not (isinstance(n_starts, int) and n_starts >= 1):
+        raise ValueError(f"n_starts is {n_starts!r}; it must be a whole number, 1 or more")
     if isinstance(run, Mapping):
         if not run:
             raise ValueError("there are no machines")
@@ -143,30 +165,30 @@ def track(
     if starts is None:
         raise ValueError("machines by themselves have no data to start from; give starts")
     chosen = _chosen(sorted(machines), epochs)
-    rows = spaced(starts, n_starts)
+    visible = starting_moments(machines[chosen[-1]], fitting(machines[chosen[-1]], starts))[0]
+    assert visible is not None
+    rows = spaced(torch.arange(len(visible.mean), device=visible.mean.device), n_starts)
+    begin = Moments(*(z[rows] for z in visible))
     snapshots, last = [], None
     for epoch in chosen:
-        machine = machines[epoch]
-        last = find_solutions(machine, rows, scheme, same=same, max_sweeps=max_sweeps)
+        last = find_solutions(machines[epoch], begin, scheme, same=same, max_sweeps=max_sweeps)
         snapshots.append(_snapshot(epoch, last))
         if callback is not None:
             callback(snapshots[-1])
     assert last is not None
     tree = _tree(machines, chosen, last, scheme, same, max_sweeps)
-    states = check_rows(machines[chosen[-1]], rows).float().cpu()
-    return Track(snapshots, states, spaced(torch.arange(len(starts)), n_starts), tree)
+    return Track(snapshots, begin.mean.float().cpu(), rows.cpu(), tree)
 
 
 class KeptMachines(Mapping[int, BoltzmannMachine]):
-    """The machines of a run by their epoch, read when they are asked for."""
+    """The machines that a run has kept and the one at its last checkpoint, by their epoch; read when asked for."""
 
     def __init__(self, folder: RunFolder, device: torch.device | str = "cpu") -> None:
         self.folder, self.device = folder, device
-        self.paths = folder.kept_machines()
-        if not self.paths:
-            if not folder.machine_path.exists():
-                raise RunError(f"{folder.path}: is not the folder of a run, or has no checkpoint yet")
-            self.paths = {len(folder.records()): folder.machine_path}
+        last = folder.last_epoch()
+        if last is None or not folder.machine_path.exists():
+            raise RunError(f"{folder.path}: is not the folder of a run, or has no checkpoint yet")
+        self.paths = {last: folder.machine_path} | folder.kept_machines()
 
     def __getitem__(self, epoch: int) -> BoltzmannMachine:
         return load(self.paths[epoch], device=str(self.device))
@@ -179,10 +201,14 @@ class KeptMachines(Mapping[int, BoltzmannMachine]):
 
 
 def _chosen(kept: list[int], epochs: Sequence[int] | None) -> list[int]:
-    missing = sorted(set(epochs or []) - set(kept))
+    if epochs is None:
+        return kept
+    if not epochs:
+        raise ValueError("epochs is empty; leave it out for all that were kept")
+    missing = sorted(set(epochs) - set(kept))
     if missing:
         raise ValueError(f"epoch {missing[0]} was not kept; there are {', '.join(map(str, kept))}")
-    return kept if epochs is None else sorted(set(epochs))
+    return sorted(set(epochs))
 
 
 def _snapshot(epoch: int, found: Landscape) -> Snapshot:

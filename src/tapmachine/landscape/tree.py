@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -13,7 +12,8 @@ class SolutionTree:
     """The solutions at the last epoch, and what each becomes at earlier ones.
 
     A solution of one epoch, put into the equations of the machine at an earlier one, leads to a solution there: its
-    parent. Those that share a parent were one, and split between the two epochs.
+    parent. Those that share a parent were one, and split between the two epochs. At the last epoch, solutions have the
+    numbers that they have elsewhere; at earlier ones the tree has numbers of its own, since data may not lead there.
 
     Attributes:
         epochs: rising.
@@ -35,14 +35,8 @@ class SolutionTree:
     @property
     def n_lineages(self) -> list[int]:
         """How many solutions of each epoch have a descendant at the last one."""
-        sizes = [int(parent.max()) + 1 for parent in self.parents if len(parent)]
+        sizes = [int(parent.max()) + 1 if len(parent) else 0 for parent in self.parents]
         return [*sizes, len(self.counts)]
-
-    @property
-    def n_born(self) -> list[int]:
-        """How many more lineages there are at each epoch than at the one before."""
-        lineages = self.n_lineages
-        return [lineages[0], *(after - before for before, after in pairwise(lineages))]
 
     def ancestors(self, epoch: int) -> Tensor:  # (n,)
         """The number of each leaf's ancestor at an epoch."""
@@ -70,9 +64,13 @@ class SolutionTree:
                 break
         return found
 
+    def largest_leaves(self, count: int) -> Tensor:
+        """Numbers of the leaves with the most starts, so many of them, rising."""
+        return self.counts.argsort(descending=True, stable=True)[:count].sort().values
+
     def pruned(self, n_leaves: int) -> "SolutionTree":
         """The tree of the leaves with the most starts, so many of them; they keep their order, not their numbers."""
-        kept = self.counts.argsort(descending=True, stable=True)[:n_leaves].sort().values
+        kept = self.largest_leaves(n_leaves)
         number = torch.full_like(self.counts, -1)
         number[kept] = torch.arange(len(kept))
         basin = torch.where(self.basin < 0, -1, number[self.basin.clamp(min=0)]) if len(number) else self.basin

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tapmachine.files import data_description, load
-from tapmachine.landscape import Embedding, FieldRanking, Snapshot, Track, embed, rank_fields, track
-from tapmachine.landscape.embedding import FEWEST_POINTS
+from tapmachine.files import data_description
+from tapmachine.landscape import Embedding, FieldRanking, Snapshot, Track, rank_fields, track
+from tapmachine.landscape.embedding import embed_over_starts
 from tapmachine.landscape.figures import slices
 from tapmachine.landscape.tracking import KeptMachines
 from tapmachine.likelihood import Comparison, compare_likelihoods
@@ -34,7 +34,7 @@ class Findings:
     """What was found in a run.
 
     Attributes:
-        machine: at the last checkpoint.
+        machine: the last that there is.
         settings, records: as they are in its folder.
         track: the landscape at the epochs that were kept.
         embedding: of its solutions over its starts; None if there are too few.
@@ -65,16 +65,17 @@ def look_at(folder: RunFolder, device: str = "cpu", n_starts: int = N_STARTS, sa
         n_starts: rows of the data that solutions are started from, no more than that.
         say: what to do with a line on what happens.
     """
-    machine = load(folder.machine_path, device=device)
+    machines = KeptMachines(folder, device)
+    kept = sorted(machines)
+    machine = machines[kept[-1]]
     data = read_data_of(folder)
     train = data.train.to(machine.device)
-    kept = list(KeptMachines(folder))
     epochs = [kept[position] for position in slices(kept, N_EPOCHS)]
 
     def tell(found: Snapshot) -> None:
         say(f"epoch {found.epoch}: {found.n_solutions} solutions from {len(found.basin)} starts")
 
-    found = track(folder, data.train, epochs=epochs, n_starts=n_starts, device=device, callback=tell)
+    found = track(machines, data.train, epochs=epochs, n_starts=n_starts, callback=tell)
     held_out = None if data.held_out is None else spaced(data.held_out, N_SCORED)
     likelihoods = compare_likelihoods(
         machine,
@@ -91,7 +92,7 @@ def look_at(folder: RunFolder, device: str = "cpu", n_starts: int = N_STARTS, sa
         folder.settings() or {},
         folder.records(),
         found,
-        embed(found, found.starts) if len(found.starts) >= FEWEST_POINTS else None,
+        embed_over_starts(found),
         likelihoods,
         None if machine.is_pairwise else rank_fields(machine, train),
         rows.cpu(),

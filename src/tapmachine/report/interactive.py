@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d
 
 from tapmachine.landscape import Snapshot, SolutionTree
+from tapmachine.landscape.figures import N_LEAVES, plural
 from tapmachine.plots import tree_heights
 from tapmachine.report.findings import Findings
 
@@ -19,7 +20,6 @@ MOST_SOLUTIONS, FEWEST_SOLUTIONS = 150, 20  # of an epoch, that are on the map
 MOST_PIXELS = 48  # of an image's side; larger ones are made smaller
 MOST_BARS = 400
 N_EXAMPLES = 4  # rows of the data that lead to a solution
-N_LEAVES = 60
 LEVELS = 31  # of grey: more would double the size
 GRID = 1000  # places on the map are whole numbers up to this
 
@@ -135,7 +135,7 @@ def tree_svg(tree: SolutionTree, shown: Sequence[int]) -> str:
         tree: of the track.
         shown: solutions of the last epoch that are on the map, by their place in the script's list.
     """
-    leaves = tree.counts.argsort(descending=True, stable=True)[:N_LEAVES].sort().values.tolist()
+    leaves = tree.largest_leaves(N_LEAVES).tolist()
     small = tree.pruned(N_LEAVES)
     heights = tree_heights(small.parents, len(leaves))
     row, left, right, width = 14, 12, 90, 640
@@ -155,16 +155,24 @@ def tree_svg(tree: SolutionTree, shown: Sequence[int]) -> str:
             below, above = y(heights[position][own]), y(heights[position + 1][child])
             lines.append(f"M{start:.1f} {below:.1f}L{end:.1f} {above:.1f}")
     places = {number: place for place, number in enumerate(shown)}
-    dots = "".join(
-        f'<g class="leaf" data-place="{places.get(leaf, -1)}"><circle cx="{x(last):.1f}" cy="{y(level):.1f}" r="5"/>'
-        f'<text x="{x(last) + 9:.1f}" y="{y(level) + 4:.1f}">{int(tree.counts[leaf])} starts</text></g>'
-        for leaf, level in zip(leaves, heights[-1], strict=True)
-    )
+    dots = []
+    for leaf, level in zip(leaves, heights[-1], strict=True):
+        count = int(tree.counts[leaf])
+        name = f"{count} {plural(count, 'start')}"
+        on_map = (
+            f' data-place="{places[leaf]}" tabindex="0" role="button" aria-label="Solution {leaf}, {name}"'
+            if leaf in places
+            else ""
+        )
+        dots.append(
+            f'<g class="leaf"{on_map}><circle cx="{x(last):.1f}" cy="{y(level):.1f}" r="5"/>'
+            f'<text x="{x(last) + 9:.1f}" y="{y(level) + 4:.1f}">{name}</text></g>'
+        )
     ticks = "".join(
         f'<text x="{x(epoch):.1f}" y="{height - 6}" text-anchor="middle">{epoch}</text>'
         for epoch in dict.fromkeys((first, small.epochs[len(small.epochs) // 2], last))
     )
     return (
-        f'<svg class="tree" viewBox="0 0 {width} {height}" role="img" aria-label="Tree of {len(leaves)} solutions">'
-        f'<path d="{"".join(lines)}"/>{dots}{ticks}</svg>'
+        f'<svg class="tree" viewBox="0 0 {width} {height}" role="group" aria-label="Tree of {len(leaves)} solutions">'
+        f'<path d="{"".join(lines)}"/>{"".join(dots)}{ticks}</svg>'
     )

@@ -6,6 +6,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const COLOURS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
   const map = byId("map"), solutions = byId("solutions"), slider = byId("epoch"), play = byId("play");
+  const NEAR = 24; // pixels
   let current = page.epochs.length - 1; // the position of the epoch
   let chosen = -1; // the solution that is shown, by its place in the epoch's lists
   let timer = null;
@@ -34,7 +35,9 @@
 
   function canvasOf(source, row, className) {
     const canvas = document.createElement("canvas");
-    canvas.className = className + (page.view === "bars" ? " bars" : "");
+    canvas.className = `${className} ${page.view}`;
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", source === page.data.sheet ? `row ${row} of the starts` : "means of the visible units");
     canvas.width = page.width;
     canvas.height = page.view === "bars" ? 100 : page.height;
     sheet(source).then((context) => {
@@ -144,9 +147,13 @@
     slider.value = position;
     const epoch = page.epochs[position];
     const all = epoch.total === epoch.number.length ? "" : `, ${epoch.number.length} of them shown`;
-    byId("which").textContent = `${epoch.epoch}: ${epoch.total} solution${epoch.total === 1 ? "" : "s"}${all}`;
+    const lowest = Math.min(...epoch.free_energy), highest = Math.max(...epoch.free_energy);
+    const range = epoch.number.length ? `; F from ${lowest.toFixed(1)} to ${highest.toFixed(1)}` : "";
+    byId("which").textContent = `${epoch.epoch}: ${epoch.total} solution${epoch.total === 1 ? "" : "s"}${all}${range}`;
     slider.setAttribute("aria-valuetext", byId("which").textContent);
-    const lowest = Math.min(...epoch.free_energy), length = Math.max(...epoch.free_energy) - lowest || 1;
+    // By rank: one that lies far off would make all the others look the same.
+    const rank = [];
+    epoch.place.map((_, i) => i).sort((a, b) => epoch.free_energy[a] - epoch.free_energy[b]).forEach((i, r) => { rank[i] = r; });
     // Small ones last, so that they lie on top of large ones.
     const order = epoch.place.map((_, i) => i).sort((a, b) => epoch.starts[b] - epoch.starts[a]);
     solutions.replaceChildren(...order.map((place) => {
@@ -154,7 +161,7 @@
       const from = forward && epoch.from[place] >= 0 ? before.place[epoch.from[place]] : epoch.place[place];
       const circle = circleAt(from, radius);
       circle.dataset.place = place;
-      circle.style.fill = colour((epoch.free_energy[place] - lowest) / length);
+      circle.style.fill = colour(rank[place] / Math.max(1, rank.length - 1));
       return circle;
     }));
     if (forward) {
@@ -186,10 +193,27 @@
     }, 900);
   });
   slider.addEventListener("input", () => { stop(); show(Number(slider.value)); });
-  solutions.addEventListener("pointerover", (event) => choose(Number(event.target.dataset.place)));
-  solutions.addEventListener("click", (event) => {
-    choose(Number(event.target.dataset.place));
-    pin(chosen);
+
+  // The nearest solution, if it is near enough: circles may be too small to hit, and lie on each other.
+  function nearest(event) {
+    const scale = map.getScreenCTM();
+    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(scale.inverse());
+    let found = -1, least = NEAR / scale.a;
+    page.epochs[current].place.forEach((place, i) => {
+      const apart = Math.hypot(x(place) - at.x, y(place) - at.y);
+      if (apart < least) [found, least] = [i, apart];
+    });
+    return found;
+  }
+  map.addEventListener("pointermove", (event) => {
+    const place = nearest(event);
+    if (place >= 0 && place !== chosen) choose(place);
+  });
+  map.addEventListener("click", (event) => {
+    const place = nearest(event);
+    if (place < 0) return;
+    choose(place);
+    pin(place);
   });
   map.addEventListener("keydown", (event) => {
     const count = page.epochs[current].number.length;
@@ -201,11 +225,14 @@
     event.preventDefault();
   });
   for (const leaf of document.querySelectorAll(".leaf")) {
+    if (leaf.dataset.place === undefined) continue; // not among those on the map
     const place = Number(leaf.dataset.place);
-    if (place < 0) continue;
     const toLast = () => { if (current !== page.epochs.length - 1) show(page.epochs.length - 1); };
-    leaf.addEventListener("pointerover", () => { toLast(); choose(place); });
+    const look = () => { toLast(); choose(place); };
+    leaf.addEventListener("pointerover", look);
+    leaf.addEventListener("focus", look);
     leaf.addEventListener("click", () => { toLast(); pin(place); });
+    leaf.addEventListener("keydown", (event) => { if (event.key === "Enter") pin(place); });
   }
 
   byId("explorer").hidden = false;

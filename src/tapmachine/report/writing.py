@@ -100,13 +100,15 @@ _MAP = """<div id="explorer" hidden>
 <output id="which" for="epoch"></output></p>
 <div class="explorer">
 <svg id="map" viewBox="-25 -25 1050 800" tabindex="0" role="application"
- aria-label="Map of solutions. Arrow keys go from one to the next, Enter pins, Escape unpins." aria-describedby="help">
+ aria-label="Map of solutions. Arrow keys go from one to the next, Enter pins it, Escape unpins the last."
+ aria-describedby="help">
 <g id="data-points"></g><g id="solutions"></g></svg>
 <div><div id="details" class="card" aria-live="polite"></div></div>
 </div>
-<p id="help" class="small">Data in grey, solutions coloured by their free energy (dark is low), larger where more starts
-lead to them. Point at one to see it, click to pin it; with the keyboard: Tab to the map, arrow keys, Enter, Escape.</p>
-<div id="pinned" class="cards" aria-label="Pinned solutions"></div>
+<p id="help" class="small">Data in grey, solutions coloured by the rank of their free energy (dark is low), larger where
+more starts lead to them. Point at one to see it, click to pin it, or to unpin it. With the keyboard: Tab to the map,
+arrow keys from one to the next, Enter to pin, Escape to unpin the last.</p>
+<div id="pinned" class="cards" role="group" aria-label="Pinned solutions"></div>
 </div>"""
 
 
@@ -115,7 +117,8 @@ def _facts(found: Findings) -> str:
     stable = int(last.stable.sum())
     failed = f"; {last.n_not_converged} starts did not converge" if last.n_not_converged else ""
     count = f"{last.n_solutions}, {stable} of them stable, from {len(last.basin)} rows of the data{failed}"
-    return _table([("machine", found.machine.summary()), ("epochs", str(len(found.records))), ("TAP solutions", count)])
+    facts = [("machine", found.machine.summary()), ("epoch", str(last.epoch)), ("TAP solutions", count)]
+    return _table(facts)
 
 
 def _likelihoods(found: Findings) -> str:

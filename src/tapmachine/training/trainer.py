@@ -27,10 +27,8 @@ WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute o
 LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
 LARGE_VALUES = 20.0
 CUT = 0.5  # of the step size, after a divergence
-FALL, FALL_SHARE = (
-    10.0,
-    0.1,
-)  # nats, or a share of the best log-likelihood if that is more: to fall further is to collapse
+FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning, or
+FALL_SHARE = 0.1  # of it, if that is more
 MOST_CUTS = 10
 
 
@@ -158,7 +156,7 @@ class Trainer:
         if log_likelihood < self.best - max(FALL, FALL_SHARE * abs(self.best)):
             warnings.warn(
                 f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats (TAP, log-sum-exp): "
-                "the step size is too large, or chains have lost a part of the data, as they do where those form clusters; "
+                "the step size is too large, or chains have lost a part of the data, as where those form clusters; "
                 "try a smaller learning rate, or TAPObjective() (--objective tap), which needs no chains",
                 TrainingWarning,
                 stacklevel=4,
