@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,7 +76,7 @@ class Landscape:
 @torch.no_grad()
 def find_solutions(
     machine: BoltzmannMachine,
-    starts: Start = None,
+    starts: Start | np.ndarray = None,
     scheme: Scheme | None = None,
     *,
     same: float = SAME,
@@ -152,8 +153,10 @@ def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequen
     return [int(groups(points, threshold).max()) + 1 if len(points) else 0 for threshold in thresholds]
 
 
-def fitting(machine: BoltzmannMachine, starts: Start) -> Start:
+def fitting(machine: BoltzmannMachine, starts: Start | np.ndarray) -> Start:
     """Starts in the machine's dtype and on its device, whatever theirs are."""
+    if isinstance(starts, np.ndarray):
+        starts = torch.from_numpy(starts)
     if isinstance(starts, Solution):
         starts = list(starts.moments)
     if isinstance(starts, Tensor):

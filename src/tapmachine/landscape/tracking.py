@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -120,7 +121,7 @@ class Track:
 @torch.no_grad()
 def track(
     run: str | Path | RunFolder | Mapping[int, BoltzmannMachine],
-    starts: Start = None,
+    starts: Start | np.ndarray = None,
     scheme: Scheme | None = None,
     *,
     epochs: Sequence[int] | None = None,
