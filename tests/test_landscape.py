@@ -116,8 +116,8 @@ def test_groups_of_crowded_points():
 
 
 def test_groups_far_from_zero():
-    line = torch.linspace(0, 1, 500, dtype=torch.float64).unsqueeze(-1) * torch.ones(1, 5) / 5**0.5
-    assert int(groups(line + 1e5, 0.0025).max()) == 0
+    line = torch.linspace(0, 1, 2000, dtype=torch.float64).unsqueeze(-1) * torch.ones(1, 5) / 5**0.5
+    assert int(groups(line + 1e5, 6e-4).max()) == 0
 
 
 def test_groups_of_long_chains():
@@ -270,6 +270,7 @@ def test_starts_of_every_kind():
         x,
         x.double(),
         x.long(),
+        x.numpy(),
         noisy_start(machine, x.double(), 0.1),
         first.solutions,
         first.solutions.moments,
@@ -351,6 +352,8 @@ def test_what_is_born_and_what_merges():
     snapshots = [snapshot(1, [0, 0, 0, 1, 1, 2], 3), snapshot(2, [0, 0, 1, 0, 0, -1], 2), snapshot(3, [-1] * 6, 0)]
     # Of the three, the first two go on as one, and the third is lost; a start of the first founds another.
     assert Track(snapshots, torch.zeros(6, 1), torch.arange(6), None).changes() == [(3, 0), (1, 2), (0, 2)]
+    lost = [snapshot(1, [0, 0, 1, -1], 2), snapshot(2, [1, 1, -1, 0], 2)]
+    assert Track(lost, torch.zeros(4, 1), torch.arange(4), None).changes() == [(2, 0), (1, 1)]
 
 
 def test_a_landscape_without_solutions(tmp_path):
@@ -570,6 +573,8 @@ def test_the_command(run, tmp_path):
     with (tmp_path / "out" / "solutions.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["epoch"] == "20"]
     assert [float(row["free_energy"]) for row in rows] == pytest.approx(found.snapshots[-1].free_energy.tolist())
+    assert [int(row["starts"]) for row in rows] == found.snapshots[-1].counts.tolist()
+    assert [row["stable"] == "True" for row in rows] == found.snapshots[-1].stable.tolist()
     with (tmp_path / "out" / "epochs.csv").open() as file:
         last = list(csv.DictReader(file))[-1]
     assert int(last["solutions"]) == len(rows) == sum(1 for row in rows if int(row["starts"]) > 0)
