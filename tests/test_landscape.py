@@ -14,6 +14,7 @@ from machine_cases import machine_of
 from typer.testing import CliRunner
 
 from tapmachine import (
+    RBM,
     TAP,
     Binary,
     Categorical,
@@ -259,6 +260,8 @@ def test_what_has_not_converged_is_said():
         find_solutions(clamp(rbm(Binary(4), Binary(2)), torch.zeros(3, 4)))
     with pytest.raises(ValueError, match="must be one such as"):
         find_solutions("machine")
+    with pytest.raises(ValueError, match="it must be its machine_"):
+        find_solutions(RBM())
 
 
 def test_starts_of_every_kind():
@@ -342,6 +345,8 @@ def test_tracking_a_magnet():
         track(rising_magnet())
     with pytest.raises(ValueError, match="no machines"):
         track({}, starts)
+    with pytest.raises(ValueError, match="run is a list"):
+        track([magnet(1.0)], starts)
 
 
 def test_what_is_born_and_what_merges():
@@ -387,6 +392,8 @@ def test_a_tree_of_solutions_that_split_twice():
     assert tree.ancestors(20).tolist() == [0, 1, 1, 2]
     assert tree.ancestors(30).tolist() == [0, 1, 2, 3]
     assert tree.cut(3).bincount().tolist() == [50, 31, 19]
+    with pytest.raises(ValueError, match="n_clusters is 0"):
+        tree.cut(0)
     small = tree.pruned(2)
     assert small.counts.tolist() == [50, 30]
     assert small.newick() == "(s0_50:29,s1_30:29):1;"
@@ -477,6 +484,9 @@ def test_maps_of_solutions_by_all_layers(run):
         embed([])
     one = embed(found.snapshots[-1], found.starts)
     assert len(one.solutions) == 1
+    assert torch.equal(embed(found, found.starts.numpy()).data, embed(found, found.starts).data)
+    alone = find_solutions(load(run / "machine.safetensors"), found.starts, stability=False)
+    assert embed(alone, found.starts).solutions[0].shape == (len(alone), 2)
     many = torch.rand(2500, 36, generator=torch.Generator().manual_seed(0))
     assert embed(found, many).data.shape == (2500, 2)
 
@@ -554,7 +564,12 @@ def test_pictures(tmp_path):
     assert sorted(heights[-1]) == [0, 1, 2]
     assert abs(heights[-1][0] - heights[-1][2]) == 1  # children of one parent are neighbours
     assert len(axes[3].collections[0].get_segments()) == 5
-    plots.map_thumbnails(axes[4], images[:, :2], images, (5, 6), count=3)
+    plots.map_thumbnails(axes[4], images[:, :2].numpy(), images.numpy(), (5, 6), count=3)
+    with pytest.raises(ValueError, match="30 pixels, which is not 5×5"):
+        plots.image_grid(axes[5], images, (5, 5))
+    with pytest.raises(ValueError, match="2 labels for 12 rows"):
+        plots.solution_map(axes[5], images[:5, :2], None, images[:, :2], ["a", "b"])
+    plots.solution_map(axes[5], images[:5, :2].numpy(), images[:5, 2].numpy())
     assert len(axes[4].artists) == 3
     figure.savefig(tmp_path / "all.png")
 

@@ -41,8 +41,10 @@ def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int 
     """
     from matplotlib import colormaps
 
-    images = images.detach().cpu().double()
+    images = torch.as_tensor(images).detach().cpu().double()
     count = len(images)
+    if images[0].numel() != shape[0] * shape[1] if count else False:
+        raise ValueError(f"images have {images[0].numel()} pixels, which is not {shape[0]}×{shape[1]}")
     columns = columns or max(1, round(count**0.5))
     rows = -(-count // columns)
     height, width = shape
@@ -72,7 +74,7 @@ def training_curves(
 
 def heat_map(ax: "Axes", rows: Tensor) -> None:
     """Rows of numbers in colours, for data that are not images."""
-    values = rows.detach().flatten(1).cpu().numpy()
+    values = torch.as_tensor(rows).detach().flatten(1).cpu().numpy()
     largest = abs(values).max()
     signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest} if (values < 0).any() else {"cmap": "viridis"}
     image = ax.imshow(values, aspect="auto", interpolation="nearest", **signed)
@@ -110,6 +112,7 @@ def free_energy_histogram(ax: "Axes", values: Tensor, curve: tuple[Tensor, Tenso
         values: F of each solution.
         curve: where a density was evaluated, and its values there.
     """
+    values = torch.as_tensor(values)
     ax.hist(values.cpu().numpy(), bins=min(50, max(1, len(values))), density=curve is not None, alpha=0.5)
     if curve is not None:
         ax.plot(*(z.cpu().numpy() for z in curve))
@@ -135,7 +138,12 @@ def solution_map(
         labels: a class for each row of the data, by which they are coloured.
         label: what the colours are.
     """
+    points = torch.as_tensor(points)
+    colours = None if colours is None else torch.as_tensor(colours)
+    if labels is not None and (data is None or len(labels) != len(data)):
+        raise ValueError(f"there are {len(labels)} labels for {0 if data is None else len(data)} rows of data")
     if data is not None:
+        data = torch.as_tensor(data)
         for number, name in enumerate(sorted(set(labels)) if labels is not None else [None]):
             own = [labels is None or other == name for other in (labels if labels is not None else range(len(data)))]
             colour = "0.75" if labels is None else f"C{number % 10}"
@@ -161,6 +169,7 @@ def map_thumbnails(ax: "Axes", points: Tensor, images: Tensor, shape: tuple[int,
     """Small images at some of the points of a map, chosen to be far from each other."""
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
+    points, images = torch.as_tensor(points), torch.as_tensor(images)
     if len(points) == 0:
         return
     chosen = [0]

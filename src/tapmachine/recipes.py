@@ -38,6 +38,7 @@ FEWEST, MOST, BATCHES = 10, 100, 50  # rows of a batch, and batches of an epoch,
 LARGEST_SCALED = 8.0  # value, where there is no shift
 TYPICAL_DEVIATION = 0.3  # of a column of data that fill [0, 1]
 SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions go with the square, and must fit into float32
+MOST_STATES = 30  # whole numbers up to this may be categories
 MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
 
 STARTS: dict[str, Callable[[], Start]] = {
@@ -134,6 +135,12 @@ def make_visible(settings: Settings, x: Tensor) -> tuple[Units, str]:
     return makers[name](), f"{name}: {why}"
 
 
+def _hint_of_categories(x: Tensor) -> str:
+    """Small whole numbers may be names of states."""
+    is_likely = bool((x == x.round()).all()) and float(x.min()) >= 0 and float(x.max()) <= MOST_STATES
+    return " (if they are the numbers of categories, ask for categorical units)" if is_likely else ""
+
+
 def pick_visible(x: Tensor, interval: tuple[float, float], given: bool) -> tuple[str, str]:
     """The type of units that suits data, and why; none with two states, if an interval of real values was given."""
     low, high = interval
@@ -144,8 +151,8 @@ def pick_visible(x: Tensor, interval: tuple[float, float], given: bool) -> tuple
     zeros = float((x == 0).double().mean())
     between = f"values lie between {low:g} and {high:g}"
     if zeros > MANY_ZEROS and low <= 0 <= high:
-        return "gauss-bernoulli", f"{between}, and {zeros:.0%} are exactly 0"
-    return "truncated-gaussian", between
+        return "gauss-bernoulli", f"{between}, and {zeros:.0%} are exactly 0{_hint_of_categories(x)}"
+    return "truncated-gaussian", f"{between}{_hint_of_categories(x)}"
 
 
 def _interval(x: Tensor) -> tuple[float, float]:

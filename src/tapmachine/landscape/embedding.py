@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.landscape.tracking import Snapshot, Track
+from tapmachine.landscape.find import Landscape
+from tapmachine.landscape.tracking import Snapshot, Track, snapshot_of
 
 N_NEIGHBOURS = 10
 MOST_POINTS = 2000  # that a map is fitted to: the time grows with their square, and more
@@ -29,8 +30,8 @@ class Embedding:
 
 
 def embed(
-    found: Track | Snapshot | Sequence[Snapshot],
-    data: Tensor | None = None,
+    found: Track | Snapshot | Landscape | Sequence[Snapshot],
+    data: Tensor | np.ndarray | None = None,
     *,
     epoch: int | None = None,
     n_neighbours: int = N_NEIGHBOURS,
@@ -42,7 +43,7 @@ def embed(
     layers [fig:solnvis].
 
     Args:
-        found: by `track`; or some of its snapshots.
+        found: by `track`, or some of its snapshots; or by `find_solutions`.
         data: rows that the map is fitted to, as in `Track.starts`; if there are more than 2,000, to some of them.
         epoch: whose solutions it is fitted to without data; the last, unless given.
         n_neighbours: of each point, in Isomap's graph.
@@ -55,14 +56,17 @@ def embed(
         >>> embed(found, x).solutions[0].shape
         torch.Size([1, 2])
     """
+    if isinstance(found, Landscape):
+        found = snapshot_of(found)
     snapshots = found.snapshots if isinstance(found, Track) else [found] if isinstance(found, Snapshot) else list(found)
     if not snapshots:
         raise ValueError("there are no solutions to embed")
     if data is not None:
-        basis = data.flatten(1).cpu().double().numpy()
+        basis = torch.as_tensor(data).flatten(1).cpu().double().numpy()
         points = [snapshot.means[0].flatten(1).double().numpy() for snapshot in snapshots]
         if basis.shape[1] != points[0].shape[1]:
-            raise ValueError(f"data have {basis.shape[1]} columns, solutions {points[0].shape[1]}")
+            states = "; categories must be in the form of Track.starts" if snapshots[0].means[0].dim() > 2 else ""
+            raise ValueError(f"data have {basis.shape[1]} columns, solutions {points[0].shape[1]}{states}")
     else:
         points = [np.hstack([own.flatten(1).double().numpy() for own in snapshot.means]) for snapshot in snapshots]
         chosen = [own for own, snapshot in zip(points, snapshots, strict=True) if epoch in (None, snapshot.epoch)]

@@ -160,6 +160,10 @@ def track(
             raise ValueError("there are no machines")
         machines = run
     else:
+        if not isinstance(run, str | Path | RunFolder):
+            raise ValueError(
+                f"run is a {type(run).__name__}; it must be the folder of a run, or machines by their epoch"
+            )
         folder = run if isinstance(run, RunFolder) else RunFolder(run)
         machines = KeptMachines(folder, device)
         starts = read_data_of(folder).train if starts is None else starts
@@ -173,7 +177,7 @@ def track(
     snapshots, last = [], None
     for epoch in chosen:
         last = find_solutions(machines[epoch], begin, scheme, same=same, max_sweeps=max_sweeps)
-        snapshots.append(_snapshot(epoch, last))
+        snapshots.append(snapshot_of(last, epoch))
         if callback is not None:
             callback(snapshots[-1])
     assert last is not None
@@ -212,10 +216,11 @@ def _chosen(kept: list[int], epochs: Sequence[int] | None) -> list[int]:
     return sorted(set(epochs))
 
 
-def _snapshot(epoch: int, found: Landscape) -> Snapshot:
+def snapshot_of(found: Landscape, epoch: int = 0) -> Snapshot:
+    """What is kept of a landscape; solutions whose stability was not looked at count as stable."""
     means = tuple(own.mean.float().cpu() for own in found.solutions.moments)
-    assert found.stable is not None
-    rest = (found.counts, found.stable, found.basin, found.distance.float())
+    stable = torch.ones_like(found.counts, dtype=torch.bool) if found.stable is None else found.stable
+    rest = (found.counts, stable, found.basin, found.distance.float())
     return Snapshot(epoch, means, found.free_energy.double().cpu(), *(z.cpu() for z in rest))
 
 

@@ -100,10 +100,11 @@ def in_double(machine: BoltzmannMachine) -> BoltzmannMachine:
     return copy.deepcopy(machine).double()
 
 
-def check_machine(machine: BoltzmannMachine) -> None:
+def check_machine(machine: object) -> None:
     """Raises a ValueError unless it is a machine that can be scored."""
     if not isinstance(machine, BoltzmannMachine):
-        raise ValueError(f"machine is a {type(machine).__name__}; it must be one such as rbm(Binary(4), Binary(2))")
+        hint = "its machine_, once it is fitted" if hasattr(machine, "fit") else "one such as rbm(Binary(4), Binary(2))"
+        raise ValueError(f"machine is a {type(machine).__name__}; it must be {hint}")
     if machine.dtype not in SUPPORTED_DTYPES:
         raise ValueError(f"the machine is {machine.dtype}; it must be float32 or float64")
     for name, parameter in machine.named_parameters():
