@@ -606,6 +606,12 @@ def test_the_command_from_other_starts(run, tmp_path, kind):
     assert len((tmp_path / "starts.csv").read_text().splitlines()) == 21
 
 
+def test_the_command_leaves_nothing_where_there_is_no_run(tmp_path):
+    with pytest.raises(RunError, match="not the folder of a run"):
+        CliRunner().invoke(app, ["landscape", str(tmp_path / "none")], catch_exceptions=False)
+    assert not (tmp_path / "none").exists()
+
+
 def test_the_command_says_what_is_wrong(run, tmp_path):
     for arguments, message in (
         (["--epochs", "7000"], "epoch 7000 was not kept; there are 1, 2"),

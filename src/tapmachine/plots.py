@@ -43,7 +43,7 @@ def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int 
 
     images = torch.as_tensor(images).detach().cpu().double()
     count = len(images)
-    if images[0].numel() != shape[0] * shape[1] if count else False:
+    if count and images[0].numel() != shape[0] * shape[1]:
         raise ValueError(f"images have {images[0].numel()} pixels, which is not {shape[0]}×{shape[1]}")
     columns = columns or max(1, round(count**0.5))
     rows = -(-count // columns)

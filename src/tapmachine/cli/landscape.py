@@ -29,7 +29,7 @@ def landscape(
     from tapmachine.files import data_description, write_atomically
     from tapmachine.inference import noisy_start, random_start
     from tapmachine.inference.starts import Start
-    from tapmachine.landscape import Snapshot, rank_fields, track
+    from tapmachine.landscape import Snapshot, diagnose, rank_fields, track
     from tapmachine.landscape.embedding import embed_over_starts
     from tapmachine.landscape.figures import (
         epochs_table,
@@ -47,9 +47,10 @@ def landscape(
     new_figure(1, 1)  # says so at once, if there is nothing to draw with
     if start_from not in ("data", "noisy", "random"):
         raise ValueError(f"--from is {start_from!r}; it must be one of data, noisy, random")
-    out = out or run / "landscape"
-    out.mkdir(parents=True, exist_ok=True)
+    chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
     folder, _ = open_run(run)
+    out = out or run / "landscape"  # made before the work, should that not be possible
+    out.mkdir(parents=True, exist_ok=True)
     machines = KeptMachines(folder, pick_device(device))
     machine = machines[max(machines)]
     data = read_data_of(folder).train
@@ -69,7 +70,6 @@ def landscape(
             print(line.format(*counts, *(f"{value:.2f}" for value in values), *["–"] * (2 - len(values))), flush=True)
 
     with warnings_as_lines(quiet):
-        chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
         found = track(machines, begin, epochs=chosen, n_starts=starts, same=same, callback=tell)
         speaker(quiet)("drawing …")
         embedding = embed_over_starts(found)
@@ -90,6 +90,6 @@ def landscape(
         picture.figure.savefig(content, format="png", dpi=120)
         write_atomically(out / f"{name}.png", content.getvalue())
     if not quiet:
-        for sentence in found.snapshots[-1].words():
+        for sentence in diagnose(found.snapshots[-1]):
             print(sentence)
         print(f"{out}: {', '.join([*(f'{name}.csv' for name in tables), 'tree.nwk', *(f'{n}.png' for n in pictures)])}")

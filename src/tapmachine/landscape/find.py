@@ -119,7 +119,7 @@ def find_solutions(
     if machine.dtype != double.dtype and machine.device.type == "cpu":  # most of the way takes half the time
         rough = solve(machine, _as_start(given), scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)
         given = list(rough.moments)
-    given = [_rounded(Moments(*(z.double() for z in own))) for own in given]
+    given = [_normalised(Moments(*(z.double() for z in own))) for own in given]
     found = solve(double, _as_start(given), scheme, tol=TOLERANCE, max_sweeps=max_sweeps, callback=callback)
     different = unique(double, found, same=same)
     scale = spread(double.units()[0]) * double.units()[0].n ** 0.5
@@ -162,9 +162,9 @@ def fitting(machine: BoltzmannMachine, starts: Start | np.ndarray) -> Start:
     if isinstance(starts, Tensor):
         return starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
     if isinstance(starts, Moments):
-        return _rounded(Moments(*(z.to(machine.device, machine.dtype) for z in starts)))
+        return _normalised(Moments(*(z.to(machine.device, machine.dtype) for z in starts)))
     if isinstance(starts, Sequence) and all(isinstance(own, Moments) for own in starts):
-        return [_rounded(Moments(*(z.to(machine.device, machine.dtype) for z in own))) for own in starts]
+        return [_normalised(Moments(*(z.to(machine.device, machine.dtype) for z in own))) for own in starts]
     return starts
 
 
@@ -172,7 +172,7 @@ def _as_start(given: list[Moments]) -> Moments | list[Moments]:
     return given if len(given) > 1 else given[0]
 
 
-def _rounded(moments: Moments) -> Moments:
+def _normalised(moments: Moments) -> Moments:
     """The probabilities of q states must still add up to 1, after a change of dtype."""
     mean, variance = moments
     return Moments(mean / mean.sum(-1, keepdim=True) if mean.dim() > 2 else mean, variance)
@@ -209,4 +209,4 @@ def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
 
 def _moved(units: Units, moments: Moments, by: Tensor) -> Moments:
     lower, upper = units.bounds()
-    return _rounded(Moments((moments.mean + by).clamp(lower, upper), moments.variance))
+    return _normalised(Moments((moments.mean + by).clamp(lower, upper), moments.variance))

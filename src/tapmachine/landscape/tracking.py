@@ -14,7 +14,6 @@ from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.files import load
 from tapmachine.inference import Scheme, solve
 from tapmachine.inference.starts import Start, starting_moments
-from tapmachine.landscape.diagnosis import diagnose
 from tapmachine.landscape.find import Landscape, find_solutions, fitting
 from tapmachine.landscape.tree import SolutionTree
 from tapmachine.likelihood.score import in_double, spaced
@@ -62,10 +61,6 @@ class Snapshot(NamedTuple):
     def mean_free_energy(self) -> float:
         """The average of F over the solutions, as in the paper; NaN without any."""
         return float(self.free_energy.mean())
-
-    def words(self) -> list[str]:
-        """What it says about the machine, in words."""
-        return diagnose(self)
 
 
 @dataclass(frozen=True, eq=False)
