@@ -17,15 +17,17 @@ PACKAGE = Path(tapmachine.__file__).parent
 
 # Every module may import those above it in this list, and those on its own line.
 LAYERS = [
-    {"beliefs", "compilation", "special", "datasets", "settings"},
+    {"beliefs", "compilation", "special", "datasets", "scores", "settings"},
     {"truncation"},
     {"units"},
     {"machine", "conditioning"},
+    {"channels"},
     {"files", "interchange", "plots"},
     {"runs"},
     {"inference", "sampling"},
     {"merging"},
     {"likelihood"},
+    {"posterior"},
     {"training"},
     {"recipes"},
     {"estimator", "training_runs"},

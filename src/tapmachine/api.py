@@ -4,6 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
+from tapmachine.channels import (
+    BinaryErasure,
+    BinarySymmetric,
+    Channel,
+    CustomNoise,
+    GaussianNoise,
+    Missing,
+    PoissonNoise,
+)
 from tapmachine.conditioning import clamp, condition
 from tapmachine.files import FileError, load, save
 from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, noisy_start, random_start, solve
@@ -46,6 +55,18 @@ from tapmachine.likelihood import (
 )
 from tapmachine.machine import BoltzmannMachine, dbm, pairwise, rbm, rescaled
 from tapmachine.merging import Unique, unique
+from tapmachine.posterior import (
+    Posterior,
+    PosteriorWarning,
+    anomaly_score,
+    denoise,
+    estimate_channel,
+    gibbs_posterior,
+    impute,
+    nearest_neighbours,
+    pointwise_estimate,
+    surprise,
+)
 from tapmachine.sampling import gibbs
 from tapmachine.training import (
     CD,
@@ -95,11 +116,15 @@ __all__ = [
     "AnnealedEstimate",
     "Band",
     "Binary",
+    "BinaryErasure",
+    "BinarySymmetric",
     "BoltzmannMachine",
     "Categorical",
+    "Channel",
     "Comparison",
     "ComparisonRow",
     "Custom",
+    "CustomNoise",
     "DataWarning",
     "DivergenceError",
     "Embedding",
@@ -110,18 +135,23 @@ __all__ = [
     "FromBatch",
     "FromData",
     "Gaussian",
+    "GaussianNoise",
     "Herded",
     "HerdedPCD",
     "History",
     "Landscape",
     "LikelihoodWarning",
     "LogLikelihood",
+    "Missing",
     "Moments",
     "Monitor",
     "NaiveMeanField",
     "NoisyBatch",
     "Objective",
     "Persistent",
+    "PoissonNoise",
+    "Posterior",
+    "PosteriorWarning",
     "Progress",
     "RandomPoints",
     "Scheme",
@@ -147,6 +177,7 @@ __all__ = [
     "adaptive_schedule",
     "ais_log_likelihood",
     "ais_log_partition",
+    "anomaly_score",
     "bands",
     "clamp",
     "compare_likelihoods",
@@ -154,8 +185,10 @@ __all__ = [
     "dbm",
     "default_learning_rate",
     "default_objective",
+    "denoise",
     "diagnose",
     "embed",
+    "estimate_channel",
     "exact_log_likelihood",
     "exact_log_partition",
     "exact_moments",
@@ -164,12 +197,16 @@ __all__ = [
     "from_bernoulli_rbm",
     "geometric_decay",
     "gibbs",
+    "gibbs_posterior",
+    "impute",
     "linear_schedule",
     "load",
+    "nearest_neighbours",
     "noisy_start",
     "pairwise",
     "paper_schedule",
     "paper_sgd",
+    "pointwise_estimate",
     "pseudo_log_likelihood",
     "random_start",
     "rank_fields",
@@ -178,6 +215,7 @@ __all__ = [
     "rescaled",
     "save",
     "solve",
+    "surprise",
     "tap_log_likelihood",
     "track",
     "unique",

@@ -66,11 +66,17 @@ def pseudo_log_likelihood(
     if n_visible < n:
         keys = torch.rand((len(rows), n), generator=torch.Generator().manual_seed(seed))
         chosen = keys.argsort(-1)[:, :n_visible].to(rows.device)
-    found = _conditionals(machine)(machine, rows, chosen)  # (N, n_visible)
-    if not bool(torch.isfinite(found).all()):
-        raise EstimateError("the conditionals of visible units are not finite: the couplings are too strong")
+    found = log_conditionals(machine, rows, chosen)
     no_log_partition = found.new_full((), torch.nan)
     return LogLikelihood(found.sum(-1) * (n / n_visible), no_log_partition, no_log_partition, n_units(machine))
+
+
+def log_conditionals(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
+    """ln P(x_i | x_{−i}) of some units of each row: of rows in float64, and the numbers of S units for each."""
+    found = _conditionals(machine)(machine, x, chosen)
+    if not bool(torch.isfinite(found).all()):
+        raise EstimateError("the conditionals of visible units are not finite: the couplings are too strong")
+    return found
 
 
 def _conditionals(machine: BoltzmannMachine) -> Callable[[BoltzmannMachine, Tensor, Tensor], Tensor]:

@@ -9,7 +9,7 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
 
 
-class _Conditioned(Units):
+class Conditioned(Units):
     """Units that behave as others do, but for what they are conditioned on."""
 
     def __init__(self, base: Units) -> None:
@@ -46,7 +46,7 @@ class _Conditioned(Units):
         return value.detach()
 
 
-def _row_count(base: Units, *batched: tuple[Tensor, int]) -> int | None:
+def row_count(base: Units, *batched: tuple[Tensor, int]) -> int | None:
     """The number of rows of evidence: that of the units below, and of tensors that have, without rows, so many dims."""
     counts = {len(value) for value, dims in batched if value.dim() > dims}
     counts |= {base.n_rows} if base.n_rows is not None else set()
@@ -60,7 +60,7 @@ def _pick(value: Tensor, dims: int, index: Tensor) -> Tensor:
 
 
 @final
-class Tilted(_Conditioned):
+class Tilted(Conditioned):
     """Units with evidence on them: a prior P(x) exp(Dx − ½Ex²), which is not normalised."""
 
     field: Tensor
@@ -84,7 +84,7 @@ class Tilted(_Conditioned):
     @property
     def n_rows(self) -> int | None:
         dims = len(self.state_shape)
-        return _row_count(self.base, (self.field, dims), (self.precision, dims))
+        return row_count(self.base, (self.field, dims), (self.precision, dims))
 
     def rows(self, index: Tensor) -> Units:
         evidence = Tilt(*(_pick(z, len(self.state_shape), index) for z in (self.field, self.precision)))
@@ -149,7 +149,7 @@ class Tilted(_Conditioned):
 
 
 @final
-class Clamped(_Conditioned):
+class Clamped(Conditioned):
     """Units of which some, or all, are held at given values."""
 
     values: Tensor
@@ -172,10 +172,10 @@ class Clamped(_Conditioned):
         if self.holds_all:
             return x
         if isinstance(x, Tensor) and not x.is_floating_point() and x.dim() and x.shape[-1] == self.n:
-            _row_count(self.base, (x, 1), (self.mask, 1))
+            row_count(self.base, (x, 1), (self.mask, 1))
             x = torch.where(self.mask, x.to(self.mask.device), 0)  # numbers of states; 0 is always one
         values = self.base.check_states(x, validate=False)
-        _row_count(self.base, (values, len(self.state_shape)), (self.mask, 1))
+        row_count(self.base, (values, len(self.state_shape)), (self.mask, 1))
         return torch.where(self._components(self.mask), values.to(self.mask.device), self._any_state())
 
     def _any_state(self) -> Tensor:
@@ -194,7 +194,7 @@ class Clamped(_Conditioned):
 
     @property
     def n_rows(self) -> int | None:
-        return _row_count(self.base, (self.values, len(self.state_shape)), (self.mask, 1))
+        return row_count(self.base, (self.values, len(self.state_shape)), (self.mask, 1))
 
     def rows(self, index: Tensor) -> Units:
         values = _pick(self.values, len(self.state_shape), index)

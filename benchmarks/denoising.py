@@ -1,0 +1,195 @@
+"""How well machines denoise and impute binary-MNIST, beside baselines and Gibbs sampling, and how fast.
+
+python benchmarks/denoising.py FOLDER MACHINE.safetensors … [--images 1000] [--gibbs 2000] [--out FOLDER]
+
+FOLDER holds MNIST's *-images-idx3-ubyte.gz. Writes denoising.csv, imputation.csv and a figure to --out.
+"""
+
+import argparse
+import csv
+import time
+from pathlib import Path
+
+import torch
+from quality import images
+from torch import Tensor
+
+from tapmachine import (
+    Binary,
+    BinarySymmetric,
+    Missing,
+    denoise,
+    gibbs_posterior,
+    load,
+    nearest_neighbours,
+    pointwise_estimate,
+)
+from tapmachine.plots import denoising_curves, image_strips, new_figure
+from tapmachine.scores import log_loss, mcc
+
+NOISE = tuple(round(0.05 * step, 2) for step in range(11))
+
+
+class Table:
+    """Rows of a CSV file, printed as they come."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.rows: list[dict] = []
+        self.path = path
+
+    def add(self, **row) -> None:
+        self.rows.append(row)
+        print(
+            ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()),
+            flush=True,
+        )
+        if self.path is not None:
+            with self.path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, self.rows[0])
+                writer.writeheader()
+                writer.writerows(self.rows)
+
+
+def timed(function, *arguments, **options):
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = function(*arguments, **options)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return result, time.perf_counter() - start
+
+
+def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs: int) -> dict[str, list[Tensor]]:
+    """MCC over p, for the pointwise estimate, 1-NN, and machines from the paper's start and from several."""
+    prior = Binary(x.shape[1]).to(x.device).fit_to(train)
+    kept: dict[str, list[Tensor]] = {}
+    for p in noise:
+        channel = BinarySymmetric(p)
+        y = channel.corrupt(x)
+        own = pointwise_estimate(prior, y, channel).mean
+        example = train[nearest_neighbours(train, y)[:, 0]]
+        found = {"noisy": y, "OPE": own, "1-NN": example}
+        for name in ("OPE", "1-NN"):
+            table.add(
+                p=p,
+                method=name,
+                machine="",
+                mcc=mcc(x, found[name]),
+                log_loss=log_loss(x, found[name], 1e-4),
+                seconds=0.0,
+            )
+        for name, machine in machines.items():
+            ways = {"paper": {"starts": [own]}, "several starts": {}, "with examples": {"data": train}}
+            for way, options in ways.items():
+                posterior, seconds = timed(denoise, machine, y, channel, **options)
+                table.add(
+                    p=p,
+                    method=way,
+                    machine=name,
+                    mcc=mcc(x, posterior.mean),
+                    log_loss=log_loss(x, posterior.mean, 1e-4),
+                    seconds=seconds,
+                )
+                found[f"{name}, {way}"] = posterior.mean
+            if n_gibbs:
+                sampled, seconds = timed(gibbs_posterior, machine, y, channel, n_gibbs)
+                table.add(
+                    p=p,
+                    method=f"Gibbs {n_gibbs}",
+                    machine=name,
+                    mcc=mcc(x, sampled.mean),
+                    log_loss=log_loss(x, sampled.mean, 1e-4),
+                    seconds=seconds,
+                )
+        for name, estimate in found.items():
+            kept.setdefault(name, []).append(estimate[0].cpu())
+    return kept
+
+
+def gaps(table: Table, machines: dict, train: Tensor, x: Tensor) -> None:
+    """Half of each image missing; k of k-NN is the best one for other images."""
+    prior = Binary(x.shape[1]).to(x.device).fit_to(train)
+    half = torch.arange(x.shape[1], device=x.device) >= x.shape[1] // 2
+    random = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x.device) < 0.5
+    validation, examples = train[:1000], train[1000:]
+    for kind, mask in (("random half", random), ("lower half", half)):
+        channel = Missing(mask)
+        hidden = mask.expand(x.shape)
+        y = channel.corrupt(x)
+        own = pointwise_estimate(prior, y, channel).mean
+        other = Missing(mask if mask.dim() == 1 else mask[:1].expand_as(validation)).corrupt(validation)
+        unseen = torch.isnan(other)
+        near = nearest_neighbours(examples, other, 30)
+        best = {}
+        for score, sign in ((mcc, 1), (log_loss, -1)):
+            values = {
+                k: sign * score(validation[unseen], smoothed(examples, near[:, :k])[unseen])
+                for k in (1, 3, 5, 10, 20, 30)
+            }
+            best[score.__name__] = max(values, key=values.get)
+        near = nearest_neighbours(examples, y, 30)
+        found = {"OPE": own} | {f"{k}-NN": smoothed(examples, near[:, :k]) for k in sorted(set(best.values()))}
+        for name, machine in machines.items():
+            found[f"{name}, several starts"] = denoise(machine, y, Missing()).mean
+            found[f"{name}, with examples"] = denoise(machine, y, Missing(), data=train).mean
+        for name, estimate in found.items():
+            table.add(
+                missing=kind,
+                method=name,
+                mcc=mcc(x[hidden], estimate[hidden]),
+                log_loss=log_loss(x[hidden], estimate[hidden], 1e-4),
+            )
+
+
+def smoothed(examples: Tensor, numbers: Tensor) -> Tensor:
+    """The share of examples with a 1, with half an example of either kind besides."""
+    return (examples[numbers].sum(1) + 0.5) / (numbers.shape[1] + 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("machines", type=Path, nargs="+")
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--gibbs", type=int, default=0, help="sweeps; 0 for none")
+    parser.add_argument("--noise", type=float, nargs="*", default=NOISE)
+    parser.add_argument("--speed", type=int, default=0, help="denoise so many images, and time that only")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    train, test = (x.to(device) for x in images(options.folder, "binary-MNIST"))
+    machines = {path.stem: load(path, device=device) for path in options.machines}
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+    if options.speed:
+        for name, machine in machines.items():
+            for p in (0.1, 0.3):
+                y = BinarySymmetric(p).corrupt(test[: options.speed])
+                own = pointwise_estimate(machine.units()[0], y, BinarySymmetric(p))
+                for way, others in (("one start", {"starts": [own]}), ("several", {}), ("examples", {"data": train})):
+                    posterior, seconds = timed(denoise, machine, y, BinarySymmetric(p), **others)
+                    print(
+                        f"{name}, p = {p}, {len(y)} images, {way}: {seconds:.2f} s on {device}; {posterior}", flush=True
+                    )
+        return
+    x = test[: options.images]
+    table = Table(options.out and options.out / "denoising.csv")
+    kept = flips(table, machines, train, x, options.noise, options.gibbs)
+    gaps(Table(options.out and options.out / "imputation.csv"), machines, train, x)
+    if options.out:
+        figure = new_figure(7, 5)
+        curves: dict[str, list[float]] = {}
+        for row in table.rows:
+            if row["method"] in ("OPE", "1-NN", "with examples", "paper"):
+                label = f"{row['machine']}, {row['method']}" if row["machine"] else row["method"]
+                curves.setdefault(label, []).append(row["mcc"])
+        denoising_curves(figure.subplots(), options.noise, curves)
+        figure.savefig(options.out / "denoising.png", dpi=100)
+        figure = new_figure(9, 0.8 * len(kept))
+        image_strips(figure.subplots(), {name: torch.stack(z) for name, z in kept.items()}, (28, 28))
+        figure.savefig(options.out / "denoising_images.png", dpi=100)
+
+
+if __name__ == "__main__":
+    main()

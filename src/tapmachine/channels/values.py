@@ -1,0 +1,161 @@
+"""Channels that turn states into other values: with Gaussian noise, as counts, by any likelihood."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite, log, pi
+from typing import final
+
+import torch
+from torch import Tensor
+
+from tapmachine.channels.base import Channel, Evidence, Unknown
+from tapmachine.channels.observations import as_float, check_numbers, numbers_only, tilting
+from tapmachine.units import Binary, Units
+from tapmachine.units.reweighted import Reweighted
+
+LogLikelihood = Callable[[Tensor, Tensor], Tensor]  # ln P(y|x), elementwise
+
+
+@final
+@dataclass(frozen=True)
+class GaussianNoise(Channel):
+    """y = x + σ·normal noise: a field y/σ² and a precision 1/σ². For units with numbers for states.
+
+    Args:
+        sigma: σ > 0; None to have `denoise` find it.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Gaussian, GaussianNoise
+        >>> GaussianNoise(0.5).evidence(torch.tensor([[1.0, 0.0]]), Gaussian(2)).field
+        tensor([[4., 0.]])
+    """
+
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.sigma is not None and not (isfinite(self.sigma) and self.sigma > 0):
+            raise ValueError(f"GaussianNoise: sigma is {self.sigma!r}; it must be greater than 0")
+
+    def _deviation(self) -> float:
+        if self.sigma is None:
+            raise ValueError("GaussianNoise: sigma is not given; use estimate_channel(machine, y, channel) to find it")
+        return self.sigma
+
+    def unknown(self, y: Tensor) -> Unknown | None:
+        spread = float(y[~torch.isnan(y)].double().std(correction=0)) if y.is_floating_point() else 0.0
+        return Unknown("sigma", 0.01 * spread, spread) if self.sigma is None and spread > 0 else None
+
+    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+        sigma, x = self._deviation(), as_float(x, units)
+        return x + sigma * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+
+    def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
+        units = units or Binary(y.shape[-1])
+        precision = self._deviation() ** -2
+        numbers_only(units, "GaussianNoise")
+        seen = check_numbers(y, units)
+        value = torch.where(seen, y, 0.0).to(units.device, torch.float64)
+        scale = -0.5 * precision * value**2 + 0.5 * log(precision / (2 * pi))
+        return tilting(
+            units,
+            (precision * value).to(units.dtype),
+            torch.where(seen, precision, 0.0).to(units.dtype),
+            torch.zeros_like(value, dtype=units.dtype),
+            torch.where(seen, scale, 0.0),
+        )
+
+
+class _ByLikelihood(Channel):
+    """A channel whose likelihood is no tilt: its product with the prior is summed over states, or integrated."""
+
+    @abstractmethod
+    def log_likelihood(self, y: Tensor, x: Tensor) -> Tensor:
+        """ln P(y|x), elementwise."""
+
+    def _check(self, y: Tensor, units: Units) -> Tensor:
+        return check_numbers(y, units)
+
+    def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
+        raise ValueError(f"{type(self).__name__}: its likelihood is no tilt exp(Dx − ½Ex²); use observe")
+
+    def observe_units(self, units: Units, y: Tensor) -> tuple[Units, Tensor]:
+        numbers_only(units, type(self).__name__)
+        seen = self._check(y, units)
+        values = torch.where(seen, y, torch.nan).to(units.device, units.dtype)
+        return Reweighted(units, self.log_likelihood, values), torch.zeros(len(y), dtype=torch.float64, device=y.device)
+
+
+@final
+@dataclass(frozen=True)
+class PoissonNoise(_ByLikelihood):
+    """Counts y with mean rate·x + background, as of photons or spikes, for x ≥ 0 on a bounded support.
+
+    Args:
+        rate: counts for x = 1.
+        background: counts that come anyway.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import PoissonNoise, TruncatedGaussian
+        >>> PoissonNoise(10.0).corrupt(torch.tensor([[0.0, 0.5, 1.0]]), units=TruncatedGaussian(3))
+        tensor([[ 0.,  5., 10.]])
+    """
+
+    rate: float = 1.0
+    background: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.rate) and self.rate > 0):
+            raise ValueError(f"PoissonNoise: rate is {self.rate!r}; it must be greater than 0")
+        if not (isfinite(self.background) and self.background >= 0):
+            raise ValueError(f"PoissonNoise: background is {self.background!r}; it must be 0 or more")
+
+    def _mean(self, x: Tensor) -> Tensor:
+        return self.rate * x + self.background
+
+    def log_likelihood(self, y: Tensor, x: Tensor) -> Tensor:
+        mean = self._mean(x)
+        return torch.where(mean >= 0, torch.xlogy(y, mean.clamp(min=0)) - mean - torch.lgamma(y + 1), -torch.inf)
+
+    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+        mean = self._mean(as_float(x, units))
+        if bool((mean < 0).any()):
+            raise ValueError("PoissonNoise: x has values whose mean count would be less than 0")
+        return torch.poisson(mean.nan_to_num(0.0), generator=generator).where(~torch.isnan(mean), torch.nan)
+
+    def _check(self, y: Tensor, units: Units) -> Tensor:
+        seen = check_numbers(y, units)
+        units.reject(seen & ((y < 0) | (y != y.round())), y, "y", "it must be a count, 0 or more")
+        return seen
+
+
+@final
+@dataclass(frozen=True)
+class CustomNoise(_ByLikelihood):
+    """Any noise that treats units apart, by its likelihood; for units on a bounded support or with a set of states.
+
+    Args:
+        likelihood: a function of y and x, tensors that broadcast, that returns ln P(y|x) by elementwise operations;
+            −inf where y cannot be.
+        sampler: a function of x and a generator that draws y, for `corrupt`.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, CustomNoise, denoise, rbm
+        >>> laplace = CustomNoise(lambda y, x: -3 * (y - x).abs())
+        >>> denoise(rbm(Binary(2), Binary(2)), torch.tensor([[0.9, 0.2]]), laplace).mean
+        tensor([[0.9168, 0.1418]])
+    """
+
+    likelihood: LogLikelihood
+    sampler: Callable[[Tensor, torch.Generator], Tensor] | None = None
+
+    def log_likelihood(self, y: Tensor, x: Tensor) -> Tensor:
+        return self.likelihood(y, x)
+
+    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+        if self.sampler is None:
+            raise ValueError("CustomNoise: no sampler was given, so that it cannot corrupt")
+        return self.sampler(x, generator)

@@ -1,0 +1,66 @@
+"""A channel's parameter, from observations alone: the one under which they are most likely."""
+
+from dataclasses import replace
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.channels import Channel
+from tapmachine.inference import Scheme
+from tapmachine.inference.starts import Start
+from tapmachine.likelihood.score import spaced
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.posterior.observations import as_observations
+
+N_ROWS = 200  # observations that it is estimated from
+GRID = 12  # values that are looked at before the best is refined
+PRECISION = 1e-3  # of the logarithm of the parameter
+
+
+@torch.no_grad()
+def estimate_channel(
+    machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], channel: Channel, scheme: Scheme | None = None
+) -> Channel:
+    """The channel with the parameter under which the observations are most likely, by the TAP evidence.
+
+    Args:
+        machine: the prior.
+        y: observations, (K, n_visible), of which 200 are used.
+        channel: `BinarySymmetric()` or `GaussianNoise()`; one whose parameter is given is returned as it is.
+        scheme: `TAP()` unless given.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, BinarySymmetric, estimate_channel, rbm
+        >>> machine = rbm(Binary(50, field=-5.0), Binary(2))
+        >>> y = (torch.arange(1000).view(20, 50) % 10 == 0).float()
+        >>> round(estimate_channel(machine, y, BinarySymmetric()).p, 3)
+        0.094
+    """
+    from scipy.optimize import minimize_scalar
+
+    from tapmachine.posterior.denoise import denoise
+
+    y = as_observations(machine, y)
+    unknown = channel.unknown(y)
+    if unknown is None:
+        return channel
+    y = spaced(y, N_ROWS)
+    name = unknown.name
+    ends = log(unknown.smallest), log(unknown.largest)
+
+    def cost(log_value: float, starts: list[Start] | None = None) -> float:
+        own = replace(channel, **{name: exp(log_value)})  # type: ignore[type-var]
+        posterior = denoise(machine, y, own, starts=starts, scheme=scheme)
+        return float(posterior.free_energy[torch.isfinite(posterior.free_energy)].mean())
+
+    grid = [ends[0] + (ends[1] - ends[0]) * step / (GRID - 1) for step in range(GRID)]
+    costs = [cost(value) for value in grid]
+    best = min(range(GRID), key=costs.__getitem__)
+    around = grid[max(0, best - 1)], grid[min(GRID - 1, best + 1)]
+    found = minimize_scalar(cost, bounds=around, method="bounded", options={"xatol": PRECISION})
+    value = exp(found.x) if found.fun <= costs[best] else exp(grid[best])
+    return replace(channel, **{name: value})  # type: ignore[type-var]

@@ -1,0 +1,34 @@
+"""Observations as they are given, for a machine."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.likelihood.score import check_machine, check_rows
+from tapmachine.machine import BoltzmannMachine
+
+
+def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], name: str = "y") -> Tensor:  # (K, n)
+    """Observations on the machine's device, real numbers in its dtype."""
+    check_machine(machine)
+    if machine.n_rows is not None:
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows already; use the free one")
+    y = torch.from_numpy(y) if isinstance(y, np.ndarray) else y
+    n = machine.units()[0].n
+    if not isinstance(y, Tensor) or y.is_complex():
+        found = y.dtype if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(f"{name} is {found}; it must be a tensor or an array of real numbers")
+    if y.dim() != 2 or y.shape[1] != n or len(y) == 0:
+        raise ValueError(f"{name} has shape {tuple(y.shape)}; it must be (K, {n}), K ≥ 1")
+    return y.to(machine.device, machine.dtype if y.is_floating_point() else None)
+
+
+def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) -> Tensor:  # (N, *state_shape)
+    """Complete rows of data as states of the visible layer."""
+    data = torch.from_numpy(data) if isinstance(data, np.ndarray) else data
+    try:
+        return check_rows(machine, data)
+    except ValueError as error:
+        raise ValueError(f"data: {error}") from None

@@ -1,0 +1,77 @@
+"""How good estimates of data are."""
+
+from math import inf, log10
+
+import torch
+from torch import Tensor
+
+BITS = "estimate and truth must be of one shape"
+
+
+def _counts(truth: Tensor, estimate: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """True and false positives and negatives: a value counts as positive above the middle of the two states."""
+    if truth.shape != estimate.shape:
+        raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate {tuple(estimate.shape)}; {BITS}")
+    low, high = (0.0, 1.0) if not bool((truth < 0).any()) else (-1.0, 1.0)
+    middle = (low + high) / 2
+    yes, said = truth > middle, estimate > middle
+    pairs = ((yes, said), (~yes, said), (~yes, ~said), (yes, ~said))
+    return tuple((a & b).sum().double() for a, b in pairs)  # type: ignore[return-value]
+
+
+def mcc(truth: Tensor, estimate: Tensor) -> float:
+    """Matthews' correlation coefficient of two-state values, over all of them; 0 if one side is constant.
+
+    Estimates between the states count for the nearer one.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine.scores import mcc
+        >>> mcc(torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([0.9, 0.2, 0.4, 0.1]))
+        0.5773502691896258
+    """
+    tp, fp, tn, fn = _counts(truth, estimate)
+    size = ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)).sqrt()
+    return float((tp * tn - fp * fn) / size) if size > 0 else 0.0
+
+
+def accuracy(truth: Tensor, estimate: Tensor) -> float:
+    """The share of two-state values that are right."""
+    tp, fp, tn, fn = _counts(truth, estimate)
+    return float((tp + tn) / (tp + fp + tn + fn))
+
+
+def f1(truth: Tensor, estimate: Tensor) -> float:
+    """The F1 score of the upper state: the harmonic mean of precision and recall; 0 if it is never there."""
+    tp, fp, _, fn = _counts(truth, estimate)
+    size = 2 * tp + fp + fn
+    return float(2 * tp / size) if size > 0 else 0.0
+
+
+def log_loss(truth: Tensor, estimate: Tensor, smallest: float = 1e-12) -> float:
+    """The mean −ln of the probability that an estimate, a mean between the two states, gives to the truth, in nats."""
+    _counts(truth, estimate)
+    signed = bool((truth < 0).any())
+    p = ((estimate + 1) / 2 if signed else estimate).double().clamp(smallest, 1 - smallest)
+    yes = truth > (0.0 if signed else 0.5)
+    return float(-torch.where(yes, p.log(), (-p).log1p()).mean())
+
+
+def mse(truth: Tensor, estimate: Tensor) -> float:
+    """The mean squared error."""
+    if truth.shape != estimate.shape:
+        raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate {tuple(estimate.shape)}; {BITS}")
+    return float((truth.double() - estimate.double()).square().mean())
+
+
+def psnr(truth: Tensor, estimate: Tensor, span: float = 1.0) -> float:
+    """The peak signal-to-noise ratio in decibels, for values that span an interval of the given length.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine.scores import psnr
+        >>> psnr(torch.zeros(4), torch.full((4,), 0.1, dtype=torch.float64))
+        20.0
+    """
+    error = mse(truth, estimate)
+    return 10 * log10(span**2 / error) if error > 0 else inf
