@@ -106,7 +106,8 @@ from tapmachine.units import (
 )
 
 if TYPE_CHECKING:
-    from tapmachine.estimator import RBM, DataWarning
+    from tapmachine.estimator import RBM
+    from tapmachine.estimator_uses import DataWarning
 
 __all__ = [
     "CD",
@@ -225,6 +226,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """What needs scikit-learn, whose import takes as long as all of ours, waits until it is asked for."""
-    if name in ("RBM", "DataWarning"):
-        return getattr(import_module("tapmachine.estimator"), name)
+    modules = {"RBM": "tapmachine.estimator", "DataWarning": "tapmachine.estimator_uses"}
+    if name in modules:
+        return getattr(import_module(modules[name]), name)
     raise AttributeError(f"module 'tapmachine.api' has no attribute {name!r}")

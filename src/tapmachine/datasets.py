@@ -54,13 +54,14 @@ class DataSet:
         return digest.hexdigest()
 
 
-def read(source: str | Path) -> DataSet:
+def read(source: str | Path, gaps: bool = False) -> DataSet:
     """Rows from a named data set or a file.
 
     Args:
         source: `digits` (8×8, comes with scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
             .npy, .npz, .csv or idx file, which may end in .gz. An array of an .npz with several is named after a colon,
             as in `faces.npz:train`.
+        gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
 
     Raises:
         DataError: if it cannot be read, naming file, row and column where that helps.
@@ -80,18 +81,18 @@ def read(source: str | Path) -> DataSet:
     path, _, key = str(source).partition(".npz:")
     path, key = (f"{path}.npz", key) if key else (str(source), "")
     try:
-        array = _read_file(Path(path), key)
+        array = _read_file(Path(path), key, gaps)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; named data sets are {', '.join(named)}") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a folder, not a file") from None
     except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
-    return as_rows(array, str(source))
+    return as_rows(array, str(source), gaps)
 
 
-def as_rows(array: Array, name: str) -> DataSet:
-    """An array as a data set: its first dimension counts rows."""
+def as_rows(array: Array, name: str, gaps: bool = False) -> DataSet:
+    """An array as a data set: its first dimension counts rows; with gaps, NaN is a value that is missing."""
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name}: holds {array.dtype.name}, not numbers")
     if array.ndim < 2:
@@ -103,10 +104,13 @@ def as_rows(array: Array, name: str) -> DataSet:
     if rows.dtype == np.uint8 and rows.max() > 1 and array.ndim == 3:  # images of bytes
         rows = rows.astype(np.float32) / 255
     rows = rows.astype(np.float64 if rows.dtype == np.float64 else np.float32)
-    bad = np.argwhere(~np.isfinite(rows))
+    bad = np.argwhere(np.isinf(rows) if gaps else ~np.isfinite(rows))
     if len(bad):
         row, column = bad[0]
-        raise DataError(f"{name}: row {row}, column {column} is {rows[row, column]}; every value must be finite")
+        missing = ", or NaN if it is missing" if gaps else ""
+        raise DataError(
+            f"{name}: row {row}, column {column} is {rows[row, column]}; every value must be finite{missing}"
+        )
     return DataSet(rows, name, image_shape)
 
 
@@ -140,7 +144,7 @@ def _mnist(part: str) -> DataSet:
 # ----- files
 
 
-def _read_file(path: Path, key: str) -> Array:
+def _read_file(path: Path, key: str, gaps: bool) -> Array:
     if path.is_dir():
         raise IsADirectoryError
     name = path.name.removesuffix(".gz")
@@ -154,7 +158,7 @@ def _read_file(path: Path, key: str) -> Array:
     if len(content) >= 4 and content[:2] == b"\0\0" and content[2] in IDX_TYPES:
         return _from_idx(content, str(path))
     if name.endswith((".csv", ".tsv", ".txt")):
-        return _from_csv(content, path, "\t" if name.endswith(".tsv") else None)
+        return _from_csv(content, path, "\t" if name.endswith(".tsv") else None, gaps)
     raise DataError(f"{path}: is not a .npy, .npz, .csv or idx file")
 
 
@@ -198,7 +202,7 @@ def _from_idx(content: bytes, name: str) -> Array:
     return np.frombuffer(content, dtype, offset=start).reshape(shape)
 
 
-def _from_csv(content: bytes, path: Path, delimiter: str | None) -> Array:
+def _from_csv(content: bytes, path: Path, delimiter: str | None, gaps: bool) -> Array:
     """Numbers separated by commas (or what the first line shows), perhaps under a line of names."""
     try:
         text = content.decode("utf-8-sig")
@@ -220,7 +224,7 @@ def _from_csv(content: bytes, path: Path, delimiter: str | None) -> Array:
     for (number, _), cells in list(zip(numbered, table, strict=False))[1 if has_names else 0 :]:
         if len(cells) != width:
             raise DataError(f"{path}: line {number} has {len(cells)} columns, where the first has {width}")
-        values = [_number(cell) for cell in cells]
+        values = [float("nan") if gaps and not cell else _number(cell) for cell in cells]
         if None in values:
             column = values.index(None)
             raise DataError(f"{path}: line {number}, column {column + 1} is {cells[column]!r}, not a number")

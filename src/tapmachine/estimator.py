@@ -1,39 +1,28 @@
 """The scikit-learn estimator."""
 
 import operator
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from tapmachine.likelihood import tap_log_likelihood
-from tapmachine.likelihood.score import check_rows, in_double, log_weight, spaced
+from tapmachine.estimator_uses import TrainedMachine
+from tapmachine.likelihood.score import in_double, spaced
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, pick_device, prepare_rows
-from tapmachine.sampling import gibbs
 from tapmachine.settings import Settings
 from tapmachine.training import Monitor, Trainer, TrainingState
 from tapmachine.training.report import Reporter
 
-Array = np.ndarray[Any, Any]
-
 N_STARTS = 100  # rows that are kept: solutions and samples start from them
-FLOATS = (np.float64, np.float32)
 
 
-class DataWarning(UserWarning):
-    """Something about data that their user should know."""
-
-
-class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A Restricted Boltzmann Machine with binary hidden units, for scikit-learn: features, log-likelihoods, samples.
 
     It is trained as by `tapmachine.fit`, and behind it is a machine, `machine_`, for all else that the package does.
@@ -217,101 +206,6 @@ class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self._training, self._starts = training, starts
         self._double = in_double(machine)
         self._log_partition: list[float] = []  # found when it is first asked for
-
-    # ----- what a trained machine is good for
-
-    def transform(self, X: Any) -> Array:
-        """The means of the hidden units given each row, (n_samples, n_hidden), between 0 and 1."""
-        check_is_fitted(self)
-        array = self._array(X)
-        hidden = self._double.conditional(1, [self._states(array), None]).mean
-        return hidden.detach().cpu().numpy().astype(array.dtype, copy=False)
-
-    def inverse_transform(self, X: Any) -> Array:
-        """The means of the visible units given values of the hidden ones, (n_samples, n_features).
-
-        Of categorical units it is the most probable category.
-        """
-        check_is_fitted(self)
-        hidden = check_array(X, dtype=FLOATS)
-        if hidden.shape[1] != self._n_features_out:
-            raise ValueError(f"X has {hidden.shape[1]} columns, but there are {self._n_features_out} hidden units")
-        values = torch.tensor(hidden, dtype=self._double.dtype, device=self._double.device)
-        visible = self._double.conditional(0, [None, values]).mean
-        visible = visible.argmax(-1) if visible.dim() > 2 else visible
-        return visible.detach().cpu().numpy().astype(hidden.dtype, copy=False)
-
-    def free_energy(self, X: Any) -> Array:
-        """−ln of the weight of each row with the hidden units summed over, (n_samples,): ln P(x) = −F(x) − ln Z."""
-        check_is_fitted(self)
-        return -log_weight(self._double, self._states(self._array(X))).cpu().numpy()
-
-    def score_samples(self, X: Any) -> Array:
-        """ln P(x) of each row in nats, (n_samples,), deterministically.
-
-        ln Z is TAP's, a log-sum-exp over the solutions from 100 of the training rows; `ais_log_likelihood(machine_, x)`
-        gives it with an error bar.
-        """
-        check_is_fitted(self)
-        weights = -self.free_energy(X)
-        if not self._log_partition:
-            found = tap_log_likelihood(self.machine_, self._starts).log_sum_exp
-            self._log_partition.append(float(found.log_partition))
-        return weights - self._log_partition[0]
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """The mean log-likelihood of the rows in nats."""
-        return float(self.score_samples(X).mean())
-
-    def sample(self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None) -> Array:
-        """Draws, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
-
-        Args:
-            n_samples: how many.
-            n_sweeps: sweeps of each chain.
-            random_state: of the draws; the estimator's, unless given.
-        """
-        check_is_fitted(self)
-        seeds = check_random_state(self.random_state if random_state is None else random_state)
-        generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
-        rows = torch.from_numpy(seeds.randint(len(self._starts), size=n_samples)).to(self.machine_.device)
-        start = check_rows(self.machine_, self._starts.to(rows.device)[rows])
-        visible = gibbs(self.machine_, start, n_sweeps, generator)[0]
-        states = visible.argmax(-1) if visible.dim() > 2 else visible
-        return states.cpu().numpy().astype(np.float64)
-
-    # ----- data
-
-    def _array(self, X: Any, reset: bool = False) -> Array:
-        found = validate_data(self, X, reset=reset, dtype=FLOATS, accept_sparse="csr")
-        array: Array = found.toarray() if hasattr(found, "toarray") else found
-        return array
-
-    def _rows(self, array: Array) -> Tensor:
-        """Rows for the machine; what lies outside an interval that the data set is moved to its ends."""
-        machine = self.machine_
-        settings = self._training.settings
-        x = prepare_rows(settings, array).to(machine.device)
-        units = machine.units()[0]
-        if units.n_states() is not None or settings.interval is not None:
-            return x
-        lower, upper = (bound.detach() for bound in units.bounds())
-        outside = (x < lower) | (x > upper)
-        count = int(outside.sum())
-        if not count:
-            return x
-        row, column = outside.nonzero()[0].tolist()
-        warnings.warn(
-            f"{count} value{'s' if count > 1 else ''} outside the interval of the training data moved to its ends, the "
-            f"first in row {row}, column {column} ({x[row, column]:g}); to widen it, use interval=(low, high)",
-            DataWarning,
-            stacklevel=2,
-        )
-        return torch.clamp(x, lower, upper)
-
-    def _states(self, array: Array) -> Tensor:
-        """Checked, in float64."""
-        return check_rows(self.machine_, self._rows(array)).to(self._double.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the copy in float64, and on the CPU: what was trained on a GPU can be read without one."""

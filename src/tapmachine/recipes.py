@@ -216,10 +216,14 @@ def make_trainer(settings: Settings, new: NewMachine, x: Tensor, held_out: Tenso
     )
 
 
-def prepare_rows(settings: Settings, rows: np.ndarray[Any, Any]) -> Tensor:
-    """Rows of a data set as a tensor, binarised if that was asked for."""
+def prepare_rows(settings: Settings, rows: np.ndarray[Any, Any], gaps: bool = False) -> Tensor:
+    """Rows of a data set as a tensor, binarised if that was asked for; with gaps, NaN stays as it is."""
     dtype = getattr(torch, settings.dtype)
     values = torch.from_numpy(np.array(rows))  # a copy: these may be read-only
+    if gaps:
+        missing = torch.isnan(values)
+        filled = prepare_rows(settings, torch.where(missing, 0.0, values).numpy())
+        return filled.to(dtype).masked_fill(missing, torch.nan)
     if settings.binarise is not None:
         return (values > settings.binarise).to(dtype)
     if settings.visible == "categorical":

@@ -80,13 +80,13 @@ def as_states(y: Tensor, seen: Tensor, units: Units, validate: bool = False) -> 
     return units.check_states(torch.where(seen, y.to(units.dtype), somewhere), validate=validate)
 
 
-def told_states(units: Units, states: Tensor, known: Tensor, scale: Tensor) -> Evidence:
+def told_states(states: Tensor, known: Tensor, scale: Tensor) -> Evidence:
     """Evidence that is the states of some units."""
     nothing = torch.zeros_like(states)
     return Evidence(nothing, nothing, known, states, scale.sum(-1))
 
 
-def tilting(units: Units, field: Tensor, precision: Tensor, states: Tensor, scale: Tensor) -> Evidence:
+def tilting(field: Tensor, precision: Tensor, states: Tensor, scale: Tensor) -> Evidence:
     """Evidence that is a tilt."""
     known = torch.zeros(states.shape[:2], dtype=torch.bool, device=states.device)
     return Evidence(field, precision, known, states, scale.double().sum(-1))

@@ -70,23 +70,24 @@ class BinarySymmetric(Channel):
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         units = units or Binary(y.shape[-1])
+        y = y.to(units.device)
         n_states = state_count(units, "BinarySymmetric")
         p = self._probability(n_states)
         seen = check_alphabet(y, units)
         states = as_states(y, seen, units)
         if p == 0:
-            return told_states(units, states, seen, torch.zeros_like(seen, dtype=torch.float64))
+            return told_states(states, seen, torch.zeros_like(seen, dtype=torch.float64))
         odds = log((1 - p) * (n_states - 1) / p)
         if len(units.state_shape) > 1:
             field = odds * states * seen.unsqueeze(-1)
-            scale = torch.where(seen, log(p / (n_states - 1)), 0.0)
+            scale = log(p / (n_states - 1)) * seen.double()
         else:
             low, high = two_states(units)
-            up = states == high
-            field = torch.where(seen, odds / (high - low) * torch.where(up, 1.0, -1.0), 0.0).to(units.dtype)
-            at_low = torch.where(up, log(p), log(1 - p))
-            scale = torch.where(seen, at_low - field.double() * low, 0.0)
-        return tilting(units, field, torch.zeros_like(field), states, scale)
+            up = (states == high).double()
+            field = (2 * up - 1) * (odds / (high - low)) * seen
+            scale = seen * (log(1 - p) - up * log((1 - p) / p)) - field * low  # ln P(y|x) at the lower state, less Dx
+            field = field.to(units.dtype)
+        return tilting(field, torch.zeros_like(field), states, scale)
 
 
 @final
@@ -119,10 +120,11 @@ class BinaryErasure(Channel):
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         units = units or Binary(y.shape[-1])
+        y = y.to(units.device)
         seen = check_alphabet(y, units)
-        there, gone = (0.0, 0.0) if self.p is None else torch.tensor([1 - self.p, self.p]).double().log().tolist()
-        scale = torch.where(seen, there, gone).double()
-        return told_states(units, as_states(y, seen, units), seen, scale)
+        known = seen.double()
+        chance = torch.ones_like(known) if self.p is None else (1 - self.p) * known + self.p * (1 - known)
+        return told_states(as_states(y, seen, units), seen, chance.log())
 
 
 @final
@@ -160,6 +162,7 @@ class Missing(Channel):
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         units = units or Binary(y.shape[-1])
+        y = y.to(units.device)
         y = as_float(y, units).masked_fill(self._hidden(y), torch.nan)
         seen = check_alphabet(y, units)
-        return told_states(units, as_states(y, seen, units), seen, torch.zeros_like(seen, dtype=torch.float64))
+        return told_states(as_states(y, seen, units), seen, torch.zeros_like(seen, dtype=torch.float64))

@@ -53,15 +53,15 @@ class GaussianNoise(Channel):
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         units = units or Binary(y.shape[-1])
+        y = y.to(units.device)
         precision = self._deviation() ** -2
         numbers_only(units, "GaussianNoise")
         seen = check_numbers(y, units)
         value = torch.where(seen, y, 0.0).to(units.device, torch.float64)
         scale = -0.5 * precision * value**2 + 0.5 * log(precision / (2 * pi))
         return tilting(
-            units,
             (precision * value).to(units.dtype),
-            torch.where(seen, precision, 0.0).to(units.dtype),
+            (precision * seen.double()).to(units.dtype),
             torch.zeros_like(value, dtype=units.dtype),
             torch.where(seen, scale, 0.0),
         )

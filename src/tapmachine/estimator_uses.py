@@ -1,0 +1,172 @@
+"""What a trained estimator is good for: features, log-likelihoods, samples, denoising, imputation."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from tapmachine.channels import Channel, Missing
+from tapmachine.likelihood import tap_log_likelihood
+from tapmachine.likelihood.score import check_rows, log_weight
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.posterior import denoise
+from tapmachine.recipes import prepare_rows
+from tapmachine.sampling import gibbs
+
+Array = np.ndarray[Any, Any]
+
+FLOATS = (np.float64, np.float32)
+
+
+class DataWarning(UserWarning):
+    """Something about data that their user should know."""
+
+
+class TrainedMachine:
+    """The methods of an estimator that has a machine."""
+
+    machine_: BoltzmannMachine
+    random_state: Any
+    _double: BoltzmannMachine
+    _starts: Tensor
+    _training: Any
+    _log_partition: list[float]
+    _n_features_out: int
+
+    def transform(self, X: Any) -> Array:
+        """The means of the hidden units given each row, (n_samples, n_hidden), between 0 and 1."""
+        check_is_fitted(self)
+        array = self._array(X)
+        hidden = self._double.conditional(1, [self._states(array), None]).mean
+        return hidden.detach().cpu().numpy().astype(array.dtype, copy=False)
+
+    def inverse_transform(self, X: Any) -> Array:
+        """The means of the visible units given values of the hidden ones, (n_samples, n_features).
+
+        Of categorical units it is the most probable category.
+        """
+        check_is_fitted(self)
+        hidden = check_array(X, dtype=FLOATS)
+        if hidden.shape[1] != self._n_features_out:
+            raise ValueError(f"X has {hidden.shape[1]} columns, but there are {self._n_features_out} hidden units")
+        values = torch.tensor(hidden, dtype=self._double.dtype, device=self._double.device)
+        visible = self._double.conditional(0, [None, values]).mean
+        visible = visible.argmax(-1) if visible.dim() > 2 else visible
+        return visible.detach().cpu().numpy().astype(hidden.dtype, copy=False)
+
+    def free_energy(self, X: Any) -> Array:
+        """−ln of the weight of each row with the hidden units summed over, (n_samples,): ln P(x) = −F(x) − ln Z."""
+        check_is_fitted(self)
+        return -log_weight(self._double, self._states(self._array(X))).cpu().numpy()
+
+    def score_samples(self, X: Any) -> Array:
+        """ln P(x) of each row in nats, (n_samples,), deterministically.
+
+        ln Z is TAP's, a log-sum-exp over the solutions from 100 of the training rows; `ais_log_likelihood(machine_, x)`
+        gives it with an error bar.
+        """
+        check_is_fitted(self)
+        weights = -self.free_energy(X)
+        if not self._log_partition:
+            found = tap_log_likelihood(self.machine_, self._starts).log_sum_exp
+            self._log_partition.append(float(found.log_partition))
+        return weights - self._log_partition[0]
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean log-likelihood of the rows in nats."""
+        return float(self.score_samples(X).mean())
+
+    def sample(self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None) -> Array:
+        """Draws, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
+
+        Args:
+            n_samples: how many.
+            n_sweeps: sweeps of each chain.
+            random_state: of the draws; the estimator's, unless given.
+        """
+        check_is_fitted(self)
+        seeds = check_random_state(self.random_state if random_state is None else random_state)
+        generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
+        rows = torch.from_numpy(seeds.randint(len(self._starts), size=n_samples)).to(self.machine_.device)
+        start = check_rows(self.machine_, self._starts.to(rows.device)[rows])
+        visible = gibbs(self.machine_, start, n_sweeps, generator)[0]
+        states = visible.argmax(-1) if visible.dim() > 2 else visible
+        return states.cpu().numpy().astype(np.float64)
+
+    def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
+        """What noisy rows were, as far as the machine can tell: means, (n_samples, n_features).
+
+        Of categorical units it is the most probable category. A row that has no converged solution is reported by a
+        warning; `tapmachine.denoise(machine_, …)` says more.
+
+        Args:
+            X: noisy rows; NaN for what was not observed.
+            channel: what noise it is, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`.
+            data: examples, such as the training data, that help where the noise is strong.
+            return_std: whether to return standard deviations, too.
+        """
+        check_is_fitted(self)
+        array = self._array(X, gaps=True)
+        examples = None if data is None else self._states(self._array(data)).to(self.machine_.dtype)
+        if examples is not None and examples.dim() > 2:
+            examples = examples.argmax(-1)
+        y = torch.from_numpy(np.array(array)).to(self.machine_.device, self.machine_.dtype)
+        posterior = denoise(self.machine_, y, channel, data=examples)
+        states = posterior.states if posterior.mean.dim() > 2 else posterior.mean
+        mean = states.cpu().numpy().astype(array.dtype, copy=False)
+        if not return_std:
+            return mean
+        deviation = posterior.variance.sum(-1) if posterior.mean.dim() > 2 else posterior.variance
+        return mean, deviation.clamp(min=0).sqrt().cpu().numpy().astype(array.dtype, copy=False)
+
+    def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
+        """Rows with their gaps, NaN, filled in: by means, or the most probable category; (n_samples, n_features).
+
+        Args:
+            X: rows with gaps.
+            data: examples, such as the training data, that help where much is missing.
+            return_std: whether to return standard deviations, too: 0 for what was there.
+        """
+        check_is_fitted(self)
+        array = self._array(X, gaps=True)
+        gaps = np.isnan(array)
+        lower = self.machine_.units()[0].bounds()[0]
+        anything = float(lower) if lower.dim() == 0 and bool(torch.isfinite(lower)) else 0.0
+        rows = self._rows(np.where(gaps, anything, array)).double().cpu().numpy()
+        return self.denoise(np.where(gaps, np.nan, rows).astype(array.dtype), Missing(), data, return_std)
+
+    def _array(self, X: Any, reset: bool = False, gaps: bool = False) -> Array:
+        finite = "allow-nan" if gaps else True
+        found = validate_data(self, X, reset=reset, dtype=FLOATS, accept_sparse="csr", ensure_all_finite=finite)
+        array: Array = found.toarray() if hasattr(found, "toarray") else found
+        return array
+
+    def _rows(self, array: Array) -> Tensor:
+        """Rows for the machine; what lies outside an interval that the data set is moved to its ends."""
+        machine = self.machine_
+        settings = self._training.settings
+        x = prepare_rows(settings, array).to(machine.device)
+        units = machine.units()[0]
+        if units.n_states() is not None or settings.interval is not None:
+            return x
+        lower, upper = (bound.detach() for bound in units.bounds())
+        outside = (x < lower) | (x > upper)
+        count = int(outside.sum())
+        if not count:
+            return x
+        row, column = outside.nonzero()[0].tolist()
+        warnings.warn(
+            f"{count} value{'s' if count > 1 else ''} outside the interval of the training data moved to its ends, the "
+            f"first in row {row}, column {column} ({x[row, column]:g}); to widen it, use interval=(low, high)",
+            DataWarning,
+            stacklevel=2,
+        )
+        return torch.clamp(x, lower, upper)
+
+    def _states(self, array: Array) -> Tensor:
+        """Checked, in float64."""
+        return check_rows(self.machine_, self._rows(array)).to(self._double.dtype)
