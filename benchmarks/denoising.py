@@ -108,38 +108,59 @@ def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs
 
 
 def gaps(table: Table, machines: dict, train: Tensor, x: Tensor) -> None:
-    """Half of each image missing; k of k-NN is the best one for other images."""
-    prior = Binary(x.shape[1]).to(x.device).fit_to(train)
+    """Half of each image missing. What can be chosen is, by 1,000 other images: k, the temperature, and a factor for
+    log-odds that calibrates them.
+    """
+    others, examples = train[:1000], train[1000:]
     half = torch.arange(x.shape[1], device=x.device) >= x.shape[1] // 2
     random = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x.device) < 0.5
-    validation, examples = train[:1000], train[1000:]
     for kind, mask in (("random half", random), ("lower half", half)):
-        channel = Missing(mask)
-        hidden = mask.expand(x.shape)
-        y = channel.corrupt(x)
-        own = pointwise_estimate(prior, y, channel).mean
-        other = Missing(mask if mask.dim() == 1 else mask[:1].expand_as(validation)).corrupt(validation)
-        unseen = torch.isnan(other)
-        near = nearest_neighbours(examples, other, 30)
-        best = {}
-        for score, sign in ((mcc, 1), (log_loss, -1)):
-            values = {
-                k: sign * score(validation[unseen], smoothed(examples, near[:, :k])[unseen])
-                for k in (1, 3, 5, 10, 20, 30)
-            }
-            best[score.__name__] = max(values, key=values.get)
-        near = nearest_neighbours(examples, y, 30)
-        found = {"OPE": own} | {f"{k}-NN": smoothed(examples, near[:, :k]) for k in sorted(set(best.values()))}
-        for name, machine in machines.items():
-            found[f"{name}, several starts"] = denoise(machine, y, Missing()).mean
-            found[f"{name}, with examples"] = denoise(machine, y, Missing(), data=train).mean
-        for name, estimate in found.items():
+        channel = Missing(mask if mask.dim() == 1 else mask[: len(x)])
+        estimates = []
+        for rows in (others[: len(x)], x):
+            y = channel.corrupt(rows)
+            hidden = torch.isnan(y)
+            found = families(machines, examples, y)
+            estimates.append({name: [z[hidden] for z in own] for name, own in found.items()} | {"": [rows[hidden]]})
+        known, new = estimates
+        (truth_before,), (truth,) = known.pop(""), new.pop("")
+        for name, own in known.items():
+            by_mcc = max(range(len(own)), key=lambda number: mcc(truth_before, own[number]))
+            by_loss = min(range(len(own)), key=lambda number: log_loss(truth_before, own[number], 1e-4))
+            factor = calibrated(truth_before, own[by_loss])
+            estimate = new[name][by_loss]
             table.add(
                 missing=kind,
                 method=name,
-                mcc=mcc(x[hidden], estimate[hidden]),
-                log_loss=log_loss(x[hidden], estimate[hidden], 1e-4),
+                mcc=mcc(truth, new[name][by_mcc]),
+                log_loss=log_loss(truth, estimate, 1e-4),
+                calibrated=log_loss(truth, torch.sigmoid(factor * torch.logit(estimate, 1e-4)), 1e-4),
+                chosen=f"{by_mcc} {by_loss}",
             )
+
+
+def families(machines: dict, examples: Tensor, y: Tensor) -> dict[str, list[Tensor]]:
+    """Estimates of each method, for each of its settings."""
+    prior = Binary(y.shape[1]).to(y.device).fit_to(examples)
+    near = nearest_neighbours(examples, y, 50)
+    found = {
+        "OPE": [pointwise_estimate(prior, y, Missing()).mean],
+        "k-NN": [smoothed(examples, near[:, :k]) for k in (1, 3, 5, 10, 20, 30, 50)],
+    }
+    for name, machine in machines.items():
+        found[f"{name}, no examples"] = [denoise(machine, y, Missing()).mean]
+        found[f"{name}, 3 examples"] = [denoise(machine, y, Missing(), data=examples).mean]
+        found[f"{name}, 20 examples, T"] = [
+            denoise(machine, y, Missing(), data=examples, n_neighbours=20, temperature=t).mean for t in (1, 2, 4, 8)
+        ]
+    return found
+
+
+def calibrated(truth: Tensor, estimate: Tensor) -> float:
+    """The factor of the log-odds with the least log-loss."""
+    odds = torch.logit(estimate, 1e-4)
+    factors = [0.02 * step for step in range(15, 76)]
+    return min(factors, key=lambda factor: log_loss(truth, torch.sigmoid(factor * odds), 1e-4))
 
 
 def smoothed(examples: Tensor, numbers: Tensor) -> Tensor:

@@ -629,3 +629,18 @@ def test_merging_what_solve_found_only_roughly():
     starts = random_start(machine, 60)
     rough = unique(machine, solve(machine, starts, tol=1e-8, max_sweeps=10_000))
     assert len(rough) > len(find_solutions(machine, starts)) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_landscapes_on_a_gpu_agree():
+    generator = torch.Generator().manual_seed(0)
+    patterns = torch.randint(2, (100, 5), generator=generator) * 2.0 - 1
+    machine = rbm(Spin(100), Gaussian(5), weights=(4 / 100) ** 0.5 * patterns)
+    starts = random_start(machine, 700, generator)
+    expected = find_solutions(machine, starts)
+    found = find_solutions(machine.to("cuda"), starts)
+    assert len(found) == len(expected) > 5
+    torch.testing.assert_close(found.free_energy.cpu(), expected.free_energy, atol=1e-6, rtol=0)
+    assert torch.equal(found.basin.cpu(), expected.basin)
+    assert torch.equal(found.stable.cpu(), expected.stable)

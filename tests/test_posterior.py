@@ -647,7 +647,7 @@ def test_the_estimator_denoises_and_imputes(digits):
 def run(tmp_path_factory, digits):
     folder = tmp_path_factory.mktemp("posterior")
     np.save(folder / "train.npy", digits[:1500])
-    arguments = ["train", folder / "train.npy", "--out", folder / "run", "--hidden", 32, "--epochs", 5, "-q"]
+    arguments = ["train", folder / "train.npy", "--out", folder / "run", "--hidden", 32, "--epochs", 15, "-q"]
     assert CliRunner().invoke(app, list(map(str, arguments))).exit_code == 0
     return folder / "run"
 
