@@ -636,7 +636,7 @@ def test_merging_what_solve_found_only_roughly():
 def test_landscapes_on_a_gpu_agree():
     generator = torch.Generator().manual_seed(0)
     patterns = torch.randint(2, (100, 5), generator=generator) * 2.0 - 1
-    machine = rbm(Spin(100), Gaussian(5), weights=(4 / 100) ** 0.5 * patterns)
+    machine = rbm(Spin(100), Spin(50), weights=0.08 * patterns.repeat(1, 10))
     starts = random_start(machine, 700, generator)
     expected = find_solutions(machine, starts)
     found = find_solutions(machine.to("cuda"), starts)

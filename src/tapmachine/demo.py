@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from tapmachine.beliefs import Tilt
-from tapmachine.conditioning import condition
+from tapmachine.channels import BinarySymmetric
 from tapmachine.files import load
-from tapmachine.inference import solve
-from tapmachine.machine import BoltzmannMachine
 from tapmachine.plots import Picture, image_grid, new_figure
+from tapmachine.posterior import denoise
 from tapmachine.report import write_report
 from tapmachine.runs import RunFolder
 from tapmachine.settings import Settings
@@ -49,9 +46,9 @@ def run_demo(
     assert held_out is not None
     x = held_out.to(device)
     machine = load(RunFolder(folder).machine_path, device=device)
-    generator = torch.Generator().manual_seed(0)
-    noisy = torch.where(torch.rand(x.shape, generator=generator).to(x.device) < FLIPPED, 1 - x, x)
-    clean = clean_flipped_bits(machine, noisy, FLIPPED)
+    channel = BinarySymmetric(FLIPPED)
+    noisy = channel.corrupt(x.cpu()).to(x.device)  # the same on every device
+    clean = denoise(machine, noisy, channel, data=run.rows).mean
     shown = torch.cat([rows[:N_DIGITS] for rows in (x, noisy, clean)])
     image_grid(figure.subplots(), shown, (8, 8), columns=N_DIGITS)
     picture = Path(folder) / "denoised.png"
@@ -63,12 +60,3 @@ def run_demo(
     )
     page = write_report(RunFolder(folder), device, [Picture(figure, caption)])
     return Demo(page, picture, run.records[-1], *wrong)
-
-
-def clean_flipped_bits(machine: BoltzmannMachine, y: Tensor, p: float) -> Tensor:
-    """Posterior means of binary visible units, each seen through a channel that flips it with probability p.
-
-    What was seen is evidence, and evidence is a tilt: a field of (2y − 1) ln((1 − p)/p).
-    """
-    evidence = (2 * y - 1) * torch.log(torch.tensor((1 - p) / p))
-    return solve(condition(machine, Tilt(evidence, 0.0)), y).moments[0].mean

@@ -53,7 +53,7 @@ class Unknown(NamedTuple):
 class Channel(ABC):
     """How observations arise from states, unit by unit. NaN is what was not observed, in every channel.
 
-    A new channel implements `corrupt` and `evidence`. One whose likelihood is no tilt implements `observe_units` in its
+    A new channel implements `draw` and `evidence`. One whose likelihood is no tilt implements `observe_units` in its
     place, and one that mixes units, such as y = Fx + noise, `observe`.
     """
 
@@ -68,10 +68,11 @@ class Channel(ABC):
             units: whose states they are; `Binary` unless given.
         """
         generator = generator or torch.Generator(x.device).manual_seed(0)
-        return self._corrupt(x, generator, units or Binary(x.shape[-1]))
+        return self.draw(x, generator, units or Binary(x.shape[-1]))
 
     @abstractmethod
-    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor: ...
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:  # (K, n) -> (K, n)
+        """What is observed of states of the units: `corrupt`, with everything given."""
 
     @abstractmethod
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:

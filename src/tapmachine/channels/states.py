@@ -57,7 +57,7 @@ class BinarySymmetric(Channel):
     def unknown(self, y: Tensor) -> Unknown | None:
         return Unknown("p", 1e-3, 0.499) if self.p is None else None
 
-    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         n_states = state_count(units, "BinarySymmetric")
         p, known = self._probability(n_states), ~is_nan(x)
         hit = known & (torch.rand(x.shape, generator=generator, device=x.device) < p)
@@ -112,7 +112,7 @@ class BinaryErasure(Channel):
         if self.p is not None and not 0 <= self.p <= 1:
             raise ValueError(f"BinaryErasure: p is {self.p!r}; it must lie in [0, 1]")
 
-    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         if self.p is None:
             raise ValueError("BinaryErasure: p is not given")
         hit = torch.rand(x.shape, generator=generator, device=x.device) < self.p
@@ -157,7 +157,7 @@ class Missing(Channel):
             raise ValueError(f"Missing: mask has shape {tuple(self.mask.shape)}; the data have {tuple(y.shape)}")
         return hidden | self.mask.to(y.device)
 
-    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         return as_float(x, units).masked_fill(self._hidden(x), torch.nan)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:

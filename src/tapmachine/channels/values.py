@@ -47,7 +47,7 @@ class GaussianNoise(Channel):
         spread = float(y[~torch.isnan(y)].double().std(correction=0)) if y.is_floating_point() else 0.0
         return Unknown("sigma", 0.01 * spread, spread) if self.sigma is None and spread > 0 else None
 
-    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         sigma, x = self._deviation(), as_float(x, units)
         return x + sigma * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
 
@@ -119,7 +119,7 @@ class PoissonNoise(_ByLikelihood):
         mean = self._mean(x)
         return torch.where(mean >= 0, torch.xlogy(y, mean.clamp(min=0)) - mean - torch.lgamma(y + 1), -torch.inf)
 
-    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         mean = self._mean(as_float(x, units))
         if bool((mean < 0).any()):
             raise ValueError("PoissonNoise: x has values whose mean count would be less than 0")
@@ -155,7 +155,7 @@ class CustomNoise(_ByLikelihood):
     def log_likelihood(self, y: Tensor, x: Tensor) -> Tensor:
         return self.likelihood(y, x)
 
-    def _corrupt(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         if self.sampler is None:
             raise ValueError("CustomNoise: no sampler was given, so that it cannot corrupt")
         return self.sampler(x, generator)
