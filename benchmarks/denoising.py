@@ -80,7 +80,12 @@ def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs
                 seconds=0.0,
             )
         for name, machine in machines.items():
-            ways = {"paper": {"starts": [own]}, "several starts": {}, "with examples": {"data": train}}
+            ways = {
+                "paper": {"starts": [own]},
+                "one example": {"starts": [example], "tol": 1e-6},
+                "several starts": {},
+                "with examples": {"data": train},
+            }
             for way, options in ways.items():
                 posterior, seconds = timed(denoise, machine, y, channel, **options)
                 table.add(
@@ -175,6 +180,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--gibbs", type=int, default=0, help="sweeps; 0 for none")
     parser.add_argument("--noise", type=float, nargs="*", default=NOISE)
+    parser.add_argument("--gaps", action="store_true", help="missing halves only")
     parser.add_argument("--speed", type=int, default=0, help="denoise so many images, and time that only")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -196,9 +202,9 @@ def main() -> None:
         return
     x = test[: options.images]
     table = Table(options.out and options.out / "denoising.csv")
-    kept = flips(table, machines, train, x, options.noise, options.gibbs)
+    kept = flips(table, machines, train, x, () if options.gaps else options.noise, options.gibbs)
     gaps(Table(options.out and options.out / "imputation.csv"), machines, train, x)
-    if options.out:
+    if options.out and not options.gaps:
         figure = new_figure(7, 5)
         curves: dict[str, list[float]] = {}
         for row in table.rows:

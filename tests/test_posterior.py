@@ -34,6 +34,7 @@ from tapmachine import (
     TruncatedGaussBernoulli,
     TruncatedGaussian,
     anomaly_score,
+    clamp,
     dbm,
     denoise,
     estimate_channel,
@@ -382,8 +383,64 @@ def test_examples_lead_to_other_solutions():
     with_examples = denoise(machine, y, BinarySymmetric(0.2), data=data)
     assert float(with_examples.mean[0, 1:].mean()) < 0.2
     assert float(denoise(machine, y, BinarySymmetric(0.2), starts=[data[5:6]]).mean[0, 1:].mean()) > 0.8
-    annealed = denoise(machine, y, BinarySymmetric(0.2), starts=[data[5:6]], anneal=[BinarySymmetric(1e-6)])
-    assert annealed.converged.all()
+    y = torch.zeros(1, 10).double()
+    weak = denoise(machine, y, BinarySymmetric(0.49), starts=[data[5:6]])
+    assert float(weak.mean.mean()) > 0.8
+    through = denoise(machine, y, BinarySymmetric(0.49), starts=[data[5:6]], anneal=[BinarySymmetric(0.01)])
+    assert float(through.mean.mean()) < 0.2  # where strong evidence has led it
+
+
+def test_the_usual_starts():
+    from tapmachine.posterior.denoise import _usual_starts
+
+    units = Binary(3, field=1.0)
+    y = torch.tensor([[1.0, 0.0, NAN]])
+    ((own,),) = _usual_starts(units, y, BinarySymmetric(0.2), None, 3)
+    torch.testing.assert_close(own.mean, torch.sigmoid(1 + math.log(4) * torch.tensor([[1.0, -1.0, 0.0]])).detach())
+    # Examples are compared with what was seen, and only that: neither with what is masked, nor with counts.
+    examples = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
+    hidden = Missing(torch.tensor([False, True, True]))
+    _, near = _usual_starts(units, torch.tensor([[1.0, 1.0, 1.0]]), hidden, examples, 1)
+    assert torch.equal(near[0].mean, examples[:1])
+    real = TruncatedGaussian(4)
+    photos = torch.tensor([[0.1, 0.5, 0.1, 0.5], [1.0, 1.0, 1.0, 1.0]])
+    _, near = _usual_starts(real, torch.tensor([[10.0, 50.0, 10.0, 50.0]]), PoissonNoise(100.0), photos, 1)
+    assert torch.equal(near[0].mean, photos[:1])
+
+
+def test_the_better_of_two_solutions_is_kept():
+    """Above visible units that are all known, hidden layers may still have several solutions."""
+    weights = [torch.zeros(2, 20).double(), torch.full((20, 1), 3.0).double()]
+    machine = dbm([Binary(2).double(), Binary(20, field=-1.5).double(), Binary(1, field=-29.0).double()], weights)
+    x = torch.zeros(1, 2).double()
+    up, down = (
+        [Moments(z, torch.zeros_like(z)) for z in (x, torch.full((1, 20), v).double(), torch.full((1, 1), v).double())]
+        for v in (1.0, 0.0)
+    )
+    both, reverse = (impute(machine, x, starts=starts) for starts in ([up, down], [down, up]))
+    assert int(both.n_solutions) == 2
+    torch.testing.assert_close(both.free_energy, reverse.free_energy)
+    torch.testing.assert_close(both.moments[2].mean, reverse.moments[2].mean)
+
+
+def test_counts_of_any_rate():
+    """The integral finds its place, be it at an edge or narrow."""
+    machine = rbm(TruncatedGaussian(1, precision=1e-9).double(), Binary(1).double(), torch.zeros(1, 1).double())
+    for rate, count in ((1e2, 30), (1e4, 0), (1e4, 5000), (1e7, 2e6), (1e7, 0)):
+        posterior = denoise(machine, torch.tensor([[float(count)]]).double(), PoissonNoise(rate))
+        assert float(posterior.mean) == pytest.approx((count + 1) / rate, rel=1e-3)
+        assert float(posterior.variance) == pytest.approx((count + 1) / rate**2, rel=1e-3)
+
+
+def test_rows_are_worked_on_in_parts(monkeypatch):
+    machine = random_machine(5, scale=1.0)
+    y = BinarySymmetric(0.2).corrupt(gibbs(machine, torch.zeros(30, 8).double(), 20, generator())[0])
+    data = gibbs(machine, torch.zeros(20, 8).double(), 20, generator(1))[0]
+    whole = denoise(machine, y, BinarySymmetric(0.2), data=data)
+    monkeypatch.setattr(sys.modules["tapmachine.posterior.denoise"], "CHUNK_VALUES", 100)
+    parts = denoise(machine, y, BinarySymmetric(0.2), data=data)
+    torch.testing.assert_close(whole.mean, parts.mean, atol=1e-5, rtol=0)
+    assert torch.equal(whole.status, parts.status)
 
 
 def test_a_row_does_not_depend_on_the_others():
@@ -441,6 +498,11 @@ def test_the_noise_is_found():
     assert estimate_channel(real, noisy, GaussianNoise()).sigma == pytest.approx(0.3, abs=0.03)
     given = GaussianNoise(0.2)
     assert estimate_channel(real, noisy, given) is given
+    potts = rbm(Categorical(30, 4, field=torch.tensor([4.0, 0, 0, 0]).expand(30, 4)), Binary(2))
+    y = BinarySymmetric(0.6).corrupt(torch.zeros(200, 30), generator(), potts.units()[0])
+    assert estimate_channel(potts, y, BinarySymmetric()).p == pytest.approx(0.6, abs=0.05)
+    with pytest.warns(PosteriorWarning, match="at an end of the search"):
+        estimate_channel(rbm(Binary(4, field=5.0), Binary(2)), torch.ones(5, 4), BinarySymmetric())
 
 
 # ----- how surprising rows are
@@ -458,6 +520,28 @@ def test_anomaly_scores_are_minus_log_likelihoods():
     exact = log_partition - log_weight(machine, states).masked_fill(~allowed, -torch.inf).logsumexp(1)
     torch.testing.assert_close(anomaly_score(machine, gaps), exact, atol=0.03, rtol=0)
     torch.testing.assert_close(anomaly_score(machine, gaps[::2]), exact[::2], atol=0.03, rtol=0)
+
+
+def test_anomaly_scores_of_gaps_count_all_solutions():
+    machine = two_modes()
+    half = torch.full((1, 10), NAN).double()
+    empty = half.clone()
+    half[0, 0] = 1.0
+    states = all_states(machine.units()[0])
+    log_weights = log_weight(machine, states)
+    exact = log_weights.logsumexp(0) - log_weights[states[:, 0] == 1].logsumexp(0)
+    rows = torch.cat((half, empty, torch.ones(1, 10).double(), torch.zeros(1, 10).double()))
+    scores = anomaly_score(machine, rows)
+    assert float(scores[0]) == pytest.approx(float(exact), abs=0.05)
+    assert float(scores[1]) == 0
+    solutions = solve(machine, torch.cat((torch.ones(1, 10), torch.zeros(1, 10))).double(), tol=1e-14)
+    torch.testing.assert_close(anomaly_score(machine, half, solutions), scores[:1])
+    with pytest.raises(ValueError, match="another scheme, or the parameters changed"):
+        anomaly_score(random_machine(0, 10, 1, scale=3.0), half, solutions)
+    with pytest.raises(ValueError, match=r"none of .* solutions has converged"):
+        anomaly_score(rbm(Gaussian(2), Gaussian(2), torch.full((2, 2), 3.0)), torch.tensor([[0.0, NAN]]))
+    with pytest.raises(ValueError, match="the number of a state"):
+        anomaly_score(POTTS, torch.tensor([[0.0, 1.7]]))
 
 
 def test_surprise_is_what_each_value_adds():
@@ -537,6 +621,7 @@ def test_scores_are_scikit_learns():
     assert mcc(spins, means) == pytest.approx(mcc(truth, estimate))
     assert log_loss(spins, means) == pytest.approx(log_loss(truth, estimate))
     assert mcc(torch.zeros(4), torch.ones(4)) == 0.0
+    assert accuracy(torch.ones(2), torch.tensor([0.2, -0.2])) == 0.5  # spins that happen to be all up
     assert psnr(truth, truth) == math.inf
     with pytest.raises(ValueError, match="one shape"):
         mse(truth, estimate[:5])
@@ -555,14 +640,29 @@ FLIPS = BinarySymmetric(0.1)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: BinarySymmetric(-0.1), r"p is -0.1; it must lie in \[0, 0.5\]"),
+        (lambda: BinarySymmetric(-0.1), r"p is -0.1; it must lie in \[0, 1\]"),
+        (lambda: BinarySymmetric("0.1"), "p is '0.1'"),
+        (lambda: CustomNoise(3), "must be a function"),
+        (lambda: denoise(MACHINE, ZEROS, CustomNoise(lambda y, x: y * x * 0 - math.inf)), "its likelihood is 0"),
+        (lambda: denoise(MACHINE, ZEROS, CustomNoise(lambda y, x: y.sum())), "the log-likelihood returned"),
+        (lambda: denoise(MACHINE, ZEROS, GaussianNoise()), "sigma is not given"),
+        (lambda: GaussianNoise(1e-200), "sigma is 1e-200"),
+        (lambda: gibbs_posterior(MACHINE, ZEROS, 0.1), "channel is 0.1"),
+        (lambda: estimate_channel(MACHINE, ZEROS, 0.1), "channel is 0.1"),
+        (lambda: denoise(MACHINE, ZEROS, FLIPS, data=ZEROS, starts=[None]), "either data or starts"),
+        (lambda: denoise(MACHINE, ZEROS, FLIPS, data=ZEROS, n_neighbours=0), "n_neighbours is 0"),
+        (lambda: denoise(MACHINE, ZEROS, FLIPS, starts=[torch.zeros(3, 8).double()]), "a start has 3 rows"),
+        (lambda: impute(clamp(MACHINE, ZEROS[0].double()), ZEROS), "clamped"),
+        (lambda: BinarySymmetric(0.2).corrupt(torch.full((1, 2), 7.0), units=Categorical(2, 3)), "number of a state"),
+        (lambda: nearest_neighbours(torch.full((2, 2), NAN), torch.zeros(1, 2)), r"data\[0, 0\] is nan"),
+        (lambda: mcc(torch.zeros(2), torch.full((2,), NAN)), "NaN"),
         (lambda: BinarySymmetric(0.6).evidence(torch.zeros(1, 2)), "p is 0.6; beyond 0.5"),
         (lambda: BinaryErasure(1.5), r"must lie in \[0, 1\]"),
-        (lambda: GaussianNoise(0.0), "sigma is 0.0; it must be greater than 0"),
+        (lambda: GaussianNoise(0.0), "sigma is 0.0; it must lie in"),
         (lambda: GaussianNoise(NAN), "sigma is nan"),
         (lambda: PoissonNoise(-1.0), "rate is -1.0"),
         (lambda: Missing(torch.ones(3)), "mask must be a tensor of bool"),
-        (lambda: denoise(MACHINE, torch.full((2, 8), 2.0), FLIPS), r"x\[0, 0\] is 2; it must be 0 or 1"),
+        (lambda: denoise(MACHINE, torch.full((2, 8), 2.0), FLIPS), r"y\[0, 0\] is 2; it must be 0 or 1"),
         (lambda: denoise(MACHINE, torch.full((2, 8), math.inf), GaussianNoise(0.1)), "it must be finite, or NaN"),
         (
             lambda: denoise(MACHINE, torch.zeros(2, 7), FLIPS),
@@ -591,7 +691,7 @@ FLIPS = BinarySymmetric(0.1)
         (lambda: PoissonNoise().evidence(torch.zeros(1, 2)), "no tilt"),
         (lambda: nearest_neighbours(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; it must be a whole number"),
         (lambda: denoise(RBM(), ZEROS, FLIPS), "its machine_, once it is fitted"),
-        (lambda: surprise(MACHINE, torch.full((1, 8), NAN)), "is nan"),
+        (lambda: surprise(MACHINE, torch.full((1, 8), NAN)), "has gaps"),
     ],
 )
 def test_errors_say_what_is_wrong(make, message):
@@ -640,7 +740,9 @@ def test_the_estimator_denoises_and_imputes(digits):
         filled, deviation = real.impute(rows, return_std=True)
     assert 2 < filled[0, 1] < 5
     assert deviation[0, 1] > 0.1
-    assert np.allclose(np.delete(filled.ravel(), 1), np.delete(rows.ravel(), 1), rtol=1e-6)
+    assert np.array_equal(np.delete(filled.ravel(), 1), np.delete(rows.astype(np.float32).ravel(), 1))
+    binarised = RBM(n_hidden=4, epochs=1, binarise=0.5).fit(rows / 5 - 0.3 if np.isfinite(rows).all() else np.eye(8))
+    assert set(np.unique(binarised.denoise(0.9 * np.eye(8), BinarySymmetric(0.0)))) == {0.0, 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -679,6 +781,9 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
     assert np.array_equal(filled[:, 1::3], x[:, 1::3])
     usual = torch.from_numpy(digits[:1500].mean(0)[::3]).expand(40, -1)
     assert mcc(truth[:, ::3], torch.from_numpy(filled[:, ::3]).double()) > mcc(truth[:, ::3], usual) + 0.05
+    (tmp_path / "empty.tsv").write_text("\n".join(["\t" * 63, "\t".join(["1"] * 64), "\t" * 63]))
+    assert invoke("impute", run, tmp_path / "empty.tsv", "-o", out, "-q").exit_code == 0
+    assert np.load(out).shape == (3, 64)  # rows without any value are rows
     np.save(tmp_path / "x.npy", np.concatenate((x, 1 - x[:1])))
     units = tmp_path / "units.npy"
     result = invoke("score", run, tmp_path / "x.npy", "-o", tmp_path / "scores.csv", "--units", units)
@@ -694,6 +799,8 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
     ("arguments", "message"),
     [
         (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "must be a .npy file"),
+        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--std", "c.npy"], "cannot go to one file"),
+        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--picture", "none/c.png"], "there is no folder"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "fog"], "must be one of bsc, erasure"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.7"], "p is 0.7"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--sigma", "1"], "--sigma is not for the channel bsc"),

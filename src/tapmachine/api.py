@@ -15,7 +15,19 @@ from tapmachine.channels import (
 )
 from tapmachine.conditioning import clamp, condition
 from tapmachine.files import FileError, load, save
-from tapmachine.inference import TAP, NaiveMeanField, Progress, Scheme, ThirdOrderTAP, noisy_start, random_start, solve
+from tapmachine.inference import (
+    TAP,
+    AdaptiveTAP,
+    BeliefPropagation,
+    NaiveMeanField,
+    Progress,
+    RelaxedBP,
+    Scheme,
+    ThirdOrderTAP,
+    noisy_start,
+    random_start,
+    solve,
+)
 from tapmachine.interchange import from_bernoulli_rbm, read_rbms, write_rbms
 from tapmachine.landscape import (
     Band,
@@ -114,8 +126,10 @@ __all__ = [
     "PCD",
     "RBM",
     "TAP",
+    "AdaptiveTAP",
     "AnnealedEstimate",
     "Band",
+    "BeliefPropagation",
     "Binary",
     "BinaryErasure",
     "BinarySymmetric",
@@ -155,6 +169,7 @@ __all__ = [
     "PosteriorWarning",
     "Progress",
     "RandomPoints",
+    "RelaxedBP",
     "Scheme",
     "Snapshot",
     "Solution",

@@ -54,7 +54,7 @@ class DataSet:
         return digest.hexdigest()
 
 
-def read(source: str | Path, gaps: bool = False) -> DataSet:
+def read(source: str | Path, gaps: bool = False, scale_bytes: bool = True) -> DataSet:
     """Rows from a named data set or a file.
 
     Args:
@@ -62,6 +62,7 @@ def read(source: str | Path, gaps: bool = False) -> DataSet:
             .npy, .npz, .csv or idx file, which may end in .gz. An array of an .npz with several is named after a colon,
             as in `faces.npz:train`.
         gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
+        scale_bytes: whether images of bytes are scaled to [0, 1].
 
     Raises:
         DataError: if it cannot be read, naming file, row and column where that helps.
@@ -88,10 +89,10 @@ def read(source: str | Path, gaps: bool = False) -> DataSet:
         raise DataError(f"{path}: is a folder, not a file") from None
     except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
-    return as_rows(array, str(source), gaps)
+    return as_rows(array, str(source), gaps, scale_bytes)
 
 
-def as_rows(array: Array, name: str, gaps: bool = False) -> DataSet:
+def as_rows(array: Array, name: str, gaps: bool = False, scale_bytes: bool = True) -> DataSet:
     """An array as a data set: its first dimension counts rows; with gaps, NaN is a value that is missing."""
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name}: holds {array.dtype.name}, not numbers")
@@ -101,7 +102,7 @@ def as_rows(array: Array, name: str, gaps: bool = False) -> DataSet:
         raise DataError(f"{name}: has shape {array.shape}; there must be at least one row and one column")
     image_shape = array.shape[1:] if array.ndim == 3 else _square(array.shape[1]) if array.ndim == 2 else None
     rows = array.reshape(len(array), -1)
-    if rows.dtype == np.uint8 and rows.max() > 1 and array.ndim == 3:  # images of bytes
+    if scale_bytes and rows.dtype == np.uint8 and rows.max() > 1 and array.ndim == 3:  # images of bytes
         rows = rows.astype(np.float32) / 255
     rows = rows.astype(np.float64 if rows.dtype == np.float64 else np.float32)
     bad = np.argwhere(np.isinf(rows) if gaps else ~np.isfinite(rows))
@@ -208,7 +209,7 @@ def _from_csv(content: bytes, path: Path, delimiter: str | None, gaps: bool) -> 
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not text in UTF-8: {error}") from None
-    numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if (line if gaps else line.strip())]
     lines = [line for _, line in numbered]
     if not lines:
         raise DataError(f"{path}: is empty")
@@ -218,7 +219,8 @@ def _from_csv(content: bytes, path: Path, delimiter: str | None, gaps: bool) -> 
         [cell.strip() for cell in row if cell.strip() or delimiter != " "]
         for row in csv.reader(lines, delimiter=delimiter)
     ]
-    has_names = all(_number(cell) is None for cell in table[0]) and len(table) > 1
+    named = [cell for cell in table[0] if cell or not gaps]  # a row of gaps is no line of names
+    has_names = len(table) > 1 and bool(named) and all(_number(cell) is None for cell in named)
     width = len(table[0])
     rows = []
     for (number, _), cells in list(zip(numbered, table, strict=False))[1 if has_names else 0 :]:

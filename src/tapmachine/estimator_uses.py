@@ -111,17 +111,14 @@ class TrainedMachine:
         """
         check_is_fitted(self)
         array = self._array(X, gaps=True)
-        examples = None if data is None else self._states(self._array(data)).to(self.machine_.dtype)
-        if examples is not None and examples.dim() > 2:
-            examples = examples.argmax(-1)
-        y = torch.from_numpy(np.array(array)).to(self.machine_.device, self.machine_.dtype)
-        posterior = denoise(self.machine_, y, channel, data=examples)
-        states = posterior.states if posterior.mean.dim() > 2 else posterior.mean
-        mean = states.cpu().numpy().astype(array.dtype, copy=False)
-        if not return_std:
-            return mean
-        deviation = posterior.variance.sum(-1) if posterior.mean.dim() > 2 else posterior.variance
-        return mean, deviation.clamp(min=0).sqrt().cpu().numpy().astype(array.dtype, copy=False)
+        examples = None if data is None else self._rows(self._array(data))
+        y = self._rows_with_gaps(array) if channel.sees_states else torch.from_numpy(np.array(array))
+        posterior = denoise(self._double, y.to(self._double.device), channel, data=examples)
+        has_states = posterior.mean.dim() > 2
+        mean = posterior.states if has_states else posterior.mean
+        variance = posterior.variance.sum(-1) if has_states else posterior.variance
+        results = [z.cpu().numpy().astype(array.dtype, copy=False) for z in (mean, variance.clamp(min=0).sqrt())]
+        return tuple(results) if return_std else results[0]
 
     def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
         """Rows with their gaps, NaN, filled in: by means, or the most probable category; (n_samples, n_features).
@@ -131,13 +128,15 @@ class TrainedMachine:
             data: examples, such as the training data, that help where much is missing.
             return_std: whether to return standard deviations, too: 0 for what was there.
         """
-        check_is_fitted(self)
-        array = self._array(X, gaps=True)
+        return self.denoise(X, Missing(), data, return_std)
+
+    def _rows_with_gaps(self, array: Array) -> Tensor:
+        """As `_rows`, with what is missing left as it is."""
         gaps = np.isnan(array)
         lower = self.machine_.units()[0].bounds()[0]
         anything = float(lower) if lower.dim() == 0 and bool(torch.isfinite(lower)) else 0.0
-        rows = self._rows(np.where(gaps, anything, array)).double().cpu().numpy()
-        return self.denoise(np.where(gaps, np.nan, rows).astype(array.dtype), Missing(), data, return_std)
+        filled = self._rows(np.where(gaps, anything, array)).cpu().to(torch.from_numpy(array[:0]).dtype)
+        return filled.masked_fill(torch.from_numpy(gaps), torch.nan)
 
     def _array(self, X: Any, reset: bool = False, gaps: bool = False) -> Array:
         finite = "allow-nan" if gaps else True

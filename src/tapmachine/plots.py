@@ -49,7 +49,7 @@ def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int 
     rows = -(-count // columns)
     height, width = shape
     signed = bool((images < 0).any())
-    size = images.abs().amax(1, keepdim=True).clamp(min=torch.finfo(images.dtype).tiny)
+    size = images.nan_to_num(0.0).abs().amax(1, keepdim=True).clamp(min=torch.finfo(images.dtype).tiny)
     canvas = torch.full((rows * (height + 1) - 1, columns * (width + 1) - 1), torch.nan, dtype=images.dtype)
     for number, image in enumerate((images / size).view(count, height, width)):
         top, left = number // columns * (height + 1), number % columns * (width + 1)

@@ -12,11 +12,17 @@ def _counts(truth: Tensor, estimate: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     """True and false positives and negatives: a value counts as positive above the middle of the two states."""
     if truth.shape != estimate.shape:
         raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate {tuple(estimate.shape)}; {BITS}")
-    low, high = (0.0, 1.0) if not bool((truth < 0).any()) else (-1.0, 1.0)
-    middle = (low + high) / 2
+    if bool(torch.isnan(truth).any() or torch.isnan(estimate).any()):
+        raise ValueError("truth or estimate holds NaN; choose the values to compare")
+    middle = 0.0 if _are_spins(truth, estimate) else 0.5
     yes, said = truth > middle, estimate > middle
     pairs = ((yes, said), (~yes, said), (~yes, ~said), (yes, ~said))
     return tuple((a & b).sum().double() for a, b in pairs)  # type: ignore[return-value]
+
+
+def _are_spins(truth: Tensor, estimate: Tensor) -> bool:
+    """Whether the two states are −1 and 1, not 0 and 1."""
+    return bool((truth < 0).any() or (estimate < 0).any())
 
 
 def mcc(truth: Tensor, estimate: Tensor) -> float:
@@ -51,7 +57,7 @@ def f1(truth: Tensor, estimate: Tensor) -> float:
 def log_loss(truth: Tensor, estimate: Tensor, smallest: float = 1e-12) -> float:
     """The mean −ln of the probability that an estimate, a mean between the two states, gives to the truth, in nats."""
     _counts(truth, estimate)
-    signed = bool((truth < 0).any())
+    signed = _are_spins(truth, estimate)
     p = ((estimate + 1) / 2 if signed else estimate).double().clamp(smallest, 1 - smallest)
     yes = truth > (0.0 if signed else 0.5)
     return float(-torch.where(yes, p.log(), (-p).log1p()).mean())

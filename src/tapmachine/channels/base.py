@@ -1,7 +1,7 @@
 """What a channel is: the one abstract class behind all of them."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,7 +55,12 @@ class Channel(ABC):
 
     A new channel implements `draw` and `evidence`. One whose likelihood is no tilt implements `observe_units` in its
     place, and one that mixes units, such as y = Fx + noise, `observe`.
+
+    Attributes:
+        sees_states: whether observations are states, as in the data, if they are there.
     """
+
+    sees_states: ClassVar[bool] = False
 
     def corrupt(
         self, x: Tensor, generator: torch.Generator | None = None, units: Units | None = None
@@ -68,7 +73,8 @@ class Channel(ABC):
             units: whose states they are; `Binary` unless given.
         """
         generator = generator or torch.Generator(x.device).manual_seed(0)
-        return self.draw(x, generator, units or Binary(x.shape[-1]))
+        units = units or Binary(x.shape[-1])
+        return self.draw(x if x.is_floating_point() else x.to(units.dtype), generator, units)
 
     @abstractmethod
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:  # (K, n) -> (K, n)
@@ -93,9 +99,13 @@ class Channel(ABC):
             observed = Clamped(observed, told.states, None if bool(told.known.all()) else told.known, validate=False)
         return observed, told.log_scale
 
-    def unknown(self, y: Tensor) -> Unknown | None:
+    def unknown(self, y: Tensor, units: Units) -> Unknown | None:
         """The parameter that was not given and can be estimated from observations, if there is one."""
         return None
+
+    def at_face_value(self, y: Tensor) -> Tensor | None:  # (K, n)
+        """Observations taken for the states themselves, NaN where there are none; None if they are other quantities."""
+        return y
 
     def observe(self, machine: BoltzmannMachine, y: Tensor) -> Observed:
         """The machine conditioned on observations of its visible layer."""

@@ -15,9 +15,12 @@ def is_nan(y: Tensor) -> Tensor:  # bool
     return torch.isnan(y) if y.is_floating_point() else torch.zeros_like(y, dtype=torch.bool)
 
 
-def as_float(x: Tensor, units: Units) -> Tensor:
-    """States in a dtype that has NaN."""
-    return x if x.is_floating_point() else x.to(units.dtype)
+def check_parameter(channel: str, name: str, value: Any, low: float, high: float) -> None:
+    """Raises a ValueError unless a parameter is a number of the interval, or None."""
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high
+    ):
+        raise ValueError(f"{channel}: {name} is {value!r}; it must lie in [{low:g}, {high:g}]")
 
 
 def numbers_only(units: Units, name: str) -> None:
@@ -77,7 +80,10 @@ def as_states(y: Tensor, seen: Tensor, units: Units, validate: bool = False) -> 
         Tilt(torch.zeros(units.n, dtype=units.dtype, device=units.device), 0.0),
         torch.Generator(units.device).manual_seed(0),
     )
-    return units.check_states(torch.where(seen, y.to(units.dtype), somewhere), validate=validate)
+    try:
+        return units.check_states(torch.where(seen, y.to(units.dtype), somewhere), validate=validate)
+    except ValueError as error:
+        raise ValueError(str(error).replace(": x[", ": y[", 1)) from None
 
 
 def told_states(states: Tensor, known: Tensor, scale: Tensor) -> Evidence:

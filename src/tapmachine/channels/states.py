@@ -1,17 +1,17 @@
 """Channels for states as they are: flipped, erased, missing."""
 
 from dataclasses import dataclass
-from math import log
-from typing import final
+from math import log, log1p
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from tapmachine.channels.base import Channel, Evidence, Unknown
 from tapmachine.channels.observations import (
-    as_float,
     as_states,
     check_alphabet,
+    check_parameter,
     is_nan,
     state_count,
     tilting,
@@ -39,34 +39,36 @@ class BinarySymmetric(Channel):
         tensor([[ 1.3863, -1.3863,  0.0000]])
     """
 
+    sees_states: ClassVar[bool] = True
+
     p: float | None = None
 
     def __post_init__(self) -> None:
-        if self.p is not None and not 0 <= self.p <= 1:
-            raise ValueError(f"BinarySymmetric: p is {self.p!r}; it must lie in [0, 0.5]")
+        check_parameter("BinarySymmetric", "p", self.p, 0, 1)
 
     def _probability(self, n_states: int) -> float:
         if self.p is None:
-            raise ValueError("BinarySymmetric: p is not given; use estimate_channel(machine, y, channel) to find it")
+            raise ValueError(
+                "BinarySymmetric: p is not given; give it, or have estimate_channel(machine, y, channel) find it"
+            )
         if self.p > 1 - 1 / n_states:
             raise ValueError(
                 f"BinarySymmetric: p is {self.p!r}; beyond {1 - 1 / n_states:g}, y would tell what x is not"
             )
         return self.p
 
-    def unknown(self, y: Tensor) -> Unknown | None:
-        return Unknown("p", 1e-3, 0.499) if self.p is None else None
+    def unknown(self, y: Tensor, units: Units) -> Unknown | None:
+        most = 1 - 1 / state_count(units, "BinarySymmetric")
+        return Unknown("p", 1e-3, most - 1e-3) if self.p is None else None
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         n_states = state_count(units, "BinarySymmetric")
-        p, known = self._probability(n_states), ~is_nan(x)
+        p, known = self._probability(n_states), check_alphabet(x, units).to(x.device)
         hit = known & (torch.rand(x.shape, generator=generator, device=x.device) < p)
         if len(units.state_shape) > 1:
             other = torch.randint(1, n_states, x.shape, generator=generator, device=x.device).to(x.dtype)
             return torch.where(hit, (x + other) % n_states, x)
-        low, high = two_states(units)
-        check_alphabet(x, units)
-        return torch.where(hit, torch.as_tensor(low + high, device=x.device).to(x.dtype) - x, x)
+        return torch.where(hit, sum(two_states(units)) - x, x)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         units = units or Binary(y.shape[-1])
@@ -77,7 +79,7 @@ class BinarySymmetric(Channel):
         states = as_states(y, seen, units)
         if p == 0:
             return told_states(states, seen, torch.zeros_like(seen, dtype=torch.float64))
-        odds = log((1 - p) * (n_states - 1) / p)
+        odds = log1p(-p) - log(p) + log(n_states - 1)
         if len(units.state_shape) > 1:
             field = odds * states * seen.unsqueeze(-1)
             scale = log(p / (n_states - 1)) * seen.double()
@@ -85,7 +87,7 @@ class BinarySymmetric(Channel):
             low, high = two_states(units)
             up = (states == high).double()
             field = (2 * up - 1) * (odds / (high - low)) * seen
-            scale = seen * (log(1 - p) - up * log((1 - p) / p)) - field * low  # ln P(y|x) at the lower state, less Dx
+            scale = seen * (log(1 - p) - up * odds) - field * low  # ln P(y|x) at the lower state, less Dx
             field = field.to(units.dtype)
         return tilting(field, torch.zeros_like(field), states, scale)
 
@@ -106,17 +108,18 @@ class BinaryErasure(Channel):
         tensor([[nan, 1., nan, nan]])
     """
 
+    sees_states: ClassVar[bool] = True
+
     p: float | None = None
 
     def __post_init__(self) -> None:
-        if self.p is not None and not 0 <= self.p <= 1:
-            raise ValueError(f"BinaryErasure: p is {self.p!r}; it must lie in [0, 1]")
+        check_parameter("BinaryErasure", "p", self.p, 0, 1)
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         if self.p is None:
             raise ValueError("BinaryErasure: p is not given")
         hit = torch.rand(x.shape, generator=generator, device=x.device) < self.p
-        return as_float(x, units).masked_fill(hit, torch.nan)
+        return x.masked_fill(hit, torch.nan)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         units = units or Binary(y.shape[-1])
@@ -142,6 +145,8 @@ class Missing(Channel):
         tensor([[1., nan]])
     """
 
+    sees_states: ClassVar[bool] = True
+
     mask: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -157,12 +162,16 @@ class Missing(Channel):
             raise ValueError(f"Missing: mask has shape {tuple(self.mask.shape)}; the data have {tuple(y.shape)}")
         return hidden | self.mask.to(y.device)
 
+    def at_face_value(self, y: Tensor) -> Tensor:
+        y = y if y.is_floating_point() else y.to(torch.get_default_dtype())
+        return y.masked_fill(self._hidden(y), torch.nan)
+
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
-        return as_float(x, units).masked_fill(self._hidden(x), torch.nan)
+        return self.at_face_value(x)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         units = units or Binary(y.shape[-1])
         y = y.to(units.device)
-        y = as_float(y, units).masked_fill(self._hidden(y), torch.nan)
+        y = self.at_face_value(y)
         seen = check_alphabet(y, units)
         return told_states(as_states(y, seen, units), seen, torch.zeros_like(seen, dtype=torch.float64))

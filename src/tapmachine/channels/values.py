@@ -3,16 +3,19 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite, log, pi
+from math import log, pi
 from typing import final
 
 import torch
 from torch import Tensor
 
+from tapmachine.beliefs import Tilt
 from tapmachine.channels.base import Channel, Evidence, Unknown
-from tapmachine.channels.observations import as_float, check_numbers, numbers_only, tilting
+from tapmachine.channels.observations import check_numbers, check_parameter, is_nan, numbers_only, tilting
 from tapmachine.units import Binary, Units
 from tapmachine.units.reweighted import Reweighted
+
+SMALLEST, LARGEST = 1e-15, 1e15  # precisions go with the square, and must fit into float32
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]  # ln P(y|x), elementwise
 
@@ -35,21 +38,23 @@ class GaussianNoise(Channel):
     sigma: float | None = None
 
     def __post_init__(self) -> None:
-        if self.sigma is not None and not (isfinite(self.sigma) and self.sigma > 0):
-            raise ValueError(f"GaussianNoise: sigma is {self.sigma!r}; it must be greater than 0")
+        check_parameter("GaussianNoise", "sigma", self.sigma, SMALLEST, LARGEST)
 
     def _deviation(self) -> float:
         if self.sigma is None:
-            raise ValueError("GaussianNoise: sigma is not given; use estimate_channel(machine, y, channel) to find it")
+            raise ValueError(
+                "GaussianNoise: sigma is not given; give it, or have estimate_channel(machine, y, channel) find it "
+                "from values that differ"
+            )
         return self.sigma
 
-    def unknown(self, y: Tensor) -> Unknown | None:
-        spread = float(y[~torch.isnan(y)].double().std(correction=0)) if y.is_floating_point() else 0.0
-        return Unknown("sigma", 0.01 * spread, spread) if self.sigma is None and spread > 0 else None
+    def unknown(self, y: Tensor, units: Units) -> Unknown | None:
+        values = y[~is_nan(y)].double()
+        spread = float(values.std(correction=0)) if len(values) else 0.0
+        return Unknown("sigma", 1e-3 * spread, spread) if self.sigma is None and spread > 0 else None
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
-        sigma, x = self._deviation(), as_float(x, units)
-        return x + sigma * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+        return x + self._deviation() * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         units = units or Binary(y.shape[-1])
@@ -82,9 +87,16 @@ class _ByLikelihood(Channel):
 
     def observe_units(self, units: Units, y: Tensor) -> tuple[Units, Tensor]:
         numbers_only(units, type(self).__name__)
-        seen = self._check(y, units)
-        values = torch.where(seen, y, torch.nan).to(units.device, units.dtype)
-        return Reweighted(units, self.log_likelihood, values), torch.zeros(len(y), dtype=torch.float64, device=y.device)
+        y = y.to(units.device, units.dtype)
+        self._check(y, units)
+        observed = Reweighted(units, self.log_likelihood, y)
+        zero = torch.zeros_like(y)
+        impossible = ~torch.isfinite(observed.log_partition(Tilt(zero, 0.0)))
+        units.reject(impossible, y, "y", "its likelihood is 0 or not a number for every x")
+        return observed, zero.double().sum(1)
+
+    def at_face_value(self, y: Tensor) -> None:
+        return None
 
 
 @final
@@ -107,10 +119,8 @@ class PoissonNoise(_ByLikelihood):
     background: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.rate) and self.rate > 0):
-            raise ValueError(f"PoissonNoise: rate is {self.rate!r}; it must be greater than 0")
-        if not (isfinite(self.background) and self.background >= 0):
-            raise ValueError(f"PoissonNoise: background is {self.background!r}; it must be 0 or more")
+        check_parameter("PoissonNoise", "rate", self.rate, SMALLEST, LARGEST)
+        check_parameter("PoissonNoise", "background", self.background, 0, LARGEST)
 
     def _mean(self, x: Tensor) -> Tensor:
         return self.rate * x + self.background
@@ -120,7 +130,7 @@ class PoissonNoise(_ByLikelihood):
         return torch.where(mean >= 0, torch.xlogy(y, mean.clamp(min=0)) - mean - torch.lgamma(y + 1), -torch.inf)
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
-        mean = self._mean(as_float(x, units))
+        mean = self._mean(x)
         if bool((mean < 0).any()):
             raise ValueError("PoissonNoise: x has values whose mean count would be less than 0")
         return torch.poisson(mean.nan_to_num(0.0), generator=generator).where(~torch.isnan(mean), torch.nan)
@@ -151,6 +161,10 @@ class CustomNoise(_ByLikelihood):
 
     likelihood: LogLikelihood
     sampler: Callable[[Tensor, torch.Generator], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.likelihood):
+            raise ValueError(f"CustomNoise: likelihood is {self.likelihood!r}; it must be a function of y and x")
 
     def log_likelihood(self, y: Tensor, x: Tensor) -> Tensor:
         return self.likelihood(y, x)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,9 @@ from tapmachine.cli.common import Device, Quiet, Run, app, open_run, speaker, wa
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tapmachine.beliefs import Solution
     from tapmachine.channels import Channel
+    from tapmachine.machine import BoltzmannMachine
     from tapmachine.posterior import Posterior
     from tapmachine.runs import RunFolder
 
@@ -47,7 +50,7 @@ def denoise(
 ) -> None:
     """Take noise off rows, with a run's machine as the prior; writes their posterior means."""
     noise = _channel(channel, p, sigma, rate)
-    _restore(run, noisy, noise, channel in ("bsc", "erasure"), out, std, rounded, examples, picture, device, quiet)
+    _restore(run, noisy, noise, out, std, rounded, examples, picture, device, quiet)
 
 
 @app.command(epilog="Example:  tapmachine impute runs/d gaps.csv --out filled.npy --std uncertainty.npy")
@@ -65,7 +68,7 @@ def impute(
     """Fill the gaps of rows, with a run's machine as the prior; writes them with posterior means."""
     from tapmachine.channels import Missing
 
-    _restore(run, data, Missing(), True, out, std, rounded, examples, picture, device, quiet)
+    _restore(run, data, Missing(), out, std, rounded, examples, picture, device, quiet)
 
 
 @app.command(epilog="Example:  tapmachine score runs/d new.npy --out scores.csv")
@@ -83,31 +86,31 @@ def score(
     import torch
 
     from tapmachine.files import write_atomically
-    from tapmachine.likelihood.tap import solve_from_rows
     from tapmachine.posterior import anomaly_score, surprise
     from tapmachine.recipes import pick_device
-    from tapmachine.training_runs import named, read_data_of
+    from tapmachine.training_runs import named
 
-    for path, suffix in ((out, ".csv"), (units, ".npy")):
-        _check_target(path, suffix)
+    _check_targets((out, ".csv"), (units, ".npy"))
     folder, machine = open_run(run, pick_device(device))
     x = _read(run, data, True).to(machine.device)
     say = speaker(quiet)
     with warnings_as_lines(quiet), named(data):
-        if units is not None and bool(torch.isnan(x).any() if x.is_floating_point() else False):
+        if units is not None and bool(torch.isnan(x).any()):
             raise ValueError("has gaps; --units needs complete rows")
         say("solving …")
-        scores = anomaly_score(machine, x, solve_from_rows(machine, read_data_of(folder).train.to(machine.device)))
-        if units is not None:
-            _save(units, surprise(machine, x))
+        scores = anomaly_score(machine, x, _solutions(folder, machine, say))
+        surprises = None if units is None else surprise(machine, x)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("row", "nats"))
     table.writerows((number, f"{value:.6g}") for number, value in enumerate(scores.tolist()))
     if out is None:
         print(text.getvalue(), end="")
-        return
-    write_atomically(out, text.getvalue().encode())
+        quiet = True
+    else:
+        write_atomically(out, text.getvalue().encode())
+    if units is not None and surprises is not None:
+        _save(units, surprises)
     if not quiet:
         worst = int(scores.nan_to_num(-torch.inf).argmax())
         average = f"{scores.nanmean():.4g} nats on average, most for row {worst} ({scores[worst]:.4g})"
@@ -136,7 +139,6 @@ def _restore(
     run: Path,
     source: str,
     channel: "Channel",
-    are_states: bool,
     out: Path,
     std: Path | None,
     rounded: bool,
@@ -151,14 +153,13 @@ def _restore(
     from tapmachine.recipes import pick_device
     from tapmachine.training_runs import named
 
-    for path in (out, std):
-        _check_target(path, ".npy")
+    _check_targets((out, ".npy"), (std, ".npy"), (picture, ".png"))
     folder, machine = open_run(run, pick_device(device))
     shape = data_description(folder.machine_path).get("image_shape")
     if picture is not None and shape is None:
         raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
     figure = None if picture is None else new_figure(9, 2.2)
-    y = _read(run, source, are_states).to(machine.device)
+    y = _read(run, source, channel.sees_states).to(machine.device)
     train = _training_rows(folder).to(machine.device) if examples else None
     with warnings_as_lines(quiet), named(source):
         posterior = denoise(machine, y, channel, data=train)
@@ -169,11 +170,24 @@ def _restore(
         variance = posterior.variance.sum(-1) if many else posterior.variance
         _save(std, variance.clamp(min=0).sqrt())
     if figure is not None and picture is not None and shape is not None:
-        rows = {"given": y.nan_to_num(0.0), "restored": result.to(y.dtype)}
+        rows = {"given": y, "restored": result.to(y.dtype)}
         image_strips(figure.subplots(), {name: z[:SHOWN].cpu() for name, z in rows.items()}, (shape[0], shape[1]))
         figure.savefig(picture, dpi=100)
     if not quiet:
         print(_summary(out, posterior))
+
+
+def _solutions(folder: "RunFolder", machine: "BoltzmannMachine", say: Callable[[str], None]) -> "Solution | None":
+    """Of the free machine, from the run's data; None, for those from the rows themselves, if they are not there."""
+    from tapmachine.likelihood.tap import solve_from_rows
+    from tapmachine.training_runs import read_data_of
+
+    try:
+        rows = read_data_of(folder).train
+    except ValueError as error:
+        say(f"tapmachine: warning: {error}; ln Z is found from the rows that are scored")
+        return None
+    return solve_from_rows(machine, rows.to(machine.device))
 
 
 def _training_rows(folder: "RunFolder") -> "Tensor":
@@ -204,14 +218,22 @@ def _read(run: Path, source: str, are_states: bool) -> "Tensor":
     settings = settings_of(RunFolder(run))
     if not are_states:
         settings = replace(settings, binarise=None)
-    rows = read(source, gaps=True).rows
+    rows = read(source, gaps=True, scale_bytes=are_states).rows
     with named(source):
         return prepare_rows(settings, rows, gaps=True)
 
 
-def _check_target(path: Path | None, suffix: str) -> None:
-    if path is not None and (path.suffix != suffix or path.is_dir()):
-        raise ValueError(f"{path}: must be a {suffix} file, such as results{suffix}")
+def _check_targets(*targets: tuple[Path | None, str]) -> None:
+    """Says before the work what could not be written after it."""
+    given = [(path, suffix) for path, suffix in targets if path is not None]
+    for path, suffix in given:
+        if path.suffix != suffix or path.is_dir():
+            raise ValueError(f"{path}: must be a {suffix} file, such as results{suffix}")
+        if not path.absolute().parent.is_dir():
+            raise ValueError(f"{path}: there is no folder {path.parent}")
+    paths = [path.absolute() for path, _ in given]
+    if len(set(paths)) < len(paths):
+        raise ValueError("results of two kinds cannot go to one file; give them different names")
 
 
 def _save(path: Path, values: "Tensor") -> None:

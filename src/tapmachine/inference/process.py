@@ -64,13 +64,12 @@ class Process(ABC):
         """The moments of all layers."""
 
     @abstractmethod
-    def outcome(self, layers: list[Units], moments: list[Moments]) -> Outcome:
-        """The equations, with these moments put into them."""
+    def outcome(self, layers: list[Units], state: State) -> Outcome:
+        """The equations, with what the state holds put into them."""
 
     def beliefs(self, layers: list[Units], state: State) -> tuple[list[Moments], list[Tilt]]:
         """The moments of all layers, and tilts for their F: those they arise from, or else those they lead to."""
-        moments = self.moments(state)
-        return moments, self.outcome(layers, moments).tilts
+        return self.moments(state), self.outcome(layers, state).tilts
 
     @abstractmethod
     def unnormalisable(self, state: State) -> Tensor:  # (K,), bool
@@ -104,7 +103,8 @@ class MeanFieldProcess(Process):
         """The tilts that these moments lead to."""
         return [self.equations.tilt(layers, self.couplings, number, moments) for number in range(len(layers))]
 
-    def outcome(self, layers: list[Units], moments: list[Moments]) -> Outcome:
+    def outcome(self, layers: list[Units], state: State) -> Outcome:
+        moments = self.moments(state)
         tilts = self._tilts(layers, moments)
         moved = [layer.moments(tilt) for layer, tilt in zip(layers, tilts, strict=True)]
         value = self.equations.value(layers, self.couplings, moments, tilts)

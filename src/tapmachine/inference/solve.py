@@ -219,8 +219,9 @@ class _Batch:
         """Confirms particles that seem to be done, and writes those that are. Returns which they were."""
         rows = self.rows[index]
         layers = self.machine.rows(rows).units()
-        moments = self.process.moments(select(self.state, index))
-        outcome = self.process.outcome(layers, moments)
+        state = select(self.state, index)
+        moments = self.process.moments(state)
+        outcome = self.process.outcome(layers, state)
         finite = torch.isfinite(outcome.residual) & torch.isfinite(outcome.free_energy) & _all_finite(moments)
         converged = finite & (outcome.residual < self.tol)
         done = converged | ~finite | (self.age[index] > self.last_age)

@@ -15,12 +15,13 @@ from tapmachine.likelihood.score import (
     LikelihoodWarning,
     LogLikelihood,
     for_scoring,
+    in_double,
     log_weight,
     n_units,
     spaced,
 )
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.merging import ROUGHLY_SAME, unique
+from tapmachine.merging import ROUGHLY_SAME, Unique, unique
 
 N_STARTS = 1000  # rows that solutions are started from, unless they are given
 TOLERANCE = 1e-14  # to which those are solved, so that they can be told apart
@@ -95,13 +96,8 @@ def tap_log_likelihood(
     """
     double, rows = for_scoring(machine, x)
     scheme = scheme or TAP()
-    solutions = solve_from_rows(machine, x, scheme) if solutions is None else _evaluated(double, solutions, scheme)
-    found = unique(double, solutions, same=ROUGHLY_SAME)
-    if len(found) == 0:
-        raise EstimateError(
-            f"none of {len(solutions)} solutions has converged ({solutions}), so that there is no F; raise max_sweeps "
-            "of solve(), or start it elsewhere"
-        )
+    solutions = solve_from_rows(machine, x, scheme) if solutions is None else solutions
+    found = different_solutions(machine, solutions, scheme)
     free_energies = found.solutions.free_energy.double()
     weights = log_weight(double, rows) if len(double.layers) <= 2 else _clamped_log_weight(double, rows, scheme)
     estimates = [-free_energies.mean(), (-free_energies).logsumexp(0)]
@@ -110,6 +106,19 @@ def tap_log_likelihood(
     return TAPLogLikelihood(
         average.values, average.log_partition, not_known, size, log_sum_exp, free_energies, found.n_excluded
     )
+
+
+@torch.no_grad()
+def different_solutions(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme | None = None) -> Unique:
+    """The different ones of a machine's solutions, with F in float64; an EstimateError, if none has converged."""
+    double = in_double(machine)
+    found = unique(double, _evaluated(double, solutions, scheme or TAP()), same=ROUGHLY_SAME)
+    if len(found) == 0:
+        raise EstimateError(
+            f"none of {len(solutions)} solutions has converged ({solutions}), so that there is no F; raise max_sweeps "
+            "of solve(), or start it elsewhere"
+        )
+    return found
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """How surprising rows are, as a whole and unit by unit."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -8,17 +9,27 @@ from torch import Tensor
 
 from tapmachine.beliefs import Solution, Tilt
 from tapmachine.channels import Missing
+from tapmachine.channels.observations import check_alphabet, is_nan
 from tapmachine.conditioning import clamp
-from tapmachine.inference import Scheme, solve
+from tapmachine.inference import Scheme, random_start, solve
+from tapmachine.inference.starts import Start
 from tapmachine.likelihood.pseudo import log_conditionals
 from tapmachine.likelihood.score import for_scoring, in_double
-from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood
+from tapmachine.likelihood.tap import (
+    MAX_SWEEPS,
+    TOLERANCE,
+    different_solutions,
+    solve_from_rows,
+    tap_log_likelihood,
+)
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.posterior.denoise import denoise
+from tapmachine.posterior.baselines import nearest_neighbours, pointwise_estimate
+from tapmachine.posterior.denoise import PosteriorWarning, denoise
 from tapmachine.posterior.observations import as_observations
 
 PARTICLES = 4096  # units of rows that are solved for at a time
-TOLERANCE = 1e-12
+N_RANDOM = 100  # random points that the free machine is solved from, where there are no complete rows
+N_NEAREST = 5  # of its solutions that rows with gaps start from
 
 
 @torch.no_grad()
@@ -36,8 +47,11 @@ def anomaly_score(
         machine: any machine that is not conditioned.
         x: rows, (K, n_visible).
         solutions: of the free machine, as for `tap_log_likelihood`; without them it is solved from the complete rows,
-            or from its prior, if there are none.
+            or from random points, if there are none.
         scheme: `TAP()` unless given.
+
+    Returns:
+        The scores, NaN for rows that have no converged solution.
 
     Example:
         >>> import torch
@@ -47,28 +61,41 @@ def anomaly_score(
         tensor([0.2537, 4.2541, 0.1267], dtype=torch.float64)
     """
     x = as_observations(machine, x, "x")
-    double = in_double(machine)
-    complete = (
-        ~torch.isnan(x).any(1) if x.is_floating_point() else torch.ones(len(x), dtype=torch.bool, device=x.device)
-    )
-    whole = x[complete].long() if len(machine.units()[0].state_shape) > 1 else x[complete]
+    check_alphabet(x, machine.units()[0])
+    double, gaps = in_double(machine), is_nan(x)
+    complete, empty = ~gaps.any(1), gaps.all(1)
+    score = torch.full((len(x),), torch.nan, dtype=torch.float64, device=x.device)
+    whole = _as_data(machine, x[complete])
     if solutions is None:
         solutions = (
-            solve_from_rows(machine, whole, scheme) if len(whole) else solve(double, None, scheme, tol=TOLERANCE)
+            solve_from_rows(machine, whole, scheme)
+            if len(whole)
+            else solve(double, random_start(double, N_RANDOM), scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
         )
-    score = torch.full((len(x),), torch.nan, dtype=torch.float64, device=x.device)
-    some = whole if len(whole) else None
-    ln_z: Tensor
-    if some is not None:
-        found = tap_log_likelihood(machine, some, solutions, scheme=scheme).log_sum_exp
-        score[complete] = -found.values
-        ln_z = found.log_partition
-    else:
-        ln_z = -solutions.free_energy[solutions.converged].double().min()
-    if not bool(complete.all()):
-        gaps = denoise(double, x[~complete].to(double.dtype), Missing(), scheme=scheme)
-        score[~complete] = gaps.free_energy + ln_z
-    return score
+    different = different_solutions(machine, solutions, scheme).solutions
+    log_partition = (-different.free_energy.double()).logsumexp(0)
+    if len(whole):
+        score[complete] = -tap_log_likelihood(machine, whole, solutions, scheme=scheme).log_sum_exp.values
+    some = ~complete & ~empty
+    if bool(some.any()):
+        score[some] = _with_gaps(double, x[some].to(double.dtype), different, scheme) + log_partition
+    return score.masked_fill(empty, 0.0)  # what says nothing is no surprise
+
+
+def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme: Scheme | None) -> Tensor:  # (K,)
+    """−ln of the weight of what is there, from the free machine's solutions that are nearest to it; NaN without."""
+    units = machine.units()[0]
+    own = pointwise_estimate(units, x, Missing())
+    seen = own.mean.masked_fill(is_nan(x).view(*x.shape, *[1] * (own.mean.dim() - 2)), torch.nan)
+    near = nearest_neighbours(solutions.moments[0].mean.flatten(1), seen.flatten(1), min(N_NEAREST, len(solutions)))
+    starts: list[Start] = [own, *(list(solutions.select(numbers).moments) for numbers in near.unbind(1))]
+    posterior = denoise(machine, x, Missing(), starts=starts, scheme=scheme)
+    return posterior.free_energy.where(posterior.converged, torch.nan)
+
+
+def _as_data(machine: BoltzmannMachine, x: Tensor) -> Tensor:
+    """Complete rows as data: numbers of states are whole."""
+    return x.long() if len(machine.units()[0].state_shape) > 1 else x
 
 
 @torch.no_grad()
@@ -91,24 +118,25 @@ def surprise(
         tensor([[0.1269, 2.1269]], dtype=torch.float64)
     """
     x = as_observations(machine, x, "x")
-    if x.is_floating_point() and len(machine.units()[0].state_shape) > 1:
-        x = x.long()
-    double, rows = for_scoring(machine, x)
-    if len(machine.layers) <= 2:
-        everything = torch.arange(double.units()[0].n, device=rows.device).expand(len(rows), -1)
-        return -log_conditionals(double, rows, everything)
+    check_alphabet(x, machine.units()[0])
+    if bool(is_nan(x).any()):
+        raise ValueError(f"x has gaps, the first in row {int(is_nan(x).any(1).nonzero()[0])}; fill them by impute()")
+    double, rows = for_scoring(machine, _as_data(machine, x))
     units = double.units()[0]
-    pairs = torch.cartesian_prod(torch.arange(len(rows)), torch.arange(units.n)).to(rows.device)
-    parts = []
+    everything = torch.arange(units.n, device=rows.device)
+    if len(machine.layers) <= 2:
+        return -log_conditionals(double, rows, everything.expand(len(rows), -1))
+    pairs = torch.cartesian_prod(torch.arange(len(rows), device=rows.device), everything)
+    parts, failed = [], 0
     for some in pairs.split(PARTICLES):
         row, unit = some.unbind(1)
-        known = torch.ones((len(some), units.n), dtype=torch.bool, device=rows.device)
-        known[torch.arange(len(some), device=rows.device), unit] = False
-        given = clamp(double, rows[row], mask=known)
-        tilts = solve(given, None, scheme, tol=TOLERANCE).tilts[0]
-        own = Tilt(*(torch.as_tensor(z) for z in tilts))
-        log_joint = units.log_prior(rows[row], validate=False) + units.per_unit(
-            rows[row] * own.field - 0.5 * own.precision * rows[row] ** 2
-        )
-        parts.append((units.log_partition(own) - log_joint).gather(1, unit.unsqueeze(1)).squeeze(1))
+        solution = solve(clamp(double, rows[row], mask=everything != unit.unsqueeze(1)), None, scheme, tol=TOLERANCE)
+        tilt = Tilt(*(torch.as_tensor(z) for z in solution.tilts[0]))
+        exponent = rows[row] * tilt.field - 0.5 * tilt.precision * rows[row] ** 2
+        log_joint = units.log_prior(rows[row], validate=False) + units.per_unit(exponent)
+        found = (units.log_partition(tilt) - log_joint).gather(1, unit.unsqueeze(1)).squeeze(1)
+        parts.append(found.where(solution.converged, torch.nan))
+        failed += int((~solution.converged).sum())
+    if failed:
+        warnings.warn(f"{failed} of {len(pairs)} values have no converged solution, and are NaN", PosteriorWarning, 3)
     return torch.cat(parts).view(len(rows), units.n)

@@ -59,6 +59,10 @@ def nearest_neighbours(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k)
         raise ValueError(
             f"data have shape {tuple(data.shape)}, y has {tuple(y.shape)}; they must have the same columns"
         )
+    for name, values, bad in (("data", data, torch.isfinite(data).logical_not()), ("y", y, torch.isinf(y))):
+        if bool(bad.any()):
+            row, column = bad.nonzero()[0].tolist()
+            raise ValueError(f"{name}[{row}, {column}] is {values[row, column].item():g}; it must be finite")
     dtype = torch.float64 if data.dtype == torch.float64 else torch.float32
     data, y = data.to(y.device, dtype), y.to(dtype)
     centre = data.mean(0)  # without it, distances drown in the rounding of large offsets

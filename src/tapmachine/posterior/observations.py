@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.conditioning import is_clamped
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
 
@@ -15,20 +16,40 @@ def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any],
     check_machine(machine)
     if machine.n_rows is not None:
         raise ValueError(f"the machine is conditioned on {machine.n_rows} rows already; use the free one")
-    y = torch.from_numpy(y) if isinstance(y, np.ndarray) else y
+    if is_clamped(machine):
+        raise ValueError(
+            "the machine has units that are clamped; use the free one, and give their values as observations"
+        )
+    y = _as_tensor(y)
     n = machine.units()[0].n
     if not isinstance(y, Tensor) or y.is_complex():
         found = y.dtype if isinstance(y, Tensor) else type(y).__name__
         raise ValueError(f"{name} is {found}; it must be a tensor or an array of real numbers")
     if y.dim() != 2 or y.shape[1] != n or len(y) == 0:
         raise ValueError(f"{name} has shape {tuple(y.shape)}; it must be (K, {n}), K ≥ 1")
-    return y.to(machine.device, machine.dtype if y.is_floating_point() else None)
+    return y.to(machine.device, machine.dtype if y.is_floating_point() or y.dtype == torch.bool else None)
 
 
 def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) -> Tensor:  # (N, *state_shape)
     """Complete rows of data as states of the visible layer."""
-    data = torch.from_numpy(data) if isinstance(data, np.ndarray) else data
+    data = _as_tensor(data)
+    if (
+        isinstance(data, Tensor)
+        and data.is_floating_point()
+        and len(machine.units()[0].state_shape) > 1
+        and data.dim() == 2
+    ):
+        data = data.long()  # numbers of states
     try:
         return check_rows(machine, data)
     except ValueError as error:
         raise ValueError(f"data: {error}") from None
+
+
+def _as_tensor(values: Any) -> Any:
+    """Arrays as tensors, where that can be."""
+    if not isinstance(values, np.ndarray):
+        return values
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise ValueError(f"an array holds {values.dtype.name}; it must hold real numbers, float64 at most")
+    return torch.from_numpy(np.ascontiguousarray(values))

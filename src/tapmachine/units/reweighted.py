@@ -12,7 +12,9 @@ from tapmachine.special import gauss_legendre, wide
 from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned, row_count
 
-PANELS, PANEL_NODES = 8, 16  # of an interval
+PANELS, PANEL_NODES = 8, 16  # of the part of an interval that matters
+DROP = 80.0  # nats below the largest value, where it no longer does, whatever tilts may come
+ZOOMS, GRID = 5, 33  # how that part is found: the grid is laid over what is left, again and again
 CHUNK = 2**22  # values at nodes held at a time
 
 
@@ -20,18 +22,27 @@ CHUNK = 2**22  # values at nodes held at a time
 class Reweighted(Conditioned):
     """Units with a prior P(x)·L(y|x), which is not normalised: summed over a set of states, or integrated.
 
-    An interval is integrated by 8 panels of 16 Gauss–Legendre nodes: it resolves a likelihood wider than about a
-    hundredth of the interval.
+    An interval is integrated by 8 panels of 16 Gauss–Legendre nodes over the part of it where P(x)·L(y|x) is not
+    negligible, which is found for each observation.
 
     Args:
         base: units with a set of numbers for states, or on a bounded support.
         log_likelihood: ln L, a function of y and x that broadcasts.
         y: observations, (K, n); NaN where there is none, and L = 1.
+        window: where to integrate, two tensors like y; it is found, unless given.
     """
 
     y: Tensor
+    start: Tensor
+    length: Tensor
 
-    def __init__(self, base: Units, log_likelihood: Callable[[Tensor, Tensor], Tensor], y: Tensor) -> None:
+    def __init__(
+        self,
+        base: Units,
+        log_likelihood: Callable[[Tensor, Tensor], Tensor],
+        y: Tensor,
+        window: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         super().__init__(base)
         if base.n_states() is None and not base.is_bounded():
             raise ValueError(
@@ -41,14 +52,17 @@ class Reweighted(Conditioned):
         self.log_likelihood = log_likelihood
         self.register_buffer("y", self._evidence(y, "y", (base.n,)), persistent=False)
         _ = self.n_rows
+        start, length = window if window is not None else self._window()
+        self.register_buffer("start", start, persistent=False)
+        self.register_buffer("length", length, persistent=False)
 
     @property
     def n_rows(self) -> int | None:
         return row_count(self.base, (self.y, 1))
 
     def rows(self, index: Tensor) -> Units:
-        y = self.y[index] if self.y.dim() > 1 else self.y
-        return Reweighted(self.base.rows(index), self.log_likelihood, y)
+        y, *window = (z[index] if self.y.dim() > 1 else z for z in (self.y, self.start, self.length))
+        return Reweighted(self.base.rows(index), self.log_likelihood, y, (window[0], window[1]))
 
     def hold(self, x: Tensor) -> Tensor:
         return self.base.hold(x)
@@ -67,46 +81,80 @@ class Reweighted(Conditioned):
         """ln L(y|x); 0 where nothing was observed."""
         seen = ~torch.isnan(y)
         value = self.log_likelihood(wide(torch.where(seen, y, 0.0)), wide(x))
-        if not isinstance(value, Tensor):
-            raise ValueError(f"the log-likelihood returned a {type(value).__name__}; it must return a tensor")
+        shape = torch.broadcast_shapes(y.shape, x.shape)
+        if not isinstance(value, Tensor) or value.shape != shape:
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"the log-likelihood returned {found} for y and x of shape {tuple(shape)} together")
         return torch.where(seen, wide(value), 0.0)
 
-    def _nodes(self) -> tuple[Tensor, Tensor]:  # (Q, n) each, float64
-        """States, or nodes of the interval and values with a probability of their own; and ln of prior times width."""
+    # ----- where the mass is
+
+    def _log_density(self, y: Tensor, x: Tensor) -> Tensor:  # (Q, K, n) -> (Q, K, n), float64
+        """ln P(x)·L(y|x) at values inside an interval."""
+        return wide(self.base.log_prior(x.to(self.dtype), validate=False)) + self._likelihood(y, x)
+
+    @torch.no_grad()
+    def _window(self) -> tuple[Tensor, Tensor]:  # (K, n) each, float64
+        """Start and length of the part of the interval that matters."""
+        like = wide(self.y)
+        if self.base.n_states() is not None:
+            return torch.zeros_like(like), torch.zeros_like(like)
+        lower, upper = (wide(bound).expand_as(like) for bound in self.base.bounds())
+        parts = [
+            self._zoomed(*part)
+            for part in zip(*(z.reshape(-1, self.n).split(256) for z in (self.y, lower, upper)), strict=True)
+        ]
+        start, end = (torch.cat(z).view_as(like) for z in zip(*parts, strict=True))
+        return start, end - start
+
+    def _zoomed(self, y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        share = torch.linspace(0, 1, GRID, dtype=low.dtype, device=low.device).view(-1, 1, 1)
+        margin = 1e-9 * (high - low)  # off the edges, where a density need not be finite
+        for _ in range(ZOOMS):
+            points = (low + (high - low) * share).clamp(low + margin, high - margin)
+            value = self._log_density(y.unsqueeze(0), points)
+            matters = value >= value.amax(0) - DROP
+            first = (matters.int().argmax(0) - 1).clamp(min=0)
+            last = (GRID - matters.flip(0).int().argmax(0)).clamp(max=GRID - 1)
+            low, high = low + (high - low) * first / (GRID - 1), low + (high - low) * last / (GRID - 1)
+        return low, high
+
+    def _masses(self, tilt: Tilt) -> Iterator[tuple[Tensor, Tensor]]:
+        """Nodes and ln of the tilted masses there, (rows, n, Q) each, for some rows at a time."""
+        field, precision = (wide(z.reshape(-1, self.n)) for z in self.unpack(tilt))
+        y, start, length = (z.expand(len(field), self.n) for z in (self.y, self.start, self.length))
         counts = self.base.n_states()
-        if counts is not None:
-            digits = torch.arange(max(counts), device=self.device).unsqueeze(-1).expand(-1, self.n)
-            states = self.base.decode(digits)
-            return wide(states), wide(self.base.log_prior(states, validate=False))
-        lower, upper = (wide(bound).expand(self.n) for bound in self.base.bounds())
-        t, w = _panels(self.device)
-        nodes = lower + (upper - lower) * t.unsqueeze(-1)
-        log_mass = wide(self.base.log_prior(nodes.to(self.dtype), validate=False))
-        log_mass = log_mass + w.log().unsqueeze(-1) + (upper - lower).log()
+        n_nodes = PANELS * PANEL_NODES + 1 if counts is None else max(counts)
+        for rows in torch.arange(len(field), device=field.device).split(max(1, CHUNK // (n_nodes * self.n))):
+            if counts is not None:
+                digits = torch.arange(max(counts), device=field.device).unsqueeze(-1).expand(-1, self.n)
+                states = self.base.decode(digits)
+                x, mass = wide(states).unsqueeze(1), wide(self.base.log_prior(states, validate=False)).unsqueeze(1)
+                mass = mass + self._likelihood(y[rows], x)
+                x = x.expand_as(mass)
+            else:
+                x, mass = self._at_nodes(y[rows], start[rows], length[rows])
+            value = mass + field[rows] * x - precision[rows] * (0.5 * x**2)
+            yield x.movedim(0, -1), value.movedim(0, -1)
+
+    def _at_nodes(self, y: Tensor, start: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:  # (Q, rows, n) each
+        t, w = (z.view(-1, 1, 1) for z in _panels(self.device))
+        x = start + length * t
+        mass = self._log_density(y, x) + w.log() + length.log()
         atoms = self.base.atoms()
         if atoms is None:
-            return nodes, log_mass
-        own = atoms.unsqueeze(-1).expand(-1, self.n)
-        at_atoms = wide(self.base.log_prior(own, validate=False))
-        return torch.cat((nodes, wide(own))), torch.cat((log_mass, at_atoms))
-
-    def _log_masses(self, tilt: Tilt) -> Iterator[tuple[Tensor, Tensor]]:
-        """ln of the tilted masses at the nodes, (rows, n, Q), for some rows at a time; and the nodes, (n, Q)."""
-        field, precision = (z.reshape(-1, self.n) for z in self.unpack(tilt))
-        y = self.y.expand(len(field), self.n)
-        x, log_mass = (z.T for z in self._nodes())
-        for rows in torch.arange(len(field), device=field.device).split(max(1, CHUNK // x.numel())):
-            exponent = wide(field[rows]).unsqueeze(-1) * x - wide(precision[rows]).unsqueeze(-1) * (0.5 * x**2)
-            yield log_mass + exponent + self._likelihood(y[rows].unsqueeze(-1), x), x
+            return x, mass
+        own = atoms.view(-1, 1, 1).expand(-1, *y.shape)
+        return torch.cat((x, wide(own))), torch.cat((mass, self._log_density(y, own)))
 
     def log_partition(self, tilt: Tilt) -> Tensor:
         shape = self.unpack(tilt)[0].shape
-        return torch.cat([masses.logsumexp(-1) for masses, _ in self._log_masses(tilt)]).view(shape).to(self.dtype)
+        return torch.cat([masses.logsumexp(-1) for _, masses in self._masses(tilt)]).view(shape).to(self.dtype)
 
     def moments(self, tilt: Tilt) -> Moments:
         shape = self.unpack(tilt)[0].shape
         means, variances = [], []
-        for masses, x in self._log_masses(tilt):
+        for x, masses in self._masses(tilt):
             share = masses.softmax(-1)
             mean = (share * x).sum(-1, keepdim=True)
             means.append(mean.squeeze(-1))
@@ -117,10 +165,10 @@ class Reweighted(Conditioned):
         """Draws of a state; on an interval, of a node."""
         shape = self.unpack(tilt)[0].shape
         draws = []
-        for masses, x in self._log_masses(tilt):
+        for x, masses in self._masses(tilt):
             arrival = torch.empty_like(masses).exponential_(generator=generator)
             choice = (masses - arrival.log()).argmax(-1, keepdim=True)
-            draws.append(x.expand_as(masses).gather(-1, choice).squeeze(-1))
+            draws.append(x.gather(-1, choice).squeeze(-1))
         return torch.cat(draws).view(shape).to(self.dtype)
 
 
