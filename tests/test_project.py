@@ -27,7 +27,7 @@ LAYERS = [
     {"inference", "sampling"},
     {"merging"},
     {"likelihood"},
-    {"posterior"},
+    {"comparison", "posterior"},
     {"training"},
     {"recipes"},
     {"estimator_uses", "training_runs"},

@@ -13,6 +13,7 @@ from tapmachine.channels import (
     Missing,
     PoissonNoise,
 )
+from tapmachine.comparison import SchemeComparison, SchemeRow, compare_schemes, correlations
 from tapmachine.conditioning import clamp, condition
 from tapmachine.files import FileError, load, save
 from tapmachine.inference import (
@@ -171,6 +172,8 @@ __all__ = [
     "RandomPoints",
     "RelaxedBP",
     "Scheme",
+    "SchemeComparison",
+    "SchemeRow",
     "Snapshot",
     "Solution",
     "SolutionTree",
@@ -197,7 +200,9 @@ __all__ = [
     "bands",
     "clamp",
     "compare_likelihoods",
+    "compare_schemes",
     "condition",
+    "correlations",
     "dbm",
     "default_learning_rate",
     "default_objective",

@@ -1,13 +1,13 @@
 """Adaptive TAP: units with their own priors on one side, all couplings in a Gaussian on the other [alg:rbmInfada].
 
-Both sides have the same means and variances at a solution. On the one, each unit is its prior under a tilt (B, A). On the
-other, it is Gaussian with mean m and variance v before the couplings J act, and C = (diag(1/v) − J)⁻¹ after. Written in
-m and v, and in the reaction κ with 1/C_ii = 1/v − ..., nothing diverges where a unit is certain, v = 0:
+Both sides have the same means a and variances c at a solution. On the one, each unit is its prior under a tilt (B, A).
+On the other it is Gaussian, of variance v before the couplings J act, and C = (diag(1/v) − J)⁻¹ after. Written in v and
+in the reaction κ of the others, nothing diverges where a unit is certain, c = v = 0 (erratum E16):
 
-    v = c/(1 − Ac),  m = (a − Bc)/(1 − Ac);   A = −κ/(1 + vκ),  B = (Ja − κm)/(1 + vκ),  κ = diag(J + JCJ).
+    v = c/(1 − Ac),   κ = diag(J + JCJ),   A = −κ/(1 + vκ),   B = Ja + Aa.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 
 import torch
@@ -19,23 +19,18 @@ from tapmachine.inference.process import Outcome, Process, State
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
-LARGEST = 0.98  # of 1, the eigenvalue at which the Gaussian side would stop being one
-POWER_STEPS = 20  # of the power method that estimates it
-
-
-class Response(NamedTuple):
-    """What the Gaussian side makes of m and v: (K, N) each, and a number a particle."""
-
-    field: Tensor  # Ja, with the means a of the coupled Gaussian
-    reaction: Tensor  # κ
-    log_det: Tensor  # ln det(1 − √v J √v), (K,)
+LARGEST = 0.995  # of 1, the eigenvalue at which the Gaussian side would stop being one
+POWER_STEPS = 12  # of the power method that follows it, a sweep
+INNER_SWEEPS = 2  # of means, for each new precision
 
 
 class AdaptiveState(NamedTuple):
-    """The tilts and moments of all layers, and which particles failed."""
+    """The tilts and moments of all layers, the precisions of the next sweep, and which particles failed."""
 
     tilts: tuple[Tilt, ...]
     moments: tuple[Moments, ...]
+    precision: Tensor  # A of the next sweep, (K, N)
+    direction: Tensor  # of the largest eigenvalue, for each particle
     unnormalisable: Tensor
 
 
@@ -49,7 +44,7 @@ class _Bipartite:
 
     def values_per_particle(self) -> int:
         many, few = self.weights.shape
-        return 3 * many * few + 8 * few**2
+        return int(3 * many * few + 8 * few**2)
 
     def _split(self, z: Tensor) -> tuple[Tensor, Tensor]:
         first, second = z[:, : self.n_first], z[:, self.n_first :]
@@ -58,48 +53,43 @@ class _Bipartite:
     def _join(self, many: Tensor, few: Tensor) -> Tensor:
         return torch.cat((few, many) if self.swapped else (many, few), 1)
 
-    def _through(self, v_many: Tensor) -> Tensor:  # (K, few, few)
-        """WᵀvW: how the few act on each other through the many."""
-        return self.weights.T @ (v_many.unsqueeze(-1) * self.weights)
+    def field(self, a: Tensor) -> Tensor:
+        """Ja."""
+        many, few = self._split(a)
+        return self._join(few @ self.weights.T, many @ self.weights)
 
-    def safe(self, v: Tensor) -> Tensor:  # (K,)
-        """By what v must be multiplied for C to be positive definite, with some room; 1 where it is so already."""
+    def first_direction(self, v: Tensor) -> Tensor:
+        """Where the power method starts."""
+        return torch.ones_like(self._split(v)[1])
+
+    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:  # (K,), (K, few)
+        """By what v must be multiplied for C to be positive definite, 1 where it is; and a better direction."""
         many, few = self._split(v)
-        vector = torch.ones_like(few)
-        for _ in range(POWER_STEPS):
-            vector = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp(min=1e-30)
-            moved = few.sqrt() * ((many * ((few.sqrt() * vector) @ self.weights.T)) @ self.weights)
-            largest, vector = (moved * vector).sum(1), moved
-        return (LARGEST / largest.clamp(min=LARGEST)).sqrt()
+        root = few.sqrt()
+
+        def apply(z: Tensor) -> Tensor:
+            return root * ((many * ((root * z) @ self.weights.T)) @ self.weights)
+
+        largest, direction = _largest_eigenvalue(apply, direction)
+        return _shrunk(largest).sqrt(), direction
 
     def covariance(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the few, (K, few, few); WᵀvW; and ln det."""
+        """C of the few, (K, few, few); WᵀvW, by which they act on each other through the many; and ln det."""
         many, few = self._split(v)
-        root, through = few.sqrt(), self._through(many)
-        identity = torch.eye(few.shape[1], dtype=v.dtype, device=v.device)
-        lower, _ = torch.linalg.cholesky_ex(identity - root.unsqueeze(-1) * through * root.unsqueeze(-2))
-        log_det = 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return root.unsqueeze(-1) * torch.cholesky_inverse(lower) * root.unsqueeze(-2), through, log_det
+        root, through = few.sqrt(), self.weights.T @ (many.unsqueeze(-1) * self.weights)
+        inner, log_det = _inverse(root.unsqueeze(-1) * through * root.unsqueeze(-2))
+        return root.unsqueeze(-1) * inner * root.unsqueeze(-2), through, log_det
 
-    def respond(self, v: Tensor, m: Tensor) -> Response:
-        (v_many, _), (m_many, m_few) = self._split(v), self._split(m)
-        inner, through, log_det = self.covariance(v)
-        pull = (m_many + v_many * (m_few @ self.weights.T)) @ self.weights
-        a_few = m_few + (inner @ pull.unsqueeze(-1)).squeeze(-1)
-        at_many = a_few @ self.weights.T
-        at_few = (m_many + v_many * at_many) @ self.weights
+    def reaction(self, v: Tensor) -> Tensor:
+        """κ = diag(J + JCJ)."""
+        inner, through, _ = self.covariance(v)
         of_many = ((self.weights @ inner) * self.weights).sum(-1)
         of_few = through.diagonal(dim1=-2, dim2=-1) + ((through @ inner) * through).sum(-1)
-        return Response(self._join(at_many, at_few), self._join(of_many, of_few), log_det)
+        return self._join(of_many, of_few)
 
-    def log_det(self, v: Tensor) -> Tensor:
+    def log_det(self, v: Tensor) -> Tensor:  # (K,)
         """ln det(1 − √v J √v), differentiable in the weights."""
         return self.covariance(v)[2]
-
-    def energy(self, a: Tensor) -> Tensor:  # (K,)
-        """½ aJa."""
-        many, few = self._split(a)
-        return ((many @ self.weights) * few).sum(1)
 
 
 class _Dense:
@@ -111,92 +101,108 @@ class _Dense:
     def values_per_particle(self) -> int:
         return 6 * self.weights.numel()
 
-    def safe(self, v: Tensor) -> Tensor:  # (K,)
-        """As for two groups; the eigenvalue is found of the square, whose sign does not matter."""
-        root, vector = v.sqrt(), torch.ones_like(v)
-        for _ in range(POWER_STEPS):
-            vector = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp(min=1e-30)
-            moved = root * ((root * vector) @ self.weights)
-            moved = root * ((root * moved) @ self.weights)
-            largest, vector = (moved * vector).sum(1).clamp(min=0).sqrt(), moved
-        return LARGEST / largest.clamp(min=LARGEST)
+    def field(self, a: Tensor) -> Tensor:
+        return a @ self.weights
+
+    def first_direction(self, v: Tensor) -> Tensor:
+        return torch.ones_like(v)
+
+    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """As for two groups; of the square, whose eigenvalues have one sign."""
+        root = v.sqrt()
+
+        def apply(z: Tensor) -> Tensor:
+            return root * ((root * z) @ self.weights)
+
+        largest, direction = _largest_eigenvalue(lambda z: apply(apply(z)), direction)
+        return _shrunk(largest.clamp(min=0).sqrt()), direction
 
     def covariance(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """C, and ln det."""
         root = v.sqrt()
-        identity = torch.eye(v.shape[1], dtype=v.dtype, device=v.device)
-        lower, _ = torch.linalg.cholesky_ex(identity - root.unsqueeze(-1) * self.weights * root.unsqueeze(-2))
-        log_det = 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return root.unsqueeze(-1) * torch.cholesky_inverse(lower) * root.unsqueeze(-2), log_det
+        inner, log_det = _inverse(root.unsqueeze(-1) * self.weights * root.unsqueeze(-2))
+        return root.unsqueeze(-1) * inner * root.unsqueeze(-2), log_det
 
-    def respond(self, v: Tensor, m: Tensor) -> Response:
-        inner, log_det = self.covariance(v)
-        a = m + (inner @ (m @ self.weights).unsqueeze(-1)).squeeze(-1)
-        return Response(a @ self.weights, ((self.weights @ inner) * self.weights).sum(-1), log_det)
+    def reaction(self, v: Tensor) -> Tensor:
+        reaction: Tensor = ((self.weights @ self.covariance(v)[0]) * self.weights).sum(-1)
+        return reaction
 
     def log_det(self, v: Tensor) -> Tensor:
         return self.covariance(v)[1]
 
-    def energy(self, a: Tensor) -> Tensor:
-        return 0.5 * ((a @ self.weights) * a).sum(1)
-
 
 class _SelfAveraging:
-    """One variance for all units of a group, as if W were rotated at random: two products with W a sweep, one SVD before.
+    """One variance for all units of a group, as if W were rotated at random: one SVD before, and only W² of it after.
 
     C is the same on all units of a group but for the directions of W, so that only the singular values s enter.
     """
 
     def __init__(self, weights: Tensor) -> None:  # (N_first, N_second)
-        self.weights = weights
-        self.sizes = weights.shape
-        self.left, self.values, right = torch.linalg.svd(weights, full_matrices=False)
-        self.right = right.T
+        self.weights, self.sizes = weights, list(weights.shape)
+        self.squares = torch.linalg.svdvals(weights) ** 2
 
     def values_per_particle(self) -> int:
-        return 12 * sum(self.sizes)
+        return 12 * int(sum(self.sizes))
 
     def averaged(self, z: Tensor) -> Tensor:
         """The mean over each group, for all of its units."""
-        first, second = z.split(list(self.sizes), 1)
-        return torch.cat([part.mean(1, keepdim=True).expand_as(part) for part in (first, second)], 1)
+        return torch.cat([part.mean(1, keepdim=True).expand_as(part) for part in z.split(self.sizes, 1)], 1)
 
-    def _rest(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The variances of both groups, (K, 1) each, and 1 − v v' s²."""
+    def field(self, a: Tensor) -> Tensor:
+        first, second = a.split(self.sizes, 1)
+        return torch.cat((second @ self.weights.T, first @ self.weights), 1)
+
+    def first_direction(self, v: Tensor) -> Tensor:
+        return v[:, :1]
+
+    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        largest = v[:, 0] * v[:, -1] * self.squares[0]
+        return _shrunk(largest).sqrt(), direction
+
+    def reaction(self, v: Tensor) -> Tensor:
         first, second = v[:, :1], v[:, -1:]
-        return first, second, 1 - first * second * self.values**2
-
-    def safe(self, v: Tensor) -> Tensor:
-        first, second = v[:, 0], v[:, -1]
-        return (LARGEST / (first * second * self.values[0] ** 2).clamp(min=LARGEST)).sqrt()
-
-    def respond(self, v: Tensor, m: Tensor) -> Response:
-        v_first, v_second, rest = self._rest(v)
-        m_first, m_second = m.split(list(self.sizes), 1)
-        pull = (m_first + v_first * (m_second @ self.weights.T)) @ self.weights
-        seen = pull @ self.right
-        a_second = m_second + v_second * (pull + (seen / rest - seen) @ self.right.T)
-        at_first = a_second @ self.weights.T
-        at_second = (m_first + v_first * at_first) @ self.weights
-        power = (self.values**2 / rest).sum(1, keepdim=True)  # tr of JCJ over v, in either group
-        of_first = (v_second * power / self.sizes[0]).expand(-1, self.sizes[0])
-        of_second = (v_first * power / self.sizes[1]).expand(-1, self.sizes[1])
-        return Response(torch.cat((at_first, at_second), 1), torch.cat((of_first, of_second), 1), rest.log().sum(1))
+        power = (self.squares / (1 - first * second * self.squares)).sum(1, keepdim=True)
+        parts = [second * power / self.sizes[0], first * power / self.sizes[1]]
+        return torch.cat([part.expand(-1, size) for part, size in zip(parts, self.sizes, strict=True)], 1)
 
     def log_det(self, v: Tensor) -> Tensor:
-        first, second, _ = self._rest(v)
-        return (1 - first * second * torch.linalg.svdvals(self.weights) ** 2).log().sum(1)
+        rest: Tensor = 1 - v[:, :1] * v[:, -1:] * self.squares
+        return rest.log().sum(1)
 
-    def energy(self, a: Tensor) -> Tensor:
-        first, second = a.split(list(self.sizes), 1)
-        return ((first @ self.weights) * second).sum(1)
+
+def _shrunk(largest: Tensor) -> Tensor:
+    """What brings an eigenvalue below the limit; exactly 1 where it is."""
+    return torch.where(largest > LARGEST, LARGEST / largest.clamp(min=LARGEST), 1.0)
+
+
+def _inverse(s: Tensor) -> tuple[Tensor, Tensor]:
+    """(1 − S)⁻¹ and ln det(1 − S)."""
+    identity = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
+    lower, _ = torch.linalg.cholesky_ex(identity - s)
+    return torch.cholesky_inverse(lower), 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], direction: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest eigenvalue of a symmetric matrix, and what it belongs to: a few steps from where one was before."""
+    for _ in range(POWER_STEPS):
+        direction = direction / torch.linalg.vector_norm(direction, dim=1, keepdim=True).clamp(min=1e-30)
+        moved = apply(direction)
+        value = (moved * direction).sum(1)
+        off = torch.linalg.vector_norm(moved - value.unsqueeze(1) * direction, dim=1)
+        direction = moved + 1e-6 * direction  # never 0
+    return value + off, direction  # an eigenvalue is no further away than that
 
 
 Couplings = _Bipartite | _Dense | _SelfAveraging
 
 
 class AdaptiveProcess(Process):
-    """The iteration: moments of the priors, then of the Gaussian, then new tilts, damped."""
+    """The iteration: means with the precisions A held, layer by layer as for TAP; then new precisions, damped.
+
+    With A held the means descend to a solution; to update both at once, as printed, is chaotic on trained machines.
+    """
+
+    can_be_captured = False  # factorisations wait for the device
 
     def __init__(self, machine: BoltzmannMachine, damping: float, self_averaging: bool) -> None:
         self.damping = damping
@@ -204,22 +210,24 @@ class AdaptiveProcess(Process):
         self.couplings = _couplings(machine, self.layout, self_averaging)
 
     def values_per_particle(self) -> int:
-        return 16 * sum(self.layout.sizes) + self.couplings.values_per_particle()
+        return 16 * int(sum(self.layout.sizes)) + self.couplings.values_per_particle()
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
         started: list[Moments] = []
         for number, own in enumerate(moments):
             if own is None:  # from the means of the layer below alone
-                field = self.layout.upwards(number, started[-1].mean)
-                own = layers[number].moments(Tilt(field, 0.0))
+                own = layers[number].moments(Tilt(self.layout.upwards(number, started[-1].mean), 0.0))
             started.append(own)
-        a, c = (self.layout.joined([getattr(own, name) for own in started]) for name in ("mean", "variance"))
-        none = torch.zeros_like(a)
-        return self._next(layers, none, none, a, c, 0.0, torch.zeros_like(a[:, 0], dtype=torch.bool))[0]
+        c = self.layout.joined([own.variance for own in started])
+        tilts = [Tilt(torch.zeros_like(own.mean), torch.zeros_like(own.mean)) for own in started]
+        v = c if not isinstance(self.couplings, _SelfAveraging) else self.couplings.averaged(c)
+        scale, direction = self.couplings.safe(v, self.couplings.first_direction(v))
+        precision = self._precision(v * scale.unsqueeze(1))
+        failed = torch.zeros_like(c[:, 0], dtype=torch.bool)
+        return self._sweep(layers, AdaptiveState(tuple(tilts), tuple(started), precision, direction, failed))[0]
 
     def step(self, layers: list[Units], state: AdaptiveState) -> tuple[State, Tensor]:
-        field, precision, a, c = self._joined(state)
-        return self._next(layers, field, precision, a, c, self.damping, state.unnormalisable)
+        return self._sweep(layers, state)
 
     def moments(self, state: AdaptiveState) -> list[Moments]:
         return list(state.moments)
@@ -231,61 +239,67 @@ class AdaptiveProcess(Process):
         return state.unnormalisable
 
     def outcome(self, layers: list[Units], state: AdaptiveState) -> Outcome:
-        field, precision, a, c = self._joined(state)
-        v, m = self._uncoupled(field, precision, a, c)
-        found = self.couplings.respond(v, m)
-        return Outcome(
-            list(state.tilts),
-            self._mismatch(a, c, v, m, found),
-            _free_energy(layers, self.layout, self.couplings, state.moments, state.tilts),
-        )
+        precision = self.layout.joined([torch.as_tensor(tilt.precision) for tilt in state.tilts])
+        v = self._uncoupled(state.moments, precision)
+        value = _free_energy(layers, self.layout, self.couplings, state.moments, state.tilts)
+        return Outcome(list(state.tilts), self._mismatch(layers, state.moments, precision, v), value)
 
-    def _joined(self, state: AdaptiveState) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        fields, precisions = ([torch.as_tensor(getattr(t, name)) for t in state.tilts] for name in Tilt._fields)
-        means, variances = ([getattr(own, name) for own in state.moments] for name in Moments._fields)
-        field, precision, a, c = (self.layout.joined(z) for z in (fields, precisions, means, variances))
-        return field, precision, a, c
-
-    def _uncoupled(self, field: Tensor, precision: Tensor, a: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """v and m."""
-        if isinstance(self.couplings, _SelfAveraging):
-            c = self.couplings.averaged(c)
-        rest = 1 - precision * c
-        return c / rest, (a - field * c) / rest
-
-    def _mismatch(self, a: Tensor, c: Tensor, v: Tensor, m: Tensor, found: Response) -> Tensor:  # (K,)
-        """The mean squared difference of the moments of both sides."""
-        if isinstance(self.couplings, _SelfAveraging):
-            c = self.couplings.averaged(c)
-        mean, variance = m + v * found.field, v * (1 + v * found.reaction)
-        return ((mean - a).square() + (variance - c).square()).mean(1)
-
-    def _next(
-        self,
-        layers: list[Units],
-        field: Tensor,
-        precision: Tensor,
-        a: Tensor,
-        c: Tensor,
-        damping: float,
-        failed: Tensor,
-    ) -> tuple[AdaptiveState, Tensor]:
-        v, m = self._uncoupled(field, precision, a, c)
-        scale = self.couplings.safe(v).unsqueeze(1)
-        v, rescaled = v * scale, scale.squeeze(1) < 1
-        found = self.couplings.respond(v, m)
-        change = self._mismatch(a, c, v, m, found)
-        share = 1 + v * found.reaction
-        new_field = damping * field + (1 - damping) * (found.field - found.reaction * m) / share
-        new_precision = damping * precision - (1 - damping) * found.reaction / share
-        tilts = [
-            Tilt(*pair) for pair in zip(self.layout.split(new_field), self.layout.split(new_precision), strict=True)
-        ]
+    def _sweep(self, layers: list[Units], state: AdaptiveState) -> tuple[AdaptiveState, Tensor]:
+        moments, tilts, failed = list(state.moments), list(state.tilts), state.unnormalisable
+        precisions = self.layout.split(state.precision)
+        for _ in range(INNER_SWEEPS):
+            for group in (self.layout.odd, self.layout.even):
+                fields = self.layout.split(self.couplings.field(self.layout.joined([own.mean for own in moments])))
+                for number in group:
+                    moments[number], tilts[number] = self._settled(
+                        layers[number], fields[number], precisions[number], moments[number], tilts[number]
+                    )
         for layer, tilt in zip(layers, tilts, strict=True):
             failed = failed | ~layer.normalisable(tilt).all(1)
-        moments = [layer.moments(tilt) for layer, tilt in zip(layers, tilts, strict=True)]
-        state = AdaptiveState(tuple(tilts), tuple(moments), failed)
-        return state, torch.where(rescaled, torch.inf, change)
+        v = self._uncoupled(moments, state.precision)
+        scale, direction = self.couplings.safe(v, state.direction)
+        target = self._precision(v * scale.unsqueeze(1))
+        precision = self.damping * state.precision + (1 - self.damping) * target
+        mismatch = self._mismatch(layers, moments, state.precision, v * scale.unsqueeze(1))
+        new = AdaptiveState(tuple(tilts), tuple(moments), precision, direction, failed)
+        return new, torch.where(scale < 1, torch.inf, mismatch)
+
+    def _settled(
+        self, units: Units, field: Tensor, precision: Tensor, moments: Moments, tilt: Tilt
+    ) -> tuple[Moments, Tilt]:
+        """A layer at B = Ja + A·mean: at its root, or with couplings among its units some of the way there."""
+        if isinstance(self.couplings, _Dense):
+            moved = units.moments(Tilt(field + precision * moments.mean, precision))
+            mean = 0.5 * (moments.mean + moved.mean)
+            own = field + precision * mean
+        else:
+            reaction = -precision if precision.dim() == 2 else torch.diag_embed(-precision)
+            _, own = units.settle(field, reaction, torch.as_tensor(tilt.field), steps=self.root_steps)
+        tilt = Tilt(own, precision)
+        return units.moments(tilt), tilt
+
+    def _uncoupled(self, moments: Sequence[Moments], precision: Tensor) -> Tensor:
+        """v."""
+        c = self.layout.joined([own.variance for own in moments])
+        c = self.couplings.averaged(c) if isinstance(self.couplings, _SelfAveraging) else c
+        return c / (1 - precision * c)
+
+    def _precision(self, v: Tensor) -> Tensor:
+        """A = −κ/(1 + vκ)."""
+        reaction = self.couplings.reaction(v)
+        return -reaction / (1 + v * reaction)
+
+    def _mismatch(
+        self, layers: list[Units], moments: Sequence[Moments], precision: Tensor, v: Tensor
+    ) -> Tensor:  # (K,)
+        """The mean squared difference of the moments of both sides."""
+        a, c = (self.layout.joined([getattr(own, name) for own in moments]) for name in Moments._fields)
+        fields = self.layout.split(self.couplings.field(a) + precision * a)
+        tilts = [Tilt(*pair) for pair in zip(fields, self.layout.split(precision), strict=True)]
+        moved = self.layout.joined([layer.moments(tilt).mean for layer, tilt in zip(layers, tilts, strict=True)])
+        c = self.couplings.averaged(c) if isinstance(self.couplings, _SelfAveraging) else c
+        variance = v * (1 + v * self.couplings.reaction(v))
+        return ((moved - a).square() + (variance - c).square()).mean(1)
 
 
 class _Layout:
@@ -293,7 +307,8 @@ class _Layout:
 
     def __init__(self, machine: BoltzmannMachine) -> None:
         layers = machine.units()
-        self.order = [*range(0, len(layers), 2), *range(1, len(layers), 2)]
+        self.even, self.odd = range(0, len(layers), 2), range(1, len(layers), 2)
+        self.order = [*self.even, *self.odd]
         self.shapes = [layer.state_shape for layer in layers]
         self.sizes = [machine.sizes[number] for number in self.order]
         self.n_even = sum(machine.sizes[0::2])
@@ -312,15 +327,16 @@ class _Layout:
 
     def upwards(self, layer: int, mean: Tensor) -> Tensor:
         """The field on a layer from the one below."""
-        return (mean.flatten(1) @ self.weights[layer - 1]).unflatten(-1, self.shapes[layer])
+        field: Tensor = mean.flatten(1) @ self.weights[layer - 1]
+        shaped: Tensor = field.unflatten(-1, self.shapes[layer])
+        return shaped
 
     def between(self, machine: BoltzmannMachine) -> Tensor:  # (N_even, N_odd), differentiable
         """All couplings of a machine with layers."""
-        even, odd = ([n for n in self.order if n % 2 == parity] for parity in (0, 1))
         rows = []
-        for below in even:
+        for below in self.even:
             blocks = []
-            for above in odd:
+            for above in self.odd:
                 if above == below + 1:
                     blocks.append(machine.coupling(below))
                 elif above == below - 1:
@@ -359,11 +375,15 @@ def _free_energy(
     for layer, tilt, own in zip(layers, tilts, moments, strict=True):
         total = total + layer.divergence(tilt, own).sum(-1, dtype=torch.float64)
     a, c = (layout.joined([getattr(own, name) for own in moments]) for name in Moments._fields)
-    precision = layout.joined([torch.as_tensor(tilt.precision).expand_as(tilt.field) for tilt in tilts])
+    precision = layout.joined(
+        [torch.as_tensor(tilt.precision).expand_as(torch.as_tensor(tilt.field)) for tilt in tilts]
+    )
     spread = couplings.averaged(c) if isinstance(couplings, _SelfAveraging) else c
     rest = 1 - precision * spread
     terms = 0.5 * (precision * spread + rest.log()).sum(1, dtype=torch.float64)
-    return total + terms - couplings.energy(a).double() + 0.5 * couplings.log_det(spread / rest).double()
+    return (
+        total + terms - 0.5 * (couplings.field(a) * a).sum(1).double() + 0.5 * couplings.log_det(spread / rest).double()
+    )
 
 
 @final
@@ -376,8 +396,8 @@ class AdaptiveTAP(Scheme):
 
     Args:
         damping: how much of the last tilts is kept, from 0 to less than 1.
-        self_averaging: one variance for all units of even layers and one for all of odd ones: no inverse, but a singular
-            value decomposition before. Right only for couplings without structure; on trained machines TAP is better.
+        self_averaging: one variance for all units of even layers and one for all of odd ones: no inverse, but the
+            singular values of W once. Right only for couplings without structure; on trained machines TAP is better.
 
     Example:
         >>> import torch
@@ -388,7 +408,7 @@ class AdaptiveTAP(Scheme):
         [-0.0502, -0.0008]
     """
 
-    def __init__(self, damping: float = 0.5, self_averaging: bool = False) -> None:
+    def __init__(self, damping: float = 0.7, self_averaging: bool = False) -> None:
         if not 0 <= damping < 1:
             raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
         self.damping, self.self_averaging = damping, self_averaging

@@ -114,7 +114,7 @@ class MessagePassing(Process):
             before = list(links)
             for number in group:
                 units, cavity = self._cavity(layers, before, number)
-                failed = failed | ~units.normalisable(cavity).view(len(failed), -1).all(1)
+                failed = failed | ~units.normalisable(cavity).reshape(len(failed), -1).all(1)
                 new = self.send(self.links[number], units, cavity)
                 kept = (damping * old + (1 - damping) * z for z, old in zip(new, before[number], strict=True))
                 links[number] = Message(*kept) if damping else new
@@ -149,7 +149,7 @@ class MessagePassing(Process):
         return self.bounded(layer, Tilt(field, spread))
 
     def _cavity(self, layers: list[Units], links: Sequence[Message], number: int) -> tuple[Units, Tilt]:
-        """The sending units of a link and the tilts on them, once for each receiving unit, without what that one sent."""
+        """The sending units of a link, once for each receiving unit, and the tilts on them without what that one sent."""
         link = self.links[number]
         back = links[link.back]
         field, spread = (
@@ -191,7 +191,7 @@ class MessagePassing(Process):
             total = total - (1 - 0.5 * degree) * layer.log_partition(tilt).sum(-1, dtype=torch.float64)
         for number in range(len(self.links)):
             units, cavity = self._cavity(layers, links, number)
-            alone = units.log_partition(cavity).view(len(total), -1).sum(-1, dtype=torch.float64)
+            alone = units.log_partition(cavity).reshape(len(total), -1).sum(-1, dtype=torch.float64)
             total = total - 0.5 * (alone + links[number].log_scale.flatten(1).sum(-1, dtype=torch.float64))
         return total
 
@@ -218,7 +218,7 @@ def _links(machine: BoltzmannMachine) -> list[Link]:
 
 
 def _received(link: Link, terms: Tensor, shape: tuple[int, ...]) -> Tensor:  # (K, n_sender, *shape of the receiver)
-    """What arrives, from terms (K, states of a receiver, n_receiver, *state_shape of the sender), summed over states."""
+    """What arrives, from terms (K, states of a receiver, n_receiver, *state_shape of the sender), summed over these."""
     terms = terms.sum(-1) if terms.dim() > 4 else terms
     arrived = terms.permute(0, 3, 2, 1)  # (K, n_sender, n_receiver, states)
     return arrived if len(shape) > 1 else arrived.squeeze(-1)
@@ -237,11 +237,11 @@ class _WholeDistributions(MessagePassing):
     def send(self, link: Link, units: Units, cavity: Tilt) -> Message:
         field = torch.as_tensor(cavity.field)
         by_receiver = field.unflatten(0, (-1, link.weights.shape[1]))  # (K, n_receiver, *state_shape of the sender)
-        at_rest = units.log_partition(Tilt(field, 0.0)).view(by_receiver.shape[:3])
+        at_rest = units.log_partition(Tilt(field, 0.0)).reshape(by_receiver.shape[:3])
 
         def gain(shift: Tensor) -> Tensor:  # (K, n_sender, n_receiver)
             tilted = units.log_partition(Tilt((by_receiver + shift).flatten(0, 1), 0.0))
-            return (tilted.view_as(at_rest) - at_rest).transpose(1, 2)
+            return (tilted.reshape(at_rest.shape) - at_rest).transpose(1, 2)
 
         states = self.two_states[link.receiver]
         if states is None:  # one state of q, each with couplings of its own
@@ -302,7 +302,7 @@ def _smallest_precision(units: Units, clip: float) -> Tensor | None:
 
 
 def _truncated(units: Units, deviations: float) -> Units:
-    """Gaussian units cut off so many standard deviations from their means, or the furthest of those; others as they are."""
+    """Gaussian units cut off so many deviations from their means, the furthest of them; others as they are."""
     if isinstance(units, Tilted):
         return Tilted(_truncated(units.base, deviations), Tilt(units.field, units.precision), validate=False)
     if not isinstance(units, Gaussian):
@@ -322,7 +322,7 @@ class _MessageScheme(Scheme):
 
     def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:
         raise ValueError(
-            f"{type(self).__name__}: F depends on messages, which moments do not tell; solve() gives it, and to train use "
+            f"{type(self).__name__}: F depends on messages, which moments do not tell; solve() gives it. To train, use "
             "TAP() or AdaptiveTAP()"
         )
 

@@ -136,6 +136,7 @@ class _Batch:
         self.total = len(starts[0].mean)
         self.next = self.n_finished = self.n_converged = 0
         self.on_cuda = machine.device.type == "cuda"
+        self.captures = self.on_cuda and process.can_be_captured
         self.layers: list[Units] = []
         self.state: Any = None
         self.previous: Any = None  # before the last steps
@@ -192,7 +193,7 @@ class _Batch:
         """Some steps for all particles, without a look at them."""
         if self.steps == 0:
             self.residual = torch.full_like(self.age, torch.inf, dtype=self.machine.dtype)
-        elif self.on_cuda:
+        elif self.captures:
             if self.replay is None:
                 self.replay = Replay(lambda state: self._step(self.layers, state), self.state, 1)
             self.previous = None if self.state is self.replay.state else self.state  # the replay overwrites its own

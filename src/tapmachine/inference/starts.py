@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,6 +84,27 @@ def random_means(units: Units, count: int, generator: torch.Generator) -> Tensor
         return mean
     draws = units.sample(Tilt(torch.zeros_like(share), 0.0), generator)
     return torch.where(torch.isfinite(mean), mean, draws)
+
+
+def fitting(machine: BoltzmannMachine, starts: Start | np.ndarray) -> Start:
+    """Starts in the machine's dtype and on its device, whatever theirs are."""
+    if isinstance(starts, np.ndarray):
+        starts = torch.from_numpy(starts)
+    if isinstance(starts, Solution):
+        starts = list(starts.moments)
+    if isinstance(starts, Tensor):
+        return starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
+    if isinstance(starts, Moments):
+        return normalised(Moments(*(z.to(machine.device, machine.dtype) for z in starts)))
+    if isinstance(starts, Sequence) and all(isinstance(own, Moments) for own in starts):
+        return [normalised(Moments(*(z.to(machine.device, machine.dtype) for z in own))) for own in starts]
+    return starts
+
+
+def normalised(moments: Moments) -> Moments:
+    """The probabilities of q states must still add up to 1, after a change of dtype."""
+    mean, variance = moments
+    return Moments(mean / mean.sum(-1, keepdim=True) if mean.dim() > 2 else mean, variance)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.inference import TAP, Progress, Scheme, solve
-from tapmachine.inference.starts import Start, random_means, starting_moments
+from tapmachine.inference.starts import Start, fitting, normalised, random_means, starting_moments
 from tapmachine.likelihood.score import check_machine, in_double
 from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE
 from tapmachine.machine import BoltzmannMachine
@@ -119,7 +119,7 @@ def find_solutions(
     if machine.dtype != double.dtype and machine.device.type == "cpu":  # most of the way takes half the time
         rough = solve(machine, _as_start(given), scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)
         given = list(rough.moments)
-    given = [_normalised(Moments(*(z.double() for z in own))) for own in given]
+    given = [normalised(Moments(*(z.double() for z in own))) for own in given]
     found = solve(double, _as_start(given), scheme, tol=TOLERANCE, max_sweeps=max_sweeps, callback=callback)
     different = unique(double, found, same=same)
     scale = spread(double.units()[0]) * double.units()[0].n ** 0.5
@@ -153,29 +153,8 @@ def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequen
     return [int(groups(points, threshold).max()) + 1 if len(points) else 0 for threshold in thresholds]
 
 
-def fitting(machine: BoltzmannMachine, starts: Start | np.ndarray) -> Start:
-    """Starts in the machine's dtype and on its device, whatever theirs are."""
-    if isinstance(starts, np.ndarray):
-        starts = torch.from_numpy(starts)
-    if isinstance(starts, Solution):
-        starts = list(starts.moments)
-    if isinstance(starts, Tensor):
-        return starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
-    if isinstance(starts, Moments):
-        return _normalised(Moments(*(z.to(machine.device, machine.dtype) for z in starts)))
-    if isinstance(starts, Sequence) and all(isinstance(own, Moments) for own in starts):
-        return [_normalised(Moments(*(z.to(machine.device, machine.dtype) for z in own))) for own in starts]
-    return starts
-
-
 def _as_start(given: list[Moments]) -> Moments | list[Moments]:
     return given if len(given) > 1 else given[0]
-
-
-def _normalised(moments: Moments) -> Moments:
-    """The probabilities of q states must still add up to 1, after a change of dtype."""
-    mean, variance = moments
-    return Moments(mean / mean.sum(-1, keepdim=True) if mean.dim() > 2 else mean, variance)
 
 
 def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Tensor:  # (n,), bool
@@ -209,4 +188,4 @@ def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
 
 def _moved(units: Units, moments: Moments, by: Tensor) -> Moments:
     lower, upper = units.bounds()
-    return _normalised(Moments((moments.mean + by).clamp(lower, upper), moments.variance))
+    return normalised(Moments((moments.mean + by).clamp(lower, upper), moments.variance))

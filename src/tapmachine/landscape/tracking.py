@@ -13,8 +13,8 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.files import load
 from tapmachine.inference import Scheme, solve
-from tapmachine.inference.starts import Start, starting_moments
-from tapmachine.landscape.find import Landscape, find_solutions, fitting
+from tapmachine.inference.starts import Start, fitting, starting_moments
+from tapmachine.landscape.find import Landscape, find_solutions
 from tapmachine.landscape.tree import SolutionTree
 from tapmachine.likelihood.score import in_double, spaced
 from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.channels.observations import check_alphabet
 from tapmachine.conditioning import is_clamped
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
@@ -32,16 +33,13 @@ def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any],
 
 def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) -> Tensor:  # (N, *state_shape)
     """Complete rows of data as states of the visible layer."""
-    data = _as_tensor(data)
-    if (
-        isinstance(data, Tensor)
-        and data.is_floating_point()
-        and len(machine.units()[0].state_shape) > 1
-        and data.dim() == 2
-    ):
-        data = data.long()  # numbers of states
+    rows: Any = _as_tensor(data)
+    has_states = len(machine.units()[0].state_shape) > 1
+    if has_states and isinstance(rows, Tensor) and rows.is_floating_point() and rows.dim() == 2:
+        check_alphabet(rows, machine.units()[0])
+        rows = rows.long()
     try:
-        return check_rows(machine, data)
+        return check_rows(machine, rows)
     except ValueError as error:
         raise ValueError(f"data: {error}") from None
 

@@ -1,0 +1,108 @@
+"""TAP and adaptive TAP in training, and what a sweep of each costs [fig:adatap].
+
+python benchmarks/adaptive.py FOLDER [--seconds 60] [--out FOLDER]
+
+784×500 on the first 5,000 binary-MNIST images, learning rate 0.001, batches of 100, damping 0.5; each run ends after
+its seconds. FOLDER holds MNIST's *-images-idx3-ubyte.gz.
+"""
+
+import argparse
+import csv
+import time
+from pathlib import Path
+
+import torch
+from quality import images
+
+from tapmachine import (
+    TAP,
+    AdaptiveTAP,
+    BeliefPropagation,
+    Binary,
+    Monitor,
+    RelaxedBP,
+    TAPObjective,
+    Trainer,
+    paper_sgd,
+    pseudo_log_likelihood,
+    rbm,
+    solve,
+)
+
+SCHEMES = {"TAP": TAP("explicit", 0.5), "adaTAP": AdaptiveTAP(0.5)}
+
+
+def training(x, name: str, n_sweeps: int, seconds: float, epochs: int) -> list[dict]:
+    machine = rbm(Binary(784), Binary(500), generator=torch.Generator().manual_seed(0)).to(x.device)
+    trainer = Trainer(
+        machine,
+        x,
+        epochs=epochs,
+        batch_size=100,
+        objective=TAPObjective(n_sweeps=n_sweeps, scheme=SCHEMES[name]),
+        optimizer=paper_sgd(machine, 0.001, weight_decay=0.001),
+        seed=0,
+        monitor=Monitor(n_starts=0),
+    )
+    rows, begun, spent = [], time.perf_counter(), 0.0
+    while spent < seconds and trainer.finished < epochs:
+        trainer.epoch()
+        spent = time.perf_counter() - begun
+        value = float(pseudo_log_likelihood(machine, x[:500], n_visible=100).mean)
+        rows.append({"scheme": name, "sweeps": n_sweeps, "epoch": trainer.finished, "pseudo": value, "seconds": spent})
+    last = rows[-1]
+    print(
+        f"{name}, {n_sweeps} sweeps: epoch {last['epoch']}, pseudo-likelihood {last['pseudo']:.1f}, {spent:.1f} s",
+        flush=True,
+    )
+    return rows
+
+
+def sweep_times(x, machine) -> None:
+    for size in (10, 100, 1000):
+        line = [f"{size} particles, 784×{machine.units()[1].n}:"]
+        for scheme in (TAP(), AdaptiveTAP(), AdaptiveTAP(self_averaging=True), RelaxedBP(), BeliefPropagation()):
+            if size == 1000 and not isinstance(scheme, TAP):
+                continue
+            seconds = []
+            for n_sweeps in (4, 16):
+                solve(machine, x[:size], scheme, tol=1e-30, max_sweeps=n_sweeps)
+                if x.is_cuda:
+                    torch.cuda.synchronize()
+                start = time.perf_counter()
+                found = solve(machine, x[:size], scheme, tol=1e-30, max_sweeps=n_sweeps)
+                if x.is_cuda:
+                    torch.cuda.synchronize()
+                seconds.append((int(found.n_sweeps.max()), time.perf_counter() - start))
+            each = (seconds[1][1] - seconds[0][1]) / max(1, seconds[1][0] - seconds[0][0])
+            line.append(f"{scheme} {1e3 * each:.2f} ms")
+        print(", ".join(line), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = images(options.folder, "binary-MNIST")[0][:5000].to(device)
+    for n_hidden in (100, 500):
+        generator = torch.Generator().manual_seed(0)
+        weights = 0.1 * torch.randn(784, n_hidden, generator=generator)
+        sweep_times(x, rbm(Binary(784), Binary(n_hidden), weights=weights).to(device))
+    rows = []
+    for name in SCHEMES:
+        for n_sweeps in (3, 10, 100):
+            rows += training(x, name, n_sweeps, options.seconds, options.epochs)
+            if options.out:
+                options.out.mkdir(parents=True, exist_ok=True)
+                with (options.out / "adatap.csv").open("w", newline="") as file:
+                    writer = csv.DictWriter(file, rows[0])
+                    writer.writeheader()
+                    writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

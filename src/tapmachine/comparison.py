@@ -1,0 +1,253 @@
+"""Which approximation is right for a machine? Schemes side by side, and the correlations they imply."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Solution, Tilt
+from tapmachine.conditioning import condition
+from tapmachine.inference import (
+    TAP,
+    AdaptiveTAP,
+    BeliefPropagation,
+    NaiveMeanField,
+    RelaxedBP,
+    Scheme,
+    ThirdOrderTAP,
+    solve,
+)
+from tapmachine.inference.starts import Start, fitting, starting_moments
+from tapmachine.likelihood.exact import exact_log_partition, exact_moments
+from tapmachine.likelihood.score import check_machine, in_double
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.sampling import gibbs, sweep_chain
+
+NUDGE = 1e-4  # of a field, by which its response is measured
+TOLERANCE = 1e-20
+MAX_SWEEPS = 5000
+MOST_ENUMERATED = 20  # units of the smaller side, up to which the exact answer is worked out
+GIBBS_SWEEPS = 2000
+MOST_NUDGED = 1000  # units, beyond which correlations take too long to be part of a table
+
+
+@torch.no_grad()
+def correlations(
+    machine: BoltzmannMachine, solution: Solution, scheme: Scheme | None = None
+) -> list[Tensor]:  # (size below, size above) for each weight matrix
+    """The covariance of every coupled pair of units at a solution, by linear response: how means follow fields.
+
+    Every unit is nudged by a small field of either sign, the equations are solved again from the solution, and the
+    means of its neighbours compared: exact for the scheme, whichever it is.
+
+    Args:
+        machine: a machine that is not conditioned on rows.
+        solution: one particle, as `solve(…).select(0)` gives it.
+        scheme: by which it was solved; `TAP()` unless given.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Spin, correlations, exact_moments, pairwise, solve
+        >>> magnet = pairwise(Spin(3).double(), weights=0.2 * (torch.ones(3, 3) - torch.eye(3)).double())
+        >>> correlations(magnet, solve(magnet))[0][0, 1], exact_moments(magnet).covariances[0][0, 1]
+        (tensor(0.2404, dtype=torch.float64), tensor(0.2337, dtype=torch.float64))
+    """
+    if len(solution) != 1:
+        raise ValueError(f"there are {len(solution)} solutions; take one of them with .select(number)")
+    if machine.n_rows is not None:
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; take one of them with .rows()")
+    double, found = in_double(machine), []
+    for below, above, weights in double.edges():
+        size = weights.shape[0]
+        shape = double.units()[below].state_shape
+        nudges = NUDGE * torch.eye(size, dtype=double.dtype, device=double.device).view(size, *shape)
+        means = []
+        for sign in (1.0, -1.0):
+            nudged = condition(double, Tilt(sign * nudges, 0.0), layer=below)
+            start = [Moments(*(z.to(double.dtype).expand(size, *z.shape[1:]) for z in own)) for own in solution.moments]
+            begin: Start = start if len(start) > 1 else start[0]
+            solved = solve(nudged, begin, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+            means.append(solved.moments[above].mean.flatten(1))
+        found.append((means[0] - means[1]) / (2 * NUDGE))
+    return found
+
+
+@dataclass(frozen=True)
+class SchemeRow:
+    """How one scheme did.
+
+    Attributes:
+        scheme: its name.
+        log_partition: −F of its lowest solution; NaN if none converged.
+        log_partition_error: that less the exact ln Z; NaN if that is not known.
+        mean_error: root mean square over all units, against exact or sampled means.
+        correlation_error: likewise, over coupled pairs; NaN for large machines.
+        converged: the share of starts.
+        sweeps: the mean number.
+        seconds: for all starts.
+    """
+
+    scheme: str
+    log_partition: float
+    log_partition_error: float
+    mean_error: float
+    correlation_error: float
+    converged: float
+    sweeps: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SchemeComparison:
+    """A row for each scheme, and what they were compared with."""
+
+    rows: tuple[SchemeRow, ...]
+    reference: str
+
+    def table(self) -> str:
+        """The rows as text."""
+        names = ("scheme", "ln Z", "error", "means", "correlations", "converged", "sweeps", "seconds")
+        lines = ["{:24}{:>12}{:>11}{:>11}{:>14}{:>11}{:>9}{:>9}".format(*names)]
+        for row in self.rows:
+            errors = f"{row.log_partition_error:11.2e}{row.mean_error:11.2e}{row.correlation_error:14.2e}"
+            rest = f"{row.converged:11.1%}{row.sweeps:9.0f}{row.seconds:9.2f}"
+            lines.append(f"{row.scheme:24}{row.log_partition:12.4f}{errors}{rest}")
+        return "\n".join([*lines, f"against {self.reference}"])
+
+    def as_dicts(self) -> list[dict[str, float | str]]:
+        """The rows as dictionaries."""
+        return [asdict(row) for row in self.rows]
+
+    def __repr__(self) -> str:
+        return self.table()
+
+
+class _Truth:
+    """What schemes are compared with: enumeration or, where that is not feasible, sampling."""
+
+    def __init__(self, machine: BoltzmannMachine, starts: list[Moments | None]) -> None:
+        sides = [sum(len(layer.n_states() or [0] * 99) for layer in machine.units()[parity::2]) for parity in (0, 1)]
+        sides = sides if not machine.is_pairwise else sides[:1]
+        self.log_partition = float("nan")
+        if min(sides) <= MOST_ENUMERATED and all(layer.n_states() is not None for layer in machine.units()):
+            exact = exact_moments(machine)
+            self.name = "exact values, by enumeration"
+            self.log_partition = float(exact_log_partition(machine))
+            self.means = [own.mean for own in exact.moments]
+            self.correlations: list[Tensor] = list(exact.covariances)
+            return
+        assert starts[0] is not None
+        generator = torch.Generator(machine.device).manual_seed(0)
+        units = machine.units()[0]
+        field = units.field_with_mean(starts[0].mean)
+        chain = gibbs(machine, units.sample(Tilt(field, 0.0), generator), GIBBS_SWEEPS // 10, generator)
+        sums = [torch.zeros_like(x[0], dtype=torch.float64) for x in chain]
+        pairs = [torch.zeros_like(w, dtype=torch.float64) for w in machine.weights]
+        for _ in range(GIBBS_SWEEPS):
+            chain = sweep_chain(machine, chain, generator)
+            for total, x in zip(sums, chain, strict=True):
+                total += x.double().mean(0)
+            for (below, above, _), total in zip(machine.edges(), pairs, strict=True):
+                total += chain[below].flatten(1).double().T @ chain[above].flatten(1).double() / len(chain[0])
+        self.means = [total / GIBBS_SWEEPS for total in sums]
+        flat = [mean.flatten() for mean in self.means]
+        self.correlations = [
+            total / GIBBS_SWEEPS - flat[below].outer(flat[above])
+            for (below, above, _), total in zip(machine.edges(), pairs, strict=True)
+        ]
+        self.name = f"means of {GIBBS_SWEEPS} Gibbs sweeps of {len(chain[0])} chains"
+
+
+@torch.no_grad()
+def compare_schemes(
+    machine: BoltzmannMachine,
+    starts: Start = None,
+    schemes: Sequence[Scheme] | None = None,
+    *,
+    tol: float = 1e-14,
+    max_sweeps: int = 2000,
+    callback: Callable[[str], None] | None = None,
+) -> SchemeComparison:
+    """Free energy, means and correlations of a machine by several schemes, against exact ones or long sampling.
+
+    Of several starts each scheme's solution of the lowest F is compared with exact values; with sampled ones, which
+    chains from the same starts give, the average of the solutions.
+
+    Args:
+        machine: any machine that is not conditioned. It is solved in float64.
+        starts: as for `solve`.
+        schemes: all that there are for these units, unless given.
+        tol, max_sweeps: of `solve`.
+        callback: called with the name of each scheme, before it runs.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, compare_schemes, rbm
+        >>> weights = 0.5 * torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+        >>> table = compare_schemes(rbm(Binary(6), Binary(4), weights=weights))
+        >>> [row.scheme for row in table.rows][:3]
+        ['NaiveMeanField', 'TAP', 'ThirdOrderTAP']
+    """
+    check_machine(machine)
+    if machine.n_rows is not None:
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; compare schemes on the free one")
+    double = in_double(machine)
+    given = starting_moments(double, fitting(double, starts))
+    truth = _Truth(double, given)
+    rows = []
+    for scheme in schemes or _usual_schemes(double):
+        if callback is not None:
+            callback(_name(scheme))
+        begun = time.perf_counter()
+        known = [own for own in given if own is not None]
+        begin: Start = known if len(known) > 1 else known[0]
+        solution = solve(double, begin, scheme, tol=tol, max_sweeps=max_sweeps)
+        rows.append(_row(double, scheme, solution, truth, time.perf_counter() - begun))
+    return SchemeComparison(tuple(rows), truth.name)
+
+
+def _usual_schemes(machine: BoltzmannMachine) -> list[Scheme]:
+    """Those that exist for a machine's units."""
+    found: list[Scheme] = []
+    for scheme in (NaiveMeanField(), TAP(), ThirdOrderTAP(), RelaxedBP(), BeliefPropagation(), AdaptiveTAP()):
+        try:
+            scheme.bind(machine)
+        except ValueError:
+            continue
+        found.append(scheme)
+    return found
+
+
+def _name(scheme: Scheme) -> str:
+    own = type(scheme).__name__
+    return f"{own}, averaging" if getattr(scheme, "self_averaging", False) else own
+
+
+def _row(machine: BoltzmannMachine, scheme: Scheme, solution: Solution, truth: _Truth, seconds: float) -> SchemeRow:
+    nan = float("nan")
+    good = solution.converged.nonzero().squeeze(-1)
+    share, sweeps = float(solution.converged.double().mean()), float(solution.n_sweeps.double().mean())
+    if len(good) == 0:
+        return SchemeRow(_name(scheme), nan, nan, nan, nan, share, sweeps, seconds)
+    best = solution.select(int(good[solution.free_energy[good].argmin()]))
+    exact = truth.log_partition == truth.log_partition
+    chosen = best if exact else solution.select(good)
+    off = [(own.mean.mean(0) - mean).flatten() for own, mean in zip(chosen.moments, truth.means, strict=True)]
+    correlation_error = nan
+    if sum(machine.sizes) <= MOST_NUDGED and (exact or len(good) == 1):
+        found = correlations(machine, best, scheme)
+        different = torch.cat([(a - b).flatten() for a, b in zip(found, truth.correlations, strict=True)])
+        correlation_error = float(different.square().mean().sqrt())
+    value = -float(best.free_energy)
+    return SchemeRow(
+        _name(scheme),
+        value,
+        value - truth.log_partition,
+        float(torch.cat(off).square().mean().sqrt()),
+        correlation_error,
+        share,
+        sweeps,
+        seconds,
+    )
