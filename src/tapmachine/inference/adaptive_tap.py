@@ -17,10 +17,13 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.inference.mean_field import Scheme
 from tapmachine.inference.process import Outcome, Process, State
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.units import Units
+from tapmachine.units import Gaussian, Units
+from tapmachine.units.conditioned import Conditioned
 
 LARGEST = 0.995  # of 1, the eigenvalue at which the Gaussian side would stop being one
 POWER_STEPS = 12  # of the power method that follows it, a sweep
+BEARABLE = 0.99  # share of a Gaussian unit's precision that the couplings may take off
+MOST_HALVINGS = 20  # of couplings that are too strong for the Gaussian side to exist
 INNER_SWEEPS = 2  # of means, for each new precision
 
 
@@ -176,9 +179,14 @@ def _shrunk(largest: Tensor) -> Tensor:
 
 
 def _inverse(s: Tensor) -> tuple[Tensor, Tensor]:
-    """(1 − S)⁻¹ and ln det(1 − S)."""
+    """(1 − S)⁻¹ and ln det(1 − S), of a smaller S where that is not positive definite."""
     identity = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
-    lower, _ = torch.linalg.cholesky_ex(identity - s)
+    lower, failed = torch.linalg.cholesky_ex(identity - s)
+    for _ in range(MOST_HALVINGS):  # hardly ever: the estimate of the largest eigenvalue was too small
+        if not bool(failed.any()):
+            break
+        s = torch.where((failed > 0)[..., None, None], 0.5 * s, s)
+        lower, failed = torch.linalg.cholesky_ex(identity - s)
     return torch.cholesky_inverse(lower), 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
@@ -208,6 +216,7 @@ class AdaptiveProcess(Process):
         self.damping = damping
         self.layout = _Layout(machine)
         self.couplings = _couplings(machine, self.layout, self_averaging)
+        self.limit = self.layout.joined([_lowest(layer).flatten().unsqueeze(0) for layer in machine.units()])
 
     def values_per_particle(self) -> int:
         return 16 * int(sum(self.layout.sizes)) + self.couplings.values_per_particle()
@@ -285,9 +294,9 @@ class AdaptiveProcess(Process):
         return c / (1 - precision * c)
 
     def _precision(self, v: Tensor) -> Tensor:
-        """A = −κ/(1 + vκ)."""
+        """A = −κ/(1 + vκ), within what a unit on the whole real line can bear on the way."""
         reaction = self.couplings.reaction(v)
-        return -reaction / (1 + v * reaction)
+        return torch.maximum(-reaction / (1 + v * reaction), self.limit)
 
     def _mismatch(
         self, layers: list[Units], moments: Sequence[Moments], precision: Tensor, v: Tensor
@@ -300,6 +309,14 @@ class AdaptiveProcess(Process):
         c = self.couplings.averaged(c) if isinstance(self.couplings, _SelfAveraging) else c
         variance = v * (1 + v * self.couplings.reaction(v))
         return ((moved - a).square() + (variance - c).square()).mean(1)
+
+
+def _lowest(units: Units) -> Tensor:
+    """The lowest precision of a tilt that the iteration may pass through: most of a Gaussian prior's own, or none."""
+    unlimited = torch.full(units.state_shape, -torch.inf, dtype=units.dtype, device=units.device)
+    while isinstance(units, Conditioned):
+        units = units.base
+    return -BEARABLE * units.precision.detach() if isinstance(units, Gaussian) else unlimited
 
 
 class _Layout:

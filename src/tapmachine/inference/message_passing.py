@@ -149,7 +149,7 @@ class MessagePassing(Process):
         return self.bounded(layer, Tilt(field, spread))
 
     def _cavity(self, layers: list[Units], links: Sequence[Message], number: int) -> tuple[Units, Tilt]:
-        """The sending units of a link, once for each receiving unit, and the tilts on them without what that one sent."""
+        """The sending units of a link, once for each receiver, and the tilts on them without what that one sent."""
         link = self.links[number]
         back = links[link.back]
         field, spread = (
