@@ -7,23 +7,21 @@ in the reaction κ of the others, nothing diverges where a unit is certain, c = 
     v = c/(1 − Ac),   κ = diag(J + JCJ),   A = −κ/(1 + vκ),   B = Ja + Aa.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.inference.gaussian_side import Bipartite, Dense, GaussianSide, SelfAveraging
 from tapmachine.inference.mean_field import Scheme
 from tapmachine.inference.process import Outcome, Process, State
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Gaussian, Units
 from tapmachine.units.conditioned import Conditioned
 
-LARGEST = 0.995  # of 1, the eigenvalue at which the Gaussian side would stop being one
-POWER_STEPS = 12  # of the power method that follows it, a sweep
 BEARABLE = 0.99  # share of a Gaussian unit's precision that the couplings may take off
-MOST_HALVINGS = 20  # of couplings that are too strong for the Gaussian side to exist
 INNER_SWEEPS = 2  # of means, for each new precision
 
 
@@ -35,173 +33,6 @@ class AdaptiveState(NamedTuple):
     precision: Tensor  # A of the next sweep, (K, N)
     direction: Tensor  # of the largest eigenvalue, for each particle
     unnormalisable: Tensor
-
-
-class _Bipartite:
-    """Couplings between two groups of units: only a matrix of the size of the smaller one is inverted."""
-
-    def __init__(self, weights: Tensor) -> None:  # (N_first, N_second)
-        self.n_first = weights.shape[0]
-        self.swapped = weights.shape[0] < weights.shape[1]
-        self.weights = weights.T if self.swapped else weights  # (many, few)
-
-    def values_per_particle(self) -> int:
-        many, few = self.weights.shape
-        return int(3 * many * few + 8 * few**2)
-
-    def _split(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = z[:, : self.n_first], z[:, self.n_first :]
-        return (second, first) if self.swapped else (first, second)
-
-    def _join(self, many: Tensor, few: Tensor) -> Tensor:
-        return torch.cat((few, many) if self.swapped else (many, few), 1)
-
-    def field(self, a: Tensor) -> Tensor:
-        """Ja."""
-        many, few = self._split(a)
-        return self._join(few @ self.weights.T, many @ self.weights)
-
-    def first_direction(self, v: Tensor) -> Tensor:
-        """Where the power method starts."""
-        return torch.ones_like(self._split(v)[1])
-
-    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:  # (K,), (K, few)
-        """By what v must be multiplied for C to be positive definite, 1 where it is; and a better direction."""
-        many, few = self._split(v)
-        root = few.sqrt()
-
-        def apply(z: Tensor) -> Tensor:
-            return root * ((many * ((root * z) @ self.weights.T)) @ self.weights)
-
-        largest, direction = _largest_eigenvalue(apply, direction)
-        return _shrunk(largest).sqrt(), direction
-
-    def covariance(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """C of the few, (K, few, few); WᵀvW, by which they act on each other through the many; and ln det."""
-        many, few = self._split(v)
-        root, through = few.sqrt(), self.weights.T @ (many.unsqueeze(-1) * self.weights)
-        inner, log_det = _inverse(root.unsqueeze(-1) * through * root.unsqueeze(-2))
-        return root.unsqueeze(-1) * inner * root.unsqueeze(-2), through, log_det
-
-    def reaction(self, v: Tensor) -> Tensor:
-        """κ = diag(J + JCJ)."""
-        inner, through, _ = self.covariance(v)
-        of_many = ((self.weights @ inner) * self.weights).sum(-1)
-        of_few = through.diagonal(dim1=-2, dim2=-1) + ((through @ inner) * through).sum(-1)
-        return self._join(of_many, of_few)
-
-    def log_det(self, v: Tensor) -> Tensor:  # (K,)
-        """ln det(1 − √v J √v), differentiable in the weights."""
-        return self.covariance(v)[2]
-
-
-class _Dense:
-    """Couplings among all units, of a pairwise machine."""
-
-    def __init__(self, weights: Tensor) -> None:  # (N, N)
-        self.weights = weights
-
-    def values_per_particle(self) -> int:
-        return 6 * self.weights.numel()
-
-    def field(self, a: Tensor) -> Tensor:
-        return a @ self.weights
-
-    def first_direction(self, v: Tensor) -> Tensor:
-        return torch.ones_like(v)
-
-    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """As for two groups; of the square, whose eigenvalues have one sign."""
-        root = v.sqrt()
-
-        def apply(z: Tensor) -> Tensor:
-            return root * ((root * z) @ self.weights)
-
-        largest, direction = _largest_eigenvalue(lambda z: apply(apply(z)), direction)
-        return _shrunk(largest.clamp(min=0).sqrt()), direction
-
-    def covariance(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """C, and ln det."""
-        root = v.sqrt()
-        inner, log_det = _inverse(root.unsqueeze(-1) * self.weights * root.unsqueeze(-2))
-        return root.unsqueeze(-1) * inner * root.unsqueeze(-2), log_det
-
-    def reaction(self, v: Tensor) -> Tensor:
-        reaction: Tensor = ((self.weights @ self.covariance(v)[0]) * self.weights).sum(-1)
-        return reaction
-
-    def log_det(self, v: Tensor) -> Tensor:
-        return self.covariance(v)[1]
-
-
-class _SelfAveraging:
-    """One variance for all units of a group, as if W were rotated at random: one SVD before, and only W² of it after.
-
-    C is the same on all units of a group but for the directions of W, so that only the singular values s enter.
-    """
-
-    def __init__(self, weights: Tensor) -> None:  # (N_first, N_second)
-        self.weights, self.sizes = weights, list(weights.shape)
-        self.squares = torch.linalg.svdvals(weights) ** 2
-
-    def values_per_particle(self) -> int:
-        return 12 * int(sum(self.sizes))
-
-    def averaged(self, z: Tensor) -> Tensor:
-        """The mean over each group, for all of its units."""
-        return torch.cat([part.mean(1, keepdim=True).expand_as(part) for part in z.split(self.sizes, 1)], 1)
-
-    def field(self, a: Tensor) -> Tensor:
-        first, second = a.split(self.sizes, 1)
-        return torch.cat((second @ self.weights.T, first @ self.weights), 1)
-
-    def first_direction(self, v: Tensor) -> Tensor:
-        return v[:, :1]
-
-    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        largest = v[:, 0] * v[:, -1] * self.squares[0]
-        return _shrunk(largest).sqrt(), direction
-
-    def reaction(self, v: Tensor) -> Tensor:
-        first, second = v[:, :1], v[:, -1:]
-        power = (self.squares / (1 - first * second * self.squares)).sum(1, keepdim=True)
-        parts = [second * power / self.sizes[0], first * power / self.sizes[1]]
-        return torch.cat([part.expand(-1, size) for part, size in zip(parts, self.sizes, strict=True)], 1)
-
-    def log_det(self, v: Tensor) -> Tensor:
-        rest: Tensor = 1 - v[:, :1] * v[:, -1:] * self.squares
-        return rest.log().sum(1)
-
-
-def _shrunk(largest: Tensor) -> Tensor:
-    """What brings an eigenvalue below the limit; exactly 1 where it is."""
-    return torch.where(largest > LARGEST, LARGEST / largest.clamp(min=LARGEST), 1.0)
-
-
-def _inverse(s: Tensor) -> tuple[Tensor, Tensor]:
-    """(1 − S)⁻¹ and ln det(1 − S), of a smaller S where that is not positive definite."""
-    identity = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
-    lower, failed = torch.linalg.cholesky_ex(identity - s)
-    for _ in range(MOST_HALVINGS):  # hardly ever: the estimate of the largest eigenvalue was too small
-        if not bool(failed.any()):
-            break
-        s = torch.where((failed > 0)[..., None, None], 0.5 * s, s)
-        lower, failed = torch.linalg.cholesky_ex(identity - s)
-    return torch.cholesky_inverse(lower), 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], direction: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalue of a symmetric matrix, and what it belongs to: a few steps from where one was before."""
-    for _ in range(POWER_STEPS):
-        direction = direction / torch.linalg.vector_norm(direction, dim=1, keepdim=True).clamp(min=1e-30)
-        moved = apply(direction)
-        value = (moved * direction).sum(1)
-        off = torch.linalg.vector_norm(moved - value.unsqueeze(1) * direction, dim=1)
-        direction = moved + 1e-6 * direction  # never 0
-    return value + off, direction  # an eigenvalue is no further away than that
-
-
-Couplings = _Bipartite | _Dense | _SelfAveraging
 
 
 class AdaptiveProcess(Process):
@@ -229,7 +60,7 @@ class AdaptiveProcess(Process):
             started.append(own)
         c = self.layout.joined([own.variance for own in started])
         tilts = [Tilt(torch.zeros_like(own.mean), torch.zeros_like(own.mean)) for own in started]
-        v = c if not isinstance(self.couplings, _SelfAveraging) else self.couplings.averaged(c)
+        v = c if not isinstance(self.couplings, SelfAveraging) else self.couplings.averaged(c)
         scale, direction = self.couplings.safe(v, self.couplings.first_direction(v))
         precision = self._precision(v * scale.unsqueeze(1))
         failed = torch.zeros_like(c[:, 0], dtype=torch.bool)
@@ -277,7 +108,7 @@ class AdaptiveProcess(Process):
         self, units: Units, field: Tensor, precision: Tensor, moments: Moments, tilt: Tilt
     ) -> tuple[Moments, Tilt]:
         """A layer at B = Ja + A·mean: at its root, or with couplings among its units some of the way there."""
-        if isinstance(self.couplings, _Dense):
+        if isinstance(self.couplings, Dense):
             moved = units.moments(Tilt(field + precision * moments.mean, precision))
             mean = 0.5 * (moments.mean + moved.mean)
             own = field + precision * mean
@@ -290,7 +121,7 @@ class AdaptiveProcess(Process):
     def _uncoupled(self, moments: Sequence[Moments], precision: Tensor) -> Tensor:
         """v."""
         c = self.layout.joined([own.variance for own in moments])
-        c = self.couplings.averaged(c) if isinstance(self.couplings, _SelfAveraging) else c
+        c = self.couplings.averaged(c) if isinstance(self.couplings, SelfAveraging) else c
         return c / (1 - precision * c)
 
     def _precision(self, v: Tensor) -> Tensor:
@@ -306,7 +137,7 @@ class AdaptiveProcess(Process):
         fields = self.layout.split(self.couplings.field(a) + precision * a)
         tilts = [Tilt(*pair) for pair in zip(fields, self.layout.split(precision), strict=True)]
         moved = self.layout.joined([layer.moments(tilt).mean for layer, tilt in zip(layers, tilts, strict=True)])
-        c = self.couplings.averaged(c) if isinstance(self.couplings, _SelfAveraging) else c
+        c = self.couplings.averaged(c) if isinstance(self.couplings, SelfAveraging) else c
         variance = v * (1 + v * self.couplings.reaction(v))
         return ((moved - a).square() + (variance - c).square()).mean(1)
 
@@ -367,20 +198,20 @@ class _Layout:
 
 def _couplings(
     machine: BoltzmannMachine, layout: _Layout, self_averaging: bool, differentiable: bool = False
-) -> Couplings:
+) -> GaussianSide:
     weights = machine.coupling(0) if machine.is_pairwise else layout.between(machine)
     weights = weights if differentiable else weights.detach()
     if machine.is_pairwise:
         if self_averaging:
             raise ValueError("AdaptiveTAP: self_averaging needs layers; it is not for a pairwise machine")
-        return _Dense(weights)
-    return _SelfAveraging(weights) if self_averaging else _Bipartite(weights)
+        return Dense(weights)
+    return SelfAveraging(weights) if self_averaging else Bipartite(weights)
 
 
 def _free_energy(
     layers: Sequence[Units],
     layout: _Layout,
-    couplings: Couplings,
+    couplings: GaussianSide,
     moments: Sequence[Moments],
     tilts: Sequence[Tilt],
 ) -> Tensor:  # (K,), float64
@@ -395,7 +226,7 @@ def _free_energy(
     precision = layout.joined(
         [torch.as_tensor(tilt.precision).expand_as(torch.as_tensor(tilt.field)) for tilt in tilts]
     )
-    spread = couplings.averaged(c) if isinstance(couplings, _SelfAveraging) else c
+    spread = couplings.averaged(c) if isinstance(couplings, SelfAveraging) else c
     rest = 1 - precision * spread
     terms = 0.5 * (precision * spread + rest.log()).sum(1, dtype=torch.float64)
     return (

@@ -2,8 +2,9 @@
 
 from tapmachine.posterior.anomaly import anomaly_score, surprise
 from tapmachine.posterior.baselines import nearest_neighbours, pointwise_estimate
-from tapmachine.posterior.denoise import Posterior, PosteriorWarning, denoise, gibbs_posterior, impute
+from tapmachine.posterior.denoise import denoise, gibbs_posterior, impute
 from tapmachine.posterior.estimation import estimate_channel
+from tapmachine.posterior.mixture import Posterior, PosteriorWarning
 
 __all__ = [
     "Posterior",

@@ -24,7 +24,8 @@ from tapmachine.likelihood.tap import (
 )
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior.baselines import nearest_neighbours, pointwise_estimate
-from tapmachine.posterior.denoise import PosteriorWarning, denoise
+from tapmachine.posterior.denoise import denoise
+from tapmachine.posterior.mixture import PosteriorWarning
 from tapmachine.posterior.observations import as_observations
 
 PARTICLES = 4096  # units of rows that are solved for at a time

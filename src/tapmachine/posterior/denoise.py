@@ -1,21 +1,19 @@
 """The posterior of states, given a noisy or incomplete observation: the machine, tilted by it, solved."""
 
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Moments, Solution, Status, Tilt
+from tapmachine.beliefs import Moments, Tilt
 from tapmachine.channels import Channel, Missing
 from tapmachine.inference import Progress, Scheme, solve
 from tapmachine.inference.starts import Start, starting_moments
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.merging import ROUGHLY_SAME, spread
 from tapmachine.posterior.baselines import nearest_neighbours, pointwise_estimate
+from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, as_observations
 from tapmachine.sampling import gibbs, sweep_chain
 from tapmachine.units import Units
@@ -23,70 +21,6 @@ from tapmachine.units import Units
 N_NEIGHBOURS = 3  # examples that solutions start from, unless told
 BURN_IN = 0.1  # of a chain
 CHUNK_VALUES = 2**25  # moments of all starts of some rows, held at a time
-
-
-class PosteriorWarning(UserWarning):
-    """Rows whose posterior is not to be trusted as it stands."""
-
-
-@dataclass(frozen=True, eq=False)
-class Posterior:
-    """What is known of the states that some observations come from.
-
-    It is a mixture of solutions: those that different starts lead to, each with a share of exp(−F).
-
-    Attributes:
-        moments: mean and variance for each layer, (K, *state_shape).
-        free_energy: −ln Σ_x exp(−E(x))·P(y|x), (K,), in nats: the log-evidence is ln P(y) = −free_energy − ln Z, with
-            ln Z of the free machine, which is the same for all rows and channels.
-        n_solutions: different solutions that were found, (K,).
-        status: a `Status` for each row, (K,): CONVERGED, if a solution was found.
-        channel: with its parameter, also if it was estimated.
-    """
-
-    moments: tuple[Moments, ...]
-    free_energy: Tensor
-    n_solutions: Tensor
-    status: Tensor
-    channel: Channel
-    units: Units
-
-    @property
-    def mean(self) -> Tensor:  # (K, *state_shape)
-        """Of the visible units: the estimate with the least squared error; of q states, their probabilities."""
-        return self.moments[0].mean
-
-    @property
-    def variance(self) -> Tensor:  # (K, *state_shape)
-        """Of the visible units: the squared error to be expected of `mean`."""
-        return self.moments[0].variance
-
-    @property
-    def states(self) -> Tensor:  # (K, n)
-        """Each visible unit's most probable state, as in data.
-
-        Of more than two numbers it is the one next to the mean; of real-valued units, the mean itself.
-        """
-        if len(self.units.state_shape) > 1:
-            return self.mean.argmax(-1)
-        counts = self.units.n_states()
-        if counts is None:
-            return self.mean
-        digits = torch.arange(max(counts), device=self.mean.device)
-        values = self.units.decode(digits.unsqueeze(-1).expand(-1, self.units.n))
-        return values.gather(0, (self.mean - values.unsqueeze(1)).abs().argmin(0))
-
-    @property
-    def converged(self) -> Tensor:  # (K,), bool
-        """For which rows a solution was found."""
-        return self.status == Status.CONVERGED
-
-    def __len__(self) -> int:
-        return len(self.status)
-
-    def __repr__(self) -> str:
-        failed = int((~self.converged).sum())
-        return f"Posterior({len(self)} rows through {self.channel}{f', {failed} not converged' if failed else ''})"
 
 
 @torch.no_grad()
@@ -177,9 +111,9 @@ def denoise(
             for conditioned in weaker:
                 begin = solve(conditioned, begin, scheme, tol=tol, max_sweeps=max_sweeps)
             found.append(solve(observed.machine, begin, scheme, tol=tol, max_sweeps=max_sweeps, callback=callback))
-        parts.append(_mixture(machine.units(), found, temperature, observed.log_scale))
-    posterior = _joined(parts, channel, units)
-    _warn_of_failures(posterior.status)
+        parts.append(mixture(machine.units(), found, temperature, observed.log_scale))
+    posterior = joined(parts, channel, units)
+    warn_of_failures(posterior.status)
     return posterior
 
 
@@ -277,94 +211,3 @@ def _as_numbers(units: Units, taken: Tensor) -> Tensor:
     seen = ~torch.isnan(taken) if taken.is_floating_point() else torch.ones_like(taken, dtype=torch.bool)
     one_hot = torch.nn.functional.one_hot(torch.where(seen, taken, 0).long(), units.state_shape[1]).to(units.dtype)
     return one_hot.masked_fill(~seen.unsqueeze(-1), torch.nan).flatten(1)
-
-
-def _mixture(layers: list[Units], found: list[Solution], temperature: float, log_scale: Tensor) -> "_Part":
-    """The different solutions of each row, weighted by exp(−F/T)."""
-    status = torch.stack([solution.status for solution in found])  # (S, K)
-    free_energies = torch.stack([solution.free_energy.double() for solution in found])
-    converged = status == Status.CONVERGED
-    usable = converged | (~converged.any(0) & (status == Status.MAX_SWEEPS))  # what there is, where nothing converged
-    usable &= torch.isfinite(free_energies)
-    usable &= ~_repeated(layers, found, usable, free_energies)
-    exponents = torch.where(usable, -free_energies, -torch.inf)
-    none = ~usable.any(0)
-    shares = ((exponents - exponents.amax(0)) / temperature).where(usable, -torch.inf).softmax(0)
-    shares = torch.where(none, 0.0, shares)
-    shares[0] = torch.where(none, 1.0, shares[0])  # the last finite moments, with a status that says so
-    return _Part(
-        [_mixed(shares, [solution.moments[number] for solution in found]) for number in range(len(layers))],
-        torch.where(none, torch.inf, -exponents.logsumexp(0)) - log_scale,
-        (usable & converged).sum(0),
-        torch.where(converged.any(0), int(Status.CONVERGED), status[0]).to(status.dtype),
-    )
-
-
-class _Part(NamedTuple):
-    """A posterior of some rows."""
-
-    moments: list[Moments]
-    free_energy: Tensor
-    n_solutions: Tensor
-    status: Tensor
-
-
-def _joined(parts: list[_Part], channel: Channel, units: Units) -> Posterior:
-    layers = zip(*(part.moments for part in parts), strict=True)
-    return Posterior(
-        tuple(Moments(*(torch.cat(z) for z in zip(*own, strict=True))) for own in layers),
-        torch.cat([part.free_energy for part in parts]),
-        torch.cat([part.n_solutions for part in parts]),
-        torch.cat([part.status for part in parts]),
-        channel,
-        units,
-    )
-
-
-def _warn_of_failures(status: Tensor) -> None:
-    failed = (status != Status.CONVERGED).nonzero().squeeze(-1)
-    if len(failed) == 0:
-        return
-    counts = {s.name.lower(): int((status == s).sum()) for s in Status if s != Status.CONVERGED}
-    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    warnings.warn(
-        f"{len(failed)} of {len(status)} rows have no converged solution ({said}), the first is row {int(failed[0])}",
-        PosteriorWarning,
-        stacklevel=4,  # past the decorator
-    )
-
-
-def _repeated(
-    layers: list[Units], found: list[Solution], usable: Tensor, free_energies: Tensor
-) -> Tensor:  # (S, K), bool
-    """Which solutions of a row another start led to, too, one of a lower F or an earlier one of the same.
-
-    The distance is the root mean square over all units that are not certain, as known ones are, in shares of their
-    support.
-    """
-    scales = [spread(units) for units in layers]
-    repeated = torch.zeros_like(usable)
-    for number in range(1, len(found)):
-        for other in range(number):
-            total, count = torch.zeros_like(free_energies[0]), torch.zeros_like(free_energies[0])
-            for first, second, scale in zip(found[number].moments, found[other].moments, scales, strict=True):
-                free = ((first.variance > 0) | (second.variance > 0)).flatten(1)
-                off = ((first.mean - second.mean) / scale).flatten(1).square()
-                total, count = total + off.where(free, 0.0).sum(1), count + free.sum(1)
-            same = (total / count.clamp(min=1)).sqrt() < ROUGHLY_SAME
-            both = same & usable[number] & usable[other]
-            lower = free_energies[number] < free_energies[other]
-            repeated[number] |= both & ~lower
-            repeated[other] |= both & lower
-    return repeated
-
-
-def _mixed(shares: Tensor, parts: list[Moments]) -> Moments:
-    """Mean and variance of a mixture."""
-    weights = [
-        share.to(part.mean.dtype).view(-1, *[1] * (part.mean.dim() - 1))
-        for share, part in zip(shares, parts, strict=True)
-    ]
-    mean = sum((w * part.mean for w, part in zip(weights, parts, strict=True)), torch.zeros_like(parts[0].mean))
-    within = [w * (part.variance + (part.mean - mean) ** 2) for w, part in zip(weights, parts, strict=True)]
-    return Moments(mean, sum(within, torch.zeros_like(mean)))

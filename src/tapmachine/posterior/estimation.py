@@ -13,7 +13,8 @@ from tapmachine.channels import Channel
 from tapmachine.inference import Scheme
 from tapmachine.likelihood.score import EstimateError, in_double, spaced
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.posterior.denoise import PosteriorWarning, check_channel, denoise
+from tapmachine.posterior.denoise import check_channel, denoise
+from tapmachine.posterior.mixture import PosteriorWarning
 from tapmachine.posterior.observations import as_observations
 
 N_ROWS = 200  # observations that it is estimated from

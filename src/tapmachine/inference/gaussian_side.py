@@ -1,0 +1,180 @@
+"""The Gaussian side of adaptive TAP: all couplings J, with units of variance v before they act.
+
+C = (diag(1/v) − J)⁻¹ is positive definite if no eigenvalue of √v J √v reaches 1.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+LARGEST = 0.995  # of 1, the eigenvalue at which the Gaussian side would stop being one
+POWER_STEPS = 12  # of the power method that follows it, a sweep
+MOST_HALVINGS = 20  # of couplings that are too strong for the Gaussian side to exist
+
+
+class Bipartite:
+    """Couplings between two groups of units: only a matrix of the size of the smaller one is inverted."""
+
+    def __init__(self, weights: Tensor) -> None:  # (N_first, N_second)
+        self.n_first = weights.shape[0]
+        self.swapped = weights.shape[0] < weights.shape[1]
+        self.weights = weights.T if self.swapped else weights  # (many, few)
+
+    def values_per_particle(self) -> int:
+        many, few = self.weights.shape
+        return int(3 * many * few + 8 * few**2)
+
+    def _split(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = z[:, : self.n_first], z[:, self.n_first :]
+        return (second, first) if self.swapped else (first, second)
+
+    def _join(self, many: Tensor, few: Tensor) -> Tensor:
+        return torch.cat((few, many) if self.swapped else (many, few), 1)
+
+    def field(self, a: Tensor) -> Tensor:
+        """Ja."""
+        many, few = self._split(a)
+        return self._join(few @ self.weights.T, many @ self.weights)
+
+    def first_direction(self, v: Tensor) -> Tensor:
+        """Where the power method starts."""
+        return torch.ones_like(self._split(v)[1])
+
+    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:  # (K,), (K, few)
+        """By what v must be multiplied for C to be positive definite, 1 where it is; and a better direction."""
+        many, few = self._split(v)
+        root = few.sqrt()
+
+        def apply(z: Tensor) -> Tensor:
+            return root * ((many * ((root * z) @ self.weights.T)) @ self.weights)
+
+        largest, direction = _largest_eigenvalue(apply, direction)
+        return _shrunk(largest).sqrt(), direction
+
+    def covariance(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """C of the few, (K, few, few); WᵀvW, by which they act on each other through the many; and ln det."""
+        many, few = self._split(v)
+        root, through = few.sqrt(), self.weights.T @ (many.unsqueeze(-1) * self.weights)
+        inner, log_det = _inverse(root.unsqueeze(-1) * through * root.unsqueeze(-2))
+        return root.unsqueeze(-1) * inner * root.unsqueeze(-2), through, log_det
+
+    def reaction(self, v: Tensor) -> Tensor:
+        """κ = diag(J + JCJ)."""
+        inner, through, _ = self.covariance(v)
+        of_many = ((self.weights @ inner) * self.weights).sum(-1)
+        of_few = through.diagonal(dim1=-2, dim2=-1) + ((through @ inner) * through).sum(-1)
+        return self._join(of_many, of_few)
+
+    def log_det(self, v: Tensor) -> Tensor:  # (K,)
+        """ln det(1 − √v J √v), differentiable in the weights."""
+        return self.covariance(v)[2]
+
+
+class Dense:
+    """Couplings among all units, of a pairwise machine."""
+
+    def __init__(self, weights: Tensor) -> None:  # (N, N)
+        self.weights = weights
+
+    def values_per_particle(self) -> int:
+        return 6 * self.weights.numel()
+
+    def field(self, a: Tensor) -> Tensor:
+        return a @ self.weights
+
+    def first_direction(self, v: Tensor) -> Tensor:
+        return torch.ones_like(v)
+
+    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """As for two groups; of the square, whose eigenvalues have one sign."""
+        root = v.sqrt()
+
+        def apply(z: Tensor) -> Tensor:
+            return root * ((root * z) @ self.weights)
+
+        largest, direction = _largest_eigenvalue(lambda z: apply(apply(z)), direction)
+        return _shrunk(largest.clamp(min=0).sqrt()), direction
+
+    def covariance(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """C, and ln det."""
+        root = v.sqrt()
+        inner, log_det = _inverse(root.unsqueeze(-1) * self.weights * root.unsqueeze(-2))
+        return root.unsqueeze(-1) * inner * root.unsqueeze(-2), log_det
+
+    def reaction(self, v: Tensor) -> Tensor:
+        reaction: Tensor = ((self.weights @ self.covariance(v)[0]) * self.weights).sum(-1)
+        return reaction
+
+    def log_det(self, v: Tensor) -> Tensor:
+        return self.covariance(v)[1]
+
+
+class SelfAveraging:
+    """One variance for all units of a group, as if W were rotated at random: one SVD before, and only W² of it after.
+
+    C is the same on all units of a group but for the directions of W, so that only the singular values s enter.
+    """
+
+    def __init__(self, weights: Tensor) -> None:  # (N_first, N_second)
+        self.weights, self.sizes = weights, list(weights.shape)
+        self.squares = torch.linalg.svdvals(weights) ** 2
+
+    def values_per_particle(self) -> int:
+        return 12 * int(sum(self.sizes))
+
+    def averaged(self, z: Tensor) -> Tensor:
+        """The mean over each group, for all of its units."""
+        return torch.cat([part.mean(1, keepdim=True).expand_as(part) for part in z.split(self.sizes, 1)], 1)
+
+    def field(self, a: Tensor) -> Tensor:
+        first, second = a.split(self.sizes, 1)
+        return torch.cat((second @ self.weights.T, first @ self.weights), 1)
+
+    def first_direction(self, v: Tensor) -> Tensor:
+        return v[:, :1]
+
+    def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+        largest = v[:, 0] * v[:, -1] * self.squares[0]
+        return _shrunk(largest).sqrt(), direction
+
+    def reaction(self, v: Tensor) -> Tensor:
+        first, second = v[:, :1], v[:, -1:]
+        power = (self.squares / (1 - first * second * self.squares)).sum(1, keepdim=True)
+        parts = [second * power / self.sizes[0], first * power / self.sizes[1]]
+        return torch.cat([part.expand(-1, size) for part, size in zip(parts, self.sizes, strict=True)], 1)
+
+    def log_det(self, v: Tensor) -> Tensor:
+        rest: Tensor = 1 - v[:, :1] * v[:, -1:] * self.squares
+        return rest.log().sum(1)
+
+
+def _shrunk(largest: Tensor) -> Tensor:
+    """What brings an eigenvalue below the limit; exactly 1 where it is."""
+    return torch.where(largest > LARGEST, LARGEST / largest.clamp(min=LARGEST), 1.0)
+
+
+def _inverse(s: Tensor) -> tuple[Tensor, Tensor]:
+    """(1 − S)⁻¹ and ln det(1 − S), of a smaller S where that is not positive definite."""
+    identity = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
+    lower, failed = torch.linalg.cholesky_ex(identity - s)
+    for _ in range(MOST_HALVINGS):  # hardly ever: the estimate of the largest eigenvalue was too small
+        if not bool(failed.any()):
+            break
+        s = torch.where((failed > 0)[..., None, None], 0.5 * s, s)
+        lower, failed = torch.linalg.cholesky_ex(identity - s)
+    return torch.cholesky_inverse(lower), 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], direction: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest eigenvalue of a symmetric matrix, and what it belongs to: a few steps from where one was before."""
+    for _ in range(POWER_STEPS):
+        direction = direction / torch.linalg.vector_norm(direction, dim=1, keepdim=True).clamp(min=1e-30)
+        moved = apply(direction)
+        value = (moved * direction).sum(1)
+        off = torch.linalg.vector_norm(moved - value.unsqueeze(1) * direction, dim=1)
+        direction = moved + 1e-6 * direction  # never 0
+    return value + off, direction  # an eigenvalue is no further away than that
+
+
+GaussianSide = Bipartite | Dense | SelfAveraging
