@@ -86,7 +86,7 @@ class BinarySymmetric(Channel):
         else:
             low, high = two_states(units)
             up = (states == high).double()
-            field = (2 * up - 1) * (odds / (high - low)) * seen
+            field = ((2 * up - 1) * (odds / (high - low))).masked_fill(~seen, 0.0)
             scale = seen * (log(1 - p) - up * odds) - field * low  # ln P(y|x) at the lower state, less Dx
             field = field.to(units.dtype)
         return tilting(field, torch.zeros_like(field), states, scale)

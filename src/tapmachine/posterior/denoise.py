@@ -71,7 +71,7 @@ def denoise(
         >>> machine = rbm(Binary(3, field=2.0), Binary(2))
         >>> posterior = denoise(machine, torch.tensor([[1.0, 0.0, torch.nan]]), BinarySymmetric(0.2))
         >>> posterior.mean
-        tensor([[0.9673, 0.6490, 0.8810]])
+        tensor([[0.9673, 0.6486, 0.8807]])
         >>> posterior.states
         tensor([[1., 1., 1.]])
     """
@@ -127,7 +127,7 @@ def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **option
         >>> import torch
         >>> from tapmachine import Binary, impute, rbm
         >>> impute(rbm(Binary(2, field=1.0), Binary(2)), torch.tensor([[0.0, torch.nan]])).mean
-        tensor([[0.0000, 0.7308]])
+        tensor([[0.0000, 0.7309]])
     """
     return denoise(machine, x, Missing(), **options)
 

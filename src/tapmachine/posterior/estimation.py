@@ -40,7 +40,7 @@ def estimate_channel(
         >>> machine = rbm(Binary(50, field=-5.0), Binary(2))
         >>> y = (torch.arange(1000).view(20, 50) % 10 == 0).float()
         >>> round(estimate_channel(machine, y, BinarySymmetric()).p, 3)
-        0.094
+        0.095
     """
     from scipy.optimize import minimize_scalar
 
