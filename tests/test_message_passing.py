@@ -167,6 +167,15 @@ def test_adaptive_tap_has_the_same_moments_on_both_sides(name, scale):
     torch.testing.assert_close(couplings @ a + precision * a, field, atol=1e-8, rtol=0)
 
 
+def test_adaptive_tap_bears_couplings_that_are_strong_and_negative():
+    """Eigenvalues far below 0 do no harm: only those that reach 1 do."""
+    couplings = (torch.eye(8) - torch.ones(8, 8)).double() * 0.4
+    machine = pairwise(Spin(8).double(), couplings)
+    solution = solve(machine, scheme=AdaptiveTAP(), tol=1e-16, max_sweeps=3000)
+    assert solution.converged.all()
+    assert float(-solution.free_energy - exact_log_partition(machine)) == pytest.approx(0, abs=0.1)
+
+
 def test_adaptive_tap_is_exact_for_gaussian_units():
     weights = 0.2 * draw(5, 3)
     machine = rbm(Gaussian(5, field=0.5).double(), Gaussian(3).double(), weights)

@@ -440,6 +440,8 @@ def test_rows_are_worked_on_in_parts(monkeypatch):
     monkeypatch.setattr(sys.modules["tapmachine.posterior.denoise"], "CHUNK_VALUES", 100)
     parts = denoise(machine, y, BinarySymmetric(0.2), data=data)
     torch.testing.assert_close(whole.mean, parts.mean, atol=1e-5, rtol=0)
+    mask = torch.rand(30, 8, generator=generator()) < 0.5  # another one for each row
+    torch.testing.assert_close(denoise(machine, y, Missing(mask)).mean, impute(machine, Missing(mask).corrupt(y)).mean)
     assert torch.equal(whole.status, parts.status)
 
 

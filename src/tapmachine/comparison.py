@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import torch
@@ -21,7 +22,7 @@ from tapmachine.inference import (
 )
 from tapmachine.inference.starts import Start, fitting, starting_moments
 from tapmachine.likelihood.exact import exact_log_partition, exact_moments
-from tapmachine.likelihood.score import check_machine, in_double
+from tapmachine.likelihood.score import EstimateError, check_machine, in_double
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import gibbs, sweep_chain
 
@@ -47,6 +48,9 @@ def correlations(
         solution: one particle, as `solve(…).select(0)` gives it.
         scheme: by which it was solved; `TAP()` unless given.
 
+    Raises:
+        EstimateError: if the nudged equations do not converge.
+
     Example:
         >>> import torch
         >>> from tapmachine import Spin, correlations, exact_moments, pairwise, solve
@@ -69,6 +73,8 @@ def correlations(
             start = [Moments(*(z.to(double.dtype).expand(size, *z.shape[1:]) for z in own)) for own in solution.moments]
             begin: Start = start if len(start) > 1 else start[0]
             solved = solve(nudged, begin, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+            if not bool(solved.converged.all()):
+                raise EstimateError(f"the solution does not follow a nudge of its units ({solved}): it may be a saddle")
             means.append(solved.moments[above].mean.flatten(1))
         found.append((means[0] - means[1]) / (2 * NUDGE))
     return found
@@ -83,7 +89,7 @@ class SchemeRow:
         log_partition: −F of its lowest solution; NaN if none converged.
         log_partition_error: that less the exact ln Z; NaN if that is not known.
         mean_error: root mean square over all units, against exact or sampled means.
-        correlation_error: likewise, over coupled pairs; NaN for large machines.
+        correlation_error: likewise, over coupled pairs; NaN for large machines, and where there is no response.
         converged: the share of starts.
         sweeps: the mean number.
         seconds: for all starts.
@@ -237,9 +243,10 @@ def _row(machine: BoltzmannMachine, scheme: Scheme, solution: Solution, truth: _
     off = [(own.mean.mean(0) - mean).flatten() for own, mean in zip(chosen.moments, truth.means, strict=True)]
     correlation_error = nan
     if sum(machine.sizes) <= MOST_NUDGED and (exact or len(good) == 1):
-        found = correlations(machine, best, scheme)
-        different = torch.cat([(a - b).flatten() for a, b in zip(found, truth.correlations, strict=True)])
-        correlation_error = float(different.square().mean().sqrt())
+        with suppress(EstimateError):  # NaN says so
+            found = correlations(machine, best, scheme)
+            different = torch.cat([(a - b).flatten() for a, b in zip(found, truth.correlations, strict=True)])
+            correlation_error = float(different.square().mean().sqrt())
     value = -float(best.free_energy)
     return SchemeRow(
         _name(scheme),

@@ -14,6 +14,7 @@ from tapmachine.likelihood import tap_log_likelihood
 from tapmachine.likelihood.score import check_rows, log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior import denoise
+from tapmachine.posterior.denoise import check_channel
 from tapmachine.recipes import prepare_rows
 from tapmachine.sampling import gibbs
 
@@ -110,6 +111,7 @@ class TrainedMachine:
             return_std: whether to return standard deviations, too.
         """
         check_is_fitted(self)
+        check_channel(channel)
         array = self._array(X, gaps=True)
         examples = None if data is None else self._rows(self._array(data))
         y = self._rows_with_gaps(array) if channel.sees_states else torch.from_numpy(np.array(array))

@@ -103,6 +103,10 @@ class Channel(ABC):
         """The parameter that was not given and can be estimated from observations, if there is one."""
         return None
 
+    def rows(self, index: Tensor) -> "Channel":
+        """The channel for some of the rows; itself, if it is the same for all of them."""
+        return self
+
     def at_face_value(self, y: Tensor) -> Tensor | None:  # (K, n)
         """Observations taken for the states themselves, NaN where there are none; None if they are other quantities."""
         return y

@@ -162,6 +162,9 @@ class Missing(Channel):
             raise ValueError(f"Missing: mask has shape {tuple(self.mask.shape)}; the data have {tuple(y.shape)}")
         return hidden | self.mask.to(y.device)
 
+    def rows(self, index: Tensor) -> Channel:
+        return self if self.mask is None or self.mask.dim() == 1 else Missing(self.mask[index.to(self.mask.device)])
+
     def at_face_value(self, y: Tensor) -> Tensor:
         y = y if y.is_floating_point() else y.to(torch.get_default_dtype())
         return y.masked_fill(self._hidden(y), torch.nan)

@@ -87,14 +87,15 @@ class Dense:
         return torch.ones_like(v)
 
     def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """As for two groups; of the square, whose eigenvalues have one sign."""
+        """As for two groups; shifted, as eigenvalues may be far below 0, which does no harm."""
         root = v.sqrt()
+        shift = (root * (root @ self.weights.abs())).amax(1)  # Gershgorin: none is larger in size
 
         def apply(z: Tensor) -> Tensor:
-            return root * ((root * z) @ self.weights)
+            return root * ((root * z) @ self.weights) + shift.unsqueeze(1) * z
 
-        largest, direction = _largest_eigenvalue(lambda z: apply(apply(z)), direction)
-        return _shrunk(largest.clamp(min=0).sqrt()), direction
+        largest, direction = _largest_eigenvalue(apply, direction)
+        return _shrunk(largest - shift), direction
 
     def covariance(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """C, and ln det."""

@@ -96,14 +96,14 @@ def denoise(
     size = max(1, CHUNK_VALUES // (n_starts * sum(machine.sizes)))
     parts = []
     for rows in torch.arange(len(y), device=y.device).split(size):
-        seen = y[rows]
+        seen, through = y[rows], channel.rows(rows)
         own = (
             [[None if z is None else Moments(*(k[rows] for k in z)) for z in start] for start in given]
             if given is not None
-            else _usual_starts(units, seen, channel, examples, n_neighbours)
+            else _usual_starts(units, seen, through, examples, n_neighbours)
         )
-        observed = channel.observe(machine, seen)
-        weaker = [other.observe(machine, seen).machine for other in anneal]
+        observed = through.observe(machine, seen)
+        weaker = [other.rows(rows).observe(machine, seen).machine for other in anneal]
         found = []
         for start in own:
             known = [z for z in start if z is not None]

@@ -30,6 +30,7 @@ class Posterior:
         n_solutions: different solutions that were found, (K,).
         status: a `Status` for each row, (K,): CONVERGED, if a solution was found.
         channel: with its parameter, also if it was estimated.
+        units: the visible ones.
     """
 
     moments: tuple[Moments, ...]
