@@ -18,8 +18,8 @@ from tapmachine.inference.gaussian_side import Bipartite, Dense, GaussianSide, S
 from tapmachine.inference.mean_field import Scheme
 from tapmachine.inference.process import Outcome, Process, State
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.units import Gaussian, Units
-from tapmachine.units.conditioned import Conditioned
+from tapmachine.units import Units
+from tapmachine.units.conditioned import lowest_precision
 
 BEARABLE = 0.99  # share of a Gaussian unit's precision that the couplings may take off
 INNER_SWEEPS = 2  # of means, for each new precision
@@ -41,13 +41,12 @@ class AdaptiveProcess(Process):
     With A held the means descend to a solution; to update both at once, as printed, is chaotic on trained machines.
     """
 
-    can_be_captured = False  # factorisations wait for the device
-
     def __init__(self, machine: BoltzmannMachine, damping: float, self_averaging: bool) -> None:
         self.damping = damping
         self.layout = _Layout(machine)
         self.couplings = _couplings(machine, self.layout, self_averaging)
-        self.limit = self.layout.joined([_lowest(layer).flatten().unsqueeze(0) for layer in machine.units()])
+        limits = [lowest_precision(layer, BEARABLE) for layer in machine.units()]
+        self.limit = self.layout.joined([limit.unsqueeze(0) for limit in limits])
 
     def values_per_particle(self) -> int:
         return 16 * int(sum(self.layout.sizes)) + self.couplings.values_per_particle()
@@ -140,14 +139,6 @@ class AdaptiveProcess(Process):
         c = self.couplings.averaged(c) if isinstance(self.couplings, SelfAveraging) else c
         variance = v * (1 + v * self.couplings.reaction(v))
         return ((moved - a).square() + (variance - c).square()).mean(1)
-
-
-def _lowest(units: Units) -> Tensor:
-    """The lowest precision of a tilt that the iteration may pass through: most of a Gaussian prior's own, or none."""
-    unlimited = torch.full(units.state_shape, -torch.inf, dtype=units.dtype, device=units.device)
-    while isinstance(units, Conditioned):
-        units = units.base
-    return -BEARABLE * units.precision.detach() if isinstance(units, Gaussian) else unlimited
 
 
 class _Layout:
@@ -255,6 +246,8 @@ class AdaptiveTAP(Scheme):
         ...  for s in (TAP(), AdaptiveTAP())]
         [-0.0829, -0.0055]
     """
+
+    can_be_captured = False  # factorisations wait for the device
 
     def __init__(self, damping: float = 0.7, self_averaging: bool = False) -> None:
         if not 0 <= damping < 1:

@@ -20,7 +20,13 @@ Update = Literal["implicit", "explicit", "sequential"]
 
 
 class Scheme(ABC):
-    """A way to approximate a machine by fixed points: equations for the units' moments, and a free energy."""
+    """A way to approximate a machine by fixed points: equations for the units' moments, and a free energy.
+
+    Attributes:
+        can_be_captured: whether its steps can be captured as a CUDA graph.
+    """
+
+    can_be_captured: bool = True
 
     @abstractmethod
     def bind(self, machine: BoltzmannMachine) -> Process:

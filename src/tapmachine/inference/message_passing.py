@@ -17,7 +17,7 @@ from tapmachine.inference.mean_field import Scheme
 from tapmachine.inference.process import Outcome, Process, State
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Gaussian, TruncatedGaussian, Units
-from tapmachine.units.conditioned import Conditioned, Tilted
+from tapmachine.units.conditioned import Tilted, lowest_precision, unconditioned
 
 DAMPING = 0.5
 CLIPPED_SHARE = 0.95
@@ -259,7 +259,7 @@ class _TwoMoments(MessagePassing):
     def __init__(self, machine: BoltzmannMachine, damping: float, clip: float, truncate: float | None) -> None:
         super().__init__(machine, damping)
         self.truncate = truncate
-        self.limits = [None if truncate else _smallest_precision(layer, clip) for layer in machine.units()]
+        self.limits = [None if truncate else lowest_precision(layer, clip) for layer in machine.units()]
 
     def as_used(self, units: Units) -> Units:
         return units if self.truncate is None else _truncated(units, self.truncate)
@@ -284,21 +284,12 @@ def _two_states(units: Units) -> tuple[float, float] | None:
     counts = units.n_states()
     if counts is not None and len(units.state_shape) > 1:
         return None
-    base = units
-    while isinstance(base, Conditioned):
-        base = base.base
+    base = unconditioned(units)
     if base.n_states() != [2] * base.n:
         raise ValueError(f"BeliefPropagation: {type(base).__name__} units do not have two or q states; use RelaxedBP()")
     digits = torch.tensor([[0], [1]], device=base.device).expand(2, base.n)
     low, high = base.decode(digits)[:, 0].tolist()
     return low, high
-
-
-def _smallest_precision(units: Units, clip: float) -> Tensor | None:
-    """How negative the precision of a tilt may be: most of a Gaussian prior's own; no limit for others."""
-    while isinstance(units, Conditioned):
-        units = units.base
-    return -clip * units.precision.detach() if isinstance(units, Gaussian) else None
 
 
 def _truncated(units: Units, deviations: float) -> Units:

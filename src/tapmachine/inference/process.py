@@ -49,7 +49,6 @@ class Process(ABC):
     """
 
     sweeps_per_step: int = 1
-    can_be_captured: bool = True  # as a CUDA graph
     root_steps: int | None = None  # Newton steps for each root; None until it is accurate, which looks at the values
 
     @abstractmethod

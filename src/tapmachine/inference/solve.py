@@ -20,8 +20,7 @@ CPU_VALUES = 2**22  # and few enough for elementwise work to stay in cache
 DEVICE_BATCH = 16_384
 MEMORY_SHARE = 0.25  # of a device's free memory that a batch may take
 CPU_MEMORY = 2**30
-DEVICE_ROOT_STEPS = 3  # Newton steps per root where looking at the values would stall
-COMPILED_ROOT_STEPS = 3  # likewise, in compiled code
+ROOT_STEPS = 3  # Newton steps per root on a device and in compiled code, where looking at the values would stall
 DEVICE_CHECKS = 4  # steps between looks at what has converged
 REFILL = 0.75  # of the batch: when no more than that is left to do, others join, or the batch shrinks
 DEVICE_REFILL = 0.5  # likewise, where steps have to be captured again
@@ -88,13 +87,14 @@ def solve(
     if not isinstance(scheme, Scheme | None):
         raise ValueError(f"scheme is {scheme!r}; it must be one such as TAP()")
     starts = starting_moments(machine, start)
-    process = (scheme or TAP()).bind(machine)
+    scheme = scheme or TAP()
+    process = scheme.bind(machine)
     on_device = machine.device.type != "cpu"
     if on_device or compile:
-        process.root_steps = DEVICE_ROOT_STEPS if on_device else COMPILED_ROOT_STEPS
+        process.root_steps = ROOT_STEPS
     steps = DEVICE_CHECKS if on_device else 1
     steps = min(steps, (max_sweeps - 1) // process.sweeps_per_step)  # the first sweep is done when a particle joins
-    batch = _Batch(machine, process, starts, tol, max_sweeps, steps, compile)
+    batch = _Batch(machine, process, starts, tol, max_sweeps, steps, compile, scheme.can_be_captured)
     size = batch_size or _fitting_batch(machine, process)
     while batch.fill(size):
         batch.advance()
@@ -128,6 +128,7 @@ class _Batch:
         max_sweeps: int,
         steps: int,
         compile: bool,
+        capture: bool,
     ) -> None:
         self.machine, self.process, self.starts, self.tol, self.steps = machine, process, starts, tol, steps
         self.last_age = max_sweeps - max(1, steps) * process.sweeps_per_step  # beyond, the next steps would be too many
@@ -136,7 +137,7 @@ class _Batch:
         self.total = len(starts[0].mean)
         self.next = self.n_finished = self.n_converged = 0
         self.on_cuda = machine.device.type == "cuda"
-        self.captures = self.on_cuda and process.can_be_captured
+        self.captures = self.on_cuda and capture
         self.layers: list[Units] = []
         self.state: Any = None
         self.previous: Any = None  # before the last steps

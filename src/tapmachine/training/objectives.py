@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.conditioning import clamp
-from tapmachine.inference import TAP, AdaptiveTAP, Scheme, solve
+from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.inference.process import Process
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import sweep_chain
@@ -68,7 +68,7 @@ class TAPObjective(Objective):
                 raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
         self.start, self.n_particles, self.n_sweeps = start or FromBatch(), n_particles, n_sweeps
         self.scheme = scheme or TAP()
-        self.can_be_captured = n_sweeps is not None and not isinstance(self.scheme, AdaptiveTAP)
+        self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
 
     def __repr__(self) -> str:
         return f"TAPObjective({self.start}, n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme})"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
+from tapmachine.units.gaussian import Gaussian
 
 
 class Conditioned(Units):
@@ -271,3 +272,18 @@ class Clamped(Conditioned):
             return self._hold(field.shape), field
         moments, own = self.base.settle(field, reaction, start, precision, steps)
         return self._hold_some(moments), own
+
+
+def unconditioned(units: Units) -> Units:
+    """The units that conditioned ones are made of."""
+    while isinstance(units, Conditioned):
+        units = units.base
+    return units
+
+
+def lowest_precision(units: Units, share: float) -> Tensor:  # state_shape
+    """How low the precision of a tilt may be on the way to a solution: a share of a Gaussian prior's own; else −inf."""
+    base = unconditioned(units)
+    if isinstance(base, Gaussian):
+        return -share * base.precision.detach()
+    return torch.full(units.state_shape, -torch.inf, dtype=units.dtype, device=units.device)
