@@ -15,6 +15,7 @@ from tapmachine import (
     Binary,
     Categorical,
     Custom,
+    EstimateError,
     Gaussian,
     Monitor,
     NaiveMeanField,
@@ -264,6 +265,15 @@ def test_the_better_scheme_is_better_in_the_median():
         assert (tap < naive).all()
 
 
+@pytest.mark.parametrize("scale", [1.0, 1.5])
+def test_adaptive_tap_converges_where_couplings_are_strong(scale):
+    for seed in range(10):
+        half = torch.triu(torch.randn(20, 20, dtype=torch.float64, generator=generator(seed)), 1)
+        field = 0.3 * torch.randn(20, dtype=torch.float64, generator=generator(seed + 1))
+        machine = pairwise(Spin(20, field=field), scale * (half + half.T) / 20**0.5)
+        assert solve(machine, scheme=AdaptiveTAP(), tol=1e-16, max_sweeps=5000).converged.all()
+
+
 def test_the_self_averaging_form_on_couplings_without_structure():
     weights = 0.5 * torch.randn(150, 100, dtype=torch.float64, generator=generator()) / 250**0.5
     machine = rbm(Spin(150, field=0.3).double(), Spin(100, field=0.3).double(), weights)
@@ -325,6 +335,16 @@ def test_correlations_are_those_of_the_equations():
     for scheme, size in ((TAP(), 0.1), (BeliefPropagation(), 0.05), (AdaptiveTAP(), 0.05)):
         (found,) = correlations(machine, solve(machine, scheme=scheme, tol=1e-20, max_sweeps=3000), scheme)
         assert float((found - exact).square().mean().sqrt()) < size
+
+
+def test_correlations_of_a_saddle_are_refused():
+    """Between the two states of a magnet lies a solution that a nudge makes leave."""
+    machine = pairwise(Spin(8).double(), 0.5 * (torch.ones(8, 8, dtype=torch.float64) - torch.eye(8)))
+    saddle = solve(machine, scheme=NaiveMeanField(), tol=1e-20)
+    assert saddle.converged.all()
+    assert saddle.moments[0].mean.abs().max() == 0
+    with pytest.raises(EstimateError, match="a saddle"):
+        correlations(machine, saddle, NaiveMeanField())
 
 
 def test_comparison():

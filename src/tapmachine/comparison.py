@@ -21,15 +21,16 @@ from tapmachine.inference import (
     solve,
 )
 from tapmachine.inference.starts import Start, fitting, starting_moments
-from tapmachine.likelihood.exact import exact_log_partition, exact_moments
+from tapmachine.likelihood.exact import can_enumerate, exact_moments
 from tapmachine.likelihood.score import EstimateError, check_machine, in_double
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import gibbs, sweep_chain
 
 NUDGE = 1e-4  # of a field, by which its response is measured
+IMPLAUSIBLE = 100.0  # times the variances: a response that is another solution's
 TOLERANCE = 1e-20
 MAX_SWEEPS = 5000
-MOST_ENUMERATED = 20  # units of the smaller side, up to which the exact answer is worked out
+MOST_ENUMERATED = 20  # bits of the smaller side's states, up to which the exact answer is worked out
 GIBBS_SWEEPS = 2000
 MOST_NUDGED = 1000  # units, beyond which correlations take too long to be part of a table
 
@@ -49,7 +50,7 @@ def correlations(
         scheme: by which it was solved; `TAP()` unless given.
 
     Raises:
-        EstimateError: if the nudged equations do not converge.
+        EstimateError: if the nudged equations do not converge, or the solution is left, as a saddle is.
 
     Example:
         >>> import torch
@@ -74,9 +75,13 @@ def correlations(
             begin: Start = start if len(start) > 1 else start[0]
             solved = solve(nudged, begin, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
             if not bool(solved.converged.all()):
-                raise EstimateError(f"the solution does not follow a nudge of its units ({solved}): it may be a saddle")
+                raise EstimateError(f"the equations of nudged units do not converge from the solution: {solved}")
             means.append(solved.moments[above].mean.flatten(1))
-        found.append((means[0] - means[1]) / (2 * NUDGE))
+        response = (means[0] - means[1]) / (2 * NUDGE)
+        largest = (solution.moments[below].variance.max() * solution.moments[above].variance.max()).sqrt()
+        if bool(response.abs().max() > IMPLAUSIBLE * largest):  # no covariance is larger than 1 of it
+            raise EstimateError("the solution is left when its units are nudged: it is a saddle, or not converged")
+        found.append(response)
     return found
 
 
@@ -134,13 +139,11 @@ class _Truth:
     """What schemes are compared with: enumeration or, where that is not feasible, sampling."""
 
     def __init__(self, machine: BoltzmannMachine, starts: list[Moments | None]) -> None:
-        sides = [sum(len(layer.n_states() or [0] * 99) for layer in machine.units()[parity::2]) for parity in (0, 1)]
-        sides = sides if not machine.is_pairwise else sides[:1]
         self.log_partition = float("nan")
-        if min(sides) <= MOST_ENUMERATED and all(layer.n_states() is not None for layer in machine.units()):
+        if can_enumerate(machine, MOST_ENUMERATED):
             exact = exact_moments(machine)
             self.name = "exact values, by enumeration"
-            self.log_partition = float(exact_log_partition(machine))
+            self.log_partition = float(exact.log_partition)
             self.means = [own.mean for own in exact.moments]
             self.correlations: list[Tensor] = list(exact.covariances)
             return

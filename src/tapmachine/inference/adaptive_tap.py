@@ -16,7 +16,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.inference.gaussian_side import Bipartite, Dense, GaussianSide, SelfAveraging
 from tapmachine.inference.mean_field import Scheme
-from tapmachine.inference.process import Outcome, Process, State
+from tapmachine.inference.process import Outcome, Process, State, from_below
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 from tapmachine.units.conditioned import lowest_precision
@@ -43,6 +43,7 @@ class AdaptiveProcess(Process):
 
     def __init__(self, machine: BoltzmannMachine, damping: float, self_averaging: bool) -> None:
         self.damping = damping
+        self.can_be_captured = self_averaging  # matrix factorisations wait for the device
         self.layout = _Layout(machine)
         self.couplings = _couplings(machine, self.layout, self_averaging)
         limits = [lowest_precision(layer, BEARABLE) for layer in machine.units()]
@@ -52,16 +53,13 @@ class AdaptiveProcess(Process):
         return 16 * int(sum(self.layout.sizes)) + self.couplings.values_per_particle()
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
-        started: list[Moments] = []
-        for number, own in enumerate(moments):
-            if own is None:  # from the means of the layer below alone
-                own = layers[number].moments(Tilt(self.layout.upwards(number, started[-1].mean), 0.0))
-            started.append(own)
+        started = from_below(layers, self.layout.weights, moments)
         c = self.layout.joined([own.variance for own in started])
         tilts = [Tilt(torch.zeros_like(own.mean), torch.zeros_like(own.mean)) for own in started]
         v = c if not isinstance(self.couplings, SelfAveraging) else self.couplings.averaged(c)
         scale, direction = self.couplings.safe(v, self.couplings.first_direction(v))
-        precision = self._precision(v * scale.unsqueeze(1))
+        v = v * scale.unsqueeze(1)
+        precision = self._precision(v, self.couplings.reaction(v))
         failed = torch.zeros_like(c[:, 0], dtype=torch.bool)
         return self._sweep(layers, AdaptiveState(tuple(tilts), tuple(started), precision, direction, failed))[0]
 
@@ -81,39 +79,43 @@ class AdaptiveProcess(Process):
         precision = self.layout.joined([torch.as_tensor(tilt.precision) for tilt in state.tilts])
         v = self._uncoupled(state.moments, precision)
         value = _free_energy(layers, self.layout, self.couplings, state.moments, state.tilts)
-        return Outcome(list(state.tilts), self._mismatch(layers, state.moments, precision, v), value)
+        variance = v * (1 + v * self.couplings.reaction(v))
+        everywhere = range(len(layers))
+        mismatch = self._mismatch(layers, state.moments, precision, variance, everywhere)
+        return Outcome(list(state.tilts), mismatch, value)
 
     def _sweep(self, layers: list[Units], state: AdaptiveState) -> tuple[AdaptiveState, Tensor]:
         moments, tilts, failed = list(state.moments), list(state.tilts), state.unnormalisable
         precisions = self.layout.split(state.precision)
         for _ in range(INNER_SWEEPS):
-            for group in (self.layout.odd, self.layout.even):
-                fields = self.layout.split(self.couplings.field(self.layout.joined([own.mean for own in moments])))
-                for number in group:
-                    moments[number], tilts[number] = self._settled(
-                        layers[number], fields[number], precisions[number], moments[number], tilts[number]
-                    )
+            for number in (*self.layout.odd, *self.layout.even):
+                field = self.layout.field(number, moments)
+                moments[number], tilts[number] = self._settled(
+                    layers[number], field, precisions[number], moments[number], tilts[number]
+                )
         for layer, tilt in zip(layers, tilts, strict=True):
             failed = failed | ~layer.normalisable(tilt).all(1)
         v = self._uncoupled(moments, state.precision)
         scale, direction = self.couplings.safe(v, state.direction)
-        target = self._precision(v * scale.unsqueeze(1))
+        v = v * scale.unsqueeze(1)
+        reaction = self.couplings.reaction(v)
+        target = self._precision(v, reaction)
         precision = self.damping * state.precision + (1 - self.damping) * target
-        mismatch = self._mismatch(layers, moments, state.precision, v * scale.unsqueeze(1))
+        variance = v * (1 + v * reaction)
+        moving = self.layout.odd or self.layout.even  # the even layers are at their root
+        mismatch = self._mismatch(layers, moments, state.precision, variance, moving)
         new = AdaptiveState(tuple(tilts), tuple(moments), precision, direction, failed)
         return new, torch.where(scale < 1, torch.inf, mismatch)
 
     def _settled(
         self, units: Units, field: Tensor, precision: Tensor, moments: Moments, tilt: Tilt
     ) -> tuple[Moments, Tilt]:
-        """A layer at B = Ja + A·mean: at its root, or with couplings among its units some of the way there."""
+        """A layer at the root of B = Ja + A·mean; with couplings among its units, at that of a field halfway there."""
+        before = torch.as_tensor(tilt.field)
         if isinstance(self.couplings, Dense):
-            moved = units.moments(Tilt(field + precision * moments.mean, precision))
-            mean = 0.5 * (moments.mean + moved.mean)
-            own = field + precision * mean
-        else:
-            reaction = -precision if precision.dim() == 2 else torch.diag_embed(-precision)
-            _, own = units.settle(field, reaction, torch.as_tensor(tilt.field), steps=self.root_steps)
+            field = 0.5 * (field + before - precision * moments.mean)
+        reaction = -precision if precision.dim() == 2 else torch.diag_embed(-precision)
+        _, own = units.settle(field, reaction, before, steps=self.root_steps)
         tilt = Tilt(own, precision)
         return units.moments(tilt), tilt
 
@@ -123,22 +125,35 @@ class AdaptiveProcess(Process):
         c = self.couplings.averaged(c) if isinstance(self.couplings, SelfAveraging) else c
         return c / (1 - precision * c)
 
-    def _precision(self, v: Tensor) -> Tensor:
+    def _precision(self, v: Tensor, reaction: Tensor) -> Tensor:
         """A = −κ/(1 + vκ), within what a unit on the whole real line can bear on the way."""
-        reaction = self.couplings.reaction(v)
         return torch.maximum(-reaction / (1 + v * reaction), self.limit)
 
     def _mismatch(
-        self, layers: list[Units], moments: Sequence[Moments], precision: Tensor, v: Tensor
+        self,
+        layers: list[Units],
+        moments: Sequence[Moments],
+        precision: Tensor,
+        variance: Tensor,
+        moving: Sequence[int],
     ) -> Tensor:  # (K,)
-        """The mean squared difference of the moments of both sides."""
-        a, c = (self.layout.joined([getattr(own, name) for own in moments]) for name in Moments._fields)
-        fields = self.layout.split(self.couplings.field(a) + precision * a)
-        tilts = [Tilt(*pair) for pair in zip(fields, self.layout.split(precision), strict=True)]
-        moved = self.layout.joined([layer.moments(tilt).mean for layer, tilt in zip(layers, tilts, strict=True)])
+        """The mean squared difference of the moments of both sides.
+
+        Args:
+            layers, moments, precision: of the side of the units.
+            variance: of the Gaussian side.
+            moving: layers whose means may differ.
+        """
+        precisions = self.layout.split(precision)
+        c = self.layout.joined([own.variance for own in moments])
         c = self.couplings.averaged(c) if isinstance(self.couplings, SelfAveraging) else c
-        variance = v * (1 + v * self.couplings.reaction(v))
-        return ((moved - a).square() + (variance - c).square()).mean(1)
+        total = (variance - c).square().sum(1)
+        for number in moving:
+            a = moments[number].mean
+            field = self.layout.field(number, moments) + precisions[number] * a
+            moved = layers[number].moments(Tilt(field, precisions[number])).mean
+            total = total + (moved - a).flatten(1).square().sum(1)
+        return total / c.shape[1]
 
 
 class _Layout:
@@ -152,6 +167,11 @@ class _Layout:
         self.sizes = [machine.sizes[number] for number in self.order]
         self.n_even = sum(machine.sizes[0::2])
         self.weights = [weights.detach() for weights in machine.weights]
+        self.senders: list[list[tuple[int, Tensor]]] = [[] for _ in layers]
+        for below, above, coupling in machine.edges():
+            self.senders[above].append((below, coupling))
+            if below != above:
+                self.senders[below].append((above, coupling.T))
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:  # (K, N)
         """Numbers of all layers, side by side."""
@@ -164,11 +184,11 @@ class _Layout:
             parts[number] = part.reshape(len(z), *self.shapes[number])
         return [part for part in parts if part is not None]
 
-    def upwards(self, layer: int, mean: Tensor) -> Tensor:
-        """The field on a layer from the one below."""
-        field: Tensor = mean.flatten(1) @ self.weights[layer - 1]
-        shaped: Tensor = field.unflatten(-1, self.shapes[layer])
-        return shaped
+    def field(self, layer: int, moments: Sequence[Moments]) -> Tensor:
+        """Ja of a layer, differentiable in the couplings."""
+        first, *others = (moments[sender].mean.flatten(1) @ weights for sender, weights in self.senders[layer])
+        total: Tensor = sum(others, first)
+        return total.view(-1, *self.shapes[layer])
 
     def between(self, machine: BoltzmannMachine) -> Tensor:  # (N_even, N_odd), differentiable
         """All couplings of a machine with layers."""
@@ -213,16 +233,15 @@ def _free_energy(
     total = torch.zeros(len(moments[0].mean), dtype=torch.float64, device=moments[0].mean.device)
     for layer, tilt, own in zip(layers, tilts, moments, strict=True):
         total = total + layer.divergence(tilt, own).sum(-1, dtype=torch.float64)
-    a, c = (layout.joined([getattr(own, name) for own in moments]) for name in Moments._fields)
+    coupled = sum((layout.field(number, moments) * own.mean).flatten(1).sum(1) for number, own in enumerate(moments))
+    c = layout.joined([own.variance for own in moments])
     precision = layout.joined(
         [torch.as_tensor(tilt.precision).expand_as(torch.as_tensor(tilt.field)) for tilt in tilts]
     )
     spread = couplings.averaged(c) if isinstance(couplings, SelfAveraging) else c
     rest = 1 - precision * spread
     terms = 0.5 * (precision * spread + rest.log()).sum(1, dtype=torch.float64)
-    return (
-        total + terms - 0.5 * (couplings.field(a) * a).sum(1).double() + 0.5 * couplings.log_det(spread / rest).double()
-    )
+    return total + terms - 0.5 * torch.as_tensor(coupled).double() + 0.5 * couplings.log_det(spread / rest).double()
 
 
 @final
@@ -247,7 +266,7 @@ class AdaptiveTAP(Scheme):
         [-0.0829, -0.0055]
     """
 
-    can_be_captured = False  # factorisations wait for the device
+    can_be_captured = False
 
     def __init__(self, damping: float = 0.7, self_averaging: bool = False) -> None:
         if not 0 <= damping < 1:

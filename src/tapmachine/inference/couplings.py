@@ -67,6 +67,7 @@ class Couplings:
         self.share = 0.5 if machine.is_pairwise else 1.0
         self.unbounded = [not layer.is_bounded() for layer in layers]
         self.shapes = [layer.state_shape for layer in layers]
+        self.weights = [weights.detach() for weights in machine.weights]
         self.senders: list[list[_Sender]] = [[] for _ in layers]
         for below, above, weights in machine.edges():
             w = weights if differentiable else weights.detach()

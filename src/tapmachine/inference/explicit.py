@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.inference.couplings import Couplings
-from tapmachine.inference.process import Equations, MeanFieldProcess, choose
+from tapmachine.inference.process import Equations, MeanFieldProcess, choose, from_below
 from tapmachine.units import Units
 
 
@@ -31,7 +31,7 @@ class FixedDamping(MeanFieldProcess):
         self.sweeps_per_step = 4
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> ExplicitState:
-        found = self.upwards(layers, moments)
+        found = from_below(layers, self.couplings.weights, moments)
         none = torch.zeros(len(found[0].mean), dtype=torch.bool, device=found[0].mean.device)
         return self.sweep(layers, ExplicitState(tuple(found), none))
 
@@ -81,7 +81,7 @@ class DampedDescent(MeanFieldProcess):
     """
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> DampedState:
-        found, tilts = self.upwards(layers, moments), [Tilt(0.0, 0.0)] * len(layers)
+        found, tilts = from_below(layers, self.couplings.weights, moments), [Tilt(0.0, 0.0)] * len(layers)
         failed = torch.zeros(len(found[0].mean), dtype=torch.bool, device=found[0].mean.device)
         for layer in (*self.odd, *self.even):
             tilts[layer] = self.equations.tilt(layers, self.couplings, layer, found)
@@ -134,7 +134,7 @@ class SequentialDescent(MeanFieldProcess):
     """
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> SequentialState:
-        own = self.upwards(layers, moments)[0]
+        own = from_below(layers, self.couplings.weights, moments)[0]
         none = torch.zeros(len(own.mean), dtype=torch.bool, device=own.mean.device)
         return self._sweep(layers[0], SequentialState(own, torch.zeros_like(own.mean), none))
 

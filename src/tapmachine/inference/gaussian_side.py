@@ -32,11 +32,6 @@ class Bipartite:
     def _join(self, many: Tensor, few: Tensor) -> Tensor:
         return torch.cat((few, many) if self.swapped else (many, few), 1)
 
-    def field(self, a: Tensor) -> Tensor:
-        """Ja."""
-        many, few = self._split(a)
-        return self._join(few @ self.weights.T, many @ self.weights)
-
     def first_direction(self, v: Tensor) -> Tensor:
         """Where the power method starts."""
         return torch.ones_like(self._split(v)[1])
@@ -80,9 +75,6 @@ class Dense:
     def values_per_particle(self) -> int:
         return 6 * self.weights.numel()
 
-    def field(self, a: Tensor) -> Tensor:
-        return a @ self.weights
-
     def first_direction(self, v: Tensor) -> Tensor:
         return torch.ones_like(v)
 
@@ -118,7 +110,7 @@ class SelfAveraging:
     """
 
     def __init__(self, weights: Tensor) -> None:  # (N_first, N_second)
-        self.weights, self.sizes = weights, list(weights.shape)
+        self.sizes = list(weights.shape)
         self.squares = torch.linalg.svdvals(weights) ** 2
 
     def values_per_particle(self) -> int:
@@ -127,10 +119,6 @@ class SelfAveraging:
     def averaged(self, z: Tensor) -> Tensor:
         """The mean over each group, for all of its units."""
         return torch.cat([part.mean(1, keepdim=True).expand_as(part) for part in z.split(self.sizes, 1)], 1)
-
-    def field(self, a: Tensor) -> Tensor:
-        first, second = a.split(self.sizes, 1)
-        return torch.cat((second @ self.weights.T, first @ self.weights), 1)
 
     def first_direction(self, v: Tensor) -> Tensor:
         return v[:, :1]

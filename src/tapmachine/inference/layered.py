@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.inference.couplings import Couplings, Incoming, free_energy
-from tapmachine.inference.process import Equations, MeanFieldProcess, choose
+from tapmachine.inference.process import Equations, MeanFieldProcess, choose, from_below
 from tapmachine.units import Units
 
 
@@ -51,7 +51,7 @@ class LayeredDescent(MeanFieldProcess):
         self.sweeps_per_step = 3
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> LayeredState:
-        first = self.upwards(layers, moments)
+        first = from_below(layers, self.couplings.weights, moments)
         tilts = [Tilt(torch.zeros_like(own.mean), 0.0) for own in first]
         incoming = [self.equations.incoming(self.couplings, layer, first) for layer in self.odd]
         steps = None if self.root_steps is None else 4 * self.root_steps

@@ -23,7 +23,7 @@ class Scheme(ABC):
     """A way to approximate a machine by fixed points: equations for the units' moments, and a free energy.
 
     Attributes:
-        can_be_captured: whether its steps can be captured as a CUDA graph.
+        can_be_captured: whether a training step, which binds it to the machine anew, can be a CUDA graph.
     """
 
     can_be_captured: bool = True

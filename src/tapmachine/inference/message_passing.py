@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.inference.mean_field import Scheme
-from tapmachine.inference.process import Outcome, Process, State
+from tapmachine.inference.process import Outcome, Process, State, from_below
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Gaussian, TruncatedGaussian, Units
 from tapmachine.units.conditioned import Tilted, lowest_precision, unconditioned
@@ -55,6 +55,7 @@ class MessagePassing(Process):
         self.damping = damping
         layers = machine.units()
         self.shapes = [layer.state_shape for layer in layers]
+        self.weights = [weights.detach() for weights in machine.weights]
         self.links = _links(machine)
         self.into = [[n for n, link in enumerate(self.links) if link.receiver == layer] for layer in range(len(layers))]
         self.groups = [[n for n, link in enumerate(self.links) if link.receiver % 2 == parity] for parity in (1, 0)]
@@ -81,13 +82,7 @@ class MessagePassing(Process):
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
         layers = [self.as_used(layer) for layer in layers]
-        started: list[Moments] = []
-        for number, own in enumerate(moments):
-            if own is None:  # from the layer below alone
-                (upwards,) = (n for n in self.into[number] if self.links[n].sender < number)
-                sent = self._from_moments(self.links[upwards], started[-1])
-                own = layers[number].moments(Tilt(sent.field.sum(1), 0.0))
-            started.append(own)
+        started = from_below(layers, self.weights, moments)
         links = [self._from_moments(link, started[link.sender]) for link in self.links]
         failed = torch.zeros(len(started[0].mean), dtype=torch.bool, device=started[0].mean.device)
         return self._sweep(layers, Messages(tuple(links), tuple(started), failed), 0.0)

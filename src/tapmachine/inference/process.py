@@ -5,7 +5,7 @@ dimension counts particles, and no particle looks at another.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -49,6 +49,7 @@ class Process(ABC):
     """
 
     sweeps_per_step: int = 1
+    can_be_captured: bool = True  # whether a step can, as a CUDA graph
     root_steps: int | None = None  # Newton steps for each root; None until it is accurate, which looks at the values
 
     @abstractmethod
@@ -128,16 +129,16 @@ class MeanFieldProcess(Process):
         norms = [torch.linalg.vector_norm((after - before).flatten(1), dim=-1) for before, after in pairs]
         return torch.stack(norms).square().sum(0) / self.n_values
 
-    def upwards(self, layers: list[Units], moments: list[Moments | None]) -> list[Moments]:
-        """Moments for all layers: those that are missing follow from the means of the layer below alone."""
-        found: list[Moments] = []
-        for number, own in enumerate(moments):
-            if own is None:
-                sender = next(s for s in self.couplings.senders[number] if s.layer == number - 1)
-                field = found[-1].mean.flatten(1) @ sender.weights
-                own = layers[number].moments(Tilt(field.unflatten(-1, self.couplings.shapes[number]), 0.0))
-            found.append(own)
-        return found
+
+def from_below(layers: list[Units], weights: Sequence[Tensor], moments: Sequence[Moments | None]) -> list[Moments]:
+    """Moments for all layers: those that are missing follow from the means of the layer below alone."""
+    found: list[Moments] = []
+    for number, own in enumerate(moments):
+        if own is None:
+            field = found[-1].mean.flatten(1) @ weights[number - 1]
+            own = layers[number].moments(Tilt(field.unflatten(-1, layers[number].state_shape), 0.0))
+        found.append(own)
+    return found
 
 
 def over_tensors(function: Callable[..., Tensor], *states: Any) -> Any:

@@ -94,7 +94,7 @@ def solve(
         process.root_steps = ROOT_STEPS
     steps = DEVICE_CHECKS if on_device else 1
     steps = min(steps, (max_sweeps - 1) // process.sweeps_per_step)  # the first sweep is done when a particle joins
-    batch = _Batch(machine, process, starts, tol, max_sweeps, steps, compile, scheme.can_be_captured)
+    batch = _Batch(machine, process, starts, tol, max_sweeps, steps, compile)
     size = batch_size or _fitting_batch(machine, process)
     while batch.fill(size):
         batch.advance()
@@ -128,7 +128,6 @@ class _Batch:
         max_sweeps: int,
         steps: int,
         compile: bool,
-        capture: bool,
     ) -> None:
         self.machine, self.process, self.starts, self.tol, self.steps = machine, process, starts, tol, steps
         self.last_age = max_sweeps - max(1, steps) * process.sweeps_per_step  # beyond, the next steps would be too many
@@ -137,7 +136,7 @@ class _Batch:
         self.total = len(starts[0].mean)
         self.next = self.n_finished = self.n_converged = 0
         self.on_cuda = machine.device.type == "cuda"
-        self.captures = self.on_cuda and capture
+        self.captures = self.on_cuda and process.can_be_captured
         self.layers: list[Units] = []
         self.state: Any = None
         self.previous: Any = None  # before the last steps

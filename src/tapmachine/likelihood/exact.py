@@ -65,10 +65,12 @@ class ExactMoments(NamedTuple):
     Attributes:
         moments: mean and variance of every layer, of shape state_shape each.
         covariances: for each weight matrix, the covariance of the units it couples, of its shape.
+        log_partition: ln Z, ().
     """
 
     moments: tuple[Moments, ...]
     covariances: tuple[Tensor, ...]
+    log_partition: Tensor
 
 
 @torch.no_grad()
@@ -106,7 +108,7 @@ def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
     )
     pairs = zip(machine.edges(), joint, strict=True)
     covariances = tuple(total - first[below].outer(first[above]) for (below, above, _), total in pairs)
-    return ExactMoments(moments, covariances)
+    return ExactMoments(moments, covariances, log_partition)
 
 
 class _Part(NamedTuple):
