@@ -733,7 +733,7 @@ def test_the_estimator_denoises_and_imputes(digits):
     assert np.array_equal(filled[:, 1::2], x[:, 1::2])
     truth, usual = torch.from_numpy(x[:, ::2]), torch.from_numpy(digits[:1500].mean(0)[::2]).expand(100, -1)
     assert mcc(truth, torch.from_numpy(filled[:, ::2])) > mcc(truth, usual) + 0.05
-    with pytest.raises(ValueError, match="channel is 0.1; it must be one such as"):
+    with pytest.raises(ValueError, match=r"channel is 0\.1; it must be one such as"):
         model.denoise(digits[:2], 0.1)
     real = RBM(n_hidden=8, epochs=1, visible="truncated-gaussian", interval=(2.0, 5.0))
     rows = 2 + 3 * np.random.default_rng(0).random((50, 4))

@@ -27,7 +27,7 @@ LAYERS = [
     {"inference", "sampling"},
     {"merging"},
     {"likelihood"},
-    {"comparison", "posterior"},
+    {"comparison", "hidden", "posterior"},
     {"training"},
     {"recipes"},
     {"estimator_uses", "training_runs"},

@@ -14,8 +14,9 @@ from tapmachine.channels import (
     PoissonNoise,
 )
 from tapmachine.comparison import SchemeComparison, SchemeRow, compare_schemes, correlations
-from tapmachine.conditioning import clamp, condition
+from tapmachine.conditioning import clamp, condition, hidden_given
 from tapmachine.files import FileError, load, save
+from tapmachine.hidden import HiddenWarning, hidden_means
 from tapmachine.inference import (
     TAP,
     AdaptiveTAP,
@@ -106,6 +107,7 @@ from tapmachine.training import (
     fit,
     geometric_decay,
     paper_sgd,
+    pretrain,
 )
 from tapmachine.units import (
     Binary,
@@ -154,6 +156,7 @@ __all__ = [
     "GaussianNoise",
     "Herded",
     "HerdedPCD",
+    "HiddenWarning",
     "History",
     "Landscape",
     "LikelihoodWarning",
@@ -219,6 +222,8 @@ __all__ = [
     "geometric_decay",
     "gibbs",
     "gibbs_posterior",
+    "hidden_given",
+    "hidden_means",
     "impute",
     "linear_schedule",
     "load",
@@ -228,6 +233,7 @@ __all__ = [
     "paper_schedule",
     "paper_sgd",
     "pointwise_estimate",
+    "pretrain",
     "pseudo_log_likelihood",
     "random_start",
     "rank_fields",

@@ -64,6 +64,37 @@ def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> Bolt
         return _replace(machine, layer, Tilted(_layer(machine, layer), evidence))
 
 
+def hidden_given(machine: BoltzmannMachine, x: Tensor, validate: bool = True) -> BoltzmannMachine:
+    """The hidden layers alone, given states of the visible one, which is a field xW on the first of them [sec:dbm].
+
+    It has the solutions of `clamp(machine, x)` at less cost; its free energy is that less −Σ ln P(x) of the visible
+    units. The field is as x and W are now, and no gradient flows through it.
+
+    Args:
+        machine: with two hidden layers or more.
+        x: states of the visible layer, (K, n_visible).
+        validate: as for `clamp`.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, dbm, hidden_given, solve
+        >>> machine = dbm([Binary(6), Binary(4), Binary(3)])
+        >>> [tuple(own.mean.shape) for own in solve(hidden_given(machine, torch.eye(6))).moments]
+        [(6, 4), (6, 3)]
+    """
+    if len(machine.layers) < 3:
+        raise ValueError(
+            f"hidden_given: the machine has {len(machine.layers)} layers; it needs 3 or more. With one hidden layer, "
+            "use machine.conditional(1, [x, None])"
+        )
+    visible, first, *others = machine.units()
+    with _naming(0):
+        x = visible.check_states(x, validate)
+    field = (x.flatten(-len(visible.state_shape)) @ machine.weights[0]).unflatten(-1, first.state_shape)
+    tilted = Tilted(first, Tilt(field, 0.0), validate=False)
+    return BoltzmannMachine([tilted, *others], list(machine.weights)[1:])
+
+
 def is_clamped(machine: BoltzmannMachine) -> bool:
     """Whether any units of the machine are held at values."""
     return any(isinstance(part, Clamped) for layer in machine.units() for part in layer.modules())

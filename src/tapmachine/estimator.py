@@ -23,14 +23,16 @@ N_STARTS = 100  # rows that are kept: solutions and samples start from them
 
 
 class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A Restricted Boltzmann Machine with binary hidden units, for scikit-learn: features, log-likelihoods, samples.
+    """A Restricted or Deep Boltzmann Machine with binary hidden units, for scikit-learn: features, likelihoods, samples.
 
     It is trained as by `tapmachine.fit`, and behind it is a machine, `machine_`, for all else that the package does.
     With the same `random_state` all results are the same every time: the scores, too, and, unless it is given another
     `random_state`, those of `sample`.
 
     Args:
-        n_hidden: number of hidden units, which is that of the features.
+        n_hidden: number of hidden units, which is that of the features; several, such as (100, 50), for a deep machine,
+            whose last layer the features are.
+        pretrain: epochs for each layer of a deep machine, one by one, before all are trained together.
         visible: the type of the visible units: binary, spin, gaussian, truncated-gaussian, gauss-bernoulli or
             categorical; `auto` looks at the data, and `visible_` says what it picked.
         binarise: values above this become 1, the others 0.
@@ -52,7 +54,8 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         machine_: the machine, for data as they were given.
         visible_: the type of its visible units, and why.
         history_: a dictionary for each epoch, with `loss`, `gradient_norm` and more.
-        components_: the weights, (n_hidden, n_features); for q categories, (n_hidden, n_features·q).
+        components_: the weights, (n_hidden, n_features), of the first layer; for q categories, (n_hidden,
+            n_features·q).
         n_features_in_, feature_names_in_: as in all of scikit-learn.
 
     Example:
@@ -65,8 +68,9 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def __init__(
         self,
-        n_hidden: int = 100,
+        n_hidden: int | tuple[int, ...] = 100,
         *,
+        pretrain: int = 0,
         visible: str = "auto",
         binarise: float | None = None,
         interval: tuple[float, float] | None = None,
@@ -88,6 +92,7 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         verbose: bool = False,
     ) -> None:
         self.n_hidden = n_hidden
+        self.pretrain = pretrain
         self.visible = visible
         self.binarise = binarise
         self.interval = interval
@@ -118,11 +123,12 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             new = self._new_machine(settings, x)
             trainer = make_trainer(settings, new, x, None, self._monitor(new))
             history = []
-            with Reporter(None, self.verbose, settings.epochs) as report:
-                for _ in range(settings.epochs):
+            with Reporter(None, self.verbose, settings.all_epochs) as report:
+                while trainer.finished < settings.all_epochs:
                     history.append(trainer.epoch())
                     report(history[-1])
-            self._finish(_Training(settings, new, trainer.state()), history, spaced(x, N_STARTS).clone())
+            joint = trainer if isinstance(trainer, Trainer) else trainer.joint_trainer()
+            self._finish(_Training(settings, new, joint.state()), history, spaced(x, N_STARTS).clone())
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -137,11 +143,11 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def _pass_over(self, X: Any, before: "_Training | None") -> None:
         history, starts = (list(self.history_), self._starts) if before else ([], None)
         if before is None:
-            settings = self._settings(1, decay=1.0)
+            settings = self._settings(1, decay=1.0, pretrain=0)
             x = self._first_rows(settings, X)
             new = self._new_machine(settings, x)
         else:
-            settings = self._settings(1, decay=1.0, seed=before.settings.seed)
+            settings = self._settings(1, decay=1.0, pretrain=0, seed=before.settings.seed)
             kept = ("hidden", "visible", "interval", "binarise", "dtype")
             changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
             if changed:
@@ -150,7 +156,7 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if settings.batch_size is not None:
             settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
         trainer = make_trainer(settings, new, x, None, self._monitor(new))
-        if before is not None:
+        if before is not None and isinstance(trainer, Trainer):
             _take_up(trainer, before.state)
         history.append(trainer.epoch() | {"epoch": len(history) + 1})
         seen = spaced(x, N_STARTS) if starts is None else torch.cat((starts, spaced(x, N_STARTS)))
@@ -169,14 +175,15 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _settings(self, epochs: Any, **others: Any) -> Settings:
         names = (
-            "visible", "binarise", "batch_size", "objective", "sweeps", "particles", "start", "learning_rate", "decay",
-            "momentum", "weight_decay", "l1", "centred", "dtype",
+            "visible", "binarise", "pretrain", "batch_size", "objective", "sweeps", "particles", "start",
+            "learning_rate", "decay", "momentum", "weight_decay", "l1", "centred", "dtype",
         )  # fmt: skip
-        given = {name: getattr(self, name) for name in names} | {"n_hidden": self.n_hidden, "epochs": epochs}
-        for name in ("n_hidden", "epochs", "batch_size", "sweeps", "particles"):
-            if given[name] is not None or name in ("n_hidden", "epochs"):
+        given = {name: getattr(self, name) for name in names} | {"epochs": epochs}
+        for name in ("epochs", "pretrain", "batch_size", "sweeps", "particles"):
+            if given[name] is not None or name in ("epochs", "pretrain"):
                 given[name] = _whole_number(name, given[name])
-        given["hidden"] = (given.pop("n_hidden"),)
+        layers = self.n_hidden if isinstance(self.n_hidden, tuple | list) else (self.n_hidden,)
+        given["hidden"] = tuple(_whole_number("n_hidden", size) for size in layers)
         given["interval"] = None if self.interval is None else tuple(float(end) for end in self.interval)
         if "seed" not in others:
             given["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -202,7 +209,7 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         machine = training.new.in_units_of_data()
         self.machine_, self.visible_, self.history_ = machine, training.new.why, history
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
-        self._n_features_out = self.components_.shape[0]
+        self._n_features_out = machine.sizes[-1]
         self._training, self._starts = training, starts
         self._double = in_double(machine)
         self._log_partition: list[float] = []  # found when it is first asked for

@@ -10,8 +10,12 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from tapmachine.channels import Channel, Missing
+from tapmachine.conditioning import clamp
+from tapmachine.hidden import hidden_means
+from tapmachine.inference import TAP, solve
 from tapmachine.likelihood import tap_log_likelihood
 from tapmachine.likelihood.score import check_rows, log_weight
+from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior import denoise
 from tapmachine.posterior.denoise import check_channel
@@ -39,10 +43,10 @@ class TrainedMachine:
     _n_features_out: int
 
     def transform(self, X: Any) -> Array:
-        """The means of the hidden units given each row, (n_samples, n_hidden), between 0 and 1."""
+        """The means of the hidden units given each row, (n_samples, n_hidden), between 0 and 1; of the last layer."""
         check_is_fitted(self)
         array = self._array(X)
-        hidden = self._double.conditional(1, [self._states(array), None]).mean
+        hidden = hidden_means(self._double, self._states(array))[-1]
         return hidden.detach().cpu().numpy().astype(array.dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Array:
@@ -55,14 +59,24 @@ class TrainedMachine:
         if hidden.shape[1] != self._n_features_out:
             raise ValueError(f"X has {hidden.shape[1]} columns, but there are {self._n_features_out} hidden units")
         values = torch.tensor(hidden, dtype=self._double.dtype, device=self._double.device)
-        visible = self._double.conditional(0, [None, values]).mean
+        if len(self._double.layers) == 2:
+            visible = self._double.conditional(0, [None, values]).mean
+        else:
+            top = len(self._double.layers) - 1
+            visible = solve(clamp(self._double, values, layer=top, validate=False), None).moments[0].mean
         visible = visible.argmax(-1) if visible.dim() > 2 else visible
         return visible.detach().cpu().numpy().astype(hidden.dtype, copy=False)
 
     def free_energy(self, X: Any) -> Array:
-        """−ln of the weight of each row with the hidden units summed over, (n_samples,): ln P(x) = −F(x) − ln Z."""
+        """−ln of the weight of each row with the hidden units summed over, (n_samples,): ln P(x) = −F(x) − ln Z.
+
+        Of several hidden layers it is TAP's; NaN where that does not converge.
+        """
         check_is_fitted(self)
-        return -log_weight(self._double, self._states(self._array(X))).cpu().numpy()
+        rows = self._states(self._array(X))
+        deep = len(self._double.layers) > 2
+        weights = clamped_log_weight(self._double, rows, TAP()) if deep else log_weight(self._double, rows)
+        return -weights.cpu().numpy()
 
     def score_samples(self, X: Any) -> Array:
         """ln P(x) of each row in nats, (n_samples,), deterministically.

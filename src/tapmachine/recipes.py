@@ -24,6 +24,8 @@ from tapmachine.training import (
     NoisyBatch,
     Objective,
     Persistent,
+    Pretraining,
+    PretrainingTrainer,
     RandomPoints,
     Start,
     TAPObjective,
@@ -32,6 +34,7 @@ from tapmachine.training import (
     geometric_decay,
     paper_sgd,
 )
+from tapmachine.training.pretraining import monitor_of_layer
 from tapmachine.units import Binary, Categorical, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian, Units
 
 FEWEST, MOST, BATCHES = 10, 100, 50  # rows of a batch, and batches of an epoch, unless told
@@ -193,26 +196,55 @@ def make_objective(settings: Settings) -> Objective | None:
     return (HerdedPCD if settings.objective == "herded" else PCD)(sweeps or 10, particles)
 
 
-def make_trainer(settings: Settings, new: NewMachine, x: Tensor, held_out: Tensor | None, monitor: Monitor) -> Trainer:
+def make_trainer(
+    settings: Settings, new: NewMachine, x: Tensor, held_out: Tensor | None, monitor: Monitor
+) -> Trainer | PretrainingTrainer:
     """The trainer of a machine that was made by the same settings, on data as they are."""
     machine = new.machine
     x = check_rows(machine, new.scaled(x))
+    held_out = None if held_out is None else check_rows(machine, new.scaled(held_out))
+
+    def make_joint() -> Trainer:
+        return _trainer(settings, machine, x, settings.epochs, monitor, held_out, warm_start=settings.pretrain > 0)
+
+    def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
+        measure = monitor_of_layer(monitor, stage)
+        return _trainer(settings, own, states, settings.pretrain, measure, warm_start=True, validate=False)
+
+    if not settings.pretrain:
+        return make_joint()
+    pretraining = Pretraining(settings.pretrain, settings.pretrain_on, settings.doubled)
+    return PretrainingTrainer(machine, x, pretraining, make_for_layer, make_joint, settings.epochs, settings.seed)
+
+
+def _trainer(
+    settings: Settings,
+    machine: BoltzmannMachine,
+    x: Tensor,
+    epochs: int,
+    monitor: Monitor,
+    held_out: Tensor | None = None,
+    warm_start: bool = False,
+    validate: bool = True,
+) -> Trainer:
     batch_size = settings.batch_size or min(len(x), max(FEWEST, min(MOST, len(x) // BATCHES)))
-    rate = settings.learning_rate or default_learning_rate(machine, x, settings.epochs * (len(x) // batch_size))
+    rate = settings.learning_rate or default_learning_rate(machine, x, epochs * (len(x) // batch_size))
     optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
     return Trainer(
         machine,
         x,
-        epochs=settings.epochs,
+        epochs=epochs,
         batch_size=batch_size,
         objective=make_objective(settings),
         optimizer=optimizer,
-        scheduler=geometric_decay(optimizer, settings.decay, max(1, settings.epochs)),
-        validation=None if held_out is None else check_rows(machine, new.scaled(held_out)),
+        scheduler=geometric_decay(optimizer, settings.decay, max(1, epochs)),
+        validation=held_out,
         l1=settings.l1,
         centred=settings.centred,
         seed=settings.seed,
         monitor=monitor,
+        warm_start=warm_start,
+        validate=validate,
     )
 
 

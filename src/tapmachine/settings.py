@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 VISIBLE = ("auto", "binary", "spin", "gaussian", "truncated-gaussian", "gauss-bernoulli", "categorical")
 WITH_INTERVALS = ("auto", "truncated-gaussian", "gauss-bernoulli")
 HIDDEN = ("binary", "spin", "gaussian")
+LAYER_DATA = ("samples", "means")
 OBJECTIVES = ("default", "tap", "herded", "cd", "pcd")
 STARTS = ("batch", "data", "noisy", "random", "persistent", "herded")
 KEPT_MACHINES = 24  # at rising distances, from the first epoch to the last; of few epochs, each
@@ -34,6 +35,9 @@ class Settings:
         interval: that real values lie in; [0, 1] if they fill it, else from the smallest to the largest, unless given.
         hidden: how many units each hidden layer has.
         hidden_units: of which type.
+        pretrain: epochs for each layer of a deep machine, before all are trained together; see `pretrain`.
+        pretrain_on: `samples` or `means` of the layer below.
+        doubled: whether pretraining makes up for the layers that hear from two sides.
         epochs, seed: as for `fit`.
         batch_size: rows of each step; 1/50 of the rows, but 10 to 100, unless given.
         objective: `tap`, `herded`, `cd`, `pcd`, or `default`.
@@ -57,6 +61,9 @@ class Settings:
     interval: tuple[float, float] | None = None
     hidden: tuple[int, ...] = (100,)
     hidden_units: str = "binary"
+    pretrain: int = 0
+    pretrain_on: str = "samples"
+    doubled: bool = False
     epochs: int = 50
     batch_size: int | None = None
     objective: str = "default"
@@ -81,13 +88,17 @@ class Settings:
             ("visible", self.visible in VISIBLE, f"it must be one of {', '.join(VISIBLE)}"),
             ("hidden_units", self.hidden_units in HIDDEN, f"it must be one of {', '.join(HIDDEN)}"),
             ("objective", self.objective in OBJECTIVES, f"it must be one of {', '.join(OBJECTIVES)}"),
+            ("pretrain_on", self.pretrain_on in LAYER_DATA, f"it must be one of {', '.join(LAYER_DATA)}"),
             ("start", self.start in STARTS, f"it must be one of {', '.join(STARTS)}"),
             ("dtype", self.dtype in ("float32", "float64"), "it must be float32 or float64"),
             ("decay", 0 < self.decay <= 1, "it must be greater than 0, and 1 at most"),
             ("momentum", 0 <= self.momentum < 1, "it must be 0 or more, and less than 1"),
             ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "it must be greater than 0"),
             ("keep_every", self.keep_every is None or self.keep_every >= 0, "it must be 0 or more"),
-            *((name, getattr(self, name) >= 0, "it must be 0 or more") for name in ("weight_decay", "l1", "epochs")),
+            *(
+                (name, getattr(self, name) >= 0, "it must be 0 or more")
+                for name in ("weight_decay", "l1", "epochs", "pretrain")
+            ),
             *((name, getattr(self, name) >= 1, "it must be 1 or more") for name in ("measure_every", "save_every")),
             *(
                 (name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
@@ -119,16 +130,25 @@ class Settings:
             )
         if self.binarise is not None and self.visible not in ("auto", "binary"):
             raise SettingsError(f"binarise makes values 0 or 1, but visible is {self.visible!r}")
+        if self.pretrain and len(self.hidden) < 2:
+            raise SettingsError(f"pretrain is {self.pretrain}, which is for several hidden layers, as --hidden 500,500")
+        if not self.pretrain and (self.doubled or self.pretrain_on != "samples"):
+            raise SettingsError("pretrain_on and doubled go with pretrain, the epochs for each layer")
         if self.objective == "cd" and self.particles is not None:
             raise SettingsError("particles: cd has as many chains as rows in a batch")
         if self.objective == "default" and (self.sweeps or self.particles):
             raise SettingsError("sweeps and particles go with an objective of your choice; say which")
 
+    @property
+    def all_epochs(self) -> int:
+        """Those of the layers' pretraining and of the training."""
+        return self.pretrain * len(self.hidden) + self.epochs
+
     def keeps(self, epoch: int) -> bool:
         """Whether the machine after an epoch is kept."""
         if self.keep_every is None:
             steps = range(KEPT_MACHINES)
-            return epoch in {round(self.epochs ** (step / (KEPT_MACHINES - 1))) for step in steps}
+            return epoch in {round(self.all_epochs ** (step / (KEPT_MACHINES - 1))) for step in steps}
         return self.keep_every > 0 and epoch % self.keep_every == 0
 
     def as_json(self) -> dict[str, Any]:

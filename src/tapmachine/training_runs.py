@@ -17,7 +17,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
 from tapmachine.runs import RunError, RunFolder
 from tapmachine.settings import Settings, SettingsError, check_names
-from tapmachine.training import Monitor, Trainer, TrainingState
+from tapmachine.training import Monitor, PretrainingTrainer, Trainer, TrainingState
 from tapmachine.training.report import Reporter
 
 Say = Callable[[str], None]
@@ -95,11 +95,11 @@ def run_training(
         run.write_settings(settings.as_json())
         if resumed_at == 0:
             run.forget_records_after(0)
-        with Reporter(run.path / "metrics.jsonl", progress, settings.epochs, finished=resumed_at) as report:
-            while trainer.finished < settings.epochs:
+        with Reporter(run.path / "metrics.jsonl", progress, settings.all_epochs, finished=resumed_at) as report:
+            while trainer.finished < settings.all_epochs:
                 report(trainer.epoch())
                 _save(run, trainer, new, settings, data)
-        if settings.epochs == 0:
+        if settings.all_epochs == 0:
             _save(run, trainer, new, settings, data)
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
 
@@ -159,7 +159,7 @@ def _check_same(run: RunFolder, settings: Settings) -> None:
         raise RunError(f"{run.path}: is a run with other settings: {'; '.join(changes)}; choose another folder")
 
 
-def _resume(run: RunFolder, trainer: Trainer, digest: str, say: Say) -> int:
+def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, digest: str, say: Say) -> int:
     found = run.last_checkpoint()
     if found is None:
         return 0
@@ -179,8 +179,10 @@ def _resume(run: RunFolder, trainer: Trainer, digest: str, say: Say) -> int:
     return epoch
 
 
-def _save(run: RunFolder, trainer: Trainer, new: NewMachine, settings: Settings, data: _Data) -> None:
-    epoch, last = trainer.finished, trainer.finished >= settings.epochs
+def _save(
+    run: RunFolder, trainer: Trainer | PretrainingTrainer, new: NewMachine, settings: Settings, data: _Data
+) -> None:
+    epoch, last = trainer.finished, trainer.finished >= settings.all_epochs
     if settings.keeps(epoch):
         run.save_machine(new.in_units_of_data(), data.description(), epoch)
     if last or epoch % settings.save_every == 0:

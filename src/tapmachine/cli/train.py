@@ -34,6 +34,11 @@ def train(
     hidden: Annotated[str | None, typer.Option(help="Hidden units; of several layers as 500,200.  [100]")] = None,
     visible: Annotated[str | None, typer.Option(help=f"{', '.join(VISIBLE)}.")] = None,
     hidden_units: Annotated[str | None, typer.Option(help=f"{', '.join(HIDDEN)}.")] = None,
+    pretrain: Annotated[int | None, typer.Option(help="Epochs for each layer of several, one by one.  [0]")] = None,
+    pretrain_on: Annotated[str | None, typer.Option(help="samples or means, of the layer below.")] = None,
+    doubled: Annotated[
+        bool | None, typer.Option("--doubled", help="Pretrain layers as hearing from two sides.")
+    ] = None,
     interval: Annotated[str | None, typer.Option(help="Of real values, as 0,1; that of the data.")] = None,
     binarise: Annotated[float | None, typer.Option(help="Values above it become 1, the others 0.")] = None,
     validation: Annotated[str | None, typer.Option(help="Held-out rows: a file, or a share such as 0.1.")] = None,
@@ -62,6 +67,7 @@ def train(
 ) -> None:
     """Train a machine; repeat the command to go on after a crash, to the bit; --out RUN alone is enough."""
     given = {
+        "pretrain": pretrain, "pretrain_on": pretrain_on, "doubled": doubled,
         "data": data, "visible": visible, "hidden_units": hidden_units, "binarise": binarise, "epochs": epochs,
         "batch_size": batch_size, "objective": objective, "sweeps": sweeps, "particles": particles, "start": start,
         "learning_rate": learning_rate, "decay": decay, "momentum": momentum, "weight_decay": weight_decay, "l1": l1,

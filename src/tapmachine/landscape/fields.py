@@ -5,20 +5,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Tilt
-from tapmachine.conditioning import clamp
-from tapmachine.inference import solve
-from tapmachine.likelihood.score import CHUNK_VALUES, check_rows
+from tapmachine.hidden import hidden_means
 from tapmachine.machine import BoltzmannMachine
 
 NORM = 0.1  # p of the norm that tells spread from localised fields
 
 
 class FieldRanking(NamedTuple):
-    """The receptive fields of the first hidden layer, with what they are ranked by.
+    """The receptive fields of a hidden layer, with what they are ranked by.
 
     Attributes:
-        fields: the weights of each hidden unit, (n_hidden, n_visible), or more dimensions for units with q states.
+        fields: the weights of each hidden unit, (n_hidden, n_visible), or more dimensions for units with q states;
+            of higher layers through all layers between, W₁W₂….
         spread: ln of the ℓ_p norm of each field, p = 0.1, as a multiple of its largest weight, (n_hidden,): large for a
             field that reaches many visible units.
         activation: the mean of each hidden unit given the data, averaged over them, (n_hidden,); NaN without data.
@@ -38,12 +36,13 @@ class FieldRanking(NamedTuple):
 
 
 @torch.no_grad()
-def rank_fields(machine: BoltzmannMachine, x: Tensor | None = None) -> FieldRanking:
+def rank_fields(machine: BoltzmannMachine, x: Tensor | None = None, layer: int = 1) -> FieldRanking:
     """The receptive fields of a machine, their spread and how active their units are [fig:bmnist-rf].
 
     Args:
         machine: with a hidden layer.
         x: data, (N, n_visible), for the activation.
+        layer: the hidden layer, from 1.
 
     Example:
         >>> import torch
@@ -56,24 +55,16 @@ def rank_fields(machine: BoltzmannMachine, x: Tensor | None = None) -> FieldRank
     """
     if machine.is_pairwise:
         raise ValueError("a pairwise machine has no hidden units, and no receptive fields")
+    if isinstance(layer, bool) or not (isinstance(layer, int) and 1 <= layer < len(machine.layers)):
+        raise ValueError(f"layer is {layer!r}; the hidden layers are numbered from 1 to {len(machine.layers) - 1}")
     below = machine.units()[0]
-    weights = machine.weights[0].detach().T.double()  # (n_hidden components, n_visible components)
+    through = machine.weights[0].detach().double()
+    for between in list(machine.weights)[1:layer]:
+        through = through @ between.detach().double()
+    weights = through.T  # (n_hidden components, n_visible components)
     size = weights.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     spread = ((weights / size).abs() ** NORM).sum(1).clamp(min=torch.finfo(torch.float64).tiny).log() / NORM
     activation = torch.full((len(weights),), torch.nan, dtype=torch.float64, device=weights.device)
     if x is not None:
-        rows = check_rows(machine, x)
-        total = torch.zeros_like(activation)
-        for part in rows.split(max(1, CHUNK_VALUES // max(machine.sizes))):
-            total += _hidden_means(machine, part).flatten(1).double().sum(0)
-        activation = total / len(rows)
+        activation = hidden_means(machine, x)[layer - 1].flatten(1).mean(0, dtype=torch.float64)
     return FieldRanking(weights.unflatten(-1, below.state_shape).cpu(), spread.cpu(), activation.cpu())
-
-
-def _hidden_means(machine: BoltzmannMachine, x: Tensor) -> Tensor:
-    """Of the first hidden layer given data: exact with one hidden layer, else by TAP."""
-    above = machine.units()[1]
-    if len(machine.layers) == 2:
-        field = (x.flatten(1) @ machine.weights[0]).unflatten(-1, above.state_shape)
-        return above.moments(Tilt(field, 0.0)).mean
-    return solve(clamp(machine, x, validate=False), None).moments[1].mean

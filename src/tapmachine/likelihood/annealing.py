@@ -8,7 +8,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from tapmachine.conditioning import clamp
+from tapmachine.conditioning import hidden_given
 from tapmachine.likelihood.annealed_runs import BLOCK, Found, check_samples, join, make_runs, pick, resample
 from tapmachine.likelihood.paths import seeded
 from tapmachine.likelihood.schedules import linear_schedule
@@ -201,10 +201,10 @@ def ais_log_likelihood(
     if len(machine.layers) <= 2:
         weights, of_rows = log_weight(double, rows), torch.zeros_like(estimate.standard_error)
     else:
-        clamped = clamp(machine, check_rows(machine, x))
         betas = estimate.betas if schedule is None else schedule
-        clamped_estimate = ais_log_partition(clamped, betas, n_runs, seed=seed, callback=callback)
-        weights = clamped_estimate.log_partition
+        hidden = hidden_given(machine, check_rows(machine, x))
+        clamped_estimate = ais_log_partition(hidden, betas, n_runs, seed=seed, callback=callback)
+        weights = clamped_estimate.log_partition + double.units()[0].log_prior(rows).sum(-1, dtype=torch.float64)
         of_rows = clamped_estimate.standard_error.square().sum().sqrt() / len(rows)  # of their mean
     log_partition, error = estimate.log_partition, estimate.standard_error
     return LogLikelihood(weights - log_partition, log_partition, error.hypot(of_rows), n_units(machine))

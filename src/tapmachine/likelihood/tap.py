@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Tilt
-from tapmachine.conditioning import clamp
+from tapmachine.conditioning import hidden_given
 from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.likelihood.score import (
     CHUNK_VALUES,
@@ -99,7 +99,7 @@ def tap_log_likelihood(
     solutions = solve_from_rows(machine, x, scheme) if solutions is None else solutions
     found = different_solutions(machine, solutions, scheme)
     free_energies = found.solutions.free_energy.double()
-    weights = log_weight(double, rows) if len(double.layers) <= 2 else _clamped_log_weight(double, rows, scheme)
+    weights = log_weight(double, rows) if len(double.layers) <= 2 else clamped_log_weight(double, rows, scheme)
     estimates = [-free_energies.mean(), (-free_energies).logsumexp(0)]
     not_known, size = torch.full_like(estimates[0], torch.nan), n_units(machine)
     average, log_sum_exp = (LogLikelihood(weights - ln_z, ln_z, not_known, size) for ln_z in estimates)
@@ -155,9 +155,9 @@ def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
     return replace(solutions, free_energy=evaluated)
 
 
-def _clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) -> Tensor:
+def clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) -> Tensor:
     """−F of the machine clamped to each row; NaN where it does not converge."""
-    solution = solve(clamp(machine, x), None, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+    solution = solve(hidden_given(machine, x), None, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
     if not bool(solution.converged.any()):
         raise EstimateError(f"no row could be scored: clamped to them, the machine has no solution ({solution})")
     if not bool(solution.converged.all()):
@@ -167,4 +167,5 @@ def _clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) ->
             LikelihoodWarning,
             stacklevel=4,  # past the decorator
         )
-    return torch.where(solution.converged, -solution.free_energy.double(), torch.nan)
+    own = machine.units()[0].log_prior(x).sum(-1, dtype=torch.float64)
+    return torch.where(solution.converged, own - solution.free_energy.double(), torch.nan)

@@ -4,6 +4,7 @@ from tapmachine.training.fit import History, fit
 from tapmachine.training.monitor import Monitor, TrainingWarning
 from tapmachine.training.objectives import CD, PCD, HerdedPCD, Objective, TAPObjective
 from tapmachine.training.optimizers import default_learning_rate, geometric_decay, paper_sgd
+from tapmachine.training.pretraining import Pretraining, PretrainingTrainer, pretrain
 from tapmachine.training.report import TensorBoard
 from tapmachine.training.starts import FromBatch, FromData, Herded, NoisyBatch, Persistent, RandomPoints, Start
 from tapmachine.training.trainer import DivergenceError, Trainer, TrainingState, default_objective
@@ -21,6 +22,8 @@ __all__ = [
     "NoisyBatch",
     "Objective",
     "Persistent",
+    "Pretraining",
+    "PretrainingTrainer",
     "RandomPoints",
     "Start",
     "TAPObjective",
@@ -33,4 +36,5 @@ __all__ = [
     "fit",
     "geometric_decay",
     "paper_sgd",
+    "pretrain",
 ]

@@ -29,9 +29,18 @@ class Batches:
         batch_size: rows of each batch; for a loader, what it gives.
         weights: of the rows.
         seed: of the order.
+        validate: False takes a tensor for states as it is: it may hold means of units.
     """
 
-    def __init__(self, machine: BoltzmannMachine, x: Data, batch_size: int, weights: Tensor | None, seed: int) -> None:
+    def __init__(
+        self,
+        machine: BoltzmannMachine,
+        x: Data,
+        batch_size: int,
+        weights: Tensor | None,
+        seed: int,
+        validate: bool = True,
+    ) -> None:
         self.machine, self.device, self.dtype = machine, machine.device, machine.dtype
         if isinstance(batch_size, bool) or not (isinstance(batch_size, int) and batch_size >= 1):
             raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number, 1 or more")
@@ -41,7 +50,7 @@ class Batches:
         self.order = torch.Generator().manual_seed(seed)
         self.rows: Tensor | np.ndarray[Any, Any] | None = None
         if isinstance(x, Tensor):
-            self.rows = check_rows(self.machine, x)
+            self.rows = check_rows(machine, x) if validate else machine.units()[0].check_states(x, validate=False)
         elif isinstance(x, np.ndarray):
             self.rows = x
             self._check_array(x)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tapmachine.conditioning import clamp
+from tapmachine.conditioning import hidden_given
 from tapmachine.inference import TAP, solve
 from tapmachine.likelihood.score import EstimateError, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
@@ -28,7 +28,9 @@ class Monitor:
     It gives `log_likelihood` (TAP, a mean in nats) and `log_likelihood_per_unit`, `log_sum_exp`, `n_unique` solutions,
     `converged` (share of the starts), `reconstruction_error` (mean squared, of visible means after a step up and down)
     and, with validation data, `validation_log_likelihood` (also `_per_unit`) and `free_energy_gap`: mean F of the
-    machine clamped to validation data less that for training data, which rises with over-fitting.
+    machine clamped to validation data less that for training data, which rises with over-fitting. Of deep machines
+    also `variation_1`, `variation_2`, …: by how much the means of each hidden layer differ from row to row, a root mean
+    square. With hardly any in a layer, the machine resembles one without it.
 
     Attributes:
         n_starts: rows that solutions are started from; 0 for no solutions, and no log-likelihood.
@@ -68,7 +70,11 @@ class Monitor:
             validation = None if validation is None else (shift + self.scale * validation).clamp(*bounds)
         rows = spaced(train, self.n_rows)
         share = None if weights is None else spaced(weights, self.n_rows).double()
-        record = {"reconstruction_error": float(average(_reconstruction_errors(machine, rows).double(), share))}
+        above = _layers_above(machine, rows)
+        record = {"reconstruction_error": float(average(_reconstruction_errors(machine, rows, above).double(), share))}
+        if len(above) > 1:
+            deviations = (means.double().std(0, correction=0) for means in above)
+            record |= {f"variation_{n}": float(own.square().mean().sqrt()) for n, own in enumerate(deviations, 1)}
         held_out = None if validation is None else spaced(check_rows(machine, validation), self.n_rows)
         if held_out is not None:
             on_train = average(clamped_free_energy(machine, rows).double(), share)
@@ -109,10 +115,18 @@ class Monitor:
         return record
 
 
-def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N,)
-    """Mean squared error of each row's visible means, given the means of the layer above, given the data."""
+def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor, above: list[Tensor]) -> Tensor:  # (N,)
+    """Mean squared error of each row's visible means, given the means of the hidden layers."""
     if machine.is_pairwise:
         return (machine.conditional(0, [x]).mean - x).flatten(1).square().mean(-1)
-    moments, _ = sweep_from(clamp(machine, x, validate=False), x, TAP(), CLAMPED_SWEEPS)
-    back = machine.conditional(0, [None, *(own.mean for own in moments[1:])])
+    back = machine.conditional(0, [None, *above])
     return (back.mean - x).flatten(1).square().mean(-1)
+
+
+def _layers_above(machine: BoltzmannMachine, x: Tensor) -> list[Tensor]:
+    """The means of all hidden layers given the data."""
+    if machine.is_pairwise:
+        return []
+    if len(machine.layers) == 2:
+        return [machine.conditional(1, [x, None]).mean]
+    return [own.mean for own in sweep_from(hidden_given(machine, x, validate=False), None, TAP(), CLAMPED_SWEEPS)[0]]

@@ -5,15 +5,17 @@ taken with the moments held fixed: autodiff of F at detached moments.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.conditioning import clamp
+from tapmachine.conditioning import hidden_given
 from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.inference.process import Process
+from tapmachine.inference.starts import prior_moments
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import sweep_chain
 from tapmachine.training.starts import Carry, Context, FromBatch, Herded, Start, has_herded_states
@@ -95,7 +97,10 @@ class TAPObjective(Objective):
 
 
 class _Sampled(Objective):
-    """F of the machine clamped to samples in place of F of the free one: its gradient is an average over them."""
+    """F of the machine clamped to samples in place of F of the free one: its gradient is an average over them.
+
+    Of a deep machine every other layer is clamped, and those between them are summed over.
+    """
 
     def __init__(self, n_sweeps: int) -> None:
         if isinstance(n_sweeps, bool) or not (isinstance(n_sweeps, int) and n_sweeps >= 1):
@@ -106,7 +111,7 @@ class _Sampled(Objective):
         with torch.no_grad():
             for _ in range(self.n_sweeps):
                 chain = sweep_chain(context.machine, chain, context.generator)
-        return clamped_free_energy(context.machine, chain[0]), chain
+        return sampled_free_energy(context.machine, chain), chain
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_sweeps})"
@@ -186,8 +191,8 @@ class HerdedPCD(Objective):
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
         with torch.no_grad():
-            x, carry = self.start.begin(context, self.n_chains or len(context.batch), carry)
-        return clamped_free_energy(context.machine, x).mean(), carry
+            _, carry = self.start.begin(context, self.n_chains or len(context.batch), carry)
+        return sampled_free_energy(context.machine, carry[: len(context.machine.layers)]).mean(), carry
 
 
 def average(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -209,21 +214,42 @@ def clamped_free_energy(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | N
         nothing = torch.zeros_like(field)
         # −ln Z as a relative entropy without its term Ba, which unit types have in a cheap form
         return own + layers[1].divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
-    clamped = clamp(machine, x, validate=False)
-    scheme = scheme or TAP()
-    with torch.no_grad():
-        moments, tilts = sweep_from(clamped, x, scheme, CLAMPED_SWEEPS)
-    return scheme.free_energy(clamped, moments, tilts)
+    hidden, scheme = hidden_given(machine, x, validate=False), scheme or TAP()
+    moments, tilts = sweep_from(hidden, None, scheme, CLAMPED_SWEEPS)
+    # hidden_given holds its field xW fixed; F falls by the mean of the units with it.
+    sent = ((x.flatten(1) @ machine.weights[0]) * moments[0].mean.flatten(1)).sum(-1)
+    return torch.as_tensor(own + scheme.free_energy(hidden, moments, tilts) - (sent - sent.detach()))
+
+
+def sampled_free_energy(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> Tensor:  # (K,)
+    """F with layers of even numbers clamped to states, and the others summed over exactly; differentiable."""
+    layers = machine.units()
+    if len(layers) <= 2:
+        return clamped_free_energy(machine, chain[0])
+    total = -sum(layers[number].log_prior(chain[number], validate=False).sum(-1) for number in range(0, len(layers), 2))
+    for number in range(1, len(layers), 2):
+        field = machine.field_on(number, chain)
+        nothing = torch.zeros_like(field)
+        total = total + layers[number].divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
+    return torch.as_tensor(total)
 
 
 @torch.no_grad()
-def sweep_from(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int) -> tuple[list[Moments], list[Tilt]]:
-    """Moments of all layers after some sweeps from visible means x, and the tilts to evaluate F with."""
+def sweep_from(
+    machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int
+) -> tuple[list[Moments], list[Tilt]]:
+    """Moments of all layers after some sweeps, and the tilts to evaluate F with.
+
+    Args:
+        machine: any machine.
+        x: means of the lowest layer to start from; its prior's moments, for each row of evidence, if None.
+        scheme, n_sweeps: as for `TAPObjective`.
+    """
     layers, process = machine.units(), scheme.bind(machine)
-    if x.device.type != "cpu" or torch.compiler.is_compiling():  # elsewhere a look at the values is cheap
+    if machine.device.type != "cpu" or torch.compiler.is_compiling():  # elsewhere a look at the values is cheap
         process.root_steps = ROOT_STEPS
-    first = [Moments(x, torch.zeros_like(x)), *[None] * (len(layers) - 1)]
-    state = process.begin(layers, first)
+    lowest = prior_moments(layers[0], machine.n_rows or 1) if x is None else Moments(x, torch.zeros_like(x))
+    state = process.begin(layers, [lowest, *[None] * (len(layers) - 1)])
     for _ in range(_n_steps(process, n_sweeps)):
         state, _ = process.step(layers, state)
     return process.beliefs(layers, state)

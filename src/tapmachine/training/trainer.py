@@ -82,7 +82,8 @@ class Trainer:
     """Trains a machine, one epoch at a time. Arguments as for `fit`.
 
     Two trainers that were made with the same arguments go on in the same way, to the bit, once one of them is given the
-    other's state. (A loader's order is its own affair.)
+    other's state. (A loader's order is its own affair.) `validate=False` takes a tensor of data as it is: it may hold
+    means of units.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Trainer:
         centred: bool | None = None,
         compile: bool | None = None,
         warm_start: bool = False,
+        validate: bool = True,
         seed: int = 0,
         monitor: Monitor | None = None,
     ) -> None:
@@ -110,7 +112,7 @@ class Trainer:
             raise ValueError("the scheduler drives another optimiser; give fit the one that it was made with")
         check_machine(machine)
         self.machine, self.epochs, self.monitor = machine, epochs, monitor or Monitor()
-        self.batches = Batches(machine, x, batch_size, weights, seed)
+        self.batches = Batches(machine, x, batch_size, weights, seed, validate)
         self.validation = None if validation is None else check_rows(machine, validation)
         _warn_of_scale(machine, self.batches.sample)
         if not warm_start:
