@@ -39,12 +39,18 @@ def kinds_of(kind: str, n_layers: int, seed: int) -> list[str]:
 
 
 ARCHITECTURES = {"rbm": [3, 2], "three layers": [2, 2, 2], "pairwise": [3]}
+FOUR_LAYERS = {"four layers": [2, 2, 1, 2]}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", [*SINGLE, "mixed"])
 def test_order_of_the_error(architecture, kind):
     check_order(architecture, kind, N_MACHINES // 2 if kind in ("Binary", "Spin") else N_MACHINES // 10)
+
+
+@pytest.mark.parametrize("kind", ["Binary", "Spin", "mixed"])
+def test_order_of_the_error_of_four_layers(kind):
+    check_order("four layers", kind, N_MACHINES // 10)
 
 
 @pytest.mark.slow
@@ -56,7 +62,7 @@ def test_order_of_the_error_on_more_machines(architecture, kind):
 
 def check_order(architecture, kind, n_machines):
     """|F − F_exact| falls as s², s³, s⁴ when the couplings are scaled by s → 0."""
-    sizes = ARCHITECTURES[architecture]
+    sizes = (ARCHITECTURES | FOUR_LAYERS)[architecture]
     # The slope wanted, and the larger of two scales: small, but so that the error stays clear of rounding.
     schemes = {NaiveMeanField(): (1.9, 0.005), TAP(): (2.8, 0.005)}
     if kind in ("Binary", "Spin"):

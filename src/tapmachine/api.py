@@ -81,7 +81,7 @@ from tapmachine.posterior import (
     pointwise_estimate,
     surprise,
 )
-from tapmachine.sampling import gibbs
+from tapmachine.sampling import gibbs, sample_solutions
 from tapmachine.training import (
     CD,
     PCD,
@@ -240,6 +240,7 @@ __all__ = [
     "rbm",
     "read_rbms",
     "rescaled",
+    "sample_solutions",
     "save",
     "solve",
     "surprise",

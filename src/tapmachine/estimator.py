@@ -23,7 +23,7 @@ N_STARTS = 100  # rows that are kept: solutions and samples start from them
 
 
 class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A Restricted or Deep Boltzmann Machine with binary hidden units, for scikit-learn: features, likelihoods, samples.
+    """A Restricted or Deep Boltzmann Machine with binary hidden units, for scikit-learn: features, scores, samples.
 
     It is trained as by `tapmachine.fit`, and behind it is a machine, `machine_`, for all else that the package does.
     With the same `random_state` all results are the same every time: the scores, too, and, unless it is given another

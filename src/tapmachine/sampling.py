@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Tilt
+from tapmachine.beliefs import Solution, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
@@ -61,6 +61,28 @@ def gibbs(
     for _ in range(n_sweeps):
         chain = sweep_chain(machine, chain, generator)
     return chain
+
+
+@torch.no_grad()
+def sample_solutions(
+    machine: BoltzmannMachine, solution: Solution, generator: torch.Generator | None = None
+) -> list[Tensor]:  # (K, *state_shape) for each layer
+    """States of all layers, drawn from solutions as if their units were independent: where Gibbs chains may start.
+
+    Args:
+        machine: whose solutions they are.
+        solution: by `solve`, one or more.
+        generator: for the draws.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, gibbs, rbm, sample_solutions, solve
+        >>> machine, draws = rbm(Binary(5), Binary(3)), torch.Generator().manual_seed(0)
+        >>> states = sample_solutions(machine, solve(machine, torch.eye(5)), draws)
+        >>> gibbs(machine, states, n_sweeps=10, generator=draws)[0].shape
+        torch.Size([5, 5])
+    """
+    return [units.sample(tilt, generator) for units, tilt in zip(machine.units(), solution.tilts, strict=True)]
 
 
 @torch.no_grad()

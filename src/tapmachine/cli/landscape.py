@@ -29,8 +29,9 @@ def landscape(
     from tapmachine.files import data_description, write_atomically
     from tapmachine.inference import noisy_start, random_start
     from tapmachine.inference.starts import Start
-    from tapmachine.landscape import Snapshot, diagnose, rank_fields, track
+    from tapmachine.landscape import Snapshot, diagnose, track
     from tapmachine.landscape.embedding import embed_over_starts
+    from tapmachine.landscape.fields import rank_all_fields
     from tapmachine.landscape.figures import (
         epochs_table,
         fields_picture,
@@ -75,8 +76,9 @@ def landscape(
         embedding = embed_over_starts(found)
         shape = data_description(folder.machine_path).get("image_shape")
         pictures = landscape_pictures(found, embedding, shape)
-        if not machine.is_pairwise:
-            pictures["receptive_fields"] = fields_picture(rank_fields(machine, data.to(machine.device)), shape)
+        for ranking in rank_all_fields(machine, data.to(machine.device)):
+            name = "receptive_fields" if ranking.layer == 1 else f"receptive_fields_{ranking.layer}"
+            pictures[name] = fields_picture(ranking, shape)
     tables = {
         "epochs": epochs_table(found),
         "solutions": solutions_table(found, embedding),

@@ -40,7 +40,8 @@ def info(run: Run, as_json: AsJson = False) -> None:
     changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
     print(f"{run}: {machine.summary()}, {machine.dtype}".replace("torch.", ""))
     print(f"data: {settings.get('data')}")
-    print(f"epochs: {len(records)} of {settings.get('epochs')}; {summary(records[-1]) if records else 'none yet'}")
+    asked = settings.get("epochs", 0) + settings.get("pretrain", 0) * len(settings.get("hidden", []))
+    print(f"epochs: {len(records)} of {asked}; {summary(records[-1]) if records else 'none yet'}")
     print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
 
 
@@ -135,24 +136,28 @@ def sample(
     run: Run,
     out: Annotated[Path, typer.Option("--out", "-o", help="An .npy file for the samples.")] = Path("samples.npy"),
     count: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
-    sweeps: Annotated[int, typer.Option(min=0, help="Of block Gibbs sampling, from rows of the data.")] = 1000,
+    sweeps: Annotated[int, typer.Option(min=0, help="Of block Gibbs sampling.")] = 1000,
+    start_from: Annotated[str, typer.Option("--from", help="Where chains start: data, or TAP solutions.")] = "data",
     picture: Annotated[Path | None, typer.Option(help="A .png file, if rows are images.")] = None,
     device: Device = "auto",
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Draw samples by Gibbs chains that start from data."""
+    """Draw samples by Gibbs chains that start from data, or from the machine's own solutions."""
     import io
 
     import numpy as np
     import torch
 
     from tapmachine.files import data_description, write_atomically
+    from tapmachine.inference import solve
     from tapmachine.plots import image_grid, new_figure
     from tapmachine.recipes import pick_device
-    from tapmachine.sampling import gibbs
+    from tapmachine.sampling import gibbs, sample_solutions
     from tapmachine.training_runs import read_data_of
 
+    if start_from not in ("data", "solutions"):
+        raise ValueError(f"--from is {start_from!r}; it must be data or solutions")
     if out.suffix != ".npy" or out.is_dir():
         raise ValueError(f"{out}: samples are written to an .npy file, such as samples.npy")
     folder, machine = open_run(run, pick_device(device))
@@ -164,6 +169,8 @@ def sample(
     rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator(machine.device).manual_seed(seed)
     start = machine.units()[0].check_states(x[rows].to(machine.device))
+    if start_from == "solutions":
+        start = sample_solutions(machine, solve(machine, start), generator)[0]
     drawn = gibbs(machine, start, sweeps, generator)[0].cpu()
     drawn = drawn.argmax(-1) if drawn.dim() > 2 else drawn  # categories by their numbers, as in the data
     content = io.BytesIO()

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from tapmachine.hidden import hidden_means
+from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
 
+SOME_ROWS = 10_000  # of the data, that are enough for how active units are
 NORM = 0.1  # p of the norm that tells spread from localised fields
 
 
@@ -20,11 +22,13 @@ class FieldRanking(NamedTuple):
         spread: ln of the ℓ_p norm of each field, p = 0.1, as a multiple of its largest weight, (n_hidden,): large for a
             field that reaches many visible units.
         activation: the mean of each hidden unit given the data, averaged over them, (n_hidden,); NaN without data.
+        layer: which hidden layer it is, from 1.
     """
 
     fields: Tensor
     spread: Tensor
     activation: Tensor
+    layer: int = 1
 
     def by_spread(self, count: int | None = None, *, localised: bool = False) -> Tensor:
         """Numbers of the most spread fields, or of the most localised ones."""
@@ -57,6 +61,20 @@ def rank_fields(machine: BoltzmannMachine, x: Tensor | None = None, layer: int =
         raise ValueError("a pairwise machine has no hidden units, and no receptive fields")
     if isinstance(layer, bool) or not (isinstance(layer, int) and 1 <= layer < len(machine.layers)):
         raise ValueError(f"layer is {layer!r}; the hidden layers are numbered from 1 to {len(machine.layers) - 1}")
+    means = None if x is None else hidden_means(machine, x)[layer - 1]
+    return _ranked(machine, layer, means)
+
+
+@torch.no_grad()
+def rank_all_fields(machine: BoltzmannMachine, x: Tensor) -> tuple[FieldRanking, ...]:
+    """Those of every hidden layer, with the activations over some of the data."""
+    if machine.is_pairwise:
+        return ()
+    means = hidden_means(machine, spaced(x, SOME_ROWS))
+    return tuple(_ranked(machine, layer, own) for layer, own in enumerate(means, 1))
+
+
+def _ranked(machine: BoltzmannMachine, layer: int, means: Tensor | None) -> FieldRanking:
     below = machine.units()[0]
     through = machine.weights[0].detach().double()
     for between in list(machine.weights)[1:layer]:
@@ -65,6 +83,6 @@ def rank_fields(machine: BoltzmannMachine, x: Tensor | None = None, layer: int =
     size = weights.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     spread = ((weights / size).abs() ** NORM).sum(1).clamp(min=torch.finfo(torch.float64).tiny).log() / NORM
     activation = torch.full((len(weights),), torch.nan, dtype=torch.float64, device=weights.device)
-    if x is not None:
-        activation = hidden_means(machine, x)[layer - 1].flatten(1).mean(0, dtype=torch.float64)
-    return FieldRanking(weights.unflatten(-1, below.state_shape).cpu(), spread.cpu(), activation.cpu())
+    if means is not None:
+        activation = means.flatten(1).mean(0, dtype=torch.float64)
+    return FieldRanking(weights.unflatten(-1, below.state_shape).cpu(), spread.cpu(), activation.cpu(), layer)

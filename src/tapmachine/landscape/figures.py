@@ -71,7 +71,8 @@ def fields_picture(ranking: FieldRanking, shape: Shape) -> Picture:
         else:
             heat_map(ax, rows)
         ax.set_title(name, fontsize=9)
-    return Picture(figure, "Receptive fields, ranked by how far they reach and by how active their units are.")
+    which = "" if ranking.layer == 1 else f" of layer {ranking.layer}, through the layers below it"
+    return Picture(figure, f"Receptive fields{which}, ranked by how far they reach and by how active their units are.")
 
 
 def plural(count: int, word: str = "solution") -> str:

@@ -155,6 +155,7 @@ def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
     return replace(solutions, free_energy=evaluated)
 
 
+@torch.no_grad()
 def clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) -> Tensor:
     """−F of the machine clamped to each row; NaN where it does not converge."""
     solution = solve(hidden_given(machine, x), None, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from tapmachine.files import data_description
-from tapmachine.landscape import Embedding, FieldRanking, Snapshot, Track, rank_fields, track
+from tapmachine.landscape import Embedding, FieldRanking, Snapshot, Track, track
 from tapmachine.landscape.embedding import embed_over_starts
+from tapmachine.landscape.fields import rank_all_fields
 from tapmachine.landscape.figures import slices
 from tapmachine.landscape.tracking import KeptMachines
 from tapmachine.likelihood import Comparison, compare_likelihoods
@@ -39,7 +40,7 @@ class Findings:
         track: the landscape at the epochs that were kept.
         embedding: of its solutions over its starts; None if there are too few.
         likelihoods: by all estimators.
-        ranking: of the receptive fields; None without hidden units.
+        rankings: of the receptive fields of every hidden layer.
         rows, samples: of the data, and Gibbs chains that started there.
         image_shape: of rows that are images.
     """
@@ -50,7 +51,7 @@ class Findings:
     track: Track
     embedding: Embedding | None
     likelihoods: Comparison
-    ranking: FieldRanking | None
+    rankings: tuple[FieldRanking, ...]
     rows: Tensor
     samples: Tensor
     image_shape: Sequence[int] | None
@@ -94,7 +95,7 @@ def look_at(folder: RunFolder, device: str = "cpu", n_starts: int = N_STARTS, sa
         found,
         embed_over_starts(found),
         likelihoods,
-        None if machine.is_pairwise else rank_fields(machine, train),
+        rank_all_fields(machine, train),
         rows.cpu(),
         samples.cpu(),
         data_description(folder.machine_path).get("image_shape"),

@@ -144,7 +144,7 @@ def _cell(value: object) -> str:
 
 
 def _learnt(found: Findings) -> list[Picture]:
-    pictures = [] if found.ranking is None else [fields_picture(found.ranking, found.image_shape)]
+    pictures = [fields_picture(ranking, found.image_shape) for ranking in found.rankings]
     if found.rows.dim() > 2:  # states of categorical units, which are shown on the map
         return pictures
     chains = f"Samples: Gibbs chains, {SAMPLE_SWEEPS} sweeps after rows of the data."

@@ -46,7 +46,8 @@ class Reporter:
     def __call__(self, record: Record) -> None:
         if self.log is not None:
             self._write(self.log, record)
-        summary = "  ".join(f"{name} {record[name]:.4g}" for name in SHOWN if name in record)
+        layer = [f"layer {record['layer']:.0f} alone"] if record.get("layer") else []
+        summary = "  ".join([*layer, *(f"{name} {record[name]:.4g}" for name in SHOWN if name in record)])
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], advance=1, summary=summary)
         elif self.shows:

@@ -30,6 +30,7 @@ CUT = 0.5  # of the step size, after a divergence
 FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning, or
 FALL_SHARE = 0.1  # of it, if that is more
 MOST_CUTS = 10
+IDLE = 0.01  # deviation of a layer's means over the data, below which it carries nothing
 
 
 class DivergenceError(RuntimeError):
@@ -151,7 +152,21 @@ class Trainer:
         if number in (1, self.epochs) or number % self.monitor.every == 0:
             record |= self.monitor(self.machine, self.batches.sample, self.validation, self.batches.sample_weights)
             self._warn_of_a_fall(record.get("log_sum_exp", math.nan))
+        if number == self.epochs:
+            self._warn_of_idle_layers(record)
         return record
+
+    def _warn_of_idle_layers(self, record: Record) -> None:
+        """Says of which hidden layers a deep machine has learnt to make no use."""
+        for layer in range(2, len(self.machine.layers)):
+            varies = record.get(f"variation_{layer}", math.inf)
+            if varies < IDLE:
+                warnings.warn(
+                    f"the means of hidden layer {layer} differ from row to row by {varies:.2g} only: the machine "
+                    "resembles one without it; pretrain the layers (--pretrain), or train for longer",
+                    TrainingWarning,
+                    stacklevel=4,
+                )
 
     def _warn_of_a_fall(self, log_likelihood: float) -> None:
         """Says once that a machine has become much worse than it was."""

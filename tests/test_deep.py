@@ -1,0 +1,462 @@
+"""Deep machines: hidden layers given data, gradients, pretraining, and everything that a run of one can do."""
+
+import json
+import pickle
+import warnings
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from machine_cases import UNITS, machine_of
+from typer.testing import CliRunner
+
+from tapmachine import (
+    CD,
+    PCD,
+    RBM,
+    TAP,
+    Binary,
+    BinarySymmetric,
+    Categorical,
+    Custom,
+    Gaussian,
+    HerdedPCD,
+    HiddenWarning,
+    Monitor,
+    NaiveMeanField,
+    Spin,
+    TAPObjective,
+    Tilt,
+    TrainingWarning,
+    ais_log_likelihood,
+    ais_log_partition,
+    clamp,
+    dbm,
+    exact_log_likelihood,
+    exact_log_partition,
+    exact_moments,
+    fit,
+    gibbs,
+    hidden_given,
+    hidden_means,
+    load,
+    pairwise,
+    paper_sgd,
+    pretrain,
+    rank_fields,
+    rbm,
+    sample_solutions,
+    solve,
+    tap_log_likelihood,
+)
+from tapmachine.cli import app
+from tapmachine.settings import Settings, SettingsError
+from tapmachine.training import Pretraining, PretrainingTrainer, Trainer, objectives
+from tapmachine.training.objectives import clamped_free_energy, sampled_free_energy
+from tapmachine.training.pretraining import _twice
+from tapmachine.training_runs import run_training
+
+pytestmark = pytest.mark.filterwarnings("ignore:the means of hidden layer:tapmachine.TrainingWarning")
+QUIET = Monitor(n_starts=0)
+KINDS = [
+    ["Binary", "Spin", "Binary"],
+    ["Categorical", "Binary", "Categorical", "Spin"],
+    ["GaussBernoulli", "Binary", "Spin"],
+]
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def data_of(machine, rows, seed=0):
+    units = machine.units()[0]
+    return units.sample(Tilt(torch.zeros((rows, *units.state_shape), dtype=machine.dtype), 0.0), generator(seed))
+
+
+def deep(kinds, scale=0.4, seed=3):
+    return machine_of(kinds, [4, 3, 2, 2][: len(kinds)], seed=seed, scale=scale)
+
+
+def bars(rows=200, seed=0):
+    """Some of the rows and columns of a 4×4 image: two levels of causes."""
+    draw = generator(seed)
+    rows_or_columns = torch.rand(rows, 1, 1, generator=draw) < 0.5
+    on = (torch.rand(rows, 4, 1, generator=draw) < 0.4).expand(-1, 4, 4)
+    return torch.where(rows_or_columns, on, on.mT).flatten(1).float()
+
+
+# ----- hidden layers given data
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@pytest.mark.parametrize("scheme", [TAP(), NaiveMeanField()], ids=repr)
+def test_hidden_layers_given_data_have_the_solutions_of_the_clamped_machine(kinds, scheme):
+    machine = deep(kinds)
+    x = data_of(machine, 6)
+    clamped = solve(clamp(machine, x), None, scheme, tol=1e-24)
+    hidden = solve(hidden_given(machine, x), None, scheme, tol=1e-24)
+    assert clamped.converged.all()
+    assert hidden.converged.all()
+    own = machine.units()[0].log_prior(x).sum(-1).detach()
+    torch.testing.assert_close(hidden.free_energy - own, clamped.free_energy, rtol=0, atol=1e-10)
+    for one, other in zip(hidden.moments, clamped.moments[1:], strict=True):
+        torch.testing.assert_close(one.mean, other.mean, rtol=0, atol=1e-9)
+
+
+def test_hidden_means():
+    machine = deep(["Binary", "Spin", "Binary"], scale=0.1)
+    x = data_of(machine, 3)
+    found = hidden_means(machine, x)
+    for row in range(3):
+        exact = exact_moments(clamp(machine, x[row : row + 1])).moments
+        for own, true in zip(found, exact[1:], strict=True):
+            torch.testing.assert_close(own[row], true.mean, rtol=0, atol=1e-4)
+    single = rbm(Binary(4).double(), Binary(3).double(), torch.randn(4, 3, dtype=torch.float64, generator=generator()))
+    (means,) = hidden_means(single, x)
+    torch.testing.assert_close(means, torch.sigmoid(x @ single.weights[0]).detach())
+    with pytest.raises(ValueError, match="no hidden units"):
+        hidden_means(pairwise(Binary(3)), x[:, :3].float())
+    with pytest.raises(ValueError, match="it needs 3 or more"):
+        hidden_given(single, x)
+    with pytest.raises(ValueError, match=r"layer 0: .*it must be 0 or 1"):
+        hidden_given(machine, x + 0.5)
+
+
+def test_rows_without_hidden_means_are_told_of(monkeypatch):
+    machine = deep(["Binary", "Binary", "Binary"], scale=3.0)
+    module = __import__("tapmachine.hidden", fromlist=["solve"])
+    monkeypatch.setattr(module, "solve", lambda m, start, scheme: solve(m, start, scheme, max_sweeps=1))
+    with pytest.warns(HiddenWarning, match="5 of 5 rows have no converged solution, the first is row 0"):
+        hidden_means(machine, data_of(machine, 5))
+
+
+def test_fields_of_higher_layers():
+    machine = deep(["Categorical", "Binary", "Binary", "Spin"])
+    W = [w.detach() for w in machine.weights]
+    for layer, expected in ((1, W[0]), (2, W[0] @ W[1]), (3, W[0] @ W[1] @ W[2])):
+        ranking = rank_fields(machine, data_of(machine, 5), layer=layer)
+        assert ranking.layer == layer
+        torch.testing.assert_close(ranking.fields.flatten(1), expected.T)
+        torch.testing.assert_close(ranking.activation, hidden_means(machine, data_of(machine, 5))[layer - 1].mean(0))
+    for layer in (0, 4, True):
+        with pytest.raises(ValueError, match="numbered from 1 to 3"):
+            rank_fields(machine, layer=layer)
+
+
+# ----- free energies and gradients
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+def test_gradients_against_differences(kinds, monkeypatch):
+    """Of F(clamped) − F(free), each solved anew; no parameter's differs by more than 1e-6."""
+    monkeypatch.setattr(objectives, "CLAMPED_SWEEPS", 3000)
+    machine = deep(kinds, scale=0.3)
+    x = data_of(machine, 4)
+
+    def loss():
+        tight = {"tol": 1e-26, "max_sweeps": 5000}
+        return float(
+            solve(clamp(machine, x), None, **tight).free_energy.mean() - solve(machine, x, **tight).free_energy.mean()
+        )
+
+    free = solve(machine, x, tol=1e-26, max_sweeps=5000)
+    (clamped_free_energy(machine, x) - TAP().free_energy(machine, free.moments, free.tilts)).mean().backward()
+    for parameter in machine.parameters():
+        flat = parameter.data.view(-1)
+        for index in range(0, len(flat), 2):
+            before, values = float(flat[index]), []
+            for step in (1e-4, -1e-4):
+                flat[index] = before + step
+                values.append(loss())
+            flat[index] = before
+            slope = (values[0] - values[1]) / 2e-4
+            assert float(parameter.grad.view(-1)[index]) == pytest.approx(slope, abs=1e-6)
+
+
+@pytest.mark.parametrize("kinds", [["Binary", "Spin", "Binary"], ["Spin", "Binary", "Binary", "Spin"]], ids="-".join)
+def test_free_energy_of_samples_is_exact(kinds):
+    """Even layers clamped, the others summed over: against enumeration."""
+    machine = deep(kinds)
+    chain = gibbs(machine, data_of(machine, 5), 2, generator())
+    clamped = machine
+    for layer in range(0, len(kinds), 2):
+        clamped = clamp(clamped, chain[layer], layer=layer)
+    found = sampled_free_energy(machine, chain)
+    torch.testing.assert_close(-found.detach(), exact_log_partition(clamped), rtol=0, atol=1e-11)
+
+
+def test_gradients_from_samples_are_the_models():
+    """On average over chains at equilibrium they are ∂(−F) of the free machine, exactly known here."""
+    machine = deep(["Binary", "Spin", "Binary"])
+    chain = gibbs(machine, data_of(machine, 1).expand(20_000, -1).contiguous(), 50, generator())
+    sampled_free_energy(machine, chain).mean().backward()
+    exact = exact_moments(machine)
+    means = [own.mean for own in exact.moments]
+    for number, weight in enumerate(machine.weights):
+        expected = exact.covariances[number] + means[number].outer(means[number + 1])
+        torch.testing.assert_close(-weight.grad, expected, rtol=0, atol=0.03)
+
+
+def test_likelihoods_of_a_deep_machine_by_three_estimators():
+    machine = deep(["Binary", "Spin", "Binary", "Binary"], scale=0.3)
+    x = data_of(machine, 6)
+    exact = exact_log_likelihood(machine, x)
+    tap = tap_log_likelihood(machine, x)
+    estimate = ais_log_partition(machine, 500, 200)
+    annealed = ais_log_likelihood(machine, x, estimate, schedule=500, n_runs=200)
+    torch.testing.assert_close(tap.values, exact.values, rtol=0, atol=0.05)
+    torch.testing.assert_close(annealed.values, exact.values, rtol=0, atol=0.05)
+    naive = tap_log_likelihood(machine, x, scheme=NaiveMeanField())
+    weights = naive.values + naive.log_partition  # −F of naive mean field is a bound
+    assert bool((weights <= exact.values + exact.log_partition + 1e-9).all())
+
+
+@pytest.mark.parametrize("objective", [TAPObjective(), HerdedPCD(5), PCD(5), CD(5)], ids=repr)
+def test_training_lifts_the_likelihood(objective):
+    x = bars()
+    machine = dbm([Binary(16), Binary(8), Binary(4)], generator=generator(1))
+    machine.units()[0].fit_to(x)
+    before = float(exact_log_likelihood(machine, x).mean)
+    options = {"objective": objective, "optimizer": paper_sgd(machine, 0.1, weight_decay=0.0), "monitor": QUIET}
+    fit(machine, x, epochs=15, batch_size=20, warm_start=True, **options)
+    assert float(exact_log_likelihood(machine, x).mean) > before + 1.0
+
+
+def test_layers_of_no_use_are_told_of():
+    machine = dbm([Binary(16), Binary(8), Binary(4)])
+    with pytest.warns(TrainingWarning, match="hidden layer 2 differ from row to row by .* only"):
+        history = fit(machine, bars(), epochs=1, batch_size=20, optimizer=paper_sgd(machine, 1e-6), monitor=QUIET)
+    assert 0 <= history["variation_2"][0] < 0.01
+    single = rbm(Binary(16), Binary(8))
+    assert "variation_1" not in fit(single, bars(), epochs=1, batch_size=20, monitor=QUIET).records[0]
+
+
+# ----- pretraining
+
+
+@pytest.mark.parametrize("data", ["samples", "means"])
+@pytest.mark.parametrize("doubled", [False, True])
+def test_pretraining(data, doubled):
+    x, machine = bars(), dbm([Binary(16), Binary(8), Spin(4), Binary(3)], generator=generator(1))
+    start = deepcopy(machine)
+    history = pretrain(machine, x, epochs=4, data=data, doubled=doubled, batch_size=20, monitor=QUIET)
+    assert history["layer"] == [1.0] * 4 + [2.0] * 4 + [3.0] * 4
+    assert history["epoch"] == list(range(1, 13))
+    for before, after in zip(start.weights, machine.weights, strict=True):
+        assert float(after.norm()) > 5 * float(before.norm())
+    varies = Monitor(n_starts=0)(machine, x)
+    assert varies["variation_3"] > 0.01
+    better = fit(machine, x, epochs=2, batch_size=20, warm_start=True, monitor=Monitor(n_starts=10))
+    assert better["log_likelihood"][-1] > -11.1  # 16 ln 2 is that of a machine that knows nothing
+
+
+def test_the_first_layer_is_the_machine_that_fit_makes():
+    x, machine = bars(), dbm([Binary(16), Binary(8), Binary(4)], generator=generator(1))
+    alone = rbm(Binary(16), Binary(8), machine.weights[0].detach().clone())
+    fit(alone, x, epochs=3, batch_size=20, monitor=QUIET)
+    pretrain(machine, x, epochs=3, batch_size=20, monitor=QUIET)
+    assert torch.equal(machine.weights[0], alone.weights[0])
+    for number in (0, 1):
+        assert torch.equal(machine.units()[number].field, alone.units()[number].field)
+
+
+def test_doubling():
+    """Copies of units stay the same under a deterministic objective; what a middle layer hears is halved."""
+    x, machine = bars(), dbm([Binary(16), Binary(6), Binary(5), Binary(4)], generator=generator(1))
+    options = {"epochs": 3, "batch_size": 20, "validate": False, "warm_start": True, "monitor": QUIET}
+
+    def make_trainer(own, states, stage):
+        return Trainer(own, states, objective=TAPObjective(), optimizer=paper_sgd(own, 0.05), **options)
+
+    trainer = PretrainingTrainer(machine, x, Pretraining(3, doubled=True), make_trainer)
+    while trainer.finished < trainer.epochs:
+        trainer.epoch()
+    lowest, middle, highest = trainer.trained
+    assert lowest.sizes == (32, 6)
+    assert middle.sizes == (6, 5)
+    assert highest.sizes == (5, 8)
+    for copies in (lowest.weights[0].unflatten(0, (2, -1)), highest.weights[0].unflatten(1, (2, -1)).transpose(0, 1)):
+        torch.testing.assert_close(copies[0], copies[1])
+    torch.testing.assert_close(machine.weights[0], lowest.weights[0][:16])
+    torch.testing.assert_close(machine.weights[1], 0.5 * middle.weights[0])
+    torch.testing.assert_close(machine.weights[2], highest.weights[0][:, :4])
+    torch.testing.assert_close(machine.units()[1].field, 0.5 * (lowest.units()[1].field + middle.units()[0].field))
+    torch.testing.assert_close(machine.units()[3].field, highest.units()[1].field[:4])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in UNITS if kind != "Custom"])
+def test_units_twice(kind):
+    from machine_cases import Tensors
+
+    units = UNITS[kind](Tensors(0), 3)
+    double = _twice(units)
+    tilt = torch.randn(5, *units.state_shape, dtype=torch.float64, generator=generator())
+    expected = units.log_partition(Tilt(tilt, 0.3))
+    found = double.log_partition(Tilt(torch.cat((tilt, tilt), 1), 0.3))
+    torch.testing.assert_close(found, torch.cat((expected, expected), 1))
+    assert units.n == 3
+
+
+@pytest.mark.parametrize("joint", [0, 2])
+@pytest.mark.parametrize("stop", range(1, 7))
+def test_pretraining_goes_on_from_any_epoch(joint, stop):
+    if stop > 4 + joint - 1:
+        pytest.skip("is over by then")
+
+    def trainer():
+        machine = dbm([Binary(16), Binary(5), Binary(4)], generator=generator(1))
+        shared = {"batch_size": 20, "monitor": QUIET, "warm_start": True}
+
+        def make_trainer(own, states, stage):
+            return Trainer(own, states, epochs=2, validate=False, **shared)
+
+        pretraining = Pretraining(2, data="means", doubled=True)
+        return PretrainingTrainer(
+            machine, bars(), pretraining, make_trainer, lambda: Trainer(machine, bars(), epochs=joint, **shared), joint
+        )
+
+    whole, first, second = trainer(), trainer(), trainer()
+    while whole.finished < whole.epochs:
+        whole.epoch()
+    for _ in range(stop):
+        first.epoch()
+    state = first.state()
+    json.dumps(state.values)
+    second.restore(state)
+    assert second.finished == stop
+    assert all(torch.equal(a, b) for a, b in zip(first.machine.parameters(), second.machine.parameters(), strict=True))
+    while second.finished < second.epochs:
+        second.epoch()
+    assert all(torch.equal(a, b) for a, b in zip(whole.machine.parameters(), second.machine.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pretrain(rbm(Binary(16), Binary(4)), bars()), "two hidden layers or more"),
+        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), data="modes"), "one of samples, means"),
+        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "0 or more"),
+        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars()[:, :3]), "it must end in"),
+        (lambda: _twice(Custom(2, lambda x: -x, values=torch.tensor([0.0, 1.0]))), "cannot be doubled"),
+        (lambda: Settings("x", hidden=(5,), pretrain=3), "which is for several hidden layers"),
+        (lambda: Settings("x", hidden=(5, 3), doubled=True), "go with pretrain"),
+        (lambda: Settings("x", hidden=(5, 3), pretrain=2, pretrain_on="modes"), "one of samples, means"),
+    ],
+)
+def test_what_is_refused(call, message):
+    with pytest.raises((ValueError, SettingsError), match=message):
+        call()
+
+
+# ----- runs, the estimator, the command line
+
+
+def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", bars().numpy())
+    settings = Settings(str(tmp_path / "x.npy"), hidden=(5, 4), pretrain=2, epochs=2, batch_size=20)
+    whole = run_training(settings, tmp_path / "whole")
+    assert [record["layer"] for record in whole.records] == [1.0, 1.0, 2.0, 2.0, 0.0, 0.0]
+    original = PretrainingTrainer.epoch
+
+    def interrupted(self):
+        if count[0] == 0:
+            raise KeyboardInterrupt
+        count[0] -= 1
+        return original(self)
+
+    for done in range(5):  # one epoch, and interrupted in the next
+        monkeypatch.setattr(PretrainingTrainer, "epoch", interrupted)
+        count = [1]
+        with pytest.raises(KeyboardInterrupt):
+            run_training(settings, tmp_path / "run")
+        assert (
+            len(json.loads("[" + ",".join((tmp_path / "run/metrics.jsonl").read_text().splitlines()) + "]")) == done + 1
+        )
+    monkeypatch.setattr(PretrainingTrainer, "epoch", original)
+    again = run_training(settings, tmp_path / "run")
+    assert again.resumed_at == 5
+    name = "checkpoints/epoch-000006.safetensors"
+    assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    for own, other in zip(
+        again.machine.parameters(), load(tmp_path / "whole/machine.safetensors").parameters(), strict=True
+    ):
+        assert torch.equal(own, other)
+
+
+def test_the_estimator():
+    x = bars(120).numpy().astype(np.float64)
+    model = RBM((8, 4), epochs=3, pretrain=2, batch_size=20).fit(x)
+    assert [len(model.history_), model.machine_.sizes] == [7, (16, 8, 4)]
+    features = model.transform(x)
+    assert features.shape == (120, 4)
+    assert list(model.get_feature_names_out()) == [f"rbm{number}" for number in range(4)]
+    assert model.inverse_transform(features).shape == (120, 16)
+    scores = model.score_samples(x)
+    exact = exact_log_likelihood(model.machine_, torch.from_numpy(x).float()).values
+    assert np.abs(scores - exact.numpy()).mean() < 0.5
+    assert model.sample(5, n_sweeps=5).shape == (5, 16)
+    assert model.denoise(x[:4], BinarySymmetric(0.1)).shape == (4, 16)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.transform(x), features)
+    again.partial_fit(x)
+    assert not np.array_equal(again.transform(x), features)
+    assert RBM([6, 3], epochs=1).fit(x).machine_.sizes == (16, 6, 3)
+    with pytest.raises(ValueError, match="n_hidden is 'a'"):
+        RBM((6, "a")).fit(x)
+
+
+def test_the_command_line(tmp_path):
+    np.save(tmp_path / "x.npy", bars().reshape(-1, 4, 4).numpy())
+    runner, run = CliRunner(), str(tmp_path / "run")
+
+    def invoke(*arguments):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return runner.invoke(app, [str(argument) for argument in arguments])
+
+    options = ("--hidden", "8,4", "--pretrain", "2", "--epochs", "3", "--validation", "0.2", "--out", run)
+    done = invoke("train", tmp_path / "x.npy", *options)
+    assert done.exit_code == 0, done.output
+    assert "epoch 3/7  layer 2 alone" in done.output
+    assert "epochs: 7 of 7" in invoke("info", run).output
+    samples = tmp_path / "s.npy"
+    for start in ("data", "solutions"):
+        arguments = ("sample", run, "--from", start, "--count", 5, "--sweeps", 3, "--out", samples)
+        assert invoke(*arguments).exit_code == 0
+        assert np.load(samples).shape == (5, 16)
+    refused = invoke("sample", run, "--from", "nowhere", "--out", samples)
+    assert refused.exit_code == 2
+    assert "it must be data or solutions" in refused.output
+    assert invoke("denoise", run, samples, "--channel", "bsc", "--p", "0.1", "--out", tmp_path / "c.npy").exit_code == 0
+    assert invoke("evaluate", run).exit_code == 0
+    assert invoke("landscape", run, "--starts", "10").exit_code == 0
+    assert (tmp_path / "run/landscape/receptive_fields_2.png").exists()
+    assert invoke("report", run, "--starts", "10").exit_code == 0
+    assert "of layer 2, through the layers below it" in (tmp_path / "run/report.html").read_text()
+    wrong = invoke("train", tmp_path / "x.npy", "--hidden", "8", "--pretrain", "2", "--out", tmp_path / "other")
+    assert wrong.exit_code == 2
+    assert "which is for several hidden layers" in wrong.output
+
+
+def test_samples_of_solutions():
+    machine = deep(["Categorical", "Binary", "Spin"])
+    solution = solve(machine, data_of(machine, 4))
+    many = [sample_solutions(machine, solution, generator(seed)) for seed in range(300)]
+    for layer, own in enumerate(solution.moments):
+        found = torch.stack([states[layer] for states in many]).mean(0)
+        torch.testing.assert_close(found, own.mean.double(), rtol=0, atol=0.2)
+        machine.units()[layer].check_states(many[0][layer])
+
+
+def test_real_values_and_categories_through_three_layers():
+    draw = generator()
+    for units, x in (
+        (Gaussian(6), torch.randn(60, 6, generator=draw)),
+        (Categorical(6, 3), torch.randint(3, (60, 6), generator=draw)),
+    ):
+        machine = dbm([units, Binary(4), Binary(3)])
+        pretrain(machine, x, epochs=1, batch_size=20, monitor=QUIET)
+        history = fit(machine, x, epochs=2, batch_size=20, warm_start=True, monitor=Monitor(n_starts=5))
+        assert all(np.isfinite(history["log_likelihood"]))
