@@ -1,7 +1,7 @@
 """One step of training: gradient, update, and a guard that lets nothing through that is not finite."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,10 +10,13 @@ from torch.optim import Optimizer
 
 from tapmachine.beliefs import Tilt
 from tapmachine.compilation import compiled
+from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.objectives import Objective, clamped_free_energy
 from tapmachine.training.starts import Carry, Context
 
+SOME_ROWS = 1000  # of the data, for the first offsets
+FOLLOW = 0.01  # share of a batch's means in the offsets of centred states
 WARM_UP = 3  # steps before a capture, in which libraries set themselves up
 
 
@@ -74,6 +77,8 @@ class Step:
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(generator.initial_seed()))
         first = data[rows[torch.arange(batch_size) % len(rows)].to(data.device)]
         self.carry: Carry = objective.prepare(Context(machine, first, data, generator))
+        # Not of the batch itself: means that go with its rows would take a share of 2/M off their correlations.
+        self.offsets = _data_means(machine, spaced(data, SOME_ROWS), None) if centred else []
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
         """One step on a batch, whose rows count as much as their weights, which are 1 on average over all data."""
@@ -82,12 +87,19 @@ class Step:
         penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) if self.l1 else 0.0
         (loss + penalty).backward()
         if self.centred:
-            centre_gradients(self.machine, batch, weights)
+            centre_gradients(self.machine, self.offsets)
+            self._follow(batch, weights)
         self._before(loss.detach())
         self.optimizer.step()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         momenta = [z for name, z in _optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
         return StepResult(loss.detach(), *self._finish(loss.detach(), gradients, momenta, carry))
+
+    @torch.no_grad()
+    def _follow(self, batch: Tensor, weights: Tensor | None) -> None:
+        """Moves the offsets towards the batch's means."""
+        for offset, mean in zip(self.offsets, _data_means(self.machine, batch, weights), strict=True):
+            offset.copy_(torch.where(torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
 
     def _loss_on(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry]:
         """F of the machine clamped to the batch less F of the free one, and what is handed on."""
@@ -132,14 +144,13 @@ def can_be_centred(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
     return not machine.is_pairwise and all(id(own) in trained for own in (*fields, *machine.weights))
 
 
-def centre_gradients(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None = None) -> None:
+def centre_gradients(machine: BoltzmannMachine, means: Sequence[Tensor]) -> None:
     """Turns gradients into those of centred states (Montavon and Müller 2012, Melchior and others 2016).
 
     With offsets μ and λ, the means of the two layers that W couples given the data, the gradient in W becomes that of
     (x − μ)W(h − λ), and those in the fields follow: ∂W − ∂U λᵀ − μ ∂U'ᵀ, ∂U − ∂W λ, ∂U' − ∂Wᵀ μ.
     """
     with torch.no_grad():
-        means = _data_means(machine, batch, weights)
         fields = [getattr(units, "field") for units in machine.units()]  # noqa: B009
         raw = [own.grad.flatten().clone() for own in fields]
         for number, weight in enumerate(machine.weights):
@@ -150,6 +161,7 @@ def centre_gradients(machine: BoltzmannMachine, batch: Tensor, weights: Tensor |
             fields[number + 1].grad -= (weight.grad.T @ mu).view_as(fields[number + 1])
 
 
+@torch.no_grad()
 def _data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None) -> list[Tensor]:
     """The mean of every layer given the data, from below."""
     flat = batch.flatten(1)
@@ -194,7 +206,7 @@ class CapturedStep:
 
 def _snapshot(step: Step) -> Callable[[], None]:
     """Puts parameters, momentum and chains back to what they are now, in place."""
-    own = [*step.parameters, *step.last_good, *step.carry]
+    own = [*step.parameters, *step.last_good, *step.carry, *step.offsets]
     tensors = [*own, *(value for _, value in _optimizer_tensors(step.optimizer))]
     saved = {id(tensor): tensor.detach().clone() for tensor in tensors}
     generator_state = step.generator.get_state()

@@ -197,6 +197,7 @@ class Trainer:
         tensors |= {f"machine.{name}": value for name, value in self.machine.state_dict().items()}
         tensors |= {f"last_good.{number}": value for number, value in enumerate(self.step.last_good)}
         tensors |= {f"carry.{number}": value for number, value in enumerate(self.step.carry)}
+        tensors |= {f"offset.{number}": value for number, value in enumerate(self.step.offsets)}
         tensors |= {"generator.draws": self.generator.get_state(), "generator.order": self.batches.order.get_state()}
         return TrainingState({name: value.detach().clone().cpu() for name, value in tensors.items()}, values)
 
@@ -213,6 +214,8 @@ class Trainer:
             last.copy_(tensors[f"last_good.{number}"])
         for number, carried in enumerate(self.step.carry):
             carried.copy_(tensors[f"carry.{number}"])
+        for number, offset in enumerate(self.step.offsets):
+            offset.copy_(tensors.get(f"offset.{number}", offset))  # version 0.1 of a checkpoint may have none
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(_put_tensors(values["optimizer"], tensors, device))
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
