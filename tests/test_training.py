@@ -166,6 +166,23 @@ def test_centred_gradients():
     torch.testing.assert_close(machine.units()[1].field.grad, raw[2] - weight.T @ mu, rtol=0, atol=1e-12)
 
 
+def test_centred_gradients_of_small_batches_are_on_average_those_of_all_data():
+    """Offsets that are the batch's own means would take a share of 2/M off the correlations: here all of them."""
+    machine = machine_of(["Binary", "Spin"], [5, 3], seed=3, scale=0.3)
+    x = data_of(machine, 40)
+    x[:, 1] = x[:, 0]
+    gradients = []
+    for size in (40, 2):
+        sgd = torch.optim.SGD(machine.parameters(), lr=0.0)
+        step = Step(machine, TAPObjective(n_sweeps=50), sgd, x, size, torch.Generator(), centred=True)
+        found = []
+        for batch in x.split(size):
+            step(batch)
+            found.append(machine.weights[0].grad.clone())
+        gradients.append(torch.stack(found).mean(0))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0.05 * float(gradients[0].abs().max()))
+
+
 def test_centred_gradients_of_a_deep_machine():
     """As gradients in the parameters of a machine that is written in centred states, and back again."""
     machine = machine_of(["Binary", "Binary", "Binary"], [6, 4, 3], seed=3, scale=0.5)
