@@ -30,6 +30,7 @@ from tapmachine import (
     ais_log_likelihood,
     ais_log_partition,
     clamp,
+    condition,
     dbm,
     exact_log_likelihood,
     exact_log_partition,
@@ -56,6 +57,7 @@ from tapmachine.training.pretraining import _twice
 from tapmachine.training_runs import run_training
 
 QUIET = Monitor(n_starts=0)
+ODD = Custom(2, lambda x: -x, values=torch.tensor([0.0, 1.0]))
 KINDS = [
     ["Binary", "Spin", "Binary"],
     ["Categorical", "Binary", "Categorical", "Spin"],
@@ -225,7 +227,7 @@ def test_training_lifts_the_likelihood(objective):
 def test_layers_of_no_use_are_told_of():
     machine = dbm([Binary(16), Binary(8), Binary(4)])
     with pytest.warns(TrainingWarning, match="hidden layer 2 differ from row to row by .* only"):
-        history = fit(machine, bars(), epochs=1, batch_size=20, optimizer=paper_sgd(machine, 1e-6), monitor=QUIET)
+        history = fit(machine, bars(), epochs=2, batch_size=20, optimizer=paper_sgd(machine, 1e-6), monitor=QUIET)
     assert 0 <= history["variation_2"][0] < 0.01
     single = rbm(Binary(16), Binary(8))
     assert "variation_1" not in fit(single, bars(), epochs=1, batch_size=20, monitor=QUIET).records[0]
@@ -340,7 +342,11 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), data="modes"), "one of samples, means"),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "0 or more"),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars()[:, :3]), "it must end in"),
-        (lambda: _twice(Custom(2, lambda x: -x, values=torch.tensor([0.0, 1.0]))), "cannot be doubled"),
+        (lambda: pretrain(dbm([Binary(16), Binary(4), ODD]), bars(), doubled=True), "layer 2: .*cannot be doubled"),
+        (
+            lambda: pretrain(condition(dbm([Binary(16), Binary(4), Binary(2)]), Tilt(torch.ones(4), 0.0), 1), bars()),
+            "layer 1: there is evidence",
+        ),
         (lambda: Settings("x", hidden=(5,), pretrain=3), "which is for several hidden layers"),
         (lambda: Settings("x", hidden=(5, 3), doubled=True), "go with pretrain"),
         (lambda: Settings("x", hidden=(5, 3), pretrain=2, pretrain_on="modes"), "one of samples, means"),
@@ -459,3 +465,46 @@ def test_real_values_and_categories_through_three_layers():
         pretrain(machine, x, epochs=1, batch_size=20, monitor=QUIET)
         history = fit(machine, x, epochs=2, batch_size=20, warm_start=True, monitor=Monitor(n_starts=5))
         assert all(np.isfinite(history["log_likelihood"]))
+
+
+def test_doubling_in_other_units_of_measurement(tmp_path):
+    """The lowest machine has columns twice, each with a shift of its own; its log-likelihood is not the data's."""
+    x = 300 + 50 * np.random.default_rng(0).normal(size=(120, 6))
+    np.save(tmp_path / "x.npy", x.astype(np.float32))
+    options = {"hidden": (5, 3), "pretrain": 1, "epochs": 1, "doubled": True, "batch_size": 20}
+    run = run_training(Settings(str(tmp_path / "x.npy"), visible="gaussian", **options), tmp_path / "run")
+    assert ["log_likelihood" in record for record in run.records] == [False, False, True]
+    assert np.isfinite(run.records[-1]["log_likelihood"])
+
+
+def test_variation_counts_rows_by_their_weights():
+    machine, x = dbm([Binary(16), Binary(4), Binary(3)], [torch.ones(16, 4), torch.ones(4, 3)]), bars(20)
+    weights = torch.arange(20.0)
+    repeated = Monitor(n_starts=0)(machine, x.repeat_interleave(weights.long(), 0))
+    weighted = Monitor(n_starts=0)(machine, x, weights=weights)
+    assert weighted["variation_2"] == pytest.approx(repeated["variation_2"], rel=1e-9)
+
+
+def test_frozen_weights_stay_in_pretraining():
+    machine = dbm([Binary(16), Binary(4), Binary(3)])
+    machine.weights[0].requires_grad_(False)
+    before = [weights.detach().clone() for weights in machine.weights]
+    pretrain(machine, bars(), epochs=1, batch_size=20, monitor=QUIET)
+    assert torch.equal(machine.weights[0], before[0])
+    assert not torch.equal(machine.weights[1], before[1])
+
+
+def test_samples_of_what_are_no_solutions_are_refused():
+    machine = rbm(Gaussian(6), Gaussian(4), torch.full((6, 4), 3.0))
+    with pytest.raises(ValueError, match="1 of 1 are no solutions, the first is number 0"):
+        sample_solutions(machine, solve(machine))
+
+
+def test_an_estimator_of_before_there_was_pretraining():
+    model = RBM(4, epochs=1, batch_size=20).fit(bars(60).numpy())
+    state = model.__getstate__()
+    state.pop("pretrain")
+    old = RBM.__new__(RBM)
+    old.__setstate__(state)
+    assert "RBM" in repr(old)
+    old.partial_fit(bars(60).numpy())

@@ -183,6 +183,30 @@ def test_centred_gradients_of_small_batches_are_on_average_those_of_all_data():
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0.05 * float(gradients[0].abs().max()))
 
 
+def test_offsets_follow_the_data_but_not_where_a_step_is_taken_back():
+    machine = rbm(Binary(6), Binary(4))
+    x = stripes(40, 6)
+    trainer = Trainer(machine, x, epochs=3, batch_size=10, monitor=QUIET)
+    before = [offset.clone() for offset in trainer.step.offsets]
+    torch.testing.assert_close(before[0], x.mean(0))
+    trainer.epoch()
+    state = trainer.state()
+    assert not torch.equal(trainer.step.offsets[1], before[1])
+    with torch.no_grad():
+        machine.weights[0].fill_(5.0)  # its hidden means are finite, and wrong
+        machine.units()[0].field.fill_(torch.nan)
+    kept = [offset.clone() for offset in trainer.step.offsets]
+    assert not bool(trainer.step(x[:10]).good)
+    assert all(torch.equal(a, b) for a, b in zip(trainer.step.offsets, kept, strict=True))
+    again = Trainer(rbm(Binary(6), Binary(4)), x, epochs=3, batch_size=10, monitor=QUIET)
+    again.restore(state)
+    assert all(torch.equal(a, b) for a, b in zip(again.step.offsets, kept, strict=True))
+    older = {name: z for name, z in state.tensors.items() if not name.startswith("offset.")}
+    again.restore(TrainingState(older, state.values))
+    hidden = again.machine.conditional(1, [x, None]).mean.mean(0)
+    torch.testing.assert_close(again.step.offsets[1], hidden.detach())
+
+
 def test_centred_gradients_of_a_deep_machine():
     """As gradients in the parameters of a machine that is written in centred states, and back again."""
     machine = machine_of(["Binary", "Binary", "Binary"], [6, 4, 3], seed=3, scale=0.5)

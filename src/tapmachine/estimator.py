@@ -32,7 +32,7 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     Args:
         n_hidden: number of hidden units, which is that of the features; several, such as (100, 50), for a deep machine,
             whose last layer the features are.
-        pretrain: epochs for each layer of a deep machine, one by one, before all are trained together.
+        pretrain: epochs for each layer of a deep machine, one by one, before `fit` trains all together.
         visible: the type of the visible units: binary, spin, gaussian, truncated-gaussian, gauss-bernoulli or
             categorical; `auto` looks at the data, and `visible_` says what it picked.
         binarise: values above this become 1, the others 0.
@@ -134,6 +134,8 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """One more pass over some rows, from where the last one ended, with the step size that it ended with.
 
+        There is no pretraining.
+
         The first call picks the visible units by its rows. Give `interval`, if later ones will go further.
         """
         with self._all_or_nothing():
@@ -226,7 +228,7 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__({"pretrain": 0} | state)  # of the first versions, which had none
         if "machine_" in state:
             self._double = in_double(self.machine_)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tapmachine.channels import Channel, Missing
 from tapmachine.conditioning import clamp
-from tapmachine.hidden import hidden_means
+from tapmachine.hidden import hidden_means, warn_of_failures
 from tapmachine.inference import TAP, solve
 from tapmachine.likelihood import tap_log_likelihood
 from tapmachine.likelihood.score import check_rows, log_weight
@@ -50,7 +50,7 @@ class TrainedMachine:
         return hidden.detach().cpu().numpy().astype(array.dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Array:
-        """The means of the visible units given values of the hidden ones, (n_samples, n_features).
+        """The means of the visible units given values of the (last layer of) hidden ones, (n_samples, n_features).
 
         Of categorical units it is the most probable category.
         """
@@ -63,7 +63,9 @@ class TrainedMachine:
             visible = self._double.conditional(0, [None, values]).mean
         else:
             top = len(self._double.layers) - 1
-            visible = solve(clamp(self._double, values, layer=top, validate=False), None).moments[0].mean
+            solution = solve(clamp(self._double, values, layer=top, validate=False), None)
+            warn_of_failures(solution, "visible means")
+            visible = solution.moments[0].mean
         visible = visible.argmax(-1) if visible.dim() > 2 else visible
         return visible.detach().cpu().numpy().astype(hidden.dtype, copy=False)
 

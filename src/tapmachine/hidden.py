@@ -5,6 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from tapmachine.beliefs import Solution
 from tapmachine.conditioning import hidden_given
 from tapmachine.inference import Scheme, solve
 from tapmachine.likelihood.score import CHUNK_VALUES, check_rows
@@ -40,15 +41,20 @@ def hidden_means(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = N
         parts = [machine.conditional(1, [part, None]).mean for part in rows.split(_fitting(machine))]
         return [torch.cat(parts)]
     solution = solve(hidden_given(machine, rows, validate=False), None, scheme)
+    warn_of_failures(solution, "hidden means")
+    return [own.mean for own in solution.moments]
+
+
+def warn_of_failures(solution: Solution, what: str) -> None:
+    """Says which rows have no converged solution."""
     failed = (~solution.converged).nonzero().squeeze(-1)
     if len(failed):
         warnings.warn(
-            f"{len(failed)} of {len(rows)} rows have no converged solution, the first is row {int(failed[0])}: their "
-            "hidden means are those of the last sweep",
+            f"{len(failed)} of {len(solution)} rows have no converged solution, the first is row {int(failed[0])}: "
+            f"their {what} are those of the last sweep",
             HiddenWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    return [own.mean for own in solution.moments]
 
 
 def _fitting(machine: BoltzmannMachine) -> int:

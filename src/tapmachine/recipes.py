@@ -208,7 +208,7 @@ def make_trainer(
         return _trainer(settings, machine, x, settings.epochs, monitor, held_out, warm_start=settings.pretrain > 0)
 
     def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
-        measure = monitor_of_layer(monitor, stage)
+        measure = monitor_of_layer(monitor, stage, settings.doubled)
         return _trainer(settings, own, states, settings.pretrain, measure, warm_start=True, validate=False)
 
     if not settings.pretrain:

@@ -74,6 +74,9 @@ def sample_solutions(
         solution: by `solve`, one or more.
         generator: for the draws.
 
+    Raises:
+        ValueError: if a solution has no finite tilt to draw from, as where it diverged; `solution.select` some.
+
     Example:
         >>> import torch
         >>> from tapmachine import Binary, gibbs, rbm, sample_solutions, solve
@@ -82,6 +85,11 @@ def sample_solutions(
         >>> gibbs(machine, states, n_sweeps=10, generator=draws)[0].shape
         torch.Size([5, 5])
     """
+    failed = (~torch.isfinite(solution.free_energy)).nonzero().squeeze(-1)
+    if len(failed):
+        raise ValueError(
+            f"{len(failed)} of {len(solution)} are no solutions, the first is number {int(failed[0])}: {solution}"
+        )
     return [units.sample(tilt, generator) for units, tilt in zip(machine.units(), solution.tilts, strict=True)]
 
 

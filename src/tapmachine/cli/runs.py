@@ -170,7 +170,9 @@ def sample(
     generator = torch.Generator(machine.device).manual_seed(seed)
     start = machine.units()[0].check_states(x[rows].to(machine.device))
     if start_from == "solutions":
-        start = sample_solutions(machine, solve(machine, start), generator)[0]
+        found = solve(machine, start)
+        speaker(quiet)(f"chains start from: {found}")
+        start = sample_solutions(machine, found, generator)[0]
     drawn = gibbs(machine, start, sweeps, generator)[0].cpu()
     drawn = drawn.argmax(-1) if drawn.dim() > 2 else drawn  # categories by their numbers, as in the data
     content = io.BytesIO()

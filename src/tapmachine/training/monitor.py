@@ -73,8 +73,7 @@ class Monitor:
         above = _layers_above(machine, rows)
         record = {"reconstruction_error": float(average(_reconstruction_errors(machine, rows, above).double(), share))}
         if len(above) > 1:
-            deviations = (means.double().std(0, correction=0) for means in above)
-            record |= {f"variation_{n}": float(own.square().mean().sqrt()) for n, own in enumerate(deviations, 1)}
+            record |= {f"variation_{n}": _variation(means.double(), share) for n, means in enumerate(above, 1)}
         held_out = None if validation is None else spaced(check_rows(machine, validation), self.n_rows)
         if held_out is not None:
             on_train = average(clamped_free_energy(machine, rows).double(), share)
@@ -121,6 +120,14 @@ def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor, above: list[Ten
         return (machine.conditional(0, [x]).mean - x).flatten(1).square().mean(-1)
     back = machine.conditional(0, [None, *above])
     return (back.mean - x).flatten(1).square().mean(-1)
+
+
+def _variation(means: Tensor, weights: Tensor | None) -> float:
+    """The root mean square over units of the deviation of their means over rows."""
+    flat = means.flatten(1)
+    share = flat.new_ones(len(flat)) if weights is None else weights
+    share = share / share.sum().clamp(min=torch.finfo(flat.dtype).tiny)
+    return float((share @ (flat - share @ flat).square()).mean().sqrt())
 
 
 def _layers_above(machine: BoltzmannMachine, x: Tensor) -> list[Tensor]:

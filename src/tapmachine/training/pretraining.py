@@ -11,14 +11,15 @@ from torch.optim import Optimizer
 from tapmachine.beliefs import Tilt
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine, rbm
+from tapmachine.settings import LAYER_DATA
 from tapmachine.training.fit import Callback, History
 from tapmachine.training.monitor import Monitor
 from tapmachine.training.objectives import Objective
 from tapmachine.training.report import Record, Reporter
 from tapmachine.training.trainer import Trainer, TrainingState
 from tapmachine.units import Custom, Units
+from tapmachine.units.conditioned import Conditioned
 
-LAYER_DATA = ("samples", "means")
 CHUNK_ROWS = 10_000  # that a layer is drawn for at a time
 
 
@@ -78,6 +79,11 @@ class PretrainingTrainer:
         check_machine(machine)
         if len(machine.layers) < 3:
             raise ValueError("pretraining is for deep machines, with two hidden layers or more")
+        for number, units in enumerate(machine.units()):
+            if isinstance(units, Conditioned):
+                raise ValueError(f"layer {number}: there is evidence on its units; pretrain the machine without it")
+            if pretraining.doubled and number in (0, len(machine.layers) - 1) and isinstance(units, Custom):
+                raise ValueError(f"layer {number}: Custom units cannot be doubled; use doubled=False")
         self.machine, self.x, self.pretraining, self.seed = machine, check_rows(machine, x), pretraining, seed
         self.make_trainer, self.make_joint = make_trainer, make_joint
         self.n_stages = len(machine.layers) - 1
@@ -136,7 +142,9 @@ class PretrainingTrainer:
             below, weights = _twice(below), torch.cat((weights, weights))
         if self.pretraining.doubled and stage == self.n_stages - 1:
             above, weights = _twice(above), torch.cat((weights, weights), 1)
-        return rbm(below, above, weights)
+        machine = rbm(below, above, weights)
+        machine.weights[0].requires_grad_(self.machine.weights[stage].requires_grad)
+        return machine
 
     @torch.no_grad()
     def _states_of_layer(self, stage: int, means: bool = False) -> Tensor:
@@ -224,7 +232,8 @@ def pretrain(
         epochs, data, doubled: see `Pretraining`.
         batch_size, seed, progress: as for `fit`.
         objective, optimizer: functions that make one for each layer's machine; those of `fit`, unless given.
-        monitor: what is measured of the first layer's machine; of the others, only what needs no solutions.
+        monitor: what is measured of the first layer's machine; of the others, and if it is doubled, only what needs no
+            solutions.
         callbacks: called with the deep machine and the record after each epoch.
 
     Returns:
@@ -251,7 +260,7 @@ def pretrain(
             warm_start=True,
             validate=False,
             seed=seed,
-            monitor=monitor_of_layer(monitor or Monitor(), stage),
+            monitor=monitor_of_layer(monitor or Monitor(), stage, doubled),
         )
 
     pretraining = Pretraining(epochs, data, doubled)
@@ -267,9 +276,11 @@ def pretrain(
     return history
 
 
-def monitor_of_layer(monitor: Monitor, stage: int) -> Monitor:
-    """The same for the lowest machine; for others what needs no solutions: their log-likelihood is not the data's."""
-    return monitor if stage == 0 else Monitor(n_starts=0, n_rows=monitor.n_rows, every=monitor.every)
+def monitor_of_layer(monitor: Monitor, stage: int, doubled: bool) -> Monitor:
+    """The same for the lowest machine; what needs no solutions, where log-likelihoods are not those of the data."""
+    if stage == 0 and not doubled:
+        return monitor
+    return Monitor(n_starts=0, n_rows=monitor.n_rows, every=monitor.every)
 
 
 def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -278,8 +289,6 @@ def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _twice(units: Units) -> Units:
     """Two copies of each of the units, all of the first before all of the second."""
-    if isinstance(units, Custom):
-        raise ValueError("doubled: Custom units cannot be doubled; use doubled=False")
     copy, n = deepcopy(units), units.n
     for part in copy.modules():
         if isinstance(part, Units):

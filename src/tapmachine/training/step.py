@@ -78,7 +78,7 @@ class Step:
         first = data[rows[torch.arange(batch_size) % len(rows)].to(data.device)]
         self.carry: Carry = objective.prepare(Context(machine, first, data, generator))
         # Not of the batch itself: means that go with its rows would take a share of 2/M off their correlations.
-        self.offsets = _data_means(machine, spaced(data, SOME_ROWS), None) if centred else []
+        self.offsets = self._means_of_data()
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
         """One step on a batch, whose rows count as much as their weights, which are 1 on average over all data."""
@@ -88,18 +88,29 @@ class Step:
         (loss + penalty).backward()
         if self.centred:
             centre_gradients(self.machine, self.offsets)
-            self._follow(batch, weights)
+            means = _data_means(self.machine, batch, weights)
         self._before(loss.detach())
         self.optimizer.step()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         momenta = [z for name, z in _optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
-        return StepResult(loss.detach(), *self._finish(loss.detach(), gradients, momenta, carry))
+        norm, good = self._finish(loss.detach(), gradients, momenta, carry)
+        if self.centred:
+            self._follow(means, good)
+        return StepResult(loss.detach(), norm, good)
 
     @torch.no_grad()
-    def _follow(self, batch: Tensor, weights: Tensor | None) -> None:
-        """Moves the offsets towards the batch's means."""
-        for offset, mean in zip(self.offsets, _data_means(self.machine, batch, weights), strict=True):
-            offset.copy_(torch.where(torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
+    def _follow(self, means: list[Tensor], good: Tensor) -> None:
+        """Moves the offsets towards the batch's means, unless the step was taken back."""
+        for offset, mean in zip(self.offsets, means, strict=True):
+            offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
+
+    def find_offsets(self) -> None:
+        """Works the offsets out anew, for the machine as it is now."""
+        for offset, mean in zip(self.offsets, self._means_of_data(), strict=True):
+            offset.copy_(mean)
+
+    def _means_of_data(self) -> list[Tensor]:
+        return _data_means(self.machine, spaced(self.data, SOME_ROWS), None) if self.centred else []
 
     def _loss_on(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry]:
         """F of the machine clamped to the batch less F of the free one, and what is handed on."""

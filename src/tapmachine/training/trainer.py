@@ -152,7 +152,7 @@ class Trainer:
         if number in (1, self.epochs) or number % self.monitor.every == 0:
             record |= self.monitor(self.machine, self.batches.sample, self.validation, self.batches.sample_weights)
             self._warn_of_a_fall(record.get("log_sum_exp", math.nan))
-        if number == self.epochs:
+        if number == self.epochs > 1:
             self._warn_of_idle_layers(record)
         return record
 
@@ -163,7 +163,7 @@ class Trainer:
             if varies < IDLE:
                 warnings.warn(
                     f"the means of hidden layer {layer} differ from row to row by {varies:.2g} only: the machine "
-                    "resembles one without it; pretrain the layers (--pretrain), or train for longer",
+                    "resembles one without it; pretrain the layers, or train for longer",
                     TrainingWarning,
                     stacklevel=4,
                 )
@@ -215,7 +215,10 @@ class Trainer:
         for number, carried in enumerate(self.step.carry):
             carried.copy_(tensors[f"carry.{number}"])
         for number, offset in enumerate(self.step.offsets):
-            offset.copy_(tensors.get(f"offset.{number}", offset))  # version 0.1 of a checkpoint may have none
+            if f"offset.{number}" not in tensors:  # as in checkpoints of the first versions
+                self.step.find_offsets()
+                break
+            offset.copy_(tensors[f"offset.{number}"])
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(_put_tensors(values["optimizer"], tensors, device))
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):

@@ -74,9 +74,9 @@ class Tilted(Conditioned):
         for name, value in zip(Tilt._fields, evidence, strict=True):
             if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != base.dtype:
                 raise ValueError(f"evidence.{name} is {value.dtype}, but the units are {base.dtype}; convert it")
-            if not isinstance(value, Tensor):  # filled in place: a copy to a GPU cannot be captured
+            if isinstance(value, int | float):  # filled in place: a copy to a GPU cannot be captured
                 value = torch.full((), value, dtype=base.dtype, device=base.device)
-            tensor = value.to(base.device, base.dtype)
+            tensor = torch.as_tensor(value, dtype=base.dtype, device=base.device)
             tensor = tensor.expand(base.state_shape) if tensor.dim() == 0 else tensor
             tensor = self._evidence(tensor, f"evidence.{name}", base.state_shape)
             if validate:  # rows of evidence were looked at before, and a look stalls a GPU
