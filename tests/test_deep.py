@@ -50,11 +50,12 @@ from tapmachine import (
     tap_log_likelihood,
 )
 from tapmachine.cli import app
+from tapmachine.runs import RunFolder
 from tapmachine.settings import Settings, SettingsError
 from tapmachine.training import Pretraining, PretrainingTrainer, Trainer, objectives
 from tapmachine.training.objectives import clamped_free_energy, sampled_free_energy
 from tapmachine.training.pretraining import _twice
-from tapmachine.training_runs import run_training
+from tapmachine.training_runs import run_training, settings_of
 
 QUIET = Monitor(n_starts=0)
 ODD = Custom(2, lambda x: -x, values=torch.tensor([0.0, 1.0]))
@@ -348,7 +349,8 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
             "layer 1: there is evidence",
         ),
         (lambda: Settings("x", hidden=(5,), pretrain=3), "which is for several hidden layers"),
-        (lambda: Settings("x", hidden=(5, 3), doubled=True), "go with pretrain"),
+        (lambda: Settings("x", hidden=(5, 3), pretrain=0, doubled=True), "go with pretrain"),
+        (lambda: Settings("x", hidden=(5, 3), pretrain=-1), "pretrain is -1"),
         (lambda: Settings("x", hidden=(5, 3), pretrain=2, pretrain_on="modes"), "one of samples, means"),
     ],
 )
@@ -390,6 +392,24 @@ def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
         again.machine.parameters(), load(tmp_path / "whole/machine.safetensors").parameters(), strict=True
     ):
         assert torch.equal(own, other)
+
+
+def test_layers_are_pretrained_for_a_fifth_of_the_epochs_unless_told(tmp_path):
+    for settings, expected in (
+        (Settings("x", hidden=(5, 3), epochs=50), 70),
+        (Settings("x", hidden=(5, 3), epochs=50, pretrain=0), 50),
+        (Settings("x", hidden=(5,), epochs=50), 50),
+    ):
+        assert settings.all_epochs == expected
+    np.save(tmp_path / "x.npy", bars().numpy())
+    settings = Settings(str(tmp_path / "x.npy"), hidden=(5, 4), epochs=5, batch_size=20)
+    records = run_training(settings, tmp_path / "run").records
+    assert [record["layer"] for record in records] == [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    path = tmp_path / "run/settings.json"
+    written = json.loads(path.read_text())
+    del written["settings"]["pretrain"]  # as runs of before there was pretraining
+    path.write_text(json.dumps(written))
+    assert settings_of(RunFolder(tmp_path / "run")).all_epochs == 5
 
 
 def test_the_estimator():

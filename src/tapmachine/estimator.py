@@ -32,7 +32,8 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     Args:
         n_hidden: number of hidden units, which is that of the features; several, such as (100, 50), for a deep machine,
             whose last layer the features are.
-        pretrain: epochs for each layer of a deep machine, one by one, before `fit` trains all together.
+        pretrain: epochs for each layer of a deep machine, one by one, before `fit` trains all together; a fifth of the
+            epochs, unless given.
         visible: the type of the visible units: binary, spin, gaussian, truncated-gaussian, gauss-bernoulli or
             categorical; `auto` looks at the data, and `visible_` says what it picked.
         binarise: values above this become 1, the others 0.
@@ -70,7 +71,7 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self,
         n_hidden: int | tuple[int, ...] = 100,
         *,
-        pretrain: int = 0,
+        pretrain: int | None = None,
         visible: str = "auto",
         binarise: float | None = None,
         interval: tuple[float, float] | None = None,
@@ -182,7 +183,7 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         )  # fmt: skip
         given = {name: getattr(self, name) for name in names} | {"epochs": epochs}
         for name in ("epochs", "pretrain", "batch_size", "sweeps", "particles"):
-            if given[name] is not None or name in ("epochs", "pretrain"):
+            if given[name] is not None or name == "epochs":
                 given[name] = _whole_number(name, given[name])
         layers = self.n_hidden if isinstance(self.n_hidden, tuple | list) else (self.n_hidden,)
         given["hidden"] = tuple(_whole_number("n_hidden", size) for size in layers)

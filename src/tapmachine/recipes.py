@@ -205,15 +205,17 @@ def make_trainer(
     held_out = None if held_out is None else check_rows(machine, new.scaled(held_out))
 
     def make_joint() -> Trainer:
-        return _trainer(settings, machine, x, settings.epochs, monitor, held_out, warm_start=settings.pretrain > 0)
+        return _trainer(
+            settings, machine, x, settings.epochs, monitor, held_out, warm_start=settings.pretrain_epochs > 0
+        )
 
     def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
         measure = monitor_of_layer(monitor, stage, settings.doubled)
-        return _trainer(settings, own, states, settings.pretrain, measure, warm_start=True, validate=False)
+        return _trainer(settings, own, states, settings.pretrain_epochs, measure, warm_start=True, validate=False)
 
-    if not settings.pretrain:
+    if settings.pretrain_epochs == 0:
         return make_joint()
-    pretraining = Pretraining(settings.pretrain, settings.pretrain_on, settings.doubled)
+    pretraining = Pretraining(settings.pretrain_epochs, settings.pretrain_on, settings.doubled)
     return PretrainingTrainer(machine, x, pretraining, make_for_layer, make_joint, settings.epochs, settings.seed)
 
 

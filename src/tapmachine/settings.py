@@ -35,7 +35,8 @@ class Settings:
         interval: that real values lie in; [0, 1] if they fill it, else from the smallest to the largest, unless given.
         hidden: how many units each hidden layer has.
         hidden_units: of which type.
-        pretrain: epochs for each layer of a deep machine, before all are trained together; see `pretrain`.
+        pretrain: epochs for each layer of a deep machine, before all are trained together; see `pretrain`. A fifth of
+            the epochs, unless given; 0 for none.
         pretrain_on: `samples` or `means` of the layer below.
         doubled: whether pretraining makes up for the layers that hear from two sides.
         epochs, seed: as for `fit`.
@@ -61,7 +62,7 @@ class Settings:
     interval: tuple[float, float] | None = None
     hidden: tuple[int, ...] = (100,)
     hidden_units: str = "binary"
-    pretrain: int = 0
+    pretrain: int | None = None
     pretrain_on: str = "samples"
     doubled: bool = False
     epochs: int = 50
@@ -88,6 +89,7 @@ class Settings:
             ("visible", self.visible in VISIBLE, f"it must be one of {', '.join(VISIBLE)}"),
             ("hidden_units", self.hidden_units in HIDDEN, f"it must be one of {', '.join(HIDDEN)}"),
             ("objective", self.objective in OBJECTIVES, f"it must be one of {', '.join(OBJECTIVES)}"),
+            ("pretrain", self.pretrain is None or self.pretrain >= 0, "it must be 0 or more"),
             ("pretrain_on", self.pretrain_on in LAYER_DATA, f"it must be one of {', '.join(LAYER_DATA)}"),
             ("start", self.start in STARTS, f"it must be one of {', '.join(STARTS)}"),
             ("dtype", self.dtype in ("float32", "float64"), "it must be float32 or float64"),
@@ -95,10 +97,7 @@ class Settings:
             ("momentum", 0 <= self.momentum < 1, "it must be 0 or more, and less than 1"),
             ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "it must be greater than 0"),
             ("keep_every", self.keep_every is None or self.keep_every >= 0, "it must be 0 or more"),
-            *(
-                (name, getattr(self, name) >= 0, "it must be 0 or more")
-                for name in ("weight_decay", "l1", "epochs", "pretrain")
-            ),
+            *((name, getattr(self, name) >= 0, "it must be 0 or more") for name in ("weight_decay", "l1", "epochs")),
             *((name, getattr(self, name) >= 1, "it must be 1 or more") for name in ("measure_every", "save_every")),
             *(
                 (name, getattr(self, name) is None or getattr(self, name) >= 1, "it must be 1 or more")
@@ -132,7 +131,7 @@ class Settings:
             raise SettingsError(f"binarise makes values 0 or 1, but visible is {self.visible!r}")
         if self.pretrain and len(self.hidden) < 2:
             raise SettingsError(f"pretrain is {self.pretrain}, which is for several hidden layers, as --hidden 500,500")
-        if not self.pretrain and (self.doubled or self.pretrain_on != "samples"):
+        if self.pretrain_epochs == 0 and (self.doubled or self.pretrain_on != "samples"):
             raise SettingsError("pretrain_on and doubled go with pretrain, the epochs for each layer")
         if self.objective == "cd" and self.particles is not None:
             raise SettingsError("particles: cd has as many chains as rows in a batch")
@@ -142,7 +141,14 @@ class Settings:
     @property
     def all_epochs(self) -> int:
         """Those of the layers' pretraining and of the training."""
-        return self.pretrain * len(self.hidden) + self.epochs
+        return self.pretrain_epochs * len(self.hidden) + self.epochs
+
+    @property
+    def pretrain_epochs(self) -> int:
+        """Of each layer."""
+        if self.pretrain is not None:
+            return self.pretrain
+        return self.epochs // 5 if len(self.hidden) > 1 else 0
 
     def keeps(self, epoch: int) -> bool:
         """Whether the machine after an epoch is kept."""

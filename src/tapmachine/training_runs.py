@@ -136,7 +136,8 @@ def read_data(settings: Settings) -> _Data:
 def settings_of(run: RunFolder) -> Settings:
     """What a run was asked for."""
     try:
-        return Settings(**check_names(run.settings() or {}, str(run.path / "settings.json")))
+        found = {"pretrain": 0} | (run.settings() or {})  # runs of the first versions had none
+        return Settings(**check_names(found, str(run.path / "settings.json")))
     except TypeError as error:
         raise RunError(f"{run.path / 'settings.json'}: {error}") from None
 

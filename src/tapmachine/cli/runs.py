@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 @app.command(epilog="Example:  tapmachine info runs/d")
 def info(run: Run, as_json: AsJson = False) -> None:
     """Say what a run is: its data, its machine, how far it came."""
+    from tapmachine.training_runs import settings_of
+
     folder, machine = open_run(run)
     settings, records = folder.settings() or {}, folder.records()
     if as_json:
@@ -40,7 +42,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
     changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
     print(f"{run}: {machine.summary()}, {machine.dtype}".replace("torch.", ""))
     print(f"data: {settings.get('data')}")
-    asked = settings.get("epochs", 0) + settings.get("pretrain", 0) * len(settings.get("hidden", []))
+    asked = settings_of(folder).all_epochs
     print(f"epochs: {len(records)} of {asked}; {summary(records[-1]) if records else 'none yet'}")
     print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
 

@@ -34,7 +34,7 @@ def train(
     hidden: Annotated[str | None, typer.Option(help="Hidden units; of several layers as 500,200.  [100]")] = None,
     visible: Annotated[str | None, typer.Option(help=f"{', '.join(VISIBLE)}.")] = None,
     hidden_units: Annotated[str | None, typer.Option(help=f"{', '.join(HIDDEN)}.")] = None,
-    pretrain: Annotated[int | None, typer.Option(help="Epochs for each layer of several, one by one.  [0]")] = None,
+    pretrain: Annotated[int | None, typer.Option(help="Epochs for each of several layers, one by one.  [1/5]")] = None,
     pretrain_on: Annotated[str | None, typer.Option(help="samples or means, of the layer below.")] = None,
     doubled: Annotated[
         bool | None, typer.Option("--doubled", help="Pretrain layers as hearing from two sides.")
