@@ -51,7 +51,7 @@ from tapmachine import (
 )
 from tapmachine.cli import app
 from tapmachine.runs import RunFolder
-from tapmachine.settings import Settings, SettingsError
+from tapmachine.settings import Settings, SettingsError, read_settings
 from tapmachine.training import Pretraining, PretrainingTrainer, Trainer, objectives
 from tapmachine.training.objectives import clamped_free_energy, sampled_free_energy
 from tapmachine.training.pretraining import _twice
@@ -410,6 +410,20 @@ def test_layers_are_pretrained_for_a_fifth_of_the_epochs_unless_told(tmp_path):
     del written["settings"]["pretrain"]  # as runs of before there was pretraining
     path.write_text(json.dumps(written))
     assert settings_of(RunFolder(tmp_path / "run")).all_epochs == 5
+
+
+def test_runs_of_before_there_was_pretraining_go_on(tmp_path):
+    np.save(tmp_path / "x.npy", bars().numpy())
+    settings = Settings(str(tmp_path / "x.npy"), hidden=(5,), epochs=2, batch_size=20)
+    run_training(settings, tmp_path / "run")
+    path = tmp_path / "run/settings.json"
+    written = json.loads(path.read_text())
+    for name in ("pretrain", "pretrain_on", "doubled"):
+        del written["settings"][name]
+    path.write_text(json.dumps(written))
+    assert run_training(settings, tmp_path / "run").resumed_at == 2
+    path.write_text(json.dumps(written))
+    assert run_training(Settings(**read_settings(path)), tmp_path / "run").resumed_at == 2
 
 
 def test_the_estimator():

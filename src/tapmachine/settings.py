@@ -164,7 +164,7 @@ class Settings:
 
     def changes_from(self, other: "Settings") -> list[str]:
         """What differs, in words."""
-        mine, theirs = self.as_json(), other.as_json()
+        mine, theirs = ({**own.as_json(), "pretrain": own.pretrain_epochs} for own in (self, other))
         return [f"{name} was {theirs[name]!r} and is {mine[name]!r}" for name in mine if mine[name] != theirs[name]]
 
 
@@ -177,10 +177,15 @@ def read_settings(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise SettingsError(f"{path}: is not JSON: {error}") from None
     if isinstance(found, dict) and found.keys() == {"format", "settings"}:  # of a run folder
-        found = found["settings"]
+        found = of_run(found["settings"])
     if not isinstance(found, dict):
         raise SettingsError(f"{path}: holds no settings by name")
     return check_names(found, str(path))
+
+
+def of_run(found: Any) -> Any:
+    """Settings as a run folder holds them, with what those of the first versions left unsaid."""
+    return {"pretrain": 0} | found if isinstance(found, dict) else found
 
 
 def check_names(found: dict[str, Any], where: str) -> dict[str, Any]:

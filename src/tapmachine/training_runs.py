@@ -16,7 +16,7 @@ from tapmachine.files import data_description
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
 from tapmachine.runs import RunError, RunFolder
-from tapmachine.settings import Settings, SettingsError, check_names
+from tapmachine.settings import Settings, SettingsError, check_names, of_run
 from tapmachine.training import Monitor, PretrainingTrainer, Trainer, TrainingState
 from tapmachine.training.report import Reporter
 
@@ -136,8 +136,7 @@ def read_data(settings: Settings) -> _Data:
 def settings_of(run: RunFolder) -> Settings:
     """What a run was asked for."""
     try:
-        found = {"pretrain": 0} | (run.settings() or {})  # runs of the first versions had none
-        return Settings(**check_names(found, str(run.path / "settings.json")))
+        return Settings(**check_names(of_run(run.settings() or {}), str(run.path / "settings.json")))
     except TypeError as error:
         raise RunError(f"{run.path / 'settings.json'}: {error}") from None
 
