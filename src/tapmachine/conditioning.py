@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
@@ -90,9 +91,21 @@ def hidden_given(machine: BoltzmannMachine, x: Tensor, validate: bool = True) ->
     visible, first, *others = machine.units()
     with _naming(0):
         x = visible.check_states(x, validate)
-    field = (x.flatten(-len(visible.state_shape)) @ machine.weights[0]).unflatten(-1, first.state_shape)
-    tilted = Tilted(first, Tilt(field, 0.0), validate=False)
+    tilted = Tilted(first, Tilt(_field_of(machine, x), 0.0), validate=False)
     return BoltzmannMachine([tilted, *others], list(machine.weights)[1:])
+
+
+@torch.no_grad()
+def give_again(hidden: BoltzmannMachine, machine: BoltzmannMachine, x: Tensor) -> None:
+    """Puts other states, as many, in place of those of `hidden_given`, without a look at them."""
+    tilted = hidden.units()[0]
+    assert isinstance(tilted, Tilted)
+    tilted.field.copy_(_field_of(machine, x))
+
+
+def _field_of(machine: BoltzmannMachine, x: Tensor) -> Tensor:
+    visible, first = machine.units()[:2]
+    return (x.flatten(-len(visible.state_shape)) @ machine.weights[0]).unflatten(-1, first.state_shape)
 
 
 def is_clamped(machine: BoltzmannMachine) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.conditioning import hidden_given
+from tapmachine.conditioning import give_again, hidden_given
 from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.inference.process import Process
 from tapmachine.inference.starts import prior_moments
@@ -202,8 +202,18 @@ def average(values: Tensor, weights: Tensor | None) -> Tensor:
     return (weights * values).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-def clamped_free_energy(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None) -> Tensor:  # (M,)
-    """F of the machine clamped to each row, differentiable: exact with one hidden layer or none, else by the scheme."""
+def clamped_free_energy(
+    machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None, hidden: BoltzmannMachine | None = None
+) -> Tensor:  # (M,)
+    """F of the machine clamped to each row, differentiable: exact with one hidden layer or none, else by the scheme.
+
+    Args:
+        machine: any machine.
+        x: states of the visible layer.
+        scheme: `TAP()` unless given.
+        hidden: of several hidden layers, what `hidden_given` made of as many rows, to be used anew: a step that is
+            compiled can make no modules.
+    """
     layers = machine.units()
     own = -layers[0].log_prior(x, validate=False).sum(-1)
     if machine.is_pairwise:
@@ -214,7 +224,11 @@ def clamped_free_energy(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | N
         nothing = torch.zeros_like(field)
         # −ln Z as a relative entropy without its term Ba, which unit types have in a cheap form
         return own + layers[1].divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
-    hidden, scheme = hidden_given(machine, x, validate=False), scheme or TAP()
+    scheme = scheme or TAP()
+    if hidden is None:
+        hidden = hidden_given(machine, x, validate=False)
+    else:
+        give_again(hidden, machine, x)
     moments, tilts = sweep_from(hidden, None, scheme, CLAMPED_SWEEPS)
     # hidden_given holds its field xW fixed; F falls by the mean of the units with it.
     sent = ((x.flatten(1) @ machine.weights[0]) * moments[0].mean.flatten(1)).sum(-1)

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from tapmachine.beliefs import Tilt
 from tapmachine.compilation import compiled
+from tapmachine.conditioning import hidden_given
 from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.objectives import Objective, clamped_free_energy
@@ -77,6 +78,7 @@ class Step:
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(generator.initial_seed()))
         first = data[rows[torch.arange(batch_size) % len(rows)].to(data.device)]
         self.carry: Carry = objective.prepare(Context(machine, first, data, generator))
+        self.hidden = hidden_given(machine, first, validate=False) if len(machine.layers) > 2 else None
         # Not of the batch itself: means that go with its rows would take a share of 2/M off their correlations.
         self.offsets = self._means_of_data()
 
@@ -114,7 +116,7 @@ class Step:
 
     def _loss_on(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry]:
         """F of the machine clamped to the batch less F of the free one, and what is handed on."""
-        gain = clamped_free_energy(self.machine, batch, self.objective.scheme)
+        gain = clamped_free_energy(self.machine, batch, self.objective.scheme, self.hidden)
         context = Context(self.machine, batch, self.data, self.generator, weights)
         on_model, carry = self.objective.model_free_energy(context, self.carry)
         gain = gain - on_model
