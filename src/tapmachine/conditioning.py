@@ -105,7 +105,9 @@ def give_again(hidden: BoltzmannMachine, machine: BoltzmannMachine, x: Tensor) -
 
 def _field_of(machine: BoltzmannMachine, x: Tensor) -> Tensor:
     visible, first = machine.units()[:2]
-    return (x.flatten(-len(visible.state_shape)) @ machine.weights[0]).unflatten(-1, first.state_shape)
+    flat = x.flatten(-len(visible.state_shape)) @ machine.weights[0]
+    field: Tensor = flat.unflatten(-1, first.state_shape)
+    return field
 
 
 def is_clamped(machine: BoltzmannMachine) -> bool:

@@ -25,6 +25,7 @@ MNIST_FOLDER = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 MNIST = {
     "train": ("train-images-idx3-ubyte.gz", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
     "test": ("t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    "labels": ("train-labels-idx1-ubyte.gz", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
 }
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -126,7 +127,29 @@ def _digits() -> DataSet:
     return as_rows(load_digits().images.astype(np.float32) / 16, "digits")
 
 
+def digit_labels() -> Array:  # (1797,)
+    """Which digit each row of `digits` shows."""
+    from sklearn.datasets import load_digits
+
+    return np.asarray(load_digits().target)
+
+
+def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
+    """Which digit each row of `mnist` shows; from a file, or downloaded once."""
+    if path is None:
+        return _from_idx(*_download("labels")).astype(np.int64)
+    try:
+        return _from_idx(gzip.decompress(path.read_bytes()), str(path)).astype(np.int64)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+
+
 def _mnist(part: str) -> DataSet:
+    return as_rows(_from_idx(*_download(part)), "mnist" if part == "train" else "mnist-test")
+
+
+def _download(part: str) -> tuple[bytes, str]:
+    """The content of a file of MNIST, and its path."""
     try:
         import pooch
     except ImportError:
@@ -139,7 +162,7 @@ def _mnist(part: str) -> DataSet:
     content = gzip.decompress(Path(path).read_bytes())
     if hashlib.sha256(content).hexdigest() != digest:
         raise DataError(f"{path}: is not the file it should be; delete it and try again")
-    return as_rows(_from_idx(content, path), "mnist" if part == "train" else "mnist-test")
+    return content, path
 
 
 # ----- files

@@ -1,0 +1,104 @@
+"""tapmachine reproduce: the paper's figures"""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tapmachine.cli.common import BAD_INPUT, Device, Quiet, Seed, app, fail, speaker, warnings_as_lines
+
+if TYPE_CHECKING:
+    from tapmachine.experiments.lab import Lab
+    from tapmachine.experiments.models import Model
+
+
+@app.command(epilog="Example:  tapmachine reproduce bmnist-denoise --quick")
+def reproduce(
+    figure: Annotated[str | None, typer.Argument(help="Its label in the paper, or all.", show_default=False)] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="On the embedded digits, small: a minute on a CPU.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder; reproduced/full, or …/quick.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A folder with MNIST's files and cbcl_faces.npz.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Machines that are trained at the same time.")] = 1,
+    seed: Seed = 0,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Make figures and tables of the paper; repeat the command to go on after a crash."""
+    from tapmachine.experiments import FIGURES, experiment
+
+    if show_list:
+        for name in FIGURES:
+            print(f"{name:24}{experiment(name).TITLE}")
+        return
+    if figure is None:
+        raise ValueError("which figure? name one, or all; --list says which there are")
+    names = list(FIGURES) if figure == "all" else [figure]
+    modules = [experiment(name) for name in names]
+    if data is not None and not data.is_dir():
+        raise ValueError(f"{data}: there is no such folder")
+
+    from tapmachine.experiments.lab import Lab, MissingDataError
+    from tapmachine.experiments.models import FACES
+    from tapmachine.plots import new_figure
+    from tapmachine.recipes import pick_device
+
+    new_figure(1, 1)  # says so at once, if there is nothing to draw with
+    out = out or Path("reproduced") / (("quick" if quick else "full") + (f"-{seed}" if seed else ""))
+    say = speaker(quiet)
+    lab = Lab(out, quick, data and data.resolve(), pick_device(device), seed, say).open()
+    begun = time.perf_counter()
+    with warnings_as_lines(quiet):
+        needed = {model.name: model for module in modules for model in module.MODELS if lab.has(model.data)}
+        _train(lab, list(needed.values()), jobs)
+        for name, module in zip(names, modules, strict=True):
+            print(lab.save_figure(name, module.draw(lab)))
+    say(f"{time.perf_counter() - begun:.0f} s on {lab.device}")
+    if any(model.data == FACES for module in modules for model in module.MODELS):
+        try:
+            lab.sources(FACES)
+        except MissingDataError as error:
+            fail(f"some panels were left out: {error}", BAD_INPUT)
+
+
+def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:
+    """Trains what is not trained yet, several at a time in processes of their own."""
+    if jobs == 1:
+        for model in models:
+            lab.run(model)
+        return
+    import subprocess
+
+    waiting, running = [model.name for model in models], dict[str, subprocess.Popen[bytes]]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            name = waiting.pop(0)
+            running[name] = subprocess.Popen([sys.executable, "-c", TRAIN_ONE, name, *_arguments(lab)])
+        time.sleep(0.2)
+        for name, process in list(running.items()):
+            if process.poll() is not None:
+                del running[name]
+                if process.returncode:
+                    for other in running.values():
+                        other.terminate()
+                    fail(f"the training of {name} ended with {process.returncode}; the same command goes on", BAD_INPUT)
+
+
+TRAIN_ONE = "import sys; from tapmachine.cli.reproduce import train_one; train_one(*sys.argv[1:])"
+
+
+def _arguments(lab: "Lab") -> list[str]:
+    return [str(lab.out), str(int(lab.quick)), str(lab.data or ""), lab.device, str(lab.seed)]
+
+
+def train_one(name: str, out: str, quick: str, data: str, device: str, seed: str) -> None:
+    """Trains one model, in a process of its own."""
+    from tapmachine.cli.common import one_line_errors
+    from tapmachine.experiments.lab import Lab
+    from tapmachine.experiments.models import DEEP_MODELS, TABLE
+
+    model = {model.name: model for model in (*TABLE, *DEEP_MODELS)}[name]
+    with one_line_errors():
+        Lab(Path(out), quick == "1", Path(data) if data else None, device, int(seed), speaker(False)).run(model)

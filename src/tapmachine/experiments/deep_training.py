@@ -1,0 +1,49 @@
+"""Deep machines: the TAP log-likelihood over joint training [fig:dbmtraining]."""
+
+from typing import TYPE_CHECKING
+
+from tapmachine.experiments.lab import Lab, Row
+from tapmachine.experiments.models import DEEP_MODELS
+from tapmachine.plots import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "TAP log-likelihood per unit of deep machines of two and three hidden layers"
+MODELS = DEEP_MODELS
+NAMES = {"log_likelihood_per_unit": "training", "validation_log_likelihood_per_unit": "test"}
+
+
+def table(lab: Lab) -> list[Row]:
+    """Of each machine and epoch of its joint training that was measured."""
+
+    def make() -> list[Row]:
+        rows: list[Row] = []
+        for model in MODELS:
+            before = lab.model(model).pretrain * len(model.hidden)
+            for record in lab.run(model).records():
+                if record["epoch"] > before and record.get("log_likelihood_per_unit") is not None:
+                    row: Row = {"hidden_layers": len(model.hidden), "epoch": record["epoch"] - before}
+                    row |= {name: float(record[name]) for name in (*NAMES, "log_likelihood", "log_sum_exp")}
+                    row |= {name: float(value) for name, value in record.items() if name.startswith("variation")}
+                    rows.append(row | {"divergences": float(record["divergences"])})
+        return rows
+
+    return lab.table("dbmtraining", make)
+
+
+def draw(lab: Lab) -> "Figure":
+    """The figure, from the table."""
+    rows = table(lab)
+    figure = new_figure(9, 3.6)
+    for ax, layers in zip(figure.subplots(1, 2), (2, 3), strict=True):
+        own = [row for row in rows if row["hidden_layers"] == layers]
+        for (name, label), colour in zip(NAMES.items(), ("tab:orange", "tab:blue"), strict=True):
+            ax.plot(
+                [float(r["epoch"]) for r in own], [float(r[name]) for r in own], "o-", ms=3, color=colour, label=label
+            )
+        ax.set_title(f"{layers} hidden layers")
+        ax.set_xlabel("epoch of joint training")
+        ax.set_ylabel("TAP log-likelihood per unit, nats")
+        ax.legend()
+    return figure

@@ -1,0 +1,76 @@
+"""How well flipped bits are restored, over the share of them [fig:bmnist-denoise]."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from tapmachine.channels import BinarySymmetric
+from tapmachine.experiments.lab import Lab, Row
+from tapmachine.experiments.models import BINARY, BINARY_MODELS
+from tapmachine.plots import denoising_curves, new_figure
+from tapmachine.posterior import denoise, nearest_neighbours, pointwise_estimate
+from tapmachine.scores import mcc
+from tapmachine.units import Binary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "MCC of denoised binary-MNIST over the probability of a flip"
+MODELS = BINARY_MODELS
+NOISE = tuple(round(0.05 * step, 2) for step in range(11))
+N_IMAGES = {False: 1000, True: 180}
+
+
+def estimates(lab: Lab, x: Tensor, p: float, with_examples: bool = True) -> dict[str, Tensor]:
+    """What each method makes of the same noisy rows."""
+    train, _ = lab.rows(BINARY)
+    channel = BinarySymmetric(p)
+    y = channel.corrupt(x.cpu()).to(x.device)
+    own = pointwise_estimate(Binary(x.shape[1]).to(x.device).fit_to(train), y, channel).mean
+    found = {"noisy": y, "OPE": own, "1-NN": train[nearest_neighbours(train, y)[:, 0]]}
+    for model in MODELS:
+        machine, name = lab.machine(model), f"{lab.model(model).hidden[0]}"
+        found[name] = denoise(machine, y, channel, starts=[own]).mean
+        if with_examples:
+            found[f"{name}, with examples"] = denoise(machine, y, channel, data=train).mean
+    return found
+
+
+def table(lab: Lab) -> list[Row]:
+    """MCC of each method at each p; the paper's are the pointwise estimate, 1-NN, and machines from one start."""
+
+    def make() -> Iterable[Row]:
+        x = lab.rows(BINARY)[1][: N_IMAGES[lab.quick]]
+        for p in NOISE:
+            for name, estimate in estimates(lab, x, p).items():
+                yield {"p": p, "method": name, "mcc": mcc(x, estimate)}
+
+    return lab.table("bmnist-denoise", make)
+
+
+def draw(lab: Lab) -> "Figure":
+    """The figure, from the table."""
+    rows = table(lab)
+    figure = new_figure(10, 4)
+    methods = list(dict.fromkeys(_name(row["method"]) for row in rows))
+    ours = [name for name in methods if "examples" in name]
+    sides = {"one start, as in the paper": [name for name in methods if name not in (*ours, "noisy")]}
+    sides["with three similar examples as starts besides"] = ["OPE", "1-NN", *ours]
+    for ax, (title, names) in zip(figure.subplots(1, 2, sharey=True), sides.items(), strict=True):
+        scores = {n: [float(row["mcc"]) for row in rows if _name(row["method"]) == n] for n in names}
+        denoising_curves(ax, NOISE, scores)
+        ax.set_title(title, fontsize=9)
+        ax.set_xlabel("probability of a flip")
+    return figure
+
+
+def _name(method: float | int | str) -> str:
+    """Of a method; the number of hidden units was read as a number."""
+    return method if isinstance(method, str) else f"{method:.0f}"
+
+
+def best_p(rows: list[Row], first: str, second: str) -> list[float]:
+    """The p at which one method is better than another."""
+    scores = {(float(row["p"]), _name(row["method"])): float(row["mcc"]) for row in rows}
+    return [p for p in NOISE if p > 0 and scores[p, first] > scores[p, second]]

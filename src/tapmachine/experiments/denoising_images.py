@@ -1,0 +1,42 @@
+"""One digit with more and more noise, and what each method makes of it [fig:bmnist-denoise-images]."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tapmachine.experiments.denoising import MODELS, NOISE, estimates
+from tapmachine.experiments.lab import Lab, Row, images_of, images_table
+from tapmachine.experiments.models import BINARY
+from tapmachine.plots import image_strips, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["MODELS", "TITLE", "draw", "table"]
+
+TITLE = "One digit with more and more noise, and what each method makes of it"
+DIGIT = 0  # of the test images
+
+
+def table(lab: Lab) -> list[Row]:
+    """The estimates as images."""
+
+    def make() -> Iterable[Row]:
+        x = lab.rows(BINARY)[1][DIGIT : DIGIT + 1]
+        for p in NOISE:
+            for name, estimate in estimates(lab, x, p).items():
+                yield from images_table((100 * estimate).round() / 100, p=[p], method=[name])
+
+    return lab.table("bmnist-denoise-images", make)
+
+
+def draw(lab: Lab) -> "Figure":
+    """The figure, from the table."""
+    rows = table(lab)
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    strips = {
+        name if isinstance(name, str) else f"{name:.0f}": images_of([row for row in rows if row["method"] == name])
+        for name in names
+    }
+    figure = new_figure(8, 0.72 * len(strips))
+    image_strips(figure.subplots(), strips, lab.image_shape(BINARY))
+    return figure

@@ -1,0 +1,50 @@
+"""Solutions on one plane at several epochs, by Isomap of the last ones [fig:solnvis]."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from tapmachine.experiments.lab import Lab, Row, nearest
+from tapmachine.experiments.models import BINARY_100
+from tapmachine.experiments.solutions import solutions_at
+from tapmachine.landscape.embedding import embed
+from tapmachine.landscape.tracking import snapshot_of
+from tapmachine.plots import new_figure, solution_map
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "TAP solutions of binary-MNIST on a plane, over training"
+MODELS = (BINARY_100,)
+EPOCHS = (1, 3, 5, 10, 25, 50, 75, 100)
+
+
+def table(lab: Lab) -> list[Row]:
+    """A row for each solution: its epoch, its place, its F."""
+
+    def make() -> Iterable[Row]:
+        epochs = nearest(lab.epochs(BINARY_100), EPOCHS)
+        snapshots = [snapshot_of(solutions_at(lab, BINARY_100, epoch), epoch) for epoch in epochs]
+        for snapshot, points in zip(snapshots, embed(snapshots).solutions, strict=True):
+            for value, (x, y) in zip(snapshot.free_energy.tolist(), points.tolist(), strict=True):
+                yield {"epoch": snapshot.epoch, "x": f"{x:.4g}", "y": f"{y:.4g}", "free_energy": f"{value:.6g}"}
+
+    return lab.table("solnvis", make)
+
+
+def draw(lab: Lab) -> "Figure":
+    """The figure, from the table."""
+    rows = table(lab)
+    epochs = sorted({float(row["epoch"]) for row in rows})
+    columns = min(4, len(epochs))
+    figure = new_figure(3.4 * columns, 2.9 * -(-len(epochs) // columns))
+    axes = list(figure.subplots(-(-len(epochs) // columns), columns, squeeze=False, sharex=True, sharey=True).flat)
+    for ax, epoch in zip(axes, epochs, strict=False):
+        own = [row for row in rows if row["epoch"] == epoch]
+        points = torch.tensor([[float(row["x"]), float(row["y"])] for row in own])
+        solution_map(ax, points, torch.tensor([float(row["free_energy"]) for row in own]))
+        ax.set_title(f"epoch {epoch:.0f}: {len(own)}", fontsize=9)
+    for ax in axes[len(epochs) :]:
+        ax.set_axis_off()
+    return figure
