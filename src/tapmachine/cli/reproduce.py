@@ -69,13 +69,17 @@ def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:
         for model in models:
             lab.run(model)
         return
+    import os
     import subprocess
 
+    # Processes that share the cores must not each use all of them.
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
+    environment = threads | os.environ
     waiting, running = [model.name for model in models], dict[str, subprocess.Popen[bytes]]()
     while waiting or running:
         while waiting and len(running) < jobs:
             name = waiting.pop(0)
-            running[name] = subprocess.Popen([sys.executable, "-c", TRAIN_ONE, name, *_arguments(lab)])
+            running[name] = subprocess.Popen([sys.executable, "-c", TRAIN_ONE, name, *_arguments(lab)], env=environment)
         time.sleep(0.2)
         for name, process in list(running.items()):
             if process.poll() is not None:

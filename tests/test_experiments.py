@@ -1,0 +1,159 @@
+"""The paper's figures by command."""
+
+import csv
+import gzip
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tapmachine import Spin, exact_log_partition, find_solutions, random_start, tap_log_likelihood
+from tapmachine.cli import app
+from tapmachine.datasets import DataError, mnist_labels
+from tapmachine.experiments import FIGURES, claims, experiment, free_energy_curves, solutions
+from tapmachine.experiments.lab import Lab, MissingDataError, images_of, images_table, nearest
+from tapmachine.experiments.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
+from tapmachine.runs import RunError
+
+
+def reproduce(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *map(str, arguments), "--device", "cpu"])
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_figure_in_its_quick_form(tmp_path):
+    out = tmp_path / "quick"
+    result = reproduce("all", "--quick", "--out", out)
+    assert result.exit_code == 0, result.output
+    for name in FIGURES:
+        assert (out / f"{name}.png").stat().st_size > 5000, name
+    tables = {path.stem: rows_of(path) for path in out.glob("*.csv")}
+    assert {name for name in FIGURES if name != "compareInitSolns"} <= tables.keys()
+
+    # What was learnt, by another way than that of the tables.
+    lab = Lab(out, quick=True)
+    last = tables["likelihood-binary-mnist-100"][-1]
+    machine = lab.machine(TABLE[2])
+    x = solutions.starts(lab, TABLE[2])
+    again = tap_log_likelihood(machine, x, find_solutions(machine, x).solutions)
+    assert float(last["log_likelihood"]) == pytest.approx(float(again.mean), abs=1e-3)
+    assert int(last["solutions"]) == again.n_unique
+    first = tables["likelihood-binary-mnist-100"][0]
+    assert float(last["log_likelihood"]) > float(first["log_likelihood"]) + 2
+    epochs = [int(row["epoch"]) for row in tables["fedist"] if row["data"] == "binary-MNIST"]
+    assert epochs == lab.epochs(TABLE[2])
+    means = [row for row in tables["bmnist-denoise"] if row["method"] == "16"]
+    assert float(means[0]["mcc"]) == pytest.approx(1.0)
+    assert float(means[2]["mcc"]) > 0.7
+    assert {row["verdict"] for row in tables["claims"]} <= {"holds", "holds in part", "does not hold"}
+    assert len(tables["claims"]) == len(claims.CLAIMS)
+
+    # Nothing is made twice; a figure is drawn from its table.
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.suffix in (".csv", ".safetensors")}
+    (out / "fedist.png").unlink()
+    result = reproduce("fedist", "--quick", "--out", out)
+    assert result.exit_code == 0
+    assert (out / "fedist.png").exists()
+    assert "training" not in result.stderr
+    assert "measuring" not in result.stderr
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert reproduce("fedist", "--out", out).exit_code != 0, "a full run must not go on in a quick one's folder"
+    assert reproduce("fedist", "--quick", "--seed", 1, "--out", out).exit_code != 0
+
+
+def test_two_processes_train_the_same_machines(tmp_path):
+    for jobs in (1, 2):
+        assert (
+            reproduce("bmnist-denoise-images", "--quick", "--jobs", jobs, "--out", tmp_path / str(jobs)).exit_code == 0
+        )
+    one, two = (tmp_path / str(jobs) / "bmnist-denoise-images.csv" for jobs in (1, 2))
+    assert one.read_text() == two.read_text()
+
+
+def test_settings_are_those_of_table_one():
+    found = {model.name: model for model in TABLE}
+    assert [model.hidden for model in TABLE] == [(25,), (50,), (100,), (500,), (100,), (500,), (256,)]
+    assert {(m.batch_size, m.particles, m.learning_rate, m.decay, m.weight_decay) for m in TABLE[:4]} == {
+        (100, 100, 0.005, 1.0, 0.001)
+    }
+    assert found["real-mnist-100"].learning_rate == 1e-2
+    assert REAL_500.learning_rate * REAL_500.decay == pytest.approx(1e-5)
+    assert (FACES_256.batch_size, FACES_256.particles, FACES_256.weight_decay) == (20, 20, 0.01)
+    assert {model.momentum for model in TABLE} == {0.5}
+    assert (DEEP_2.hidden, DEEP_3.hidden) == ((500, 500), (500, 500, 500))
+    assert {(m.pretrain, m.learning_rate) for m in (DEEP_2, DEEP_3)} == {(50, 0.001)}
+    own = BINARY_500.settings("mnist", "mnist-test", 3)
+    assert (own.objective, own.start, own.centred, own.binarise, own.seed) == ("tap", "batch", False, 0.5, 3)
+    assert quick(BINARY_500).data == BINARY_500.data
+
+
+def test_free_energies_of_the_small_machine(tmp_path):
+    rows = [{name: float(value) for name, value in row.items()} for row in free_energy_curves.table(Lab(tmp_path))]
+    machine = free_energy_curves.magnet()
+    assert isinstance(machine.units()[0], Spin)
+    m, gibbs, tap = (np.array([row[name] for row in rows]) for name in ("m", "gibbs", "tap"))
+    # Gibbs: convex, with its minimum at −ln Z; TAP's local minima are its solutions.
+    slopes = np.diff(gibbs) / np.diff(m)
+    assert (np.diff(slopes) > 0).all()
+    assert gibbs.min() == pytest.approx(-float(exact_log_partition(machine)), abs=1e-3)
+    found = find_solutions(machine, random_start(machine, 100)).free_energy
+    inner = (tap[1:-1] < tap[:-2]) & (tap[1:-1] < tap[2:])
+    assert inner.sum() == len(found) == 2
+    np.testing.assert_allclose(sorted(tap[1:-1][inner]), found, atol=0.01)
+    assert rows[0]["tap_mean"] == pytest.approx(float(found.mean()), abs=1e-4)
+
+
+def test_images_survive_a_table():
+    images = torch.rand(3, 5)
+    table = images_table(images, p=[1, 2, 3])
+    torch.testing.assert_close(images_of(table), images, rtol=2e-3, atol=1e-3)
+    assert nearest([1, 5, 20], [1, 2, 30]) == [1, 20]
+
+
+def test_what_is_missing_is_said(tmp_path):
+    listed = CliRunner().invoke(app, ["reproduce", "--list"])
+    assert listed.exit_code == 0
+    assert all(name in listed.stdout for name in FIGURES)
+    for arguments, said in (
+        ((), "which figure"),
+        (("nothing",), "there is no figure"),
+        (("all", "--data", "none"), "no such"),
+    ):
+        failed = reproduce(*arguments, "--out", tmp_path / "out")
+        assert failed.exit_code != 0
+        assert said in str(failed.exception)
+    with pytest.raises(MissingDataError, match=r"cbcl_faces.npz"):
+        Lab(tmp_path).sources(FACES)
+    (tmp_path / "other").write_text("")
+    with pytest.raises(RunError, match="holds other things"):
+        Lab(tmp_path).open()
+    with pytest.raises(ValueError, match="there is no figure"):
+        experiment("fig12")
+
+
+def test_labels(tmp_path):
+    labels = np.array([3, 6, 7], np.uint8)
+    path = tmp_path / "labels.gz"
+    path.write_bytes(gzip.compress(bytes([0, 0, 8, 1]) + np.array([3], ">u4").tobytes() + labels.tobytes()))
+    np.testing.assert_array_equal(mnist_labels(path), labels)
+    path.write_bytes(b"no gzip")
+    with pytest.raises(DataError, match=r"labels.gz: cannot be read"):
+        mnist_labels(path)
+
+
+def test_a_claim_needs_all_its_numbers(tmp_path):
+    """Verdicts follow from the tables: the same code, on tables that say the opposite."""
+    lab = Lab(tmp_path, quick=True).open()
+    bands = "data,epoch,solutions,mean,lowest,highest,bands\n"
+    path = tmp_path / "fedist.csv"
+    path.write_text(bands + "binary-MNIST,1,1,0,0,0,1\nbinary-MNIST,5,9,3,1,4,2\nbinary-MNIST,9,20,-2,-3,0,2\n")
+    assert claims.rises_then_falls(lab).verdict == claims.number_grows(lab).verdict == "holds"
+    assert claims.two_bands(lab).verdict == "holds"
+    path.write_text(bands + "binary-MNIST,1,2,5,0,0,1\nbinary-MNIST,5,9,3,1,4,1\nbinary-MNIST,9,5,-2,-3,0,3\n")
+    assert claims.rises_then_falls(lab).verdict == claims.number_grows(lab).verdict == "does not hold"
+    assert claims.two_bands(lab).verdict == "does not hold"
