@@ -112,6 +112,8 @@ def test_images_survive_a_table():
     images = torch.rand(3, 5)
     table = images_table(images, p=[1, 2, 3])
     torch.testing.assert_close(images_of(table), images, rtol=2e-3, atol=1e-3)
+    smaller = [row | {"p3": "", "p4": ""} for row in table]  # beside larger ones, as a CSV has them
+    torch.testing.assert_close(images_of(smaller), images_of(table)[:, :3])
     assert nearest([1, 5, 20], [1, 2, 30]) == [1, 20]
 
 

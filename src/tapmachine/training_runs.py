@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.datasets import DataError, DataSet, read
+from tapmachine.distributed import wait_for_all, world
 from tapmachine.files import data_description
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
@@ -89,18 +90,22 @@ def run_training(
         monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift)
         trainer = make_trainer(settings, new, data.train, data.held_out, monitor)
     say(f"visible units {new.why}")
-    with run:  # nobody else writes to it from now on
+    first = world().leads  # of several processes one writes, and all train
+    with run if first else nullcontext():  # nobody else writes to it from now on
         _check_same(run, settings)
         resumed_at = _resume(run, trainer, data.digest, say)
-        run.write_settings(settings.as_json())
-        if resumed_at == 0:
-            run.forget_records_after(0)
-        with Reporter(run.path / "metrics.jsonl", progress, settings.all_epochs, finished=resumed_at) as report:
+        wait_for_all()  # before what they have read is written anew
+        if first:
+            run.write_settings(settings.as_json())
+            run.forget_records_after(resumed_at)
+        records = run.path / "metrics.jsonl" if first else None
+        with Reporter(records, progress if first else False, settings.all_epochs, finished=resumed_at) as report:
             while trainer.finished < settings.all_epochs:
                 report(trainer.epoch())
                 _save(run, trainer, new, settings, data)
         if settings.all_epochs == 0:
             _save(run, trainer, new, settings, data)
+        wait_for_all()
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
 
 
@@ -173,7 +178,6 @@ def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, digest: str, 
         raise RunError(
             f"{run.path}: its checkpoint does not fit; another version may have written it: {reason}"
         ) from None
-    run.forget_records_after(epoch)
     done = epoch >= trainer.epochs
     say(f"{run.path}: is finished, after {epoch} epochs" if done else f"{run.path}: goes on after epoch {epoch}")
     return epoch
@@ -183,9 +187,11 @@ def _save(
     run: RunFolder, trainer: Trainer | PretrainingTrainer, new: NewMachine, settings: Settings, data: _Data
 ) -> None:
     epoch, last = trainer.finished, trainer.finished >= settings.all_epochs
-    if settings.keeps(epoch):
+    if settings.keeps(epoch) and world().leads:
         run.save_machine(new.in_units_of_data(), data.description(), epoch)
     if last or epoch % settings.save_every == 0:
         tensors, values = trainer.state()
+        if not world().leads:
+            return
         run.save_machine(new.in_units_of_data(), data.description())
         run.checkpoint(epoch, tensors, {"trainer": values, "data": data.digest})

@@ -26,6 +26,7 @@ def landscape(
     """Find the solutions of a run's machines, epoch by epoch; write tables, figures and their tree."""
     import io
 
+    from tapmachine.distributed import leads, together
     from tapmachine.files import data_description, write_atomically
     from tapmachine.inference import noisy_start, random_start
     from tapmachine.inference.starts import Start
@@ -52,14 +53,8 @@ def landscape(
     folder, _ = open_run(run)
     out = out or run / "landscape"  # made before the work, should that not be possible
     out.mkdir(parents=True, exist_ok=True)
-    machines = KeptMachines(folder, pick_device(device))
-    machine = machines[max(machines)]
+    quiet = quiet or not leads()
     data = read_data_of(folder).train
-    begin: Start = data
-    if start_from == "noisy":
-        begin = noisy_start(machine, spaced(data, starts), NOISE)
-    elif start_from == "random":
-        begin = random_start(machine, starts)
     line = "{:>8}{:>11}{:>9}{:>15}{:>12}{:>12}"
     if not quiet:
         print(line.format("epoch", "solutions", "stable", "not converged", "mean F", "lowest F"))
@@ -70,8 +65,17 @@ def landscape(
             counts = (found.epoch, found.n_solutions, int(found.stable.sum()), found.n_not_converged)
             print(line.format(*counts, *(f"{value:.2f}" for value in values), *["–"] * (2 - len(values))), flush=True)
 
-    with warnings_as_lines(quiet):
+    with warnings_as_lines(quiet), together(pick_device(device)) as own:
+        machines = KeptMachines(folder, own)
+        machine = machines[max(machines)]
+        begin: Start = data
+        if start_from == "noisy":
+            begin = noisy_start(machine, spaced(data, starts), NOISE)
+        elif start_from == "random":
+            begin = random_start(machine, starts)
         found = track(machines, begin, epochs=chosen, n_starts=starts, same=same, callback=tell)
+        if not leads():
+            return
         speaker(quiet)("drawing …")
         embedding = embed_over_starts(found)
         shape = data_description(folder.machine_path).get("image_shape")

@@ -40,8 +40,7 @@ def reproduce(
     if data is not None and not data.is_dir():
         raise ValueError(f"{data}: there is no such folder")
 
-    from tapmachine.experiments.lab import Lab, MissingDataError
-    from tapmachine.experiments.models import FACES
+    from tapmachine.experiments.lab import Lab
     from tapmachine.plots import new_figure
     from tapmachine.recipes import pick_device
 
@@ -51,16 +50,13 @@ def reproduce(
     lab = Lab(out, quick, data and data.resolve(), pick_device(device), seed, say).open()
     begun = time.perf_counter()
     with warnings_as_lines(quiet):
-        needed = {model.name: model for module in modules for model in module.MODELS if lab.has(model.data)}
+        needed = {model.name: model for module in modules for model in module.needed(lab)}
         _train(lab, list(needed.values()), jobs)
         for name, module in zip(names, modules, strict=True):
             print(lab.save_figure(name, module.draw(lab)))
     say(f"{time.perf_counter() - begun:.0f} s on {lab.device}")
-    if any(model.data == FACES for module in modules for model in module.MODELS):
-        try:
-            lab.sources(FACES)
-        except MissingDataError as error:
-            fail(f"some panels were left out: {error}", BAD_INPUT)
+    if lab.missing:
+        fail(f"some panels were left out: {'; '.join(sorted(lab.missing))}", BAD_INPUT)
 
 
 def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:

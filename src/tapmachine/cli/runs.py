@@ -65,20 +65,25 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Score a run's machine: the log-likelihood of its data in nats, by one estimator or several."""
+    from tapmachine.distributed import leads, together
     from tapmachine.likelihood import compare_likelihoods
     from tapmachine.recipes import pick_device
 
-    folder, machine = open_run(run, pick_device(device))
-    sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data).items()}
+    quiet = quiet or not leads()
     say = speaker(quiet or as_json)
-    with warnings_as_lines(quiet):
+    with warnings_as_lines(quiet), together(pick_device(device)) as own:
+        folder, machine = open_run(run, own)
+        sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data).items()}
         if ais or temperatures is not None:
             table = compare_likelihoods(
                 machine, *sets.values(), schedule=temperatures, seed=seed, callback=lambda name: say(f"{name} …")
             )
-            print(json.dumps([_without_nan(row) for row in table.as_dicts()]) if as_json else table.table())
+            if leads():
+                print(json.dumps([_without_nan(row) for row in table.as_dicts()]) if as_json else table.table())
             return
         rows = _scores(machine, sets, exact, say)
+    if not leads():
+        return
     if as_json:
         print(json.dumps([_without_nan(row) for row in rows]))
         return

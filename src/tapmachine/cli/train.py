@@ -78,17 +78,19 @@ def train(
     if out is None:
         raise ValueError("where to? say --out FOLDER")
     chosen = _settings(out, settings, {name: value for name, value in given.items() if value is not None})
+    from tapmachine.distributed import leads, together
     from tapmachine.recipes import pick_device
     from tapmachine.training_runs import run_training
 
+    quiet = quiet or not leads()
     silent = quiet or as_json
     try:
-        with warnings_as_lines(quiet):
-            run = run_training(chosen, out, pick_device(device), progress=not silent, say=speaker(silent))
+        with warnings_as_lines(quiet), together(pick_device(device)) as own:
+            run = run_training(chosen, out, own, progress=not silent, say=speaker(silent))
     except KeyboardInterrupt:
         fail("interrupted; what was saved is safe, and the same command goes on from there", INTERRUPTED)
     last = run.records[-1] if run.records else {}
-    if as_json:
+    if as_json and leads():
         print(json.dumps({"run": str(out), "resumed_at": run.resumed_at, "last": last}))
     elif not quiet:
         print(f"{out}: {summary(last)}")

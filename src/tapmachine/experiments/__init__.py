@@ -1,6 +1,6 @@
 """The paper's figures and tables by command: a module for each, which writes a CSV and draws the figure from it.
 
-Every module has a TITLE, the MODELS that it needs, and draw(lab), which makes what is missing first.
+Every module has a TITLE; needed(lab), the models that it still needs; and draw(lab), which makes what is missing first.
 """
 
 from importlib import import_module

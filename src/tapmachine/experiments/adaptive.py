@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments
 from tapmachine.experiments.lab import Lab, Row
-from tapmachine.experiments.models import BINARY
+from tapmachine.experiments.models import BINARY, Model
 from tapmachine.inference import TAP, AdaptiveTAP, Scheme
 from tapmachine.inference.replay import Replay
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "TAP and adaptive TAP: pseudo-likelihood over training, and seconds a sweep"
-MODELS = ()
 N_IMAGES, N_HIDDEN, BATCH, EPOCHS = 5000, 500, 100, 50
 SWEEPS = (3, 10, 100)
 DAMPING = 0.5
@@ -30,6 +29,11 @@ SECONDS = {"TAP": 60.0, "adaTAP": 45.0}  # after which a training ends: adaptive
 QUICK_SECONDS, QUICK_EPOCHS = 3.0, 4
 BATCHES = (10, 20, 50, 100, 200)
 SCORED, N_VISIBLE = 500, 100  # rows and units of the pseudo-likelihood
+
+
+def needed(lab: Lab) -> list[Model]:
+    """None: its machines are trained here."""
+    return []
 
 
 def _scheme(name: str) -> Scheme:

@@ -8,19 +8,24 @@ from tapmachine.experiments import adaptive, deep_training, denoising, free_ener
 from tapmachine.experiments import likelihood_estimates as estimates
 from tapmachine.experiments import training_likelihood as likelihood
 from tapmachine.experiments.lab import Lab, Row
-from tapmachine.experiments.models import BINARY, DEEP_MODELS, REAL, TABLE
+from tapmachine.experiments.models import BINARY, BINARY_MODELS, REAL, Model
 from tapmachine.plots import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "What the paper's text says, with a verdict on each claim"
-MODELS = (*TABLE, *DEEP_MODELS)
 TAPERS_AT, TAPERED = 20, 0.8  # epoch, and the share of the rise that is behind it
 FEW_UNIQUE = 0.1
 ALIKE = 1.0  # nats of pseudo-likelihood
 SMALL = 0.4  # share of the visible units that a stroke may reach
 WIDTH = 60  # of a column of the picture, in letters
+
+
+def needed(lab: Lab) -> list[Model]:
+    """All that the figures need which it looks at."""
+    looked_at = (likelihood, receptive_fields, free_energy_bands, denoising, estimates, deep_training)
+    return [] if lab.knows("claims") else [model for figure in looked_at for model in figure.needed(lab)]
 
 
 class Finding(NamedTuple):
@@ -66,13 +71,15 @@ def tapers(lab: Lab) -> Finding:
 
 
 def rises_then_falls(lab: Lab) -> Finding:
-    """The mean F of the solutions rises at first, then falls."""
+    """The mean F of the solutions rises at first, then falls, and stays below."""
     good, said = [], []
     for name, rows in _groups(free_energy_bands.table(lab), "data").items():
         values, epochs = _numbers(rows, "mean"), _numbers(rows, "epoch")
-        top = values.index(max(values))
-        good.append(0 < top < len(values) - 1)
-        said.append(f"{name}: " + ", ".join(f"{values[n]:.1f} at epoch {epochs[n]:g}" for n in (0, top, -1)))
+        top = next((n for n in range(len(values) - 1) if values[n] > values[n + 1]), len(values) - 1)
+        low = values.index(min(values[top:]), top)
+        good += [0 < top < len(values) - 1, values[-1] < values[top]]
+        turns = sorted({0, top, low, len(values) - 1})
+        said.append(f"{name}: " + ", ".join(f"{values[n]:.1f} at epoch {epochs[n]:g}" for n in turns))
     return _judge(good, "; ".join(said))
 
 
@@ -80,11 +87,10 @@ def number_grows(lab: Lab) -> Finding:
     """There is one solution at first; their number grows."""
     good, said = [], []
     for name, rows in _groups(free_energy_bands.table(lab), "data").items():
-        counts = _numbers(rows, "solutions")
-        good.append(counts[0] == 1 and counts[-1] > counts[len(counts) // 2] > 1)
-        said.append(
-            f"{name}: {counts[0]:g} at epoch {float(rows[0]['epoch']):g}, {counts[len(counts) // 2]:g}, {counts[-1]:g}"
-        )
+        counts, epochs = _numbers(rows, "solutions"), _numbers(rows, "epoch")
+        middle = len(counts) // 2
+        good += [counts[0] == 1, counts[-1] > counts[middle] > counts[0]]
+        said.append(f"{name}: " + ", ".join(f"{counts[n]:g} at epoch {epochs[n]:g}" for n in (0, middle, -1)))
     return _judge(good, "; ".join(said))
 
 
@@ -120,7 +126,7 @@ def localises(lab: Lab) -> Finding:
 def beats_pointwise(lab: Lab) -> Finding:
     """TAP with up to 100 hidden units is better than the pointwise estimate at every p."""
     rows = denoising.table(lab)
-    names = [str(lab.model(model).hidden[0]) for model in denoising.MODELS[:3]]
+    names = [str(lab.model(model).hidden[0]) for model in BINARY_MODELS[:3]]
     beaten = {name: denoising.best_p(rows, "OPE", name) for name in names}
     said = "; ".join(
         f"{name}: worse at p = {', '.join(map(str, ps))}" if ps else f"{name}: at every p"
@@ -132,7 +138,7 @@ def beats_pointwise(lab: Lab) -> Finding:
 def overtrains(lab: Lab) -> Finding:
     """With 500 hidden units there are many more solutions, and denoising fails at strong noise."""
     rows = denoising.table(lab)
-    small, large = (str(lab.model(model).hidden[0]) for model in denoising.MODELS[2:])
+    small, large = (str(lab.model(model).hidden[0]) for model in BINARY_MODELS[2:])
     worse = denoising.best_p(rows, small, large)
     found = _groups(likelihood.table(lab), "data", "n_hidden")
     shares = [

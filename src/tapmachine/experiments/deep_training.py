@@ -3,15 +3,19 @@
 from typing import TYPE_CHECKING
 
 from tapmachine.experiments.lab import Lab, Row
-from tapmachine.experiments.models import DEEP_MODELS
+from tapmachine.experiments.models import DEEP_MODELS, Model
 from tapmachine.plots import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "TAP log-likelihood per unit of deep machines of two and three hidden layers"
-MODELS = DEEP_MODELS
 NAMES = {"log_likelihood_per_unit": "training", "validation_log_likelihood_per_unit": "test"}
+
+
+def needed(lab: Lab) -> list[Model]:
+    """Both models, unless their log-likelihoods are known."""
+    return [] if lab.knows("dbmtraining") else list(DEEP_MODELS)
 
 
 def table(lab: Lab) -> list[Row]:
@@ -19,7 +23,7 @@ def table(lab: Lab) -> list[Row]:
 
     def make() -> list[Row]:
         rows: list[Row] = []
-        for model in MODELS:
+        for model in DEEP_MODELS:
             before = lab.model(model).pretrain * len(model.hidden)
             for record in lab.run(model).records():
                 if record["epoch"] > before and record.get("log_likelihood_per_unit") is not None:

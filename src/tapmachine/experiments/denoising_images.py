@@ -3,18 +3,21 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tapmachine.experiments.denoising import MODELS, NOISE, estimates
+from tapmachine.experiments.denoising import NOISE, estimates
 from tapmachine.experiments.lab import Lab, Row, images_of, images_table
-from tapmachine.experiments.models import BINARY
+from tapmachine.experiments.models import BINARY, BINARY_MODELS, Model
 from tapmachine.plots import image_strips, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["MODELS", "TITLE", "draw", "table"]
-
 TITLE = "One digit with more and more noise, and what each method makes of it"
 DIGIT = 0  # of the test images
+
+
+def needed(lab: Lab) -> list[Model]:
+    """All models, unless the images are known."""
+    return [] if lab.knows("bmnist-denoise-images") else list(BINARY_MODELS)
 
 
 def table(lab: Lab) -> list[Row]:

@@ -20,6 +20,11 @@ SLICES = (5, 20, 50, 100)  # epochs
 FEW = 3  # solutions, too few for a density
 
 
+def needed(lab: Lab) -> list[Model]:
+    """Models whose solutions are not known yet."""
+    return [model for model in _models(lab) if not lab.knows(f"solutions-{model.name}")]
+
+
 def _models(lab: Lab) -> list[Model]:
     return [model for model in MODELS if lab.has(model.data)]
 

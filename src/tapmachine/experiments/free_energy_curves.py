@@ -12,6 +12,7 @@ import torch
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.conditioning import condition
 from tapmachine.experiments.lab import Lab, Row
+from tapmachine.experiments.models import Model
 from tapmachine.inference import TAP, random_start
 from tapmachine.landscape.find import find_solutions
 from tapmachine.likelihood.exact import exact_log_partition, exact_moments
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Helmholtz, Gibbs and TAP free energies of a small machine"
-MODELS = ()
 N_SPINS = 12
 COUPLING = 1.5  # of all pairs together, where TAP has two minima from about 1.1 on
 FIELD = 0.04  # that makes one of them deeper
 FIELDS = torch.linspace(-1.6, 1.6, 81, dtype=torch.float64)
+
+
+def needed(lab: Lab) -> list[Model]:
+    """None: its machine is made here."""
+    return []
 
 
 def magnet() -> BoltzmannMachine:

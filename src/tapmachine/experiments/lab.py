@@ -48,6 +48,7 @@ class Lab:
         device: to work on.
         seed: of all trainings.
         say: what to do with a line on what happens.
+        missing: what was asked for and is not at hand, in words.
     """
 
     out: Path
@@ -56,6 +57,7 @@ class Lab:
     device: str = "cpu"
     seed: int = 0
     say: Callable[[str], None] = field(default=lambda line: None, compare=False)
+    missing: set[str] = field(default_factory=set, compare=False)
 
     def open(self) -> "Lab":
         """Makes the folder, or a RunError if it is that of other experiments."""
@@ -92,11 +94,11 @@ class Lab:
         return str(self.data / MNIST_FILES[0]), str(self.data / MNIST_FILES[1])
 
     def has(self, data: str) -> bool:
-        """Whether data are at hand; says so, if not."""
+        """Whether data are at hand; if not, they are noted as missing."""
         try:
             self.sources(data)
         except MissingDataError as error:
-            self.say(f"left out: {error}")
+            self.missing.add(str(error))
             return False
         return True
 
@@ -158,6 +160,10 @@ class Lab:
         """Of a file in the folder."""
         return self.out / name
 
+    def knows(self, *tables: str) -> bool:
+        """Whether tables are there."""
+        return all(self.path(f"{name}.csv").exists() for name in tables)
+
     def table(self, name: str, make: Callable[[], Iterable[Row]]) -> list[Row]:
         """The rows of a CSV file, which is made first if it is not there."""
         path = self.path(f"{name}.csv")
@@ -195,10 +201,9 @@ def images_table(images: Tensor, **columns: Sequence[Value]) -> list[Row]:
 
 
 def images_of(rows: Sequence[Row]) -> Tensor:
-    """The images of such a table, (N, pixels)."""
-    return torch.tensor(
-        [[float(value) for name, value in row.items() if name[0] == "p" and name[1:].isdigit()] for row in rows]
-    )
+    """The images of such a table, (N, pixels): all of one size, where others in it may be larger."""
+    pixels = [n for n, value in rows[0].items() if n[0] == "p" and n[1:].isdigit() and value != ""] if rows else []
+    return torch.tensor([[float(row[name]) for name in pixels] for row in rows])
 
 
 def nearest(epochs: Sequence[int], wanted: Sequence[int]) -> list[int]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tapmachine.experiments.lab import Lab, Row
-from tapmachine.experiments.models import BINARY, BINARY_500
+from tapmachine.experiments.models import BINARY, BINARY_500, Model
 from tapmachine.experiments.solutions import likelihood_table, starts
 from tapmachine.likelihood import (
     LikelihoodWarning,
@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "TAP, AIS and pseudo-likelihood over the training of one machine"
-MODELS = (BINARY_500,)
 N_RUNS = 100
 N_VISIBLE = 100  # units of the pseudo-likelihood
+
+
+def needed(lab: Lab) -> list[Model]:
+    """The model, unless its log-likelihoods are known."""
+    return [] if lab.knows("tap-ais-psuedo") else [BINARY_500]
 
 
 def table(lab: Lab) -> list[Row]:

@@ -3,14 +3,18 @@
 from typing import TYPE_CHECKING
 
 from tapmachine.experiments.lab import Lab, Row
-from tapmachine.experiments.models import DEEP_MODELS, TABLE, VISIBLE
+from tapmachine.experiments.models import DEEP_MODELS, TABLE, VISIBLE, Model
 from tapmachine.plots import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Table I: the settings of all trainings"
-MODELS = ()
+
+
+def needed(lab: Lab) -> list[Model]:
+    """None."""
+    return []
 
 
 def table(lab: Lab) -> list[Row]:

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Receptive fields, ranked by spread and by activation"
-MODELS = TABLE
 N_FIELDS = 12  # of each kind
 SOME_ROWS = 10_000
 
 
+def needed(lab: Lab) -> list[Model]:
+    """All models, unless their fields are known."""
+    return [] if lab.knows("bmnist-rf", "bmnist-rf-localisation") else _models(lab)
+
+
 def _models(lab: Lab) -> list[Model]:
-    return [model for model in MODELS if lab.has(model.data)]
+    return [model for model in TABLE if lab.has(model.data)]
 
 
 def _ranked(lab: Lab, model: Model) -> FieldRanking:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tapmachine.experiments.lab import Lab, Row, nearest
-from tapmachine.experiments.models import BINARY_100
+from tapmachine.experiments.models import BINARY_100, Model
 from tapmachine.experiments.solutions import solutions_at
 from tapmachine.landscape.embedding import embed
 from tapmachine.landscape.tracking import snapshot_of
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "TAP solutions of binary-MNIST on a plane, over training"
-MODELS = (BINARY_100,)
 EPOCHS = (1, 3, 5, 10, 25, 50, 75, 100)
+
+
+def needed(lab: Lab) -> list[Model]:
+    """The model, unless the places of its solutions are known."""
+    return [] if lab.knows("solnvis") else [BINARY_100]
 
 
 def table(lab: Lab) -> list[Row]:

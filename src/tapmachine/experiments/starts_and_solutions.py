@@ -25,8 +25,17 @@ N_THUMBNAILS = 10
 SHOWN_STARTS = 1500  # in the table
 
 
+def needed(lab: Lab) -> list[Model]:
+    """Models whose solutions have no places yet."""
+    return [model for model in _models(lab) if not lab.knows(_name(model), f"{_name(model)}-images")]
+
+
 def _models(lab: Lab) -> list[Model]:
     return [model for model in MODELS if lab.has(model.data)]
+
+
+def _name(model: Model) -> str:
+    return f"compareInitSolns-{LETTERS[model.data]}"
 
 
 def begin(lab: Lab, model: Model) -> tuple[Tensor, list[str]]:
@@ -68,7 +77,7 @@ def _make(lab: Lab, model: Model) -> tuple[list[Row], list[Row]]:
 
 def table(lab: Lab, model: Model) -> tuple[list[Row], list[Row]]:
     """Places, and images."""
-    name = f"compareInitSolns-{LETTERS[model.data]}"
+    name = _name(model)
     made: dict[str, list[Row]] = {}
 
     def make(part: str) -> list[Row]:

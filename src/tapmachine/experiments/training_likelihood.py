@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tapmachine.experiments.lab import Lab, Row
-from tapmachine.experiments.models import BINARY_MODELS, FACES_256, LETTERS, REAL_MODELS, TABLE, Model
+from tapmachine.experiments.models import BINARY_MODELS, FACES_256, LETTERS, REAL_MODELS, Model
 from tapmachine.experiments.solutions import likelihood_table
 from tapmachine.plots import new_figure
 
@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "TAP log-likelihood per unit over training: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
-MODELS = TABLE
 LAST_EPOCH = 100  # that is shown
+
+
+def needed(lab: Lab) -> list[Model]:
+    """Models whose log-likelihood is not known yet."""
+    return [model for models in panels(lab) for model in models if not lab.knows(f"likelihood-{model.name}")]
 
 
 def panels(lab: Lab) -> list[tuple[Model, ...]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Status
+from tapmachine.distributed import gathered_solutions, world
 from tapmachine.inference import TAP, Progress, Scheme, solve
 from tapmachine.inference.starts import Start, fitting, normalised, random_means, starting_moments
 from tapmachine.likelihood.score import check_machine, in_double
@@ -86,6 +87,9 @@ def find_solutions(
 ) -> Landscape:
     """The different solutions of a machine that some starts lead to, solved in float64 to 1e-14.
 
+    Of several processes that were started together (torchrun), each solves a share of the starts, and all get all
+    solutions: they have to call it alike.
+
     Args:
         machine: any machine that is not conditioned on rows.
         starts: as for `solve`: data of shape (K, n_visible), `random_start(machine, K)`,
@@ -116,11 +120,14 @@ def find_solutions(
     double, scheme = in_double(machine), scheme or TAP()
     given = [own for own in starting_moments(machine, fitting(machine, starts)) if own is not None]
     visible = given[0].mean.double()
+    own = world().share(len(visible))
+    given = [Moments(*(z[own] for z in layer)) for layer in given]
     if machine.dtype != double.dtype and machine.device.type == "cpu":  # most of the way takes half the time
         rough = solve(machine, _as_start(given), scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)
         given = list(rough.moments)
     given = [normalised(Moments(*(z.double() for z in own))) for own in given]
     found = solve(double, _as_start(given), scheme, tol=TOLERANCE, max_sweeps=max_sweeps, callback=callback)
+    found = gathered_solutions(found)
     different = unique(double, found, same=same)
     scale = spread(double.units()[0]) * double.units()[0].n ** 0.5
     return Landscape(

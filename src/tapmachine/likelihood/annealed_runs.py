@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tapmachine.distributed import gathered, world
 from tapmachine.likelihood.paths import States, Walk, anneal, path_to, seeded, states_of, untilted_path
 from tapmachine.machine import BoltzmannMachine
 
@@ -33,7 +34,7 @@ def make_runs(
     seed: int,
     report: Report | None,
 ) -> Found:
-    """All runs of the given blocks, which have so many runs each.
+    """All runs of the given blocks, which have so many runs each; of several processes, each makes some of the blocks.
 
     Args:
         machine, data, reverse, seed: as for `ais_log_partition`.
@@ -42,6 +43,11 @@ def make_runs(
         samples: states of all layers where reverse runs start, (S, *state_shape) or (S, rows, *state_shape) each.
         report: called as the runs proceed.
     """
+    is_split = world().size > 1 and machine.n_rows is None
+    if is_split:
+        blocks = dict(list(blocks.items())[world().share(len(blocks))])
+        if not blocks:
+            return _gathered(_no_runs(machine))
     parts = _fitting_parts(machine)
     counter = _Counter(len(parts) * len(blocks) * (len(betas) - 1), report)
     found = []
@@ -49,7 +55,17 @@ def make_runs(
         starts = None if samples is None else [x if rows is None else x[:, rows] for x in samples]
         runs = _Runs(part, number, betas, data, starts if reverse else None, seed)
         found.append(join([runs.block(block, n_runs, counter) for block, n_runs in blocks.items()], dim=0))
-    return join(found, dim=1)
+    together = join(found, dim=1)
+    return _gathered(together) if is_split else together
+
+
+def _gathered(own: Found) -> Found:
+    return Found(gathered(own.log_weights), [gathered(states) for states in own.states])
+
+
+def _no_runs(machine: BoltzmannMachine) -> Found:
+    states = [torch.empty((0, *units.state_shape), dtype=units.dtype, device=units.device) for units in machine.units()]
+    return Found(torch.empty(0, dtype=torch.float64, device=machine.device), states)
 
 
 class _Counter:

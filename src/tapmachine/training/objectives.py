@@ -32,6 +32,7 @@ class Objective(ABC):
     """
 
     can_be_captured: bool = True
+    is_split: bool = False  # whether each of several processes finds its share of F, or else all of it
     scheme: Scheme | None = None  # also for the clamped side of machines with several hidden layers; None for TAP
 
     @abstractmethod
@@ -40,7 +41,10 @@ class Objective(ABC):
 
     @abstractmethod
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        """F of the free machine, (), differentiable in its parameters, and what is handed on."""
+        """F of the free machine, (), differentiable in its parameters, and what is handed on.
+
+        If it is split, this process's share of F: those of all add up to it.
+        """
 
 
 @final
@@ -57,6 +61,7 @@ class TAPObjective(Objective):
     """
 
     scheme: Scheme
+    is_split = True
 
     def __init__(
         self,
@@ -76,13 +81,21 @@ class TAPObjective(Objective):
         return f"TAPObjective({self.start}, n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme})"
 
     def prepare(self, context: Context) -> Carry:
-        return self.start.prepare(context, self.n_particles or len(context.batch))
+        count = self.n_particles or len(context.batch)
+        return own_share(context, self.start.prepare(context, count), count)
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
         machine, count = context.machine, self.n_particles or len(context.batch)
+        own = context.world.share(count)
         weights = self.start.weights(context, count)
+        # How much this process's particles count, of all.
+        part = torch.full((), (own.stop - own.start) / count, dtype=machine.dtype, device=machine.device)
+        if weights is not None:
+            part = weights[own].sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+            weights = weights[own]
         with torch.no_grad():
             x, carry = self.start.begin(context, count, carry)
+            x = x if self.start.is_carried else x[own]
             if self.n_sweeps is None:
                 solution = solve(machine, x, self.scheme)
                 carry = self.start.finish(solution.moments[0].mean, carry)
@@ -93,7 +106,8 @@ class TAPObjective(Objective):
             else:
                 moments, tilts = sweep_from(machine, x, self.scheme, self.n_sweeps)
                 carry = self.start.finish(moments[0].mean, carry)
-        return average(self.scheme.free_energy(machine, moments, tilts), weights), carry
+        value = average(self.scheme.free_energy(machine, moments, tilts), weights)
+        return value if context.world.size == 1 else part * value, carry
 
 
 class _Sampled(Objective):
@@ -172,6 +186,8 @@ class HerdedPCD(Objective):
         n_chains: how many chains; as many as rows in a batch, unless given.
     """
 
+    is_split = True
+
     def __init__(self, k: int = 10, n_chains: int | None = None) -> None:
         if n_chains is not None and not (isinstance(n_chains, int) and n_chains >= 1):
             raise ValueError(f"n_chains is {n_chains!r}; it must be a whole number, 1 or more")
@@ -187,12 +203,22 @@ class HerdedPCD(Objective):
                     f"layer {number}: HerdedPCD needs Binary, Spin or Categorical units, not {type(units).__name__}; "
                     "use TAPObjective(Herded())"
                 )
-        return self.start.prepare(context, self.n_chains or len(context.batch))
+        count = self.n_chains or len(context.batch)
+        return own_share(context, self.start.prepare(context, count), count)
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        count = self.n_chains or len(context.batch)
         with torch.no_grad():
-            _, carry = self.start.begin(context, self.n_chains or len(context.batch), carry)
-        return sampled_free_energy(context.machine, carry[: len(context.machine.layers)]).mean(), carry
+            _, carry = self.start.begin(context, count, carry)
+        values = sampled_free_energy(context.machine, carry[: len(context.machine.layers)])
+        return values.mean() if context.world.size == 1 else values.sum() / count, carry
+
+
+def own_share(context: Context, carry: Carry, count: int) -> Carry:
+    """What this process is handed, of what all are."""
+    if context.world.size == 1:
+        return carry
+    return tuple(z[context.world.share(count)].clone() for z in carry)
 
 
 def average(values: Tensor, weights: Tensor | None) -> Tensor:

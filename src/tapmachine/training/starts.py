@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from tapmachine.beliefs import Tilt
+from tapmachine.distributed import World
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
@@ -23,6 +24,7 @@ class Context(NamedTuple):
         data: all of them that are in memory; the batch itself, if they are not.
         generator: for draws.
         weights: how much each row of the batch counts, (M,); None for all the same.
+        world: the processes among which particles are divided.
     """
 
     machine: BoltzmannMachine
@@ -30,10 +32,18 @@ class Context(NamedTuple):
     data: Tensor
     generator: torch.Generator
     weights: Tensor | None = None
+    world: World = World()
 
 
 class Start(ABC):
-    """Where K solutions start. Shapes are fixed and nothing looks at values, so that a step can be captured."""
+    """Where K solutions start. Shapes are fixed and nothing looks at values, so that a step can be captured.
+
+    Attributes:
+        is_carried: whether particles go on from step to step. Of several processes, each then has its own; of others,
+            all begin with all, and each goes on with its share.
+    """
+
+    is_carried: bool = False
 
     def prepare(self, context: Context, n_particles: int) -> Carry:
         """What the first step is handed."""
@@ -116,6 +126,8 @@ class RandomPoints(Start):
 class Persistent(Start):
     """Where the solutions of the step before ended. They tend to gather on few attractors."""
 
+    is_carried = True
+
     def prepare(self, context: Context, n_particles: int) -> Carry:
         return (_rows(context.batch, n_particles).clone(),)
 
@@ -137,6 +149,8 @@ class Herded(Start):
     Args:
         n_sweeps: of the chains, for each step.
     """
+
+    is_carried = True
 
     def __init__(self, n_sweeps: int = 1) -> None:
         if not (isinstance(n_sweeps, int) and n_sweeps >= 1):

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from tapmachine.beliefs import Tilt
 from tapmachine.compilation import compiled
 from tapmachine.conditioning import hidden_given
+from tapmachine.distributed import add_up, world
 from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.objectives import Objective, clamped_free_energy
@@ -35,8 +36,18 @@ class StepResult(NamedTuple):
     good: Tensor
 
 
+class Gradients(NamedTuple):
+    """What the first half of a step leaves beside the gradients of the parameters: the loss, (), what the objective is
+    handed next, and the means of all layers given the data, if gradients are to be centred.
+    """
+
+    loss: Tensor
+    carry: Carry
+    means: list[Tensor]
+
+
 class Step:
-    """A step on batches of one size.
+    """A step on batches of one size. Each of several processes works on its share of the rows.
 
     Args:
         machine: that is trained, in place.
@@ -68,6 +79,9 @@ class Step:
             )
         self.machine, self.objective, self.optimizer = machine, objective, optimizer
         self.data, self.generator, self.l1, self.centred = data, generator, l1, centred
+        self.world = world()
+        if self.world.size > batch_size:
+            raise ValueError(f"there are {self.world.size} processes for batches of {batch_size} rows; use fewer")
         self._loss = compiled(self._loss_on) if compile else self._loss_on
         self._before = compiled(self._remember) if compile else self._remember
         self._finish = compiled(self._guard) if compile else self._guard
@@ -77,28 +91,46 @@ class Step:
         self.last_good = [p.detach().clone() for p in self.parameters]
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(generator.initial_seed()))
         first = data[rows[torch.arange(batch_size) % len(rows)].to(data.device)]
-        self.carry: Carry = objective.prepare(Context(machine, first, data, generator))
-        self.hidden = hidden_given(machine, first, validate=False) if len(machine.layers) > 2 else None
+        self.carry: Carry = objective.prepare(Context(machine, first, data, generator, None, self.world))
+        self.rows = self.world.share(batch_size)
+        self.hidden = hidden_given(machine, first[self.rows], validate=False) if len(machine.layers) > 2 else None
         # Not of the batch itself: means that go with its rows would take a share of 2/M off their correlations.
         self.offsets = self._means_of_data()
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
         """One step on a batch, whose rows count as much as their weights, which are 1 on average over all data."""
+        found = self.gradients(batch, weights)
+        self.add_up(found)
+        return self.update(found)
+
+    def gradients(self, batch: Tensor, weights: Tensor | None = None) -> Gradients:
+        """The first half: what this process adds to the gradients."""
         self.machine.zero_grad()  # all of them: centring reads gradients that the optimiser may not hold
         loss, carry = self._loss(batch, weights)
-        penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) if self.l1 else 0.0
+        penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) / self.world.size if self.l1 else 0.0
         (loss + penalty).backward()
+        means = _data_means(self.machine, batch, weights) if self.centred else []
+        return Gradients(loss.detach(), carry, means)
+
+    def add_up(self, found: Gradients) -> None:
+        """Between the halves: sums loss and gradients over all processes."""
+        if self.world.size > 1:
+            gradients = [p.grad for p in self.machine.parameters() if p.grad is not None]
+            add_up([*gradients, found.loss])
+
+    def update(self, found: Gradients) -> StepResult:
+        """The second half: the update, by the gradients as they are now."""
+        loss = found.loss
         if self.centred:
             centre_gradients(self.machine, self.offsets)
-            means = _data_means(self.machine, batch, weights)
-        self._before(loss.detach())
+        self._before(loss)
         self.optimizer.step()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         momenta = [z for name, z in _optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
-        norm, good = self._finish(loss.detach(), gradients, momenta, carry)
+        norm, good = self._finish(loss, gradients, momenta, found.carry)
         if self.centred:
-            self._follow(means, good)
-        return StepResult(loss.detach(), norm, good)
+            self._follow(found.means, good)
+        return StepResult(loss, norm, good)
 
     @torch.no_grad()
     def _follow(self, means: list[Tensor], good: Tensor) -> None:
@@ -115,12 +147,19 @@ class Step:
         return _data_means(self.machine, spaced(self.data, SOME_ROWS), None) if self.centred else []
 
     def _loss_on(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry]:
-        """F of the machine clamped to the batch less F of the free one, and what is handed on."""
-        gain = clamped_free_energy(self.machine, batch, self.objective.scheme, self.hidden)
-        context = Context(self.machine, batch, self.data, self.generator, weights)
+        """F of the machine clamped to the batch less F of the free one, or this process's share of it; and what is
+        handed on.
+        """
+        gain = clamped_free_energy(self.machine, batch[self.rows], self.objective.scheme, self.hidden)
+        context = Context(self.machine, batch, self.data, self.generator, weights, self.world)
         on_model, carry = self.objective.model_free_energy(context, self.carry)
-        gain = gain - on_model
-        return (gain if weights is None else weights * gain).mean(), carry
+        if self.world.size == 1:
+            gain = gain - on_model
+            return (gain if weights is None else weights * gain).mean(), carry
+        on_model = on_model if self.objective.is_split else on_model / self.world.size
+        if weights is None:
+            return gain.sum() / len(batch) - on_model, carry
+        return (weights[self.rows] * gain).sum() / len(batch) - weights.mean() * on_model, carry
 
     @torch.no_grad()
     def _remember(self, loss: Tensor) -> None:
@@ -190,7 +229,9 @@ def _data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None
 
 
 class CapturedStep:
-    """A step captured as a CUDA graph: the same, with hardly any cost to launch."""
+    """A step captured as a CUDA graph: the same, with hardly any cost to launch. Of several processes it is two graphs,
+    between which they meet.
+    """
 
     def __init__(self, step: Step, batch: Tensor, weights: Tensor | None) -> None:
         self.step, self.batch = step, batch.clone()
@@ -203,17 +244,25 @@ class CapturedStep:
             for _ in range(WARM_UP):
                 step(self.batch, self.weights)
         torch.cuda.current_stream().wait_stream(warm_up)
-        self.graph = torch.cuda.CUDAGraph()
-        self.graph.register_generator_state(step.generator)
-        with torch.cuda.graph(self.graph):
-            self.result = step(self.batch, self.weights)
+        self.graphs = [torch.cuda.CUDAGraph() for _ in range(1 if step.world.size == 1 else 2)]
+        self.graphs[0].register_generator_state(step.generator)
+        with torch.cuda.graph(self.graphs[0]):
+            self.found = step.gradients(self.batch, self.weights)
+            if len(self.graphs) == 1:
+                self.result = step.update(self.found)
+        if len(self.graphs) == 2:
+            with torch.cuda.graph(self.graphs[1]):
+                self.result = step.update(self.found)
         before()
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
         self.batch.copy_(batch)
         if self.weights is not None and weights is not None:
             self.weights.copy_(weights)
-        self.graph.replay()
+        self.graphs[0].replay()
+        if len(self.graphs) == 2:
+            self.step.add_up(self.found)
+            self.graphs[1].replay()
         return self.result
 
 

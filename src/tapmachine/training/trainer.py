@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from tapmachine.distributed import gathered
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.data import Batches, Data
@@ -183,7 +184,7 @@ class Trainer:
             self.best = log_likelihood
 
     def state(self) -> TrainingState:
-        """Where it stands, between two epochs."""
+        """Where it stands, between two epochs; of several processes all have to ask."""
         tensors: dict[str, Tensor] = {}
         scheduler = None if self.scheduler is None else self.scheduler.state_dict()
         values = {
@@ -196,7 +197,8 @@ class Trainer:
         }
         tensors |= {f"machine.{name}": value for name, value in self.machine.state_dict().items()}
         tensors |= {f"last_good.{number}": value for number, value in enumerate(self.step.last_good)}
-        tensors |= {f"carry.{number}": value for number, value in enumerate(self.step.carry)}
+        carry = [gathered(own) for own in self.step.carry] if self.step.objective.is_split else self.step.carry
+        tensors |= {f"carry.{number}": value for number, value in enumerate(carry)}
         tensors |= {f"offset.{number}": value for number, value in enumerate(self.step.offsets)}
         tensors |= {"generator.draws": self.generator.get_state(), "generator.order": self.batches.order.get_state()}
         return TrainingState({name: value.detach().clone().cpu() for name, value in tensors.items()}, values)
@@ -213,7 +215,8 @@ class Trainer:
         for number, last in enumerate(self.step.last_good):
             last.copy_(tensors[f"last_good.{number}"])
         for number, carried in enumerate(self.step.carry):
-            carried.copy_(tensors[f"carry.{number}"])
+            whole = tensors[f"carry.{number}"]  # of however many processes
+            carried.copy_(whole[self.step.world.share(len(whole))] if self.step.objective.is_split else whole)
         for number, offset in enumerate(self.step.offsets):
             if f"offset.{number}" not in tensors:  # as in checkpoints of the first versions
                 self.step.find_offsets()

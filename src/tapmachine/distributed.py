@@ -1,0 +1,102 @@
+"""Several processes that work as one, by torch.distributed. A single one is a world of its own, and nothing is sent.
+
+Every process holds the machine and goes through the same batches in the same order; it works on its share of the rows
+and particles, and what they add to the gradients is summed over all. So the result is that of one process, but for
+rounding.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Solution, Tilt
+
+
+class World(NamedTuple):
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the one that writes and speaks."""
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """Which of so many things are this one's: consecutive ones, as many as the others' to within one."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+
+def world() -> World:
+    """The world as it is now."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return World()
+    return World(dist.get_rank(), dist.get_world_size())
+
+
+def leads() -> bool:
+    """Whether this process is the one that speaks, also before they have met."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def together(device: str) -> Iterator[str]:
+    """Lets the processes that torchrun has started meet, if it has. Gives the device that is this one's."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not dist.is_available():
+        yield device
+        return
+    on_cuda = device.startswith("cuda")
+    if on_cuda:
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_cuda else "gloo")
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+def add_up(tensors: Sequence[Tensor]) -> None:
+    """Sums tensors of one dtype over all processes, in place, in one go."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(total.view_as(tensor))
+
+
+def gathered(own: Tensor) -> Tensor:
+    """The shares of all processes, one after another."""
+    here = world()
+    if here.size == 1:
+        return own
+    counts = torch.zeros(here.size, dtype=torch.long, device=own.device)
+    counts[here.rank] = len(own)
+    dist.all_reduce(counts)
+    first = int(counts[: here.rank].sum())
+    whole = own.new_zeros((int(counts.sum()), *own.shape[1:]))
+    whole[first : first + len(own)] = own
+    dist.all_reduce(whole)  # all others are 0 there
+    return whole
+
+
+def gathered_solutions(own: Solution) -> Solution:
+    """The solutions of all processes, one after another."""
+    if world().size == 1:
+        return own
+    return Solution(
+        tuple(Moments(*(gathered(z) for z in layer)) for layer in own.moments),
+        tuple(Tilt(*(gathered(torch.as_tensor(z)) for z in layer)) for layer in own.tilts),
+        *(gathered(z) for z in (own.free_energy, own.residual, own.n_sweeps, own.status)),
+    )
+
+
+def wait_for_all() -> None:
+    """Until every process has come here."""
+    if world().size > 1:
+        dist.barrier()

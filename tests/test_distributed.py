@@ -1,0 +1,158 @@
+"""Several processes that train and measure as one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tapmachine.distributed import World, add_up, gathered, leads, together, world
+
+BASE = ["--binarise", "0.5", "--hidden", "20", "--batch-size", "31", "--device", "cpu", "--quiet"]
+
+
+def environment():
+    own = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return own | {"OMP_NUM_THREADS": "1"}
+
+
+def command(processes, *arguments):
+    alone = [sys.executable, "-m", "tapmachine"]
+    many = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [*(alone if processes == 1 else [*many, "-m", "tapmachine"]), *map(str, arguments)]
+
+
+def run(processes, *arguments):
+    result = subprocess.run(command(processes, *arguments), capture_output=True, text=True, env=environment())
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result
+
+
+def largest_difference(first, second):
+    one, two = load_file(first / "machine.safetensors"), load_file(second / "machine.safetensors")
+    return max(float((one[name].double() - two[name].double()).abs().max()) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        pytest.param(["--objective", "tap", "--learning-rate", "0.005"], 1e-5, id="tap"),
+        pytest.param(["--dtype", "float64"], 1e-9, id="herded"),
+        pytest.param(["--dtype", "float64", "--objective", "pcd"], 1e-9, id="sampled", marks=pytest.mark.slow),
+        pytest.param(
+            ["--dtype", "float64", "--objective", "tap", "--particles", "17", "--l1", "0.001", "--not-centred"],
+            1e-9,
+            id="fewer-particles",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["--dtype", "float64", "--hidden", "12,8", "--pretrain", "1", "--objective", "tap"], 1e-6, id="deep"
+        ),
+    ],
+)
+def test_two_processes_train_as_one(options, tolerance, tmp_path):
+    for processes in (1, 2):
+        run(processes, "train", "digits", *BASE, "--epochs", 1, *options, "--out", tmp_path / str(processes))
+    assert largest_difference(tmp_path / "1", tmp_path / "2") <= tolerance
+    one, two = (map(json.loads, (tmp_path / n / "metrics.jsonl").read_text().splitlines()) for n in "12")
+    one, two = list(one), list(two)
+    assert len(one) == len(two)
+    for name in ("loss", "log_likelihood", "gradient_norm", "learning_rate"):
+        assert two[-1][name] == pytest.approx(one[-1][name], rel=1e-5)
+
+
+def test_another_number_of_processes_goes_on(tmp_path):
+    """From two to one and from one to three: chains are handed on, and the result is that of one process."""
+    options = ["digits", *BASE, "--dtype", "float64", "--epochs", "3"]
+    run(1, "train", *options, "--out", tmp_path / "whole")
+    running = command(2, "train", *options, "--out", tmp_path / "run")
+    with subprocess.Popen(running, env=environment(), start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run/checkpoints/manifest.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+    run(3, "train", *options, "--out", tmp_path / "run")
+    assert largest_difference(tmp_path / "whole", tmp_path / "run") <= 1e-9
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_a_killed_process_ends_the_run_which_can_go_on(tmp_path):
+    options = ["digits", *BASE, "--dtype", "float64", "--epochs", "400", "--measure-every", "400"]
+    running = command(2, "train", *options, "--out", tmp_path / "run")
+    with subprocess.Popen(running, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run/checkpoints/manifest.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert json.loads((tmp_path / "run/checkpoints/manifest.json").read_text())
+    info = run(1, "info", tmp_path / "run", "--json")
+    assert json.loads(info.stdout)
+
+
+MEASURE = """
+import sys, torch
+from tapmachine import Spin, ais_log_partition, find_solutions, rbm
+from tapmachine.distributed import together, world
+generator = torch.Generator().manual_seed(0)
+weights = 0.6 * torch.randn(12, 8, generator=generator, dtype=torch.float64)
+machine = rbm(Spin(12).double(), Spin(8).double(), weights=weights)
+starts = 2 * torch.randint(2, (21, 12), generator=generator).double() - 1
+with together("cpu"):
+    found = find_solutions(machine, starts)
+    estimates = [ais_log_partition(machine, 50, n_runs).log_weights for n_runs in (100, 250)]
+    if world().leads:
+        torch.save([found.free_energy, found.basin, found.counts, found.status, *estimates], sys.argv[1])
+"""
+
+
+def test_landscape_and_annealing_are_divided(tmp_path):
+    """More starts than can be shared evenly, and fewer blocks of runs than processes."""
+    script = tmp_path / "measure.py"
+    script.write_text(MEASURE)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for name, options in (("one", []), ("two", launch)):
+        subprocess.run([sys.executable, *options, script, tmp_path / name], check=True, env=environment())
+    one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("one", "two"))
+    assert len(one[0]) > 1
+    for first, second in zip(one, two, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-10)
+
+
+def test_shares_cover_everything_once():
+    for size in (1, 2, 3, 7):
+        for count in (0, 1, 5, 100):
+            shares = [list(range(count))[World(rank, size).share(count)] for rank in range(size)]
+            assert [number for own in shares for number in own] == list(range(count))
+            assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_single_process_is_a_world_of_its_own(monkeypatch):
+    assert world() == World(0, 1)
+    assert world().leads
+    x = torch.arange(3.0)
+    assert gathered(x) is x
+    with together("cpu") as device:
+        assert device == "cpu"
+    monkeypatch.setenv("RANK", "1")
+    assert not leads()
+
+
+def test_sums_over_a_group_of_one(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        tensors = [torch.ones(2, 3), torch.tensor(4.0)]
+        add_up(tensors)
+        np.testing.assert_array_equal(tensors[0], np.ones((2, 3)))
+        assert float(tensors[1]) == 4
+    finally:
+        torch.distributed.destroy_process_group()
