@@ -104,7 +104,7 @@ import sys, torch
 from tapmachine import Spin, ais_log_partition, find_solutions, rbm
 from tapmachine.distributed import together, world
 generator = torch.Generator().manual_seed(0)
-weights = 0.6 * torch.randn(12, 8, generator=generator, dtype=torch.float64)
+weights = torch.full((12, 8), 0.3, dtype=torch.float64)  # which has two solutions, with opposite signs
 machine = rbm(Spin(12).double(), Spin(8).double(), weights=weights)
 starts = 2 * torch.randint(2, (21, 12), generator=generator).double() - 1
 with together("cpu"):

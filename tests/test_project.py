@@ -18,7 +18,7 @@ PACKAGE = Path(tapmachine.__file__).parent
 # Every module may import those above it in this list, and those on its own line.
 LAYERS = [
     {"beliefs", "compilation", "special", "datasets", "scores", "settings"},
-    {"truncation"},
+    {"distributed", "truncation"},
     {"units"},
     {"machine", "conditioning"},
     {"channels"},
@@ -34,7 +34,7 @@ LAYERS = [
     {"estimator"},
     {"landscape"},
     {"report"},
-    {"demo"},
+    {"demo", "experiments"},
     {"cli"},
     {"api"},
 ]

@@ -46,7 +46,8 @@ def solutions_table(lab: Lab, model: Model) -> list[Row]:
 
 def likelihood_table(lab: Lab, model: Model) -> list[Row]:
     """The TAP log-likelihood of training data at every epoch, with all different solutions."""
-    solutions_table(lab, model)
+    if not lab.knows(f"likelihood-{model.name}"):
+        solutions_table(lab, model)
     return lab.table(f"likelihood-{model.name}", list)
 
 
