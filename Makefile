@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo tours test test-slow lint format bench accuracy survey clean
+.PHONY: help demo tours test test-slow torture lint format bench accuracy survey clean
 
 help:
 	@echo "make demo      set up, train a machine on digits, clean noisy ones; writes demo/report.html"
 	@echo "make tours     pictures of unit types, solver and likelihoods; writes tours/"
 	@echo "make test      set up, then run all tests"
 	@echo "make test-slow run the tests that take minutes"
+	@echo "make torture   kill, stop, damage and fill up, hundreds of times (half an hour)"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make bench     time what is meant to be fast"
@@ -39,6 +40,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+torture: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow or not slow' -s tests/test_reliability.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

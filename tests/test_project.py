@@ -34,7 +34,7 @@ LAYERS = [
     {"estimator"},
     {"landscape"},
     {"report"},
-    {"demo", "experiments"},
+    {"demo", "doctor", "experiments"},
     {"cli"},
     {"api"},
 ]

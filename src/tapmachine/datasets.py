@@ -27,6 +27,8 @@ MNIST = {
     "test": ("t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
     "labels": ("train-labels-idx1-ubyte.gz", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
 }
+MANY_BYTES = 2**28  # that any compressed file may hold, and
+MOST_TIMES = 100  # so many times its own size
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
@@ -139,7 +141,7 @@ def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
     if path is None:
         return _from_idx(*_download("labels")).astype(np.int64)
     try:
-        return _from_idx(gzip.decompress(path.read_bytes()), str(path)).astype(np.int64)
+        return _from_idx(_decompressed(path.read_bytes(), path), str(path)).astype(np.int64)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
@@ -176,7 +178,7 @@ def _read_file(path: Path, key: str, gaps: bool) -> Array:
         return _from_npz(path, key)
     content = path.read_bytes()
     if path.suffix == ".gz":
-        content = gzip.decompress(content)
+        content = _decompressed(content, path)
     if content[:6] == b"\x93NUMPY":
         return _from_npy(content, path)
     if len(content) >= 4 and content[:2] == b"\0\0" and content[2] in IDX_TYPES:
@@ -186,32 +188,55 @@ def _read_file(path: Path, key: str, gaps: bool) -> Array:
     raise DataError(f"{path}: is not a .npy, .npz, .csv or idx file")
 
 
+def _decompressed(content: bytes, path: Path) -> bytes:
+    """The content of a .gz file, unless it would be out of all proportion."""
+    most = _most_bytes(len(content))
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise DataError(f"{path}: holds more than {most:,} bytes, which is out of proportion to its size")
+    return found
+
+
+def _most_bytes(size: int) -> int:
+    """What a compressed file of a size may hold: files that are made to fill the memory hold a thousand times more."""
+    return max(MANY_BYTES, MOST_TIMES * size)
+
+
 def _from_npy(content: bytes, path: Path) -> Array:
     try:
+        file = io.BytesIO(content)
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(file)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize > len(content):  # before memory is taken for it
+            raise ValueError(f"its header says {dtype} of shape {shape}, which it does not hold")
         array: Array = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, TypeError, SyntaxError, MemoryError) as error:
         raise DataError(f"{path}: is not a plain array of numbers: {error}") from None
     return array
 
 
 def _from_npz(path: Path, key: str) -> Array:
-    try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            keys = list(file.files)
-            if not key and len(keys) != 1:
-                raise DataError(
-                    f"{path}: holds {', '.join(keys)}; say which one, as in {path}:{keys[0] if keys else ''}"
-                )
-            if key and key not in keys:
-                raise DataError(f"{path}: holds {', '.join(keys)}, but no {key!r}")
-            array: Array = file[key or keys[0]]
-    except DataError:
-        raise
-    except (ValueError, KeyError, AttributeError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise DataError(f"{path}: is not an .npz file of plain arrays: {error}") from None
-    return array
+    with path.open("rb") as handle:
+        try:
+            with zipfile.ZipFile(handle) as file:
+                entries = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
+                keys = list(entries)
+                if not key and len(keys) != 1:
+                    raise DataError(
+                        f"{path}: holds {', '.join(keys)}; say which one, as in {path}:{keys[0] if keys else ''}"
+                    )
+                if key and key not in entries:
+                    raise DataError(f"{path}: holds {', '.join(keys)}, but no {key!r}")
+                chosen, most = entries[key or keys[0]], _most_bytes(path.stat().st_size)
+                if chosen.file_size > most:
+                    raise DataError(f"{path}: holds more than {most:,} bytes, which is out of proportion to its size")
+                with file.open(chosen) as member:
+                    content = member.read(most + 1)
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, KeyError) as error:
+            raise DataError(f"{path}: is not an .npz file of plain arrays: {error}") from None
+    return _from_npy(content, path)
 
 
 def _from_idx(content: bytes, name: str) -> Array:

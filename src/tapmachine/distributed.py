@@ -96,6 +96,16 @@ def gathered_solutions(own: Solution) -> Solution:
     )
 
 
+def any_of_all(own: bool) -> bool:
+    """Whether it is so for any process; all have to ask."""
+    if world().size == 1:
+        return own
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    count = torch.tensor(int(own), device=device)
+    dist.all_reduce(count)
+    return bool(count)
+
+
 def wait_for_all() -> None:
     """Until every process has come here."""
     if world().size > 1:

@@ -2,6 +2,7 @@
 
 RUN/settings.json          what was asked for
 RUN/metrics.jsonl          a record for each epoch
+RUN/events.jsonl           what happened: begun, gone on, stopped, finished, failed
 RUN/machine.safetensors    the machine as it was at the last checkpoint
 RUN/machines/              the machine at some of the epochs
 RUN/checkpoints/           the last two states of the training, and a manifest with their digests
@@ -12,6 +13,7 @@ import json
 import os
 import warnings
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -132,11 +134,21 @@ class RunFolder:
         text = "".join(json.dumps(record) + "\n" for record in kept)
         write_atomically(self.path / "metrics.jsonl", text.encode())
 
+    def note(self, event: str, **details: Any) -> None:
+        """Adds a line to the log of what happened to the run; one that cannot be written costs nothing else."""
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        line = json.dumps({"time": when, "process": os.getpid(), "event": event, **details})
+        with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
+            file.write(line + "\n")
+
     # ----- checkpoints
 
-    def checkpoint(self, epoch: int, tensors: dict[str, Tensor], values: Description) -> None:
-        """Saves the state of a training. The one before stays until this one is safe."""
-        path = self.path / "checkpoints" / f"epoch-{epoch:06d}.safetensors"
+    def checkpoint(self, epoch: int, tensors: dict[str, Tensor], values: Description, partial: bool = False) -> None:
+        """Saves the state of a training, after an epoch or in the midst of the next one. The one before stays until
+        this one is safe.
+        """
+        name = f"epoch-{epoch:06d}{'-partial' if partial else ''}.safetensors"  # of its own: that of the epoch stays
+        path = self.path / "checkpoints" / name
         write_tensors(path, tensors, {"kind": "training", "epoch": epoch, "values": values})
         entries = [entry for entry in self._manifest() if entry["file"] != path.name]
         entries = [*entries, {"file": path.name, "epoch": epoch, "sha256": _sha256(path)}][-KEPT:]
@@ -161,6 +173,17 @@ class RunFolder:
         if entries:
             raise RunError(f"{self.path}: no checkpoint can be read; nothing was changed")
         return None
+
+    def damaged_checkpoints(self) -> dict[str, str]:
+        """What is wrong with each checkpoint, by its name; nothing, if it is whole."""
+        found = {}
+        for entry in self._manifest():
+            path = self.path / "checkpoints" / entry["file"]
+            try:
+                found[entry["file"]] = "" if _sha256(path) == entry["sha256"] else "does not match the manifest"
+            except OSError as error:
+                found[entry["file"]] = str(error.strerror)
+        return found
 
     def _manifest(self) -> list[dict[str, Any]]:
         path = self.path / "checkpoints" / "manifest.json"

@@ -1,6 +1,8 @@
 """Training in a run folder: repeat the call to go on where it was, to the bit."""
 
 import hashlib
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tapmachine import __version__
 from tapmachine.datasets import DataError, DataSet, read
 from tapmachine.distributed import wait_for_all, world
 from tapmachine.files import data_description
@@ -18,10 +21,14 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
 from tapmachine.runs import RunError, RunFolder
 from tapmachine.settings import Settings, SettingsError, check_names, of_run
-from tapmachine.training import Monitor, PretrainingTrainer, Trainer, TrainingState
+from tapmachine.training import Monitor, PretrainingTrainer, Stopped, Trainer, TrainingState
 from tapmachine.training.report import Reporter
 
 Say = Callable[[str], None]
+
+
+class StoppedRun(RuntimeError):  # noqa: N818
+    """A run that a signal has stopped; it is saved, and goes on when it is asked for again."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +106,61 @@ def run_training(
             run.write_settings(settings.as_json())
             run.forget_records_after(resumed_at)
         records = run.path / "metrics.jsonl" if first else None
-        with Reporter(records, progress if first else False, settings.all_epochs, finished=resumed_at) as report:
+        with (
+            Reporter(records, progress if first else False, settings.all_epochs, finished=resumed_at) as report,
+            _noted(run, first, resumed_at),
+            _stopped_by_signals(trainer) as signals,
+        ):
             while trainer.finished < settings.all_epochs:
-                report(trainer.epoch())
+                try:
+                    report(trainer.epoch())
+                except Stopped:
+                    _save(run, trainer, new, settings, data)
+                    raise StoppedRun(
+                        f"{run.path}: stopped by {' and '.join(signals) or 'another process'} in epoch "
+                        f"{trainer.finished + 1}; all is saved, and the same command goes on from there"
+                    ) from None
                 _save(run, trainer, new, settings, data)
         if settings.all_epochs == 0:
             _save(run, trainer, new, settings, data)
         wait_for_all()
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
+
+
+@contextmanager
+def _noted(run: RunFolder, first: bool, resumed_at: int) -> Iterator[None]:
+    """Lets the run's log say how it went."""
+    note = run.note if first else lambda *_, **__: None
+    note("goes on" if resumed_at else "begun", epoch=resumed_at, version=__version__, torch=torch.__version__)
+    try:
+        yield
+    except StoppedRun as stop:
+        note("stopped", why=str(stop))
+        raise
+    except BaseException as error:
+        note("failed", error=type(error).__name__, why=str(error))
+        raise
+    note("finished")
+
+
+@contextmanager
+def _stopped_by_signals(trainer: Trainer | PretrainingTrainer) -> Iterator[list[str]]:
+    """Lets a training stop at the next batch, and be saved, when a cluster announces that its time is over."""
+    seen: list[str] = []
+
+    def ask(number: int, frame: object) -> None:
+        seen.append(signal.Signals(number).name)
+        trainer.stopping = True
+
+    if threading.current_thread() is not threading.main_thread():  # only that one may listen
+        yield seen
+        return
+    before = {name: signal.signal(name, ask) for name in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield seen
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 @contextmanager
@@ -187,11 +241,12 @@ def _save(
     run: RunFolder, trainer: Trainer | PretrainingTrainer, new: NewMachine, settings: Settings, data: _Data
 ) -> None:
     epoch, last = trainer.finished, trainer.finished >= settings.all_epochs
-    if settings.keeps(epoch) and world().leads:
+    if settings.keeps(epoch) and world().leads and trainer.begun is None:
         run.save_machine(new.in_units_of_data(), data.description(), epoch)
-    if last or epoch % settings.save_every == 0:
+    partial = trainer.begun is not None
+    if partial or last or epoch % settings.save_every == 0:
         tensors, values = trainer.state()
         if not world().leads:
             return
         run.save_machine(new.in_units_of_data(), data.description())
-        run.checkpoint(epoch, tensors, {"trainer": values, "data": data.digest})
+        run.checkpoint(epoch, tensors, {"trainer": values, "data": data.digest}, partial)

@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # typer has it from click, or brings its own
-BAD_INPUT, DIVERGED, INTERRUPTED = 2, 4, 130  # exit codes
+BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit codes; docs/reliability.md says what they mean
 
 Run = Annotated[Path, typer.Argument(help="The run folder.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU, if there is one.")]
@@ -72,10 +72,12 @@ def one_line_errors() -> Iterator[None]:
         fail(" ".join(str(error).split()) or type(error).__name__, BAD_INPUT)
     except RuntimeError as error:
         from tapmachine.training import DivergenceError
+        from tapmachine.training_runs import StoppedRun
 
-        if not isinstance(error, DivergenceError):
+        codes = {DivergenceError: DIVERGED, StoppedRun: STOPPED}
+        if type(error) not in codes:
             raise
-        fail(str(error), DIVERGED)
+        fail(str(error), codes[type(error)])
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -62,7 +62,7 @@ def solve(
             machine in float64.
         max_sweeps: sweeps after which a particle is given up, and reported so. They come in steps of three (implicit)
             or four (fixed damping) after the first, on a GPU in fours of such steps; the last one may be left out.
-        batch_size: particles to work on at a time; chosen to fit, unless given.
+        batch_size: particles to work on at a time; chosen to fit, unless given. Where memory runs out, it is halved.
         compile: whether to compile the sweeps with `torch.compile`: half a minute once, then faster.
         callback: called with the `Progress` each time some particles are done.
 
@@ -96,11 +96,25 @@ def solve(
     steps = min(steps, (max_sweeps - 1) // process.sweeps_per_step)  # the first sweep is done when a particle joins
     batch = _Batch(machine, process, starts, tol, max_sweeps, steps, compile)
     size = batch_size or _fitting_batch(machine, process)
-    while batch.fill(size):
-        batch.advance()
-        if batch.retire() and callback is not None:
-            callback(Progress(batch.n_finished, batch.n_converged, batch.total))
+    more = True
+    while more:
+        try:
+            more = batch.fill(size)
+            if more:
+                batch.advance()
+                if batch.retire() and callback is not None:
+                    callback(Progress(batch.n_finished, batch.n_converged, batch.total))
+        except RuntimeError as error:
+            if size == 1 or not is_out_of_memory(error):
+                raise
+            size = max(1, min(size, batch.total) // 2)
+            batch.put_back()
     return batch.solution()
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether there was too little memory; on a CPU torch has no class of its own for that."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
@@ -134,17 +148,31 @@ class _Batch:
         self._step = compiled(process.step, dynamic=True) if compile else process.step
         assert starts[0] is not None
         self.total = len(starts[0].mean)
-        self.next = self.n_finished = self.n_converged = 0
+        self.n_finished = self.n_converged = 0
+        self.waiting = torch.arange(self.total, device=machine.device)
         self.on_cuda = machine.device.type == "cuda"
         self.captures = self.on_cuda and process.can_be_captured
         self.layers: list[Units] = []
-        self.state: Any = None
-        self.previous: Any = None  # before the last steps
-        self.replay: Replay | None = None
-        self.rows, self.age = (torch.empty(0, dtype=torch.long, device=machine.device) for _ in range(2))
-        self.open = torch.empty(0, dtype=torch.bool, device=machine.device)  # which are not done
-        self.residual = torch.empty(0, dtype=machine.dtype, device=machine.device)
+        self.state: Any
+        self.previous: Any  # before the last steps
+        self.replay: Replay | None
+        self._empty()
         self._allocate()
+
+    def _empty(self) -> None:
+        """No particles are being worked on."""
+        device = self.machine.device
+        self.state = self.previous = self.replay = None
+        self.rows, self.age = (torch.empty(0, dtype=torch.long, device=device) for _ in range(2))
+        self.open = torch.empty(0, dtype=torch.bool, device=device)  # which are not done
+        self.residual = torch.empty(0, dtype=self.machine.dtype, device=device)
+
+    def put_back(self) -> None:
+        """Lets particles that are being worked on wait again, from their starts."""
+        self.waiting = torch.cat((self.rows[self.open], self.waiting))
+        self._empty()
+        if self.on_cuda:
+            torch.cuda.empty_cache()
 
     def _allocate(self) -> None:
         like = torch.empty(self.total, dtype=self.machine.dtype, device=self.machine.device)
@@ -162,14 +190,14 @@ class _Batch:
     def fill(self, size: int) -> bool:
         """Lets particles leave and others join, where it is worth it. False when there is nothing left to do."""
         n_open = int(self.open.sum())
-        waiting = self.total - self.next
+        waiting = len(self.waiting)
         share = DEVICE_REFILL if self.on_cuda else REFILL
         joining = min(size - n_open, waiting) if n_open <= share * size else 0
         worth_it = len(self.open) > SMALL_DEVICE_BATCH or not self.on_cuda
         if joining or n_open == 0 or (worth_it and n_open <= share * len(self.open)):
             self._keep(self.open)
             if joining:
-                self._join(torch.arange(self.next, self.next + joining, device=self.rows.device))
+                self._join(self.waiting[:joining])
             self.layers = self.machine.rows(self.rows).units()
             self.replay = None
         return len(self.rows) > 0
@@ -179,9 +207,9 @@ class _Batch:
         self.state = select(self.state, keep) if self.state is not None else None
 
     def _join(self, rows: Tensor) -> None:
-        self.next += len(rows)
         new = self.process.begin(self.machine.rows(rows).units(), self._starts(rows))
         self.state = new if self.state is None else join(self.state, new)
+        self.waiting = self.waiting[len(rows) :]
         self.rows = torch.cat((self.rows, rows))
         self.age = torch.cat((self.age, torch.ones_like(rows)))
         self.open = torch.cat((self.open, torch.ones_like(rows, dtype=torch.bool)))

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -130,16 +131,16 @@ class Batches:
         except ValueError as error:
             raise ValueError(f"batch {number} of the loader: {error}") from None
 
-    def __iter__(self) -> Iterator[Batch]:
-        """One epoch."""
+    def epoch(self, done: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch; without those that were done before."""
         if self.rows is None:
-            yield from self._whole_batches()
+            yield from islice(self._whole_batches(), done, None)
             return
         order = torch.randperm(len(self.rows), generator=self.order)
         order = order[: len(order) // self.batch_size * self.batch_size]
         if isinstance(self.rows, Tensor):
             order = order.to(self.device)  # once an epoch
-        for index in order.split(self.batch_size):
+        for index in order.split(self.batch_size)[done:]:
             if isinstance(self.rows, Tensor):
                 x = self.rows[index]
             else:

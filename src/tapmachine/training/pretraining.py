@@ -90,6 +90,23 @@ class PretrainingTrainer:
         self.epochs = pretraining.epochs * self.n_stages + joint_epochs
         self.trained: list[BoltzmannMachine] = []  # of each layer, up to the one that is trained now
         self.trainer: Trainer | None = None  # of that one, or of the deep machine
+        self.wants_to_stop = False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end soon, as that of a `Trainer`."""
+        return self.wants_to_stop
+
+    @stopping.setter
+    def stopping(self, asked: bool) -> None:
+        self.wants_to_stop = asked
+        if self.trainer is not None:
+            self.trainer.stopping = asked
+
+    @property
+    def begun(self) -> object:
+        """An epoch that was stopped in its midst, if there is one."""
+        return None if self.trainer is None else self.trainer.begun
 
     @property
     def finished(self) -> int:
@@ -110,6 +127,7 @@ class PretrainingTrainer:
         trainer = self.trainer
         while trainer is None or trainer.finished >= trainer.epochs:
             trainer = self._enter(self.stage + 1)
+        trainer.stopping = self.stopping
         record = trainer.epoch() | {"epoch": number}
         joint = self.stage == self.n_stages
         if not joint:

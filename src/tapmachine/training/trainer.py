@@ -3,6 +3,7 @@
 import math
 import time
 import warnings
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from tapmachine.distributed import gathered
+from tapmachine.distributed import any_of_all, gathered
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.data import Batches, Data
@@ -36,6 +37,28 @@ IDLE = 0.01  # deviation of a layer's means over the data, below which it carrie
 
 class DivergenceError(RuntimeError):
     """Training diverged again and again, whatever the step size."""
+
+
+class Stopped(Exception):  # noqa: N818
+    """A training was asked to stop, and stands between two batches."""
+
+
+@dataclass
+class _Epoch:
+    """An epoch that has begun.
+
+    Attributes:
+        order: the state of the generator that its order was drawn with.
+        losses, norms: of the batches that were done.
+        divergences: steps that were taken back.
+        seconds: that it has taken so far.
+    """
+
+    order: Tensor
+    losses: list[Tensor] = field(default_factory=list)
+    norms: list[Tensor] = field(default_factory=list)
+    divergences: int = 0
+    seconds: float = 0.0
 
 
 class TrainingState(NamedTuple):
@@ -136,15 +159,19 @@ class Trainer:
         self.step = Step(machine, objective, optimizer, *first, self.generator, l1=l1, centred=centred, compile=compile)
         self.run: Step | CapturedStep = self.step
         self.finished = self.cuts = 0
+        self.begun: _Epoch | None = None  # an epoch that was stopped in its midst
+        self.stopping = False  # set by others, to end soon
         self.best = -math.inf  # log-likelihood that was measured, until one is much worse
 
     def epoch(self) -> Record:
-        """The next epoch, and what is recorded of it."""
-        start = time.perf_counter()
+        """The next epoch, and what is recorded of it.
+
+        Raises:
+            Stopped: if `stopping` was set; its state can be put down then, and taken up again.
+        """
         number = self.finished + 1
         record: Record = {"epoch": number, "learning_rate": float(self.optimizer.param_groups[0]["lr"])}
         record |= self._pass_over_the_data()
-        record["seconds"] = time.perf_counter() - start
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(record["loss"])
         elif self.scheduler is not None:
@@ -184,7 +211,7 @@ class Trainer:
             self.best = log_likelihood
 
     def state(self) -> TrainingState:
-        """Where it stands, between two epochs; of several processes all have to ask."""
+        """Where it stands, between two epochs or batches; of several processes all have to ask."""
         tensors: dict[str, Tensor] = {}
         scheduler = None if self.scheduler is None else self.scheduler.state_dict()
         values = {
@@ -201,6 +228,11 @@ class Trainer:
         tensors |= {f"carry.{number}": value for number, value in enumerate(carry)}
         tensors |= {f"offset.{number}": value for number, value in enumerate(self.step.offsets)}
         tensors |= {"generator.draws": self.generator.get_state(), "generator.order": self.batches.order.get_state()}
+        if self.begun is not None:
+            done = self.begun
+            tensors |= {"begun.order": done.order}
+            tensors |= {f"begun.{name}": torch.stack(getattr(done, name)) for name in ("losses", "norms")}
+            values["begun"] = {"divergences": done.divergences, "seconds": done.seconds}
         return TrainingState({name: value.detach().clone().cpu() for name, value in tensors.items()}, values)
 
     @torch.no_grad()
@@ -232,33 +264,49 @@ class Trainer:
         self.generator.set_state(tensors["generator.draws"])
         self.batches.order.set_state(tensors["generator.order"])
         self.finished, self.cuts = values["finished"], values["cuts"]
+        self.begun = None
+        if "begun" in values:
+            losses, norms = (list(tensors[f"begun.{name}"].to(device)) for name in ("losses", "norms"))
+            self.begun = _Epoch(tensors["begun.order"], losses, norms, **values["begun"])
         self.best = float(values.get("best", "-inf"))
         self.run = self.step
 
     def _pass_over_the_data(self) -> Record:
-        losses, norms, unseen, divergences = [], [], [], 0
+        now = self.begun or _Epoch(self.batches.order.get_state())
+        self.begun = None
+        self.batches.order.set_state(now.order)
+        unseen: list[Tensor] = []
+        start = time.perf_counter() - now.seconds
         every = LOOK_EVERY if self.batches.device.type == "cuda" else 1
-        for number, (x, weights) in enumerate(self.batches):
+        for x, weights in self.batches.epoch(len(now.losses)):
             if self.captures and not isinstance(self.run, CapturedStep):
                 self.run = CapturedStep(self.step, x, weights)
             result = StepResult(*(z.clone() for z in self.run(x, weights)))
-            losses.append(result.loss)
-            norms.append(result.gradient_norm)
+            now.losses.append(result.loss)
+            now.norms.append(result.gradient_norm)
             unseen.append(result.good)
-            if number % every == every - 1:
-                divergences += self._look(unseen)
+            looks = len(now.losses) % every == 0
+            if looks:
+                now.divergences += self._look(unseen)
                 unseen = []
-        if not losses:
+            # Several processes have to agree, which they do when all look.
+            if self.stopping if self.step.world.size == 1 else looks and any_of_all(self.stopping):
+                now.divergences += self._look(unseen) if unseen else 0
+                now.seconds = time.perf_counter() - start
+                self.begun = now
+                raise Stopped
+        if not now.losses:
             raise ValueError("the loader gave no whole batch; it must give some anew in every epoch")
-        divergences += self._look(unseen) if unseen else 0
-        loss, norm = (torch.stack(z).double() for z in (losses, norms))
+        now.divergences += self._look(unseen) if unseen else 0
+        loss, norm = (torch.stack(z).double() for z in (now.losses, now.norms))
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         squares = sum(float(w.detach().double().square().sum()) for w in self.machine.weights)
         return {
             "loss": float(loss[finite].mean()),
             "gradient_norm": float(norm[finite].mean()),
             "weight_norm": squares**0.5,
-            "divergences": float(divergences),
+            "divergences": float(now.divergences),
+            "seconds": time.perf_counter() - start,
         }
 
     def _look(self, good: list[Tensor]) -> int:

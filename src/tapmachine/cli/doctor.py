@@ -1,0 +1,27 @@
+"""tapmachine doctor"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tapmachine.cli.common import AsJson, app
+
+
+@app.command(epilog="Example:  tapmachine doctor runs/d")
+def doctor(
+    run: Annotated[Path | None, typer.Argument(help="A run folder to look at, too.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the installation (packages, devices, compilers, disk), and whether a run folder is whole."""
+    from tapmachine.doctor import check_installation, check_run, main_exit_code
+
+    findings = check_installation(Path("."))
+    findings += [] if run is None else check_run(run)
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in findings]))
+    else:
+        for verdict, words in findings:
+            print(f"{verdict:8}{' '.join(words.split())}")
+    raise typer.Exit(main_exit_code(findings))

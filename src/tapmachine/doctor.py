@@ -1,0 +1,104 @@
+"""Whether the installation works, and whether a run folder is whole."""
+
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from tapmachine import __version__
+from tapmachine.files import FileError, load, read_tensors
+from tapmachine.machine import rbm
+from tapmachine.runs import RunError, RunFolder
+from tapmachine.units import Binary
+
+NEEDED = ("torch", "numpy", "scikit-learn", "safetensors", "typer", "rich", "pooch")
+OPTIONAL = {"matplotlib": "pictures", "h5py": "files of rbms and clusterbm", "tensorboard": "TensorBoard"}
+LITTLE_DISK = 2**30  # bytes
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at: `ok`, `note` or `problem`, and words."""
+
+    verdict: str
+    words: str
+
+
+def check_installation(folder: Path) -> list[Finding]:
+    """Versions, devices, compilers and disk; and whether a machine can be solved on each device."""
+    found = [Finding("ok", f"tapmachine {__version__}, Python {platform.python_version()}, {platform.system()}")]
+    for name in NEEDED:
+        try:
+            found.append(Finding("ok", f"{name} {version(name)}"))
+        except PackageNotFoundError:
+            found.append(Finding("problem", f"{name} is not installed"))
+    for name, purpose in OPTIONAL.items():
+        has = find_spec(name) is not None
+        found.append(Finding("ok" if has else "note", f"{name}{'' if has else f' is not installed: no {purpose}'}"))
+    found.append(Finding("ok", f"{torch.get_num_threads()} threads"))
+    for device in ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]:
+        found.append(_solved_on(device))
+    if not torch.cuda.is_available():
+        found.append(Finding("note", "no GPU is seen: work is done on the CPU"))
+    elif find_spec("triton") is None:
+        found.append(Finding("note", "triton is not installed: long trainings on the GPU are not compiled"))
+    if not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl")):
+        found.append(Finding("note", "there is no C++ compiler: solve(compile=True) cannot be used on the CPU"))
+    free = shutil.disk_usage(folder).free
+    words = f"{free / 2**30:.1f} GiB are free in {folder.resolve()}"
+    return [*found, Finding("ok" if free > LITTLE_DISK else "problem", words)]
+
+
+def _solved_on(device: str) -> Finding:
+    from tapmachine.inference import solve
+
+    try:
+        solution = solve(rbm(Binary(4, field=1.0), Binary(2)).to(device), torch.eye(4, device=device))
+    except Exception as error:  # whatever it is, it is what the user came for
+        return Finding("problem", f"{device}: a small machine could not be solved: {error}")
+    name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
+    return Finding("ok" if bool(solution.converged.all()) else "problem", f"{device}{name}: a small machine was solved")
+
+
+def check_run(path: Path) -> list[Finding]:
+    """Settings, records, checkpoints and machines of a run folder, each read whole."""
+    from tapmachine.training_runs import settings_of
+
+    found: list[Finding] = []
+
+    def look(what: str, check: object) -> None:
+        try:
+            words = check() if callable(check) else ""
+            found.append(Finding("ok", f"{what}{words or ''}"))
+        except (RunError, FileError, OSError, ValueError) as error:
+            found.append(Finding("problem", f"{what}: {error}"))
+
+    if not path.is_dir():
+        return [Finding("problem", f"{path}: there is no such folder")]
+    run = RunFolder(path)
+    if run.settings() is None:
+        return [Finding("problem", f"{path}: is not the folder of a run")]
+    look("settings", lambda: f": {settings_of(run).all_epochs} epochs")
+    look("records", lambda: f": {len(run.records())}")
+    for name, problem in run.damaged_checkpoints().items():
+        found.append(Finding("problem" if problem else "ok", f"checkpoint {name}{problem and ': ' + problem}"))
+    if run.last_epoch() is None:
+        found.append(Finding("note", "there is no checkpoint yet"))
+    else:
+        look("machine", lambda: f": {load(run.machine_path).summary()}, after epoch {run.last_epoch()}")
+    for epoch, kept in run.kept_machines().items():
+        look(f"machine of epoch {epoch}", lambda kept=kept: read_tensors(kept, "machine") and "")
+    try:
+        with run:
+            found.append(Finding("ok", "no process is training in it"))
+    except RunError:
+        found.append(Finding("note", "a process is training in it"))
+    return found
+
+
+def main_exit_code(findings: list[Finding]) -> int:
+    """0, or 2 if there is a problem."""
+    return 2 if any(finding.verdict == "problem" for finding in findings) else 0

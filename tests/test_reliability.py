@@ -1,0 +1,473 @@
+"""What may go wrong around a training, and what must hold then; the long forms are run by `make torture`."""
+
+import errno
+import gzip
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tapmachine import Binary, FileError, Trainer, dbm, denoise, find_solutions, load, paper_sgd, rbm, save, solve
+from tapmachine.channels import BinarySymmetric
+from tapmachine.cli import app
+from tapmachine.datasets import MANY_BYTES, DataError, read
+from tapmachine.inference.layered import LayeredDescent
+from tapmachine.runs import RunFolder
+from tapmachine.settings import Settings
+from tapmachine.training import Stopped
+from tapmachine.training_runs import run_training
+
+EPOCHS = 6
+SELDOM = ("--measure-every", "12", "--save-every", "4")
+
+
+def bars(rows=300, seed=0):
+    which = np.random.default_rng(seed).integers(0, 4, rows)
+    return np.kron(np.eye(4), np.ones(4))[which].astype(np.float32)
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "bars.npy"
+    np.save(path, bars())
+    return str(path)
+
+
+def settings(data, **options):
+    return Settings(**{"data": data, "hidden": (5,), "epochs": EPOCHS, "batch_size": 20} | options)
+
+
+def command(data, folder, *options, epochs=EPOCHS):
+    fixed = ["--hidden", "30", "--batch-size", "10", "--out", str(folder), "--quiet", "--device", "cpu"]
+    return [sys.executable, "-m", "tapmachine", "train", data, "--epochs", str(epochs), *fixed, *options]
+
+
+def contents(folder):
+    """Of all that a run leaves which must be the same."""
+    last = json.loads((folder / "checkpoints/manifest.json").read_text())[-1]["file"]
+    return [(folder / name).read_bytes() for name in ("machine.safetensors", f"checkpoints/{last}")]
+
+
+# ----- stopped by a signal
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["rbm", "deep"])
+def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
+    x = torch.tensor(bars())
+
+    def make():
+        machine = dbm([Binary(16), *([Binary(6), Binary(4)] if deep else [Binary(5)])])
+        return Trainer(machine, x, epochs=3, batch_size=20, seed=1)
+
+    whole = make()
+    records = [whole.epoch() for _ in range(3)]
+    stopped = make()
+    stopped.epoch()
+    steps, real = [], stopped.step.__class__.__call__
+
+    class Counted:
+        def __call__(self, *arguments):
+            steps.append(1)
+            stopped.stopping = len(steps) == 7
+            return real(stopped.step, *arguments)
+
+    stopped.run = Counted()
+    with pytest.raises(Stopped):
+        stopped.epoch()
+    resumed = make()
+    resumed.restore(stopped.state())
+    again = [resumed.epoch(), resumed.epoch()]
+    for name, value in whole.machine.state_dict().items():
+        assert torch.equal(value, resumed.machine.state_dict()[name]), name
+    for before, after in zip(records[1:], again, strict=True):
+        assert {n: v for n, v in before.items() if n != "seconds"} == {n: v for n, v in after.items() if n != "seconds"}
+
+
+def stopped_and_resumed(data, tmp_path, number, kind, wait):
+    """A run that gets a signal after so many seconds; how long it took to end, and with which code."""
+    folder = tmp_path / f"stopped-{number}"
+    process = subprocess.Popen(command(data, folder, *SELDOM, epochs=12), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (folder / "events.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(wait)
+    process.send_signal(kind)
+    start = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    taken = time.monotonic() - start
+    ended = process.returncode
+    if ended == 75:
+        assert f"stopped by {kind.name}" in errors
+        assert "Traceback" not in errors
+        events = [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
+        assert events[-1] == "stopped"
+        assert subprocess.run(command(data, folder, *SELDOM, epochs=12), check=True).returncode == 0
+    return folder, ended, taken
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_is_answered_by_a_checkpoint(data, tmp_path, kind):
+    folder, code, taken = stopped_and_resumed(data, tmp_path, 0, kind, 0.1)
+    assert code == 75
+    assert taken < 10
+    subprocess.run(command(data, tmp_path / "whole", *SELDOM, epochs=12), check=True)
+    assert contents(folder) == contents(tmp_path / "whole")
+
+
+# ----- writes that fail
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG, errno.EACCES, errno.EROFS])
+def test_a_write_that_fails_leaves_the_old_checkpoint(data, tmp_path, monkeypatch, code):
+    """Every write of a run fails in turn: the first, the second, … until one run needs no more writes."""
+    whole = tmp_path / "whole"
+    run_training(settings(data, epochs=2), whole)
+    real, tried, failures = os.fsync, 0, 0
+    while True:
+        tried += 1
+        folder, count = tmp_path / f"{code}-{tried}", 0
+
+        def fail(handle, at=tried):
+            nonlocal count
+            count += 1
+            if count == at:
+                raise OSError(code, os.strerror(code))
+            real(handle)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fail)
+            try:
+                run_training(settings(data, epochs=2), folder)
+            except OSError as error:
+                failures += error.errno == code
+        assert not list(folder.rglob("*.part")), "nothing stays behind"
+        if RunFolder(folder).last_epoch() is not None:
+            assert RunFolder(folder).last_checkpoint() is not None
+        run_training(settings(data, epochs=2), folder)
+        assert contents(folder) == contents(whole)
+        if count < tried:
+            break
+    assert failures >= 8
+
+
+def test_a_full_disk_is_one_line_on_the_command_line(data, tmp_path):
+    """EFBIG, from the system itself: no file may be larger than a few bytes."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import signal; "
+    ignore = "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from tapmachine.cli import main; import sys; "
+    line = limit + ignore + f"sys.argv = ['tapmachine'] + {command(data, tmp_path / 'run')[3:]!r}; main()"
+    ended = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "File too large" in ended.stderr
+    assert not list((tmp_path / "run").rglob("*.part"))
+
+
+# ----- memory
+
+
+@pytest.mark.parametrize("share", [2, 4, 8])
+def test_solving_goes_on_in_parts_where_memory_runs_out(monkeypatch, share):
+    generator = torch.Generator().manual_seed(0)
+    machine = rbm(Binary(12), Binary(8), weights=torch.randn(12, 8, generator=generator)).double()
+    x = torch.randint(2, (64, 12), generator=generator).double()
+    y = BinarySymmetric(0.1).corrupt(x)
+    work = (
+        lambda: solve(machine, x, tol=1e-14).moments[0].mean,
+        lambda: find_solutions(machine, x).free_energy,
+        lambda: denoise(machine, y, BinarySymmetric(0.1)).mean,
+    )
+    expected = [call() for call in work]
+    real, refused = LayeredDescent.step, []
+
+    def step(self, layers, state):
+        if len(state.free_energy) > 64 // share:
+            refused.append(len(state.free_energy))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, layers, state)
+
+    monkeypatch.setattr(LayeredDescent, "step", step)
+    for call, before in zip(work, expected, strict=True):
+        refused.clear()
+        torch.testing.assert_close(call(), before, rtol=0, atol=1e-5)
+        assert refused
+    monkeypatch.setattr(LayeredDescent, "step", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("none at all")))
+    with pytest.raises(torch.OutOfMemoryError, match="none at all"):
+        solve(machine, x)
+
+
+# ----- two processes, one folder
+
+
+def race(data, folder):
+    processes = [
+        subprocess.Popen(command(data, folder, epochs=40), stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    results = [(process.communicate(timeout=120)[1], process.returncode) for process in processes]
+    codes = sorted(code for _, code in results)
+    assert codes in ([0, 2], [0, 0])  # one is refused, or comes when the other has ended
+    for errors, code in results:
+        assert code == 0 or "another process is training in this folder" in errors
+    return codes
+
+
+def test_of_two_processes_one_is_refused(data, tmp_path):
+    assert race(data, tmp_path / "run") == [0, 2]
+    process = subprocess.Popen(command(data, tmp_path / "killed", epochs=4000))
+    while not (tmp_path / "killed/events.jsonl").exists():
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    with RunFolder(tmp_path / "killed"):
+        pass  # its lock is free
+
+
+# ----- divergence
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e38])
+def test_an_injected_divergence_is_caught_within_a_step(value):
+    x = torch.tensor(bars())
+    machine = rbm(Binary(16), Binary(5))
+    trainer = Trainer(machine, x, epochs=2, batch_size=20, optimizer=paper_sgd(machine, 0.05), seed=0)
+    trainer.epoch()
+    good = [p.detach().clone() for p in machine.parameters()]
+    real = trainer.step.objective.model_free_energy
+    hits = []
+
+    def once(context, carry):
+        found, handed = real(context, carry)
+        if not hits:
+            hits.append(1)
+            found = found * value
+        return found, handed
+
+    trainer.step.objective.model_free_energy = once
+    with pytest.warns(UserWarning, match="taken back"):
+        record = trainer.epoch()
+    assert record["divergences"] >= 1
+    assert all(torch.isfinite(p).all() for p in machine.parameters())
+    assert all(torch.isfinite(z).all() for z in trainer.state().tensors.values() if z.is_floating_point())
+    assert len(good) == len(list(machine.parameters()))
+
+
+# ----- the same again
+
+
+def test_threads_and_batches_do_not_matter(data):
+    x = torch.tensor(bars()).double()
+
+    def trained(threads):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            machine = rbm(Binary(16), Binary(5)).double()
+            trainer = Trainer(machine, x, epochs=3, batch_size=20, seed=0)
+            for _ in range(3):
+                trainer.epoch()
+            return machine
+        finally:
+            torch.set_num_threads(before)
+
+    one, again, two = trained(1), trained(1), trained(2)
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+        torch.testing.assert_close(value, two.state_dict()[name], rtol=0, atol=1e-8)
+    whole = solve(one, x[:60], tol=1e-24)
+    parts = solve(one, x[:60], tol=1e-24, batch_size=7)
+    torch.testing.assert_close(whole.free_energy, parts.free_energy, rtol=0, atol=1e-12)
+
+
+def test_nothing_on_a_load_path_executes(tmp_path):
+    """No pickle, eval, exec or torch.load anywhere in the package; numpy is told not to unpickle."""
+    import ast
+    from pathlib import Path
+
+    import tapmachine
+
+    banned = {"eval", "exec", "__import__", "compile"}
+    for path in Path(tapmachine.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not {alias.name.split(".")[0] for alias in node.names} & {"pickle", "marshal", "shelve", "dill"}
+            if isinstance(node, ast.Call):
+                name = node.func
+                if isinstance(name, ast.Name):
+                    assert name.id not in banned, path
+                if isinstance(name, ast.Attribute) and name.attr == "load" and isinstance(name.value, ast.Name):
+                    assert name.value.id != "torch", path
+                    if name.value.id == "np":
+                        flags = {keyword.arg: keyword.value for keyword in node.keywords}
+                        assert isinstance(flags.get("allow_pickle"), ast.Constant), path
+                        assert flags["allow_pickle"].value is False
+
+
+# ----- files that mean harm
+
+
+def npy(shape, dtype="<f4", body=b""):
+    header = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + body
+
+
+def zipped(name, content):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+HOSTILE = {
+    "pickle.npy": npy((1,), "|O", b"cos\nsystem\n(S'touch harm'\ntR."),
+    "huge.npy": npy((10**9, 10**9)),
+    "negative.npy": npy((-1, 4)),
+    "code.npy": npy("__import__('os').system('touch harm')"),
+    "deep.npy": npy("(" * 2000 + ")" * 2000),
+    "short.npy": b"\x93NUMPY",
+    "huge.npz": zipped("x.npy", npy((10**9, 10**9))),
+    "pickle.npz": zipped("x.npy", npy((1,), "|O", b"cos\nsystem\n(S'touch harm'\ntR.")),
+    "traversal.npz": zipped("../../harm.npy", npy((2, 4), body=bytes(32))),
+    "bomb.npz": zipped("x.npy", npy((400, 1_000_000), "|u1", bytes(400_000_000))),
+    "bomb.csv.gz": gzip.compress(bytes(400_000_000), 9),
+    "header-idx3-ubyte": bytes([0, 0, 8, 3]) + b"\xff" * 12,
+    "quotes.csv": b'"' * 100_000,
+    "nul.csv": b"1,2\n\x00,3\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_data_are_refused_in_little_memory(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(HOSTILE[name])
+    tracemalloc.start()
+    if name == "traversal.npz":  # a name is a name
+        assert read(tmp_path / name).rows.shape == (2, 4)
+    else:
+        with pytest.raises(DataError, match=name):
+            read(tmp_path / name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * MANY_BYTES + 3 * len(HOSTILE[name])
+    assert not list(tmp_path.parent.glob("harm*"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+def test_a_damaged_machine_is_never_loaded(tmp_path):
+    """Bits flipped, parts cut off, bytes put in: an error, or the very same machine."""
+    whole = tmp_path / "machine.safetensors"
+    machine = rbm(Binary(4), Binary(3))
+    save(machine, whole)
+    content, chance = whole.read_bytes(), random.Random(0)
+    refused = mutate_and_load(content, tmp_path / "other.safetensors", machine, chance, 300)
+    assert refused > 290
+
+
+def mutate_and_load(content, path, machine, chance, count):
+    """How many of so many damaged files were refused; others must hold the same machine."""
+    refused = 0
+    for _ in range(count):
+        changed = bytearray(content)
+        kind, at = chance.randrange(4), chance.randrange(len(changed))
+        if kind == 0:
+            changed[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            del changed[at:]
+        elif kind == 2:
+            changed[at:at] = chance.randbytes(chance.randrange(1, 40))
+        else:
+            end = min(len(changed), at + chance.randrange(1, 200))
+            changed[at:end] = chance.randbytes(end - at)
+        path.write_bytes(changed)
+        try:
+            found = load(path)
+        except FileError:
+            refused += 1
+            continue
+        for name, value in machine.state_dict().items():
+            assert torch.equal(value, found.state_dict()[name])
+    return refused
+
+
+# ----- the doctor
+
+
+def test_the_doctor_looks_at_the_installation_and_at_runs(data, tmp_path):
+    def ask(*arguments):
+        result = CliRunner().invoke(app, ["doctor", *map(str, arguments)])
+        return result.exit_code, result.stdout
+
+    folder = tmp_path / "run"
+    run_training(settings(data), folder)
+    code, said = ask(folder)
+    assert code == 0, said
+    assert "cpu: a small machine was solved" in said
+    assert "16 Binary – 5 Binary, after epoch 6" in said
+    last = sorted((folder / "checkpoints").glob("*.safetensors"))[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+    code, said = ask(folder)
+    assert code == 2
+    assert f"problem checkpoint {last.name}: does not match the manifest" in said
+    assert ask(tmp_path / "none")[0] == ask(tmp_path)[0] == 2
+    assert json.loads(ask("--json")[1])[0]["verdict"] == "ok"
+
+
+# ----- many of them, by make torture
+
+
+@pytest.mark.slow
+def test_200_kills(data, tmp_path):
+    """Also inside saves: every epoch is saved, and an epoch takes some milliseconds."""
+    chance, kills, runs = random.Random(1), 0, 0
+    whole = tmp_path / "whole"
+    often = ("--measure-every", "400")
+    subprocess.run(command(data, whole, *often, epochs=400), check=True)
+    while kills < 200 or runs < 50:
+        folder, runs = tmp_path / f"run-{runs}", runs + 1
+        for _ in range(4):
+            process = subprocess.Popen(command(data, folder, *often, epochs=400))
+            time.sleep(1.0 + 3.0 * chance.random())
+            kills += process.poll() is None
+            process.kill()
+            process.wait()
+        subprocess.run(command(data, folder, *often, epochs=400), check=True)
+        assert contents(folder) == contents(whole), folder
+    print(f"{kills} kills over {runs} runs")
+
+
+@pytest.mark.slow
+def test_20_signals(data, tmp_path):
+    subprocess.run(command(data, tmp_path / "whole", *SELDOM, epochs=12), check=True)
+    stops = 0
+    for number in range(20):
+        kind = (signal.SIGTERM, signal.SIGUSR1)[number % 2]
+        folder, code, taken = stopped_and_resumed(data, tmp_path, number, kind, 0.02 * number)
+        assert taken < 10
+        assert code in (0, 75)  # it may have ended before
+        stops += code == 75
+        assert contents(folder) == contents(tmp_path / "whole")
+    assert stops >= 5
+
+
+@pytest.mark.slow
+def test_10_000_damaged_files(tmp_path):
+    machine = rbm(Binary(4), Binary(3))
+    save(machine, tmp_path / "machine.safetensors")
+    content = (tmp_path / "machine.safetensors").read_bytes()
+    refused = mutate_and_load(content, tmp_path / "other.safetensors", machine, random.Random(2), 10_000)
+    print(f"{refused} of 10,000 refused, the others the same")
+
+
+@pytest.mark.slow
+def test_50_pairs_of_processes(data, tmp_path):
+    codes = [race(data, tmp_path / f"pair-{number}") for number in range(50)]
+    print(f"{sum(pair == [0, 2] for pair in codes)} of 50 pairs met, and one of each was refused")
