@@ -39,7 +39,7 @@ def images(lab: Lab) -> list[Row]:
         for model in _models(lab):
             ranking = _ranked(lab, model)
             for kind, order in (("spread", ranking.by_spread()), ("activation", ranking.by_activation())):
-                chosen = spaced(order, N_FIELDS)
+                chosen = order[torch.linspace(0, len(order) - 1, min(N_FIELDS, len(order))).round().long()]
                 fields = ranking.fields[chosen].flatten(1)
                 scaled = fields / fields.abs().amax(1, keepdim=True).clamp(min=torch.finfo(fields.dtype).tiny)
                 about: dict[str, list[float | int | str]] = {

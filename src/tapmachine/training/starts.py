@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 from tapmachine.beliefs import Tilt
 from tapmachine.distributed import World
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.units import Units
+from tapmachine.units import Binary, Units
 
 Carry = tuple[Tensor, ...]  # what is handed on from step to step
 
@@ -173,7 +173,7 @@ class Herded(Start):
         order = [*range(1, n_layers, 2), *range(0, n_layers, 2)]
         for _ in range(self.n_sweeps):
             for number in order:
-                mean = machine.conditional(number, states).mean.detach()
+                mean = layers[number].mean_in(machine.field_on(number, states)).detach()
                 states[number], remainders[number] = _herd(layers[number], mean, remainders[number])
         return states[0], (*states, *remainders)
 
@@ -195,6 +195,10 @@ def _herd(units: Units, mean: Tensor, remainder: Tensor) -> tuple[Tensor, Tensor
         total = remainder + mean
         x = one_hot(total.argmax(-1), mean.shape[-1]).to(mean.dtype)
         return x, total - x
+    if isinstance(units, Binary):
+        total = remainder + mean
+        up = (total >= 1).to(mean.dtype)
+        return up, total.sub_(up)
     lower, upper = units.bounds()
     total = remainder + (mean - lower) / (upper - lower)
     up = (total >= 1).to(mean.dtype)

@@ -165,8 +165,16 @@ class Step:
     def _remember(self, loss: Tensor) -> None:
         """Keeps the parameters at which the loss is finite: what a step leads to is only known in the next one."""
         good = torch.isfinite(loss)
+        if self._may_look():
+            if bool(good):
+                torch._foreach_copy_(self.last_good, self.parameters)
+            return
         for p, last in zip(self.parameters, self.last_good, strict=True):
             last.copy_(torch.where(good, p, last))
+
+    def _may_look(self) -> bool:
+        """Whether a look at a value costs nothing: on a GPU it stalls, and what is compiled cannot."""
+        return self.data.device.type == "cpu" and not torch.compiler.is_compiling()
 
     @torch.no_grad()
     def _guard(
@@ -180,10 +188,11 @@ class Step:
         squares = [torch.linalg.vector_norm(gradient).square() for gradient in gradients]
         sums = torch.stack([p.sum() for p in self.parameters])  # not finite, if any element is not
         good = torch.isfinite(loss) & torch.isfinite(sums).all()
-        for p, last in zip(self.parameters, self.last_good, strict=True):
-            p.copy_(torch.where(good, p, last))
-        for momentum in momenta:
-            momentum.copy_(torch.where(good, momentum, 0.0))  # it led there
+        if not (self._may_look() and bool(good)):
+            for p, last in zip(self.parameters, self.last_good, strict=True):
+                p.copy_(torch.where(good, p, last))
+            for momentum in momenta:
+                momentum.copy_(torch.where(good, momentum, 0.0))  # it led there
         for old, new in zip(self.carry, carry, strict=True):
             old.copy_(torch.nan_to_num(new))
         return torch.stack(squares).sum().sqrt(), good

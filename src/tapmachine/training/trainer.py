@@ -94,7 +94,7 @@ def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objec
 
 
 def _warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
-    largest = float(x.abs().max())
+    largest = max(abs(float(bound)) for bound in x.aminmax())
     if machine.units()[0].n_states() is None and largest > LARGE_VALUES:
         warnings.warn(
             f"values reach {largest:g}; real-valued units are trained well on values of about 1: scale the data",

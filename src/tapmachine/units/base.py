@@ -71,6 +71,10 @@ class Units(Checked, ABC):
         """The trailing shape of states, fields and means: (n,), or (n, q) for units with q states."""
         return (self.n,)
 
+    def mean_in(self, field: Tensor) -> Tensor:  # (..., n) -> (..., n)
+        """The mean under a field alone, for chains: as exact as its dtype, and quick."""
+        return self.moments(Tilt(field, 0.0)).mean
+
     def moments(self, tilt: Tilt) -> Moments:  # (..., n) -> (..., n)
         """Mean f_a = ∂ ln Z/∂B and variance f_c = ∂² ln Z/∂B² under the tilt [eq:fa], [eq:fc]."""
         if len(self.state_shape) > 1:

@@ -12,6 +12,8 @@ from tapmachine.units.base import Units, Values
 from tapmachine.units.draws import draw_bits
 from tapmachine.units.roots import logistic_root
 
+ROWS_AT_A_TIME = 4096  # of data, for their means
+
 
 class TwoStates(Units):
     """A prior ∝ exp(Ux) on two states.
@@ -92,6 +94,9 @@ class Binary(TwoStates):
         field, precision = self.unpack(tilt)
         return (wide(field) - 0.5 * precision + self.field).to(self.dtype)
 
+    def mean_in(self, field: Tensor) -> Tensor:
+        return torch.sigmoid(field + self.field)
+
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.field.new_zeros(()), self.field.new_ones(())
 
@@ -127,7 +132,7 @@ class Binary(TwoStates):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
-        ones, rows = wide(weights) @ wide(x), wide(weights).sum()
+        ones, rows = _weighted_sum(x, weights), wide(weights).sum()
         return self._set_field(torch.log((ones + smoothing) / (rows - ones + smoothing)))
 
 
@@ -179,6 +184,9 @@ class Spin(TwoStates):
         field, _ = self.unpack(tilt)  # the precision multiplies x² = 1 and drops out
         return field + self.field
 
+    def mean_in(self, field: Tensor) -> Tensor:
+        return torch.tanh(field + self.field)
+
     def bounds(self) -> tuple[Tensor, Tensor]:
         return -self.field.new_ones(()), self.field.new_ones(())
 
@@ -215,8 +223,16 @@ class Spin(TwoStates):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
-        total, rows = wide(weights) @ wide(x), wide(weights).sum()
+        total, rows = _weighted_sum(x, weights), wide(weights).sum()
         return self._set_field(torch.atanh(total / (rows + 2 * smoothing)))
+
+
+def _weighted_sum(x: Tensor, weights: Tensor) -> Tensor:  # (n,), float64
+    """Σ wx over rows, some of them at a time: all in float64 would take twice the memory of the data."""
+    total = torch.zeros(x.shape[1:], dtype=torch.float64, device=x.device)
+    for part, own in zip(x.split(ROWS_AT_A_TIME), weights.split(ROWS_AT_A_TIME), strict=True):
+        total += wide(own) @ wide(part)
+    return total
 
 
 def _softplus(x: Tensor) -> Tensor:
