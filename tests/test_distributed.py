@@ -52,7 +52,10 @@ def largest_difference(first, second):
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            ["--dtype", "float64", "--hidden", "12,8", "--pretrain", "1", "--objective", "tap"], 1e-6, id="deep"
+            ["--dtype", "float64", "--hidden", "12,8", "--pretrain", "1", "--objective", "tap"],
+            1e-6,
+            id="deep",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -66,6 +66,7 @@ def test_every_figure_in_its_quick_form(tmp_path):
     assert reproduce("fedist", "--quick", "--seed", 1, "--out", out).exit_code != 0
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_same_machines(tmp_path):
     for jobs in (1, 2):
         assert (
@@ -156,6 +157,6 @@ def test_a_claim_needs_all_its_numbers(tmp_path):
     path.write_text(bands + "binary-MNIST,1,1,0,0,0,1\nbinary-MNIST,5,9,3,1,4,2\nbinary-MNIST,9,20,-2,-3,0,2\n")
     assert claims.rises_then_falls(lab).verdict == claims.number_grows(lab).verdict == "holds"
     assert claims.two_bands(lab).verdict == "holds"
-    path.write_text(bands + "binary-MNIST,1,2,5,0,0,1\nbinary-MNIST,5,9,3,1,4,1\nbinary-MNIST,9,5,-2,-3,0,3\n")
+    path.write_text(bands + "binary-MNIST,1,2,5,0,0,1\nbinary-MNIST,5,9,3,1,4,1\nbinary-MNIST,9,5,7,6,8,3\n")
     assert claims.rises_then_falls(lab).verdict == claims.number_grows(lab).verdict == "does not hold"
     assert claims.two_bands(lab).verdict == "does not hold"
