@@ -7,25 +7,14 @@ All in one process and in turns, since the machine's speed changes from minute t
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
 
 import torch
+from timing import seconds
 
 from tapmachine import Binary, ais_log_partition, linear_schedule, paper_schedule, rbm
 from tapmachine.likelihood.paths import anneal, path_to, seeded
 
 N_VISIBLE, N_RUNS, REPEATS = 784, 100, 7
-
-
-def seconds(call: Callable[[], object], device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def main() -> None:

@@ -14,11 +14,11 @@ import json
 import math
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from timing import seconds
 from torch import Tensor
 
 from tapmachine import TAP, Binary, Monitor, TAPObjective, find_solutions, fit, paper_sgd, rbm
@@ -89,16 +89,6 @@ def landscapes_to_time(sizes: tuple[int, ...], device: str) -> dict[int, Callabl
     x = clustered_rows(max(sizes), N_VISIBLE, seed=1).to(device)
     find_solutions(machine, x[: sizes[0]])
     return {size: lambda size=size: find_solutions(machine, x[:size]) for size in sizes}
-
-
-def seconds(call: Callable[[], object], device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def in_turns(calls: dict[int, Callable[[], object]], repeats: int, device: str) -> dict[int, float]:

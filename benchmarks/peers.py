@@ -35,6 +35,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from timing import seconds
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -238,16 +239,6 @@ def shown(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return "–" if math.isnan(value) else f"{value:.4g}"
-
-
-def seconds(call: Callable[[], object], device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def in_turns(calls: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, list[float]]:

@@ -13,9 +13,9 @@ import time
 import tracemalloc
 import zipfile
 
-import numpy as np
 import pytest
 import torch
+from run_cases import bars
 from typer.testing import CliRunner
 
 from tapmachine import Binary, FileError, Trainer, dbm, denoise, find_solutions, load, paper_sgd, rbm, save, solve
@@ -30,18 +30,6 @@ from tapmachine.training_runs import run_training
 
 EPOCHS = 6
 SELDOM = ("--measure-every", "12", "--save-every", "4")
-
-
-def bars(rows=300, seed=0):
-    which = np.random.default_rng(seed).integers(0, 4, rows)
-    return np.kron(np.eye(4), np.ones(4))[which].astype(np.float32)
-
-
-@pytest.fixture
-def data(tmp_path):
-    path = tmp_path / "bars.npy"
-    np.save(path, bars())
-    return str(path)
 
 
 def settings(data, **options):

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from run_cases import bars
 from typer.testing import CliRunner
 
 from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, __version__, demo, load, recipes
@@ -24,19 +25,6 @@ from tapmachine.report import findings
 from tapmachine.runs import RunError, RunFolder, RunWarning
 from tapmachine.settings import Settings, SettingsError, read_settings
 from tapmachine.training_runs import run_training
-
-
-def bars(rows=300, seed=0):
-    generator = np.random.default_rng(seed)
-    which = generator.integers(0, 4, rows)
-    return np.kron(np.eye(4), np.ones(4))[which].astype(np.float32)
-
-
-@pytest.fixture
-def data(tmp_path):
-    path = tmp_path / "bars.npy"
-    np.save(path, bars())
-    return str(path)
 
 
 def settings(data, **options):

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,5 +101,5 @@ def train_one(name: str, out: str, quick: str, data: str, device: str, seed: str
     from tapmachine.experiments.models import DEEP_MODELS, TABLE
 
     model = {model.name: model for model in (*TABLE, *DEEP_MODELS)}[name]
-    with one_line_errors():
+    with one_line_errors(), suppress(KeyboardInterrupt):  # which the process that started this one speaks of
         Lab(Path(out), quick == "1", Path(data) if data else None, device, int(seed), speaker(False)).run(model)

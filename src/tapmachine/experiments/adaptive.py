@@ -12,6 +12,7 @@ from tapmachine.experiments.lab import Lab, Row
 from tapmachine.experiments.models import BINARY, Model
 from tapmachine.inference import TAP, AdaptiveTAP, Scheme
 from tapmachine.inference.replay import Replay
+from tapmachine.inference.solve import ROOT_STEPS
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.plots import new_figure
@@ -106,7 +107,7 @@ def _seconds_a_sweep(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, at_le
     process, layers = scheme.bind(machine), machine.units()
     on_cuda = machine.device.type == "cuda"
     if on_cuda:
-        process.root_steps = 3  # as in `solve`
+        process.root_steps = ROOT_STEPS
     state = process.begin(layers, [Moments(x, torch.zeros_like(x)), *[None] * (len(layers) - 1)])
     captured = Replay(lambda own: process.step(layers, own), state, 1) if on_cuda and process.can_be_captured else None
     n_steps, spent = 0, 0.0

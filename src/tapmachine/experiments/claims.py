@@ -44,9 +44,8 @@ def _judge(good: Sequence[bool], numbers: str) -> Finding:
 def _groups(rows: Sequence[Row], *names: str) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(
-            " ".join(f"{row[name]:g}" if isinstance(row[name], float) else f"{row[name]}" for name in names), []
-        ).append(row)
+        words = (f"{row[name]:g}" if isinstance(row[name], float) else f"{row[name]}" for name in names)
+        found.setdefault(" ".join(words), []).append(row)
     return found
 
 
@@ -97,10 +96,9 @@ def number_grows(lab: Lab) -> Finding:
 def few_unique(lab: Lab) -> Finding:
     """Of 100 hidden units' solutions less than a tenth of the starts have one of their own."""
     good, said = [], []
+    looked_at = {f"{model.data} {lab.model(model).hidden[0]}" for model in free_energy_bands.MODELS[:2]}
     for name, rows in _groups(likelihood.table(lab), "data", "n_hidden").items():
-        if name in {
-            f"{data} {lab.model(m).hidden[0]}" for data in (BINARY, REAL) for m in free_energy_bands.MODELS[:2]
-        }:
+        if name in looked_at:
             share = float(rows[-1]["solutions"]) / float(rows[-1]["starts"])
             good.append(share < FEW_UNIQUE)
             said.append(f"{name}: {float(rows[-1]['solutions']):g} of {float(rows[-1]['starts']):g}, {share:.0%}")

@@ -1,6 +1,6 @@
 """How well flipped bits are restored, over the share of them [fig:bmnist-denoise]."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -26,19 +26,21 @@ def needed(lab: Lab) -> list[Model]:
     return [] if lab.knows("bmnist-denoise") else list(BINARY_MODELS)
 
 
-def estimates(lab: Lab, x: Tensor, p: float, with_examples: bool = True) -> dict[str, Tensor]:
-    """What each method makes of the same noisy rows."""
+def estimates(lab: Lab, x: Tensor) -> Iterator[tuple[float, str, Tensor]]:
+    """What each method makes of the same noisy rows, for each p."""
     train, _ = lab.rows(BINARY)
-    channel = BinarySymmetric(p)
-    y = channel.corrupt(x.cpu()).to(x.device)
-    own = pointwise_estimate(Binary(x.shape[1]).to(x.device).fit_to(train), y, channel).mean
-    found = {"noisy": y, "OPE": own, "1-NN": train[nearest_neighbours(train, y)[:, 0]]}
-    for model in BINARY_MODELS:
-        machine, name = lab.machine(model), f"{lab.model(model).hidden[0]}"
-        found[name] = denoise(machine, y, channel, starts=[own]).mean
-        if with_examples:
-            found[f"{name}, with examples"] = denoise(machine, y, channel, data=train).mean
-    return found
+    prior = Binary(x.shape[1]).to(x.device).fit_to(train)
+    machines = {f"{lab.model(model).hidden[0]}": lab.machine(model) for model in BINARY_MODELS}
+    for p in NOISE:
+        channel = BinarySymmetric(p)
+        y = channel.corrupt(x.cpu()).to(x.device)  # the same on every device
+        own = pointwise_estimate(prior, y, channel).mean
+        yield p, "noisy", y
+        yield p, "OPE", own
+        yield p, "1-NN", train[nearest_neighbours(train, y)[:, 0]]
+        for name, machine in machines.items():
+            yield p, name, denoise(machine, y, channel, starts=[own]).mean
+            yield p, f"{name}, with examples", denoise(machine, y, channel, data=train).mean
 
 
 def table(lab: Lab) -> list[Row]:
@@ -46,9 +48,8 @@ def table(lab: Lab) -> list[Row]:
 
     def make() -> Iterable[Row]:
         x = lab.rows(BINARY)[1][: N_IMAGES[lab.quick]]
-        for p in NOISE:
-            for name, estimate in estimates(lab, x, p).items():
-                yield {"p": p, "method": name, "mcc": mcc(x, estimate)}
+        for p, name, estimate in estimates(lab, x):
+            yield {"p": p, "method": name, "mcc": mcc(x, estimate)}
 
     return lab.table("bmnist-denoise", make)
 

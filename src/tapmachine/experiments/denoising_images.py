@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tapmachine.experiments.denoising import NOISE, estimates
+from tapmachine.experiments.denoising import estimates
 from tapmachine.experiments.lab import Lab, Row, images_of, images_table
 from tapmachine.experiments.models import BINARY, BINARY_MODELS, Model
 from tapmachine.plots import image_strips, new_figure
@@ -25,9 +25,8 @@ def table(lab: Lab) -> list[Row]:
 
     def make() -> Iterable[Row]:
         x = lab.rows(BINARY)[1][DIGIT : DIGIT + 1]
-        for p in NOISE:
-            for name, estimate in estimates(lab, x, p).items():
-                yield from images_table((100 * estimate).round() / 100, p=[p], method=[name])
+        for p, name, estimate in estimates(lab, x):
+            yield from images_table((100 * estimate).round() / 100, p=[p], method=[name])
 
     return lab.table("bmnist-denoise-images", make)
 

@@ -132,9 +132,7 @@ class Lab:
         if folder.last_epoch() != settings.all_epochs:
             self.say(f"training {model.name}: {settings.all_epochs} epochs")
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", TrainingWarning
-                )  # what the paper's settings lead to is what is looked at
+                warnings.simplefilter("ignore", TrainingWarning)  # what the settings lead to is looked at
                 begun = time.perf_counter()
                 run_training(settings, folder.path, self.device, progress=False)
                 self.say(f"{model.name}: {time.perf_counter() - begun:.0f} s")

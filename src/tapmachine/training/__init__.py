@@ -7,7 +7,8 @@ from tapmachine.training.optimizers import default_learning_rate, geometric_deca
 from tapmachine.training.pretraining import Pretraining, PretrainingTrainer, pretrain
 from tapmachine.training.report import TensorBoard
 from tapmachine.training.starts import FromBatch, FromData, Herded, NoisyBatch, Persistent, RandomPoints, Start
-from tapmachine.training.trainer import DivergenceError, Stopped, Trainer, TrainingState, default_objective
+from tapmachine.training.state import TrainingState
+from tapmachine.training.trainer import DivergenceError, Stopped, Trainer, default_objective
 
 __all__ = [
     "CD",

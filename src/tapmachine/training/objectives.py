@@ -86,13 +86,8 @@ class TAPObjective(Objective):
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
         machine, count = context.machine, self.n_particles or len(context.batch)
-        own = context.world.share(count)
-        weights = self.start.weights(context, count)
-        # How much this process's particles count, of all.
-        part = torch.full((), (own.stop - own.start) / count, dtype=machine.dtype, device=machine.device)
-        if weights is not None:
-            part = weights[own].sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
-            weights = weights[own]
+        own, all_weights = context.world.share(count), self.start.weights(context, count)
+        weights = None if all_weights is None else all_weights[own]
         with torch.no_grad():
             x, carry = self.start.begin(context, count, carry)
             x = x if self.start.is_carried else x[own]
@@ -107,7 +102,11 @@ class TAPObjective(Objective):
                 moments, tilts = sweep_from(machine, x, self.scheme, self.n_sweeps)
                 carry = self.start.finish(moments[0].mean, carry)
         value = average(self.scheme.free_energy(machine, moments, tilts), weights)
-        return value if context.world.size == 1 else part * value, carry
+        if context.world.size == 1:
+            return value, carry
+        if all_weights is None:
+            return value * ((own.stop - own.start) / count), carry
+        return value * all_weights[own].sum() / all_weights.sum().clamp(min=torch.finfo(all_weights.dtype).tiny), carry
 
 
 class _Sampled(Objective):

@@ -16,7 +16,8 @@ from tapmachine.training.fit import Callback, History
 from tapmachine.training.monitor import Monitor
 from tapmachine.training.objectives import Objective
 from tapmachine.training.report import Record, Reporter
-from tapmachine.training.trainer import Trainer, TrainingState
+from tapmachine.training.state import TrainingState
+from tapmachine.training.trainer import Trainer
 from tapmachine.units import Custom, Units
 from tapmachine.units.conditioned import Conditioned
 

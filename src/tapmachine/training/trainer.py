@@ -5,7 +5,6 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from tapmachine.training.objectives import HerdedPCD, Objective, TAPObjective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.report import Record
 from tapmachine.training.starts import Herded, has_herded_states
+from tapmachine.training.state import TrainingState, put_tensors, take_tensors
 from tapmachine.training.step import CapturedStep, Step, StepResult, can_be_centred
 
 CHAINS_PER_ROW = 5
@@ -59,18 +59,6 @@ class _Epoch:
     norms: list[Tensor] = field(default_factory=list)
     divergences: int = 0
     seconds: float = 0.0
-
-
-class TrainingState(NamedTuple):
-    """All that the rest of a training depends on.
-
-    Attributes:
-        tensors: parameters, momenta, chains, and the states of random number generators, by name.
-        values: the rest, as JSON can hold it.
-    """
-
-    tensors: dict[str, Tensor]
-    values: dict[str, Any]
 
 
 def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objective:
@@ -219,8 +207,8 @@ class Trainer:
             "finished": self.finished,
             "cuts": self.cuts,
             "best": str(self.best),  # JSON has no infinity
-            "optimizer": _take_tensors(self.optimizer.state_dict(), "optimizer", tensors),
-            "scheduler": _take_tensors(scheduler, "scheduler", tensors),
+            "optimizer": take_tensors(self.optimizer.state_dict(), "optimizer", tensors),
+            "scheduler": take_tensors(scheduler, "scheduler", tensors),
         }
         tensors |= {f"machine.{name}": value for name, value in self.machine.state_dict().items()}
         tensors |= {f"last_good.{number}": value for number, value in enumerate(self.step.last_good)}
@@ -255,12 +243,12 @@ class Trainer:
                 break
             offset.copy_(tensors[f"offset.{number}"])
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(_put_tensors(values["optimizer"], tensors, device))
+        self.optimizer.load_state_dict(put_tensors(values["optimizer"], tensors, device))
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             if isinstance(rate, Tensor):  # a captured step reads the tensor that is there
                 group["lr"] = rate.copy_(torch.as_tensor(group["lr"]))
         if self.scheduler is not None:
-            self.scheduler.load_state_dict(_put_tensors(values["scheduler"], tensors, device))
+            self.scheduler.load_state_dict(put_tensors(values["scheduler"], tensors, device))
         self.generator.set_state(tensors["generator.draws"])
         self.batches.order.set_state(tensors["generator.order"])
         self.finished, self.cuts = values["finished"], values["cuts"]
@@ -336,27 +324,3 @@ class Trainer:
             stacklevel=5,
         )
         return bad
-
-
-def _take_tensors(given: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Nested dictionaries and lists with their tensors put aside under a name, so that JSON can hold them."""
-    if isinstance(given, Tensor):
-        tensors[name] = given
-        return {"tensor": name}
-    if isinstance(given, dict):
-        return {str(key): _take_tensors(value, f"{name}.{key}", tensors) for key, value in given.items()}
-    if isinstance(given, list | tuple):
-        return [_take_tensors(value, f"{name}.{number}", tensors) for number, value in enumerate(given)]
-    return given
-
-
-def _put_tensors(given: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
-    """The reverse; torch counts parameters by numbers, which JSON has as strings."""
-    if isinstance(given, dict):
-        if given.keys() == {"tensor"}:
-            return tensors[given["tensor"]].clone().to(device)
-        items = ((int(key) if key.isdigit() else key, value) for key, value in given.items())
-        return {key: _put_tensors(value, tensors, device) for key, value in items}
-    if isinstance(given, list):
-        return [_put_tensors(value, tensors, device) for value in given]
-    return given

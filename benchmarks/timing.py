@@ -1,0 +1,16 @@
+"""How long a call takes, on a GPU as well."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def seconds(call: Callable[[], object], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
