@@ -26,6 +26,7 @@ from tapmachine import (
     rbm,
     solve,
 )
+from tapmachine.inference import couplings
 from tapmachine.inference.starts import starting_moments
 
 PAIRS = [
@@ -520,3 +521,14 @@ def test_real_units_out_of_the_box():
     machine = rbm(TruncatedGaussian(30), Binary(10), 0.8 * Tensors(19).normal(30, 10).float())
     solution = solve(machine, torch.rand(20, 30, generator=torch.Generator().manual_seed(4)))
     assert bool(solution.converged.all())
+
+
+@pytest.mark.parametrize("n_senders", [61, 100, 128, 500, 784])
+@pytest.mark.parametrize("n_particles", [3, couplings.VERY_FEW_PARTICLES + 1])
+def test_products_in_one_launch_are_the_products(n_senders, n_particles):
+    generator = torch.Generator().manual_seed(n_senders)
+    mean, variance = torch.rand(2, n_particles, n_senders, generator=generator, dtype=torch.float64)
+    weights = torch.randn(n_senders, 5, generator=generator, dtype=torch.float64)
+    field, reaction = couplings.products_in_one_launch(mean, variance, torch.stack((weights, weights**2)))
+    torch.testing.assert_close(field, mean @ weights, rtol=0, atol=1e-12)
+    torch.testing.assert_close(reaction, variance @ weights**2, rtol=0, atol=1e-12)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TITLE = "Data and the TAP solutions they lead to: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
 MODELS = (BINARY_100, REAL_500, FACES_256)
 DIGITS = (3, 6, 7)
-N_ROWS = 10_000  # that those are taken from
+N_ROWS = 5000  # that those are taken from
 EPOCHS = {FACES: (5, 100, 200, 500)}
 OTHER_EPOCHS = (1, 3, 25, 100)
 N_THUMBNAILS = 10

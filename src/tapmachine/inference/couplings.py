@@ -10,7 +10,10 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
-FEW_PARTICLES = 1024  # on a GPU: up to here a launch costs more than stacking means and variances
+FEW_PARTICLES = 1024  # on a GPU: up to here a launch costs more than stacking means and variances, and
+VERY_FEW_PARTICLES = 256  # up to here one product leaves most of it idle, so that it is cut into
+MOST_PARTS, SMALLEST_PART = 8, 64
+ALIGNED = 4  # values, without which products are slow
 
 
 class Incoming(NamedTuple):
@@ -105,9 +108,8 @@ class Couplings:
     def _from(self, sender: _Sender, moments: Moments, layer: int) -> tuple[Tensor, Tensor]:
         mean, variance = moments
         if not sender.has_states:
-            if sender.both is not None and len(mean) <= FEW_PARTICLES:  # one launch in place of two
-                field, reaction = torch.bmm(torch.stack((mean, variance)), sender.both)
-                return field, reaction
+            if sender.both is not None and len(mean) <= FEW_PARTICLES:
+                return products_in_one_launch(mean, variance, sender.both)
             return mean @ sender.weights, variance @ sender.squares
         # One unit's q states are exclusive: Var(Σ_α W_α x_α) = Σ_α W_α² a_α − (Σ_α W_α a_α)².
         by_unit = torch.einsum("knq,nqm->knm", mean, sender.weights.unflatten(0, mean.shape[1:]))
@@ -122,6 +124,27 @@ class Couplings:
 def _in_one_launch(weights: Tensor) -> bool:
     """Whether W and W² are multiplied together, which pays where a launch costs more than the product."""
     return weights.is_cuda
+
+
+def products_in_one_launch(mean: Tensor, variance: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
+    """aW and cW², from [W, W²]; of very few particles by parts of the senders, whose products are added up."""
+    n_parts = _n_parts(mean.shape[1]) if len(mean) <= VERY_FEW_PARTICLES else 1
+    if n_parts == 1:
+        field, reaction = torch.bmm(torch.stack((mean, variance)), both)
+        return field, reaction
+    cut = torch.stack([z.unflatten(-1, (n_parts, -1)).transpose(0, 1) for z in (mean, variance)])
+    by_part = torch.bmm(cut.flatten(0, 1), both.reshape(2 * n_parts, -1, both.shape[-1]))
+    field, reaction = by_part.unflatten(0, (2, n_parts)).sum(1)
+    return field, reaction
+
+
+def _n_parts(n_senders: int) -> int:
+    """As many as there can be of one size that suits a GPU."""
+    for n_parts in range(MOST_PARTS, 1, -1):
+        size, rest = divmod(n_senders, n_parts)
+        if rest == 0 and size % ALIGNED == 0 and size >= SMALLEST_PART:
+            return n_parts
+    return 1
 
 
 def _shaped(flat: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -83,8 +83,8 @@ class Step:
         if self.world.size > batch_size:
             raise ValueError(f"there are {self.world.size} processes for batches of {batch_size} rows; use fewer")
         self._loss = compiled(self._loss_on) if compile else self._loss_on
-        self._before = compiled(self._remember) if compile else self._remember
-        self._finish = compiled(self._guard) if compile else self._guard
+        self._before = compiled(self._before_the_update) if compile else self._before_the_update
+        self._after = compiled(self._after_the_update) if compile else self._after_the_update
         for units in machine.units():
             units.is_bounded()  # remembered now: a compiled or captured step cannot look
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -106,10 +106,12 @@ class Step:
     def gradients(self, batch: Tensor, weights: Tensor | None = None) -> Gradients:
         """The first half: what this process adds to the gradients."""
         self.machine.zero_grad()  # all of them: centring reads gradients that the optimiser may not hold
-        loss, carry = self._loss(batch, weights)
-        penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) / self.world.size if self.l1 else 0.0
-        (loss + penalty).backward()
-        means = _data_means(self.machine, batch, weights) if self.centred else []
+        loss, carry, means = self._loss(batch, weights)
+        if self.l1:
+            penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) / self.world.size
+            (loss + penalty).backward()
+        else:
+            loss.backward()
         return Gradients(loss.detach(), carry, means)
 
     def add_up(self, found: Gradients) -> None:
@@ -121,22 +123,13 @@ class Step:
     def update(self, found: Gradients) -> StepResult:
         """The second half: the update, by the gradients as they are now."""
         loss = found.loss
-        if self.centred:
-            centre_gradients(self.machine, self.offsets)
-        self._before(loss)
+        of_weights, of_fields = gradients_to_centre(self.machine) if self.centred else ([], [])
+        self._before(loss, of_weights, of_fields)
         self.optimizer.step()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         momenta = [z for name, z in _optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
-        norm, good = self._finish(loss, gradients, momenta, found.carry)
-        if self.centred:
-            self._follow(found.means, good)
+        norm, good = self._after(found, gradients, momenta)
         return StepResult(loss, norm, good)
-
-    @torch.no_grad()
-    def _follow(self, means: list[Tensor], good: Tensor) -> None:
-        """Moves the offsets towards the batch's means, unless the step was taken back."""
-        for offset, mean in zip(self.offsets, means, strict=True):
-            offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
 
     def find_offsets(self) -> None:
         """Works the offsets out anew, for the machine as it is now."""
@@ -146,10 +139,14 @@ class Step:
     def _means_of_data(self) -> list[Tensor]:
         return _data_means(self.machine, spaced(self.data, SOME_ROWS), None) if self.centred else []
 
-    def _loss_on(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry]:
-        """F of the machine clamped to the batch less F of the free one, or this process's share of it; and what is
-        handed on.
+    def _loss_on(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry, list[Tensor]]:
+        """F of the machine clamped to the batch less F of the free one, or this process's share of it; what is handed
+        on; and the means of all layers given the data, if gradients are to be centred.
         """
+        loss, carry = self._free_energies(batch, weights)
+        return loss, carry, _data_means(self.machine, batch, weights) if self.centred else []
+
+    def _free_energies(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry]:
         gain = clamped_free_energy(self.machine, batch[self.rows], self.objective.scheme, self.hidden)
         context = Context(self.machine, batch, self.data, self.generator, weights, self.world)
         on_model, carry = self.objective.model_free_energy(context, self.carry)
@@ -162,6 +159,24 @@ class Step:
         return (weights[self.rows] * gain).sum() / len(batch) - weights.mean() * on_model, carry
 
     @torch.no_grad()
+    def _before_the_update(self, loss: Tensor, of_weights: list[Tensor], of_fields: list[Tensor]) -> None:
+        if self.centred:
+            centre_gradients(of_weights, of_fields, self.offsets)
+        self._remember(loss)
+
+    @torch.no_grad()
+    def _after_the_update(
+        self, found: Gradients, gradients: list[Tensor], momenta: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The norm of the gradients, and whether the step was good; if it was not, it is taken back."""
+        squares = [torch.linalg.vector_norm(gradient).square() for gradient in gradients]
+        good = self._guard(found.loss, momenta)
+        for old, new in zip(self.carry, found.carry, strict=True):
+            old.copy_(torch.nan_to_num(new))
+        for offset, mean in zip(self.offsets, found.means, strict=True):
+            offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
+        return torch.stack(squares).sum().sqrt(), good
+
     def _remember(self, loss: Tensor) -> None:
         """Keeps the parameters at which the loss is finite: what a step leads to is only known in the next one."""
         good = torch.isfinite(loss)
@@ -176,16 +191,8 @@ class Step:
         """Whether a look at a value costs nothing: on a GPU it stalls, and what is compiled cannot."""
         return self.data.device.type == "cpu" and not torch.compiler.is_compiling()
 
-    @torch.no_grad()
-    def _guard(
-        self, loss: Tensor, gradients: list[Tensor], momenta: list[Tensor], carry: Carry
-    ) -> tuple[Tensor, Tensor]:
-        """Takes a step back that led to what is not finite; without a look at the values, which would stall a GPU.
-
-        Returns:
-            The norm of the gradients, and whether the step was good.
-        """
-        squares = [torch.linalg.vector_norm(gradient).square() for gradient in gradients]
+    def _guard(self, loss: Tensor, momenta: list[Tensor]) -> Tensor:
+        """Takes a step back that led to what is not finite; without a look at the values, which would stall a GPU."""
         sums = torch.stack([p.sum() for p in self.parameters])  # not finite, if any element is not
         good = torch.isfinite(loss) & torch.isfinite(sums).all()
         if not (self._may_look() and bool(good)):
@@ -193,9 +200,7 @@ class Step:
                 p.copy_(torch.where(good, p, last))
             for momentum in momenta:
                 momentum.copy_(torch.where(good, momentum, 0.0))  # it led there
-        for old, new in zip(self.carry, carry, strict=True):
-            old.copy_(torch.nan_to_num(new))
-        return torch.stack(squares).sum().sqrt(), good
+        return good
 
 
 def can_be_centred(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
@@ -205,21 +210,25 @@ def can_be_centred(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
     return not machine.is_pairwise and all(id(own) in trained for own in (*fields, *machine.weights))
 
 
-def centre_gradients(machine: BoltzmannMachine, means: Sequence[Tensor]) -> None:
+def gradients_to_centre(machine: BoltzmannMachine) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients in all weights, and in the fields of all layers."""
+    fields = [getattr(units, "field") for units in machine.units()]  # noqa: B009
+    of_weights, of_fields = ([p.grad for p in own if p.grad is not None] for own in (machine.weights, fields))
+    return of_weights, of_fields
+
+
+def centre_gradients(of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], means: Sequence[Tensor]) -> None:
     """Turns gradients into those of centred states (Montavon and Müller 2012, Melchior and others 2016).
 
     With offsets μ and λ, the means of the two layers that W couples given the data, the gradient in W becomes that of
     (x − μ)W(h − λ), and those in the fields follow: ∂W − ∂U λᵀ − μ ∂U'ᵀ, ∂U − ∂W λ, ∂U' − ∂Wᵀ μ.
     """
-    with torch.no_grad():
-        fields = [getattr(units, "field") for units in machine.units()]  # noqa: B009
-        raw = [own.grad.flatten().clone() for own in fields]
-        for number, weight in enumerate(machine.weights):
-            assert weight.grad is not None
-            mu, lam = means[number], means[number + 1]
-            weight.grad -= torch.outer(raw[number], lam) + torch.outer(mu, raw[number + 1])
-            fields[number].grad -= (weight.grad @ lam).view_as(fields[number])
-            fields[number + 1].grad -= (weight.grad.T @ mu).view_as(fields[number + 1])
+    raw = [own.flatten().clone() for own in of_fields]
+    for number, of_weight in enumerate(of_weights):
+        mu, lam = means[number], means[number + 1]
+        of_weight -= torch.outer(raw[number], lam) + torch.outer(mu, raw[number + 1])
+        of_fields[number].sub_((of_weight @ lam).view_as(of_fields[number]))
+        of_fields[number + 1].sub_((of_weight.T @ mu).view_as(of_fields[number + 1]))
 
 
 @torch.no_grad()
