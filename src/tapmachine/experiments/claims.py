@@ -18,6 +18,7 @@ TITLE = "What the paper's text says, with a verdict on each claim"
 TAPERS_AT, TAPERED = 20, 0.8  # epoch, and the share of the rise that is behind it
 FEW_UNIQUE = 0.1
 ALIKE = 1.0  # nats of pseudo-likelihood
+NEARLY = 0.9  # of a rise is left in the end
 SMALL = 0.4  # share of the visible units that a stroke may reach
 WIDTH = 60  # of a column of the picture, in letters
 
@@ -200,9 +201,12 @@ def deep_rises(lab: Lab) -> Finding:
     for name, rows in _groups(deep_training.table(lab), "hidden_layers").items():
         for column, label in deep_training.NAMES.items():
             values = _numbers(rows, column)
-            good.append(values[-1] > values[0])
+            best = max(values)
+            good.append(values[-1] - values[0] > NEARLY * (best - values[0]))
+            epochs = [f"{float(rows[n]['epoch']):g}" for n in (values.index(best), -1)]
             said.append(
-                f"{name} layers, {label}: {values[0]:.4f} to {values[-1]:.4f} at epoch {float(rows[-1]['epoch']):g}"
+                f"{name} layers, {label}: {values[0]:.4f} to {values[-1]:.4f} at epoch {epochs[1]}, "
+                f"best {best:.4f} at {epochs[0]}"
             )
     return _judge(good, "; ".join(said))
 

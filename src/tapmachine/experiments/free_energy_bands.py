@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 TITLE = "Free energies of TAP solutions over training: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
 MODELS = (BINARY_100, REAL_100, FACES_256)
-SLICES = (5, 20, 50, 100)  # epochs
-FEW = 3  # solutions, too few for a density
+SLICES = (5, 20, 50, 100, 500)  # epochs
+FEW = 20  # solutions, too few for a density
 
 
 def needed(lab: Lab) -> list[Model]:
