@@ -372,6 +372,20 @@ def test_herded_chains_have_the_right_rates_and_no_chance():
     assert torch.equal(x, y)
 
 
+@pytest.mark.parametrize(("lifetime", "moved"), [(4, [0, 2, 4, 6, 8]), (None, [0, 0, 0, 0, 0])])
+def test_herded_chains_begin_anew_one_after_the_other(lifetime, moved):
+    """Chains that cannot leave where they are, and then batches that lie elsewhere."""
+    machine = rbm(Spin(6), Spin(3), torch.full((6, 3), 5.0))
+    start = Herded(2, lifetime)
+    carry = start.prepare(context_of(machine, -torch.ones(3, 6)), 8)
+    elsewhere = context_of(machine, torch.ones(3, 6))
+    found = []
+    for _ in range(5):
+        x, carry = start.begin(elsewhere, 8, carry)
+        found.append(int((x == 1).all(-1).sum()))
+    assert found == moved
+
+
 # ----- the loop
 
 
@@ -579,6 +593,7 @@ def test_a_glass_is_reported():
         (lambda m: PCD(1, n_chains=0), "n_chains is 0"),
         (lambda m: NoisyBatch(2.0), "share is 2.0"),
         (lambda m: Herded(0), "n_sweeps is 0"),
+        (lambda m: HerdedPCD(lifetime=0), "lifetime is 0"),
         (lambda m: HerdedPCD(10, n_chains=0), "n_chains is 0"),
         (
             lambda m: fit(rbm(Gaussian(3), Binary(2)), torch.zeros(200, 3), objective=HerdedPCD()),

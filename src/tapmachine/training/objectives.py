@@ -18,7 +18,7 @@ from tapmachine.inference.process import Process
 from tapmachine.inference.starts import prior_moments
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import sweep_chain
-from tapmachine.training.starts import Carry, Context, FromBatch, Herded, Start, has_herded_states
+from tapmachine.training.starts import LIFETIME, Carry, Context, FromBatch, Herded, Start, has_herded_states
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep: they start from the last one's
 CLAMPED_SWEEPS = 10  # to solve a machine of several hidden layers that is clamped to data
@@ -183,17 +183,19 @@ class HerdedPCD(Objective):
     Args:
         k: how many sweeps.
         n_chains: how many chains; as many as rows in a batch, unless given.
+        lifetime: steps after which a chain begins anew from the batch; None for never.
     """
 
     is_split = True
 
-    def __init__(self, k: int = 10, n_chains: int | None = None) -> None:
+    def __init__(self, k: int = 10, n_chains: int | None = None, lifetime: int | None = LIFETIME) -> None:
         if n_chains is not None and not (isinstance(n_chains, int) and n_chains >= 1):
             raise ValueError(f"n_chains is {n_chains!r}; it must be a whole number, 1 or more")
-        self.start, self.n_chains = Herded(k), n_chains
+        self.start, self.n_chains = Herded(k, lifetime), n_chains
 
     def __repr__(self) -> str:
-        return f"HerdedPCD({self.start.n_sweeps}, n_chains={self.n_chains})"
+        lifetime = "" if self.start.lifetime == LIFETIME else f", lifetime={self.start.lifetime}"
+        return f"HerdedPCD({self.start.n_sweeps}, n_chains={self.n_chains}{lifetime})"
 
     def prepare(self, context: Context) -> Carry:
         for number, units in enumerate(context.machine.units()):

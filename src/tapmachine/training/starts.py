@@ -14,6 +14,8 @@ from tapmachine.units import Binary, Units
 
 Carry = tuple[Tensor, ...]  # what is handed on from step to step
 
+LIFETIME = 250  # steps of a herded chain
+
 
 class Context(NamedTuple):
     """What a start may look at.
@@ -146,16 +148,21 @@ class Herded(Start):
     often as its probabilities p add up to. Categorical units carry one for each state and take the largest. All others
     take their mean. It needs layers to alternate between: a pairwise machine has none.
 
+    Of data in clusters, chains that went on for ever would leave some clusters and not find back, whose weight then
+    grows without limit. So every chain ends after some steps, one after the other, and begins anew from the batch.
+
     Args:
         n_sweeps: of the chains, for each step.
+        lifetime: steps after which a chain begins anew; None for never.
     """
 
     is_carried = True
 
-    def __init__(self, n_sweeps: int = 1) -> None:
-        if not (isinstance(n_sweeps, int) and n_sweeps >= 1):
-            raise ValueError(f"n_sweeps is {n_sweeps!r}; it must be a whole number, 1 or more")
-        self.n_sweeps = n_sweeps
+    def __init__(self, n_sweeps: int = 1, lifetime: int | None = LIFETIME) -> None:
+        for name, value in (("n_sweeps", n_sweeps), ("lifetime", 1 if lifetime is None else lifetime)):
+            if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+        self.n_sweeps, self.lifetime = n_sweeps, lifetime
 
     def prepare(self, context: Context, n_particles: int) -> Carry:
         if context.machine.is_pairwise:
@@ -164,21 +171,27 @@ class Herded(Start):
         layers = context.machine.units()
         states = [x, *(x.new_zeros((n_particles, *layer.state_shape)) for layer in layers[1:])]
         remainders = [torch.rand(z.shape, generator=context.generator, device=x.device, dtype=x.dtype) for z in states]
-        return (*(z.clone() for z in states), *remainders)
+        ages = torch.arange(n_particles, device=x.device) * (self.lifetime or 0) // n_particles
+        return (*(z.clone() for z in states), *remainders, ages)
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         machine = context.machine
         layers, n_layers = machine.units(), len(machine.layers)
-        states, remainders = list(carry[:n_layers]), list(carry[n_layers:])
+        states, remainders, ages = list(carry[:n_layers]), list(carry[n_layers:-1]), carry[-1] + 1
+        if self.lifetime is not None:
+            over = ages > self.lifetime
+            ages = torch.where(over, 1, ages)
+            rows = _rows(context.batch, n_particles)[context.world.share(n_particles)]
+            states[0] = torch.where(over.view(-1, *[1] * (rows.dim() - 1)), rows, states[0])
         order = [*range(1, n_layers, 2), *range(0, n_layers, 2)]
         for _ in range(self.n_sweeps):
             for number in order:
                 mean = layers[number].mean_in(machine.field_on(number, states)).detach()
                 states[number], remainders[number] = _herd(layers[number], mean, remainders[number])
-        return states[0], (*states, *remainders)
+        return states[0], (*states, *remainders, ages)
 
     def __repr__(self) -> str:
-        return f"Herded({self.n_sweeps})"
+        return f"Herded({self.n_sweeps}{'' if self.lifetime == LIFETIME else f', lifetime={self.lifetime}'})"
 
 
 def has_herded_states(units: Units) -> bool:
