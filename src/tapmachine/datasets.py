@@ -94,7 +94,7 @@ class RowsOnDisk:
         for number in np.unique(which):
             here = which == number
             found[here] = arrays[number][numbers[here] - self._begin(number)]
-        return self._convert(found.reshape(len(found), -1))
+        return self._convert(found.reshape(len(found), math.prod(found.shape[1:])))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         whole = np.empty(self.shape, dtype or self.dtype)

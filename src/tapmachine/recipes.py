@@ -251,9 +251,11 @@ def make_trainer(
 ) -> Trainer | PretrainingTrainer:
     """The trainer of a machine that was made by the same settings, on data as they are."""
     machine = new.machine
-    x = new.scaled(x)
-    x = check_rows(machine, x) if isinstance(x, Tensor) else x
-    measured = None if held_out is None else _measured(machine, new.scaled(held_out), monitor)
+    x = _checked(machine, new.scaled(x))
+    measured = None
+    if held_out is not None:
+        held_out = _checked(machine, new.scaled(held_out))
+        measured = held_out if isinstance(held_out, Tensor) else some_rows(held_out, monitor.n_rows)
 
     def make_joint() -> Trainer:
         return _trainer(
@@ -262,7 +264,7 @@ def make_trainer(
 
     def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
         measure = monitor_of_layer(monitor, stage, settings.doubled)
-        return _trainer(settings, own, states, settings.pretrain_epochs, measure, warm_start=True, validate=False)
+        return _trainer(settings, own, states, settings.pretrain_epochs, measure, warm_start=True)
 
     if settings.pretrain_epochs == 0:
         return make_joint()
@@ -271,12 +273,12 @@ def make_trainer(
     return PretrainingTrainer(machine, first, pretraining, make_for_layer, make_joint, settings.epochs, settings.seed)
 
 
-def _measured(machine: BoltzmannMachine, held_out: Rows, monitor: Monitor) -> Tensor:
-    """Held-out rows; of those on disk, the ones that are measured."""
-    if isinstance(held_out, Tensor):
-        return check_rows(machine, held_out)
-    check_all_rows(machine, held_out)
-    return check_rows(machine, some_rows(held_out, monitor.n_rows))
+def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:
+    """Rows of which all are states of the machine; those in memory as such, on its device."""
+    if isinstance(x, Tensor):
+        return check_rows(machine, x)
+    check_all_rows(machine, x)
+    return x
 
 
 def _trainer(
@@ -287,7 +289,6 @@ def _trainer(
     monitor: Monitor,
     held_out: Tensor | None = None,
     warm_start: bool = False,
-    validate: bool = True,
 ) -> Trainer:
     batch_size = settings.batch_size or min(len(x), max(FEWEST, min(MOST, len(x) // BATCHES)))
     some = x if isinstance(x, Tensor) else check_rows(machine, some_rows(x, SOME_ROWS))
@@ -307,7 +308,7 @@ def _trainer(
         seed=settings.seed,
         monitor=monitor,
         warm_start=warm_start,
-        validate=validate,
+        validate=False,  # they were looked at, or are means of hidden units
     )
 
 

@@ -79,7 +79,7 @@ class Batches:
         batch_size: rows of each batch; for a loader, what it gives.
         weights: of the rows.
         seed: of the order.
-        validate: False takes a tensor for states as it is: it may hold means of units.
+        validate: False takes a tensor or an array for states as it is: it may hold means of units.
     """
 
     def __init__(
@@ -103,7 +103,8 @@ class Batches:
             self.rows = check_rows(machine, x) if validate else machine.units()[0].check_states(x, validate=False)
         elif isinstance(x, np.ndarray | RowsOnDisk):
             self.rows = x
-            check_all_rows(machine, x)
+            if validate:
+                check_all_rows(machine, x)
         elif isinstance(x, Iterator):
             raise ValueError("the loader can be gone through only once; it must give batches anew in every epoch")
         else:
