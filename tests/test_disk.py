@@ -254,13 +254,14 @@ from tapmachine import datasets
 from tapmachine.settings import Settings
 from tapmachine.training_runs import run_training
 small, large, out, megabytes, large_bytes = sys.argv[1:]
-run_training(Settings(small, hidden=(5,), epochs=1, batch_size=1000), out + "/small")  # libraries set themselves up
+options = {"hidden": (5,), "epochs": 1, "batch_size": 1000, "objective": "cd"}
+run_training(Settings(small, **options), out + "/small")  # libraries set themselves up
 lines = Path("/proc/self/status").read_text().splitlines()
 taken = next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:"))
 limit = taken + int(megabytes) * 10**6
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 datasets.LARGE_BYTES = int(large_bytes)
-run_training(Settings(large, hidden=(5,), epochs=1, batch_size=1000, validation=0.1), out + "/large")
+run_training(Settings(large, **options, validation=0.1), out + "/large")
 """
 
 
