@@ -108,6 +108,12 @@ class RowsOnDisk:
         for first in range(0, len(self), step):
             yield first, self[first : first + step]
 
+    @property
+    def most_in_memory(self) -> int:
+        """How many rows may be read together and not be large."""
+        row_bytes: int = self.shape[1] * self.dtype.itemsize
+        return max(1, LARGE_BYTES // row_bytes)
+
     def mapped(self, function: Callable[[Array], Array]) -> "RowsOnDisk":
         """Rows to which more is done when they are read."""
         return RowsOnDisk(self._arrays, lambda rows: function(self._convert(rows)), self._numbers)
@@ -202,8 +208,7 @@ def as_rows(arrays: Mapping[str, Array], name: str, gaps: bool = False, scale_by
     rows = rows.mapped(lambda part: part.astype(dtype, copy=False))
     if first.dtype.kind == "f":
         _check_finite(rows, gaps)
-    is_large = len(rows) * rows.shape[1] * rows.dtype.itemsize > LARGE_BYTES
-    stays = is_large and all(isinstance(array, np.memmap) for array in arrays.values())
+    stays = len(rows) > rows.most_in_memory and all(isinstance(array, np.memmap) for array in arrays.values())
     return DataSet(rows if stays else np.asarray(rows), name, image_shape)
 
 

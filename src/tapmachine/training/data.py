@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine import datasets
 from tapmachine.datasets import RowsOnDisk
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
@@ -32,10 +31,8 @@ def some_rows(x: Rows | Array, most: int) -> Tensor:
 
 
 def held_in_memory(x: Rows) -> Tensor:
-    """All rows, if they are in memory; of those on disk as many, at even distances, as are taken to fit into it."""
-    if isinstance(x, Tensor):
-        return x
-    return some_rows(x, max(1, datasets.LARGE_BYTES // (x.shape[1] * x.dtype.itemsize)))
+    """All rows, if they are in memory; of those on disk as many, at even distances, as would not be large."""
+    return x if isinstance(x, Tensor) else some_rows(x, x.most_in_memory)
 
 
 def parts(x: Rows | Array) -> Iterator[tuple[int, Tensor]]:
