@@ -107,8 +107,6 @@ def test_arrays_that_are_no_rows_of_numbers(tmp_path):
     np.save(path, np.array([{"a": 1}]), allow_pickle=True)
     with pytest.raises(DataError, match="not a plain array"):
         read(path)
-    with pytest.raises(DataError, match="is a folder"):
-        read(tmp_path)
 
 
 def test_visible_units_are_picked_from_the_data():

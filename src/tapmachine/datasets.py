@@ -1,6 +1,7 @@
 """Data from files and from the network: rows of numbers, checked, with a word on where they come from.
 
-Nothing here knows of machines. A file is read by what it is (npy, npz, csv, idx); nothing in it is executed.
+Nothing here knows of machines. A file is read by what it is (npy, npz, csv, idx); nothing in it is executed. Large
+.npy files stay on disk: their rows are read when they are needed.
 """
 
 import csv
@@ -11,15 +12,17 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+NAMED = ("digits", "mnist", "mnist-test")
 MNIST_FOLDER = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 # Digests of the content after decompression, which do not depend on how it was compressed.
 MNIST = {
@@ -29,6 +32,9 @@ MNIST = {
 }
 MANY_BYTES = 2**28  # that any compressed file may hold, and
 MOST_TIMES = 100  # so many times its own size
+NPY = b"\x93NUMPY"  # how such a file begins
+LARGE_BYTES = 2**30  # of rows, beyond which .npy files are not read into memory
+VALUES_AT_A_TIME = 2**20  # that are looked at
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
@@ -36,34 +42,127 @@ class DataError(ValueError):
     """Data that cannot be read, or are not rows of numbers."""
 
 
+class RowsOnDisk:
+    """Rows of arrays that stay where they are, as memory maps do; the next array goes on where the last one ends.
+
+    `rows[10:20]` and `rows[indices]` read some of them, and `numpy.asarray(rows)` reads all.
+
+    Args:
+        arrays: by their names; of one dtype, and of one shape but for the number of rows.
+        convert: what is done to rows when they are read, flat; it does the same to each, whichever come with it.
+        numbers: of the rows that are meant; all, unless given.
+
+    Attributes:
+        shape: (N, n).
+        dtype: of what is read.
+
+    Example:
+        >>> import numpy as np
+        >>> from tapmachine.datasets import RowsOnDisk
+        >>> rows = RowsOnDisk({"a.npy": np.eye(3), "b.npy": np.ones((2, 3))})
+        >>> rows[2:4]
+        array([[0., 0., 1.],
+               [1., 1., 1.]])
+        >>> rows.place(4)
+        ('b.npy', 1)
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        convert: Callable[[Array], Array] = lambda rows: rows,
+        numbers: range | None = None,
+    ) -> None:
+        self._arrays, self._convert = arrays, convert
+        self._ends = np.cumsum([len(array) for array in arrays.values()])
+        self._numbers = range(int(self._ends[-1])) if numbers is None else numbers
+        first = self[:1]
+        self.shape, self.dtype = (len(self), *first.shape[1:]), first.dtype
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: slice | Array) -> Array:
+        if isinstance(index, slice):
+            chosen = self._numbers[index]
+            numbers = np.arange(chosen.start, chosen.stop, chosen.step)
+        else:
+            numbers = self._numbers.start + index
+        arrays = list(self._arrays.values())
+        found = np.empty((len(numbers), *arrays[0].shape[1:]), arrays[0].dtype)
+        which = np.searchsorted(self._ends, numbers, side="right")
+        for number in np.unique(which):
+            here = which == number
+            found[here] = arrays[number][numbers[here] - self._begin(number)]
+        return self._convert(found.reshape(len(found), math.prod(found.shape[1:])))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        whole = np.empty(self.shape, dtype or self.dtype)
+        for first, part in self.parts():
+            whole[first : first + len(part)] = part
+        return whole
+
+    def parts(self) -> Iterator[tuple[int, Array]]:
+        """All rows, some at a time, with the number of the first."""
+        step = max(1, VALUES_AT_A_TIME // self.shape[1])
+        for first in range(0, len(self), step):
+            yield first, self[first : first + step]
+
+    @property
+    def most_in_memory(self) -> int:
+        """How many rows may be read together and not be large."""
+        row_bytes: int = self.shape[1] * self.dtype.itemsize
+        return max(1, LARGE_BYTES // row_bytes)
+
+    def mapped(self, function: Callable[[Array], Array]) -> "RowsOnDisk":
+        """Rows to which more is done when they are read."""
+        return RowsOnDisk(self._arrays, lambda rows: function(self._convert(rows)), self._numbers)
+
+    def between(self, first: int, last: int) -> "RowsOnDisk":
+        """Those from the first to before the last one; nothing is read."""
+        return RowsOnDisk(self._arrays, self._convert, self._numbers[first:last])
+
+    def place(self, row: int) -> tuple[str, int]:
+        """The name of the array that a row is in, and its number there."""
+        number = int(np.searchsorted(self._ends, self._numbers[row], side="right"))
+        return list(self._arrays)[number], self._numbers[row] - self._begin(number)
+
+    def _begin(self, number: int) -> int:
+        """The number of an array's first row."""
+        return int(self._ends[number - 1]) if number else 0
+
+
 @dataclass(frozen=True)
 class DataSet:
     """Rows of numbers.
 
     Attributes:
-        rows: (N, n), real numbers; images are flattened, and bytes scaled to [0, 1].
+        rows: (N, n), real numbers; images are flattened, and bytes scaled to [0, 1]. Those of large .npy files stay on
+            disk.
         name: where they come from.
         image_shape: of a row, if it is one.
     """
 
-    rows: Array
+    rows: Array | RowsOnDisk
     name: str
     image_shape: tuple[int, int] | None = None
 
     def digest(self) -> str:
-        """A fingerprint of the rows."""
+        """A fingerprint of the rows: the same in memory, on disk, in one file or several."""
         digest = hashlib.sha256(f"{self.rows.dtype} {self.rows.shape}".encode())
-        digest.update(np.ascontiguousarray(self.rows).data)
+        parts = self.rows.parts() if isinstance(self.rows, RowsOnDisk) else [(0, self.rows)]
+        for _, part in parts:
+            digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 
 
 def read(source: str | Path, gaps: bool = False, scale_bytes: bool = True) -> DataSet:
-    """Rows from a named data set or a file.
+    """Rows from a named data set, a file or a folder of files.
 
     Args:
         source: `digits` (8×8, comes with scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
             .npy, .npz, .csv or idx file, which may end in .gz. An array of an .npz with several is named after a colon,
-            as in `faces.npz:train`.
+            as in `faces.npz:train`. A folder holds .npy files, which are taken in the order of their names.
         gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
         scale_bytes: whether images of bytes are scaled to [0, 1].
 
@@ -75,47 +174,63 @@ def read(source: str | Path, gaps: bool = False, scale_bytes: bool = True) -> Da
         >>> read("digits").rows.shape
         (1797, 64)
     """
-    named: dict[str, Callable[[], DataSet]] = {
-        "digits": _digits,
-        "mnist": lambda: _mnist("train"),
-        "mnist-test": lambda: _mnist("test"),
-    }
-    if str(source) in named and not Path(source).is_file():
-        return named[str(source)]()
+    if str(source) in NAMED and not Path(source).is_file():
+        return _digits() if str(source) == "digits" else _mnist(str(source))
     path, _, key = str(source).partition(".npz:")
     path, key = (f"{path}.npz", key) if key else (str(source), "")
     try:
-        array = _read_file(Path(path), key, gaps)
+        is_folder = Path(path).is_dir()
+        arrays = _read_folder(Path(path)) if is_folder else {str(source): _read_file(Path(path), key, gaps)}
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file; named data sets are {', '.join(named)}") from None
-    except IsADirectoryError:
-        raise DataError(f"{path}: is a folder, not a file") from None
+        raise DataError(f"{path}: there is no such file; named data sets are {', '.join(NAMED)}") from None
     except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
-    return as_rows(array, str(source), gaps, scale_bytes)
+    return as_rows(arrays, str(source), gaps, scale_bytes)
 
 
-def as_rows(array: Array, name: str, gaps: bool = False, scale_bytes: bool = True) -> DataSet:
-    """An array as a data set: its first dimension counts rows; with gaps, NaN is a value that is missing."""
+def as_rows(arrays: Mapping[str, Array], name: str, gaps: bool = False, scale_bytes: bool = True) -> DataSet:
+    """Arrays by their names as one data set: their first dimension counts rows. Large memory maps stay on disk.
+
+    With gaps, NaN is a value that is missing.
+    """
+    first_name, first = next(iter(arrays.items()))
+    for own_name, array in arrays.items():
+        _check_array(array, own_name)
+        if (array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]):
+            kinds = [f"{own.dtype.name} of shape {own.shape[1:]}" for own in (array, first)]
+            raise DataError(f"{own_name}: has rows of {kinds[0]}, where {first_name} has {kinds[1]}")
+    image_shape = first.shape[1:] if first.ndim == 3 else _square(first.shape[1]) if first.ndim == 2 else None
+    rows = RowsOnDisk(arrays)
+    are_images = scale_bytes and first.dtype == np.uint8 and first.ndim == 3
+    if are_images and any(part.max() > 1 for _, part in rows.parts()):
+        rows = rows.mapped(lambda part: part.astype(np.float32) / 255)
+    dtype = np.float64 if first.dtype == np.float64 else np.float32
+    rows = rows.mapped(lambda part: part.astype(dtype, copy=False))
+    if first.dtype.kind == "f":
+        _check_finite(rows, gaps)
+    stays = len(rows) > rows.most_in_memory and all(isinstance(array, np.memmap) for array in arrays.values())
+    return DataSet(rows if stays else np.asarray(rows), name, image_shape)
+
+
+def _check_array(array: Array, name: str) -> None:
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name}: holds {array.dtype.name}, not numbers")
     if array.ndim < 2:
         raise DataError(f"{name}: has shape {array.shape}; it must have two dimensions or more, the first one of rows")
     if array.size == 0:
         raise DataError(f"{name}: has shape {array.shape}; there must be at least one row and one column")
-    image_shape = array.shape[1:] if array.ndim == 3 else _square(array.shape[1]) if array.ndim == 2 else None
-    rows = array.reshape(len(array), -1)
-    if scale_bytes and rows.dtype == np.uint8 and rows.max() > 1 and array.ndim == 3:  # images of bytes
-        rows = rows.astype(np.float32) / 255
-    rows = rows.astype(np.float64 if rows.dtype == np.float64 else np.float32)
-    bad = np.argwhere(np.isinf(rows) if gaps else ~np.isfinite(rows))
-    if len(bad):
-        row, column = bad[0]
-        missing = ", or NaN if it is missing" if gaps else ""
-        raise DataError(
-            f"{name}: row {row}, column {column} is {rows[row, column]}; every value must be finite{missing}"
-        )
-    return DataSet(rows, name, image_shape)
+
+
+def _check_finite(rows: RowsOnDisk, gaps: bool) -> None:
+    for first, part in rows.parts():
+        bad = np.argwhere(np.isinf(part) if gaps else ~np.isfinite(part))
+        if len(bad):
+            row, column = bad[0]
+            name, own_row = rows.place(first + int(row))
+            missing = ", or NaN if it is missing" if gaps else ""
+            raise DataError(
+                f"{name}: row {own_row}, column {column} is {part[row, column]}; every value must be finite{missing}"
+            )
 
 
 def _square(n: int) -> tuple[int, int] | None:
@@ -126,7 +241,7 @@ def _square(n: int) -> tuple[int, int] | None:
 def _digits() -> DataSet:
     from sklearn.datasets import load_digits
 
-    return as_rows(load_digits().images.astype(np.float32) / 16, "digits")
+    return as_rows({"digits": load_digits().images.astype(np.float32) / 16}, "digits")
 
 
 def digit_labels() -> Array:  # (1797,)
@@ -146,8 +261,8 @@ def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
         raise DataError(f"{path}: cannot be read: {error}") from None
 
 
-def _mnist(part: str) -> DataSet:
-    return as_rows(_from_idx(*_download(part)), "mnist" if part == "train" else "mnist-test")
+def _mnist(name: str) -> DataSet:
+    return as_rows({name: _from_idx(*_download("train" if name == "mnist" else "test"))}, name)
 
 
 def _download(part: str) -> tuple[bytes, str]:
@@ -170,16 +285,28 @@ def _download(part: str) -> tuple[bytes, str]:
 # ----- files
 
 
+def _read_folder(folder: Path) -> dict[str, Array]:
+    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    if not paths:
+        raise DataError(f"{folder}: is an empty folder; one of data holds .npy files")
+    for path in paths:
+        if path.suffix != ".npy" or path.is_dir():
+            raise DataError(f"{path}: is in a folder of data, which must hold .npy files and nothing else")
+    return {str(path): _read_file(path, "", False) for path in paths}
+
+
 def _read_file(path: Path, key: str, gaps: bool) -> Array:
-    if path.is_dir():
-        raise IsADirectoryError
     name = path.name.removesuffix(".gz")
     if name.endswith(".npz"):
         return _from_npz(path, key)
+    with path.open("rb") as file:
+        is_npy = file.read(len(NPY)) == NPY
+    if is_npy:
+        return _map_npy(path)
     content = path.read_bytes()
     if path.suffix == ".gz":
         content = _decompressed(content, path)
-    if content[:6] == b"\x93NUMPY":
+    if content.startswith(NPY):
         return _from_npy(content, path)
     if len(content) >= 4 and content[:2] == b"\0\0" and content[2] in IDX_TYPES:
         return _from_idx(content, str(path))
@@ -204,17 +331,35 @@ def _most_bytes(size: int) -> int:
 
 
 def _from_npy(content: bytes, path: Path) -> Array:
-    try:
-        file = io.BytesIO(content)
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(file)
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize > len(content):  # before memory is taken for it
-            raise ValueError(f"its header says {dtype} of shape {shape}, which it does not hold")
+    with _plain_array(path):
+        _check_header(io.BytesIO(content), len(content))
         array: Array = np.load(io.BytesIO(content), allow_pickle=False)
+    return array
+
+
+def _map_npy(path: Path) -> Array:
+    with _plain_array(path):
+        with path.open("rb") as file:
+            _check_header(file, path.stat().st_size)
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def _check_header(file: BinaryIO, size: int) -> None:
+    """Before memory is taken for what the header says."""
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"its header says {dtype} of shape {shape}, which it does not hold")
+
+
+@contextmanager
+def _plain_array(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, EOFError, TypeError, SyntaxError, MemoryError) as error:
         raise DataError(f"{path}: is not a plain array of numbers: {error}") from None
-    return array
 
 
 def _from_npz(path: Path, key: str) -> Array:

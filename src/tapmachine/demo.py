@@ -42,13 +42,13 @@ def run_demo(
     """Trains on scikit-learn's digits in a run folder, cleans noisy digits and writes a page about it."""
     figure = new_figure(8, 2.4)
     run = run_training(SETTINGS, folder, device, progress, say)
-    held_out = read_data(SETTINGS).held_out
-    assert held_out is not None
-    x = held_out.to(device)
+    data = read_data(SETTINGS).in_memory()
+    assert data.held_out is not None
+    x = data.held_out.to(device)
     machine = load(RunFolder(folder).machine_path, device=device)
     channel = BinarySymmetric(FLIPPED)
     noisy = channel.corrupt(x.cpu()).to(x.device)  # the same on every device
-    clean = denoise(machine, noisy, channel, data=run.rows).mean
+    clean = denoise(machine, noisy, channel, data=data.train).mean
     shown = torch.cat([rows[:N_DIGITS] for rows in (x, noisy, clean)])
     image_grid(figure.subplots(), shown, (8, 8), columns=N_DIGITS)
     picture = Path(folder) / "denoised.png"

@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.datasets import RowsOnDisk
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine, dbm, rescaled
 from tapmachine.settings import Settings, SettingsError
@@ -34,6 +35,8 @@ from tapmachine.training import (
     geometric_decay,
     paper_sgd,
 )
+from tapmachine.training.data import Array, Rows, check_all_rows, held_in_memory, parts, place_of, some_rows
+from tapmachine.training.optimizers import SOME_ROWS
 from tapmachine.training.pretraining import monitor_of_layer
 from tapmachine.units import Binary, Categorical, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian, Units
 
@@ -86,26 +89,72 @@ class NewMachine:
             own.copy_(bound)  # without what rounding made of them
         return machine
 
-    def scaled(self, x: Tensor) -> Tensor:
+    def scaled(self, x: Rows) -> Rows:
         """Data for the machine as it is trained; a ValueError that names the first value that is none."""
-        lower, upper = (bound.to(x.device) for bound in self.bounds)
-        outside = (x < lower) | (x > upper) if x.is_floating_point() else torch.zeros_like(x, dtype=torch.bool)
-        if bool(outside.any()):
-            row, column = outside.nonzero()[0].tolist()
-            raise ValueError(
-                f"row {row}, column {column} is {x[row, column]:g}; it must lie between {lower:g} and {upper:g}"
-            )
+        for first, part in parts(x):
+            self._check_bounds(x, first, part)
         if self.is_in_units_of_data:
             return x
-        return ((x - self.shift.to(x)) / self.scale).clamp(
-            *(bound.to(x.device) for bound in self.machine.units()[0].bounds())
-        )
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        shift, *bounds = (z.to(device) for z in (self.shift, *self.machine.units()[0].bounds()))
+
+        def in_own_units(part: Tensor) -> Tensor:
+            return ((part - shift.to(part)) / self.scale).clamp(*bounds)
+
+        return _by_rows(in_own_units, x)
+
+    def _check_bounds(self, x: Rows, first: int, part: Tensor) -> None:
+        if not part.is_floating_point():
+            return
+        lower, upper = (bound.to(part.device) for bound in self.bounds)
+        outside = (part < lower) | (part > upper)
+        if bool(outside.any()):
+            row, column = outside.nonzero()[0].tolist()
+            found = f"{place_of(first + row, x)}, column {column} is {part[row, column]:g}"
+            raise ValueError(f"{found}; it must lie between {lower:g} and {upper:g}")
 
 
-def make_machine(settings: Settings, x: Tensor, held_out: Tensor | None = None) -> NewMachine:
+class _Values(NamedTuple):
+    """What all values together say about the units that suit them."""
+
+    lowest: float
+    highest: float
+    zeros: float  # share of them
+    are_bits: bool
+    are_spins: bool
+    are_whole: bool
+
+
+def _look_at(*data: Rows) -> _Values:
+    lowest, highest, zeros, count = math.inf, -math.inf, 0, 0
+    are_bits = are_spins = are_whole = True
+    for _, part in (part for x in data for part in parts(x)):
+        lowest, highest = min(lowest, float(part.min())), max(highest, float(part.max()))
+        is_zero = part == 0
+        zeros, count = zeros + int(is_zero.sum()), count + part.numel()
+        are_bits = are_bits and bool((is_zero | (part == 1)).all())
+        are_spins = are_spins and bool((part.abs() == 1).all())
+        are_whole = are_whole and bool((part == part.round()).all())
+    return _Values(lowest, highest, zeros / count, are_bits, are_spins, are_whole)
+
+
+def _by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
+    """What a function makes of rows: some at a time, or when they are read from disk."""
+    if isinstance(x, RowsOnDisk):
+        return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
+    found: Tensor | None = None
+    for first, part in parts(x):
+        own = function(part)
+        found = own.new_empty((len(x), *own.shape[1:])) if found is None else found
+        found[first : first + len(own)] = own
+    assert found is not None
+    return found
+
+
+def make_machine(settings: Settings, x: Rows, held_out: Rows | None = None) -> NewMachine:
     """A new machine for data, (N, n), whose visible units can take what is held out, too."""
     dtype = getattr(torch, settings.dtype)
-    visible, why = make_visible(settings, x if held_out is None else torch.cat((x, held_out)))
+    visible, why = make_visible(settings, *((x,) if held_out is None else (x, held_out)))
     visible = visible.to(dtype)
     bounds = visible.bounds()
     scale, shift = 1.0, torch.zeros(())
@@ -118,10 +167,10 @@ def make_machine(settings: Settings, x: Tensor, held_out: Tensor | None = None) 
     return NewMachine(machine, scale, shift, (bounds[0].clone(), bounds[1].clone()), why)
 
 
-def make_visible(settings: Settings, x: Tensor) -> tuple[Units, str]:
+def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
     """Visible units for data, and a word on them."""
-    n = x.shape[1]
-    low, high = settings.interval or _interval(x)
+    n, values = data[0].shape[1], _look_at(*data)
+    low, high = settings.interval or _interval(values)
     lower, upper = (torch.tensor(bound, dtype=getattr(torch, settings.dtype)) for bound in (low, high))
     zero = torch.zeros_like(lower)
     makers: dict[str, Callable[[], Units]] = {
@@ -130,37 +179,36 @@ def make_visible(settings: Settings, x: Tensor) -> tuple[Units, str]:
         "gaussian": lambda: Gaussian(n),
         "truncated-gaussian": lambda: TruncatedGaussian(n, lower, upper),
         "gauss-bernoulli": lambda: TruncatedGaussBernoulli(n, torch.minimum(lower, zero), torch.maximum(upper, zero)),
-        "categorical": lambda: Categorical(n, max(2, int(x.max()) + 1)),
+        "categorical": lambda: Categorical(n, max(2, int(values.highest) + 1)),
     }
     if settings.visible != "auto":
         return makers[settings.visible](), f"{settings.visible}, as asked for"
-    name, why = pick_visible(x, (low, high), settings.interval is not None)
+    name, why = pick_visible(values, (low, high), settings.interval is not None)
     return makers[name](), f"{name}: {why}"
 
 
-def _hint_of_categories(x: Tensor) -> str:
+def _hint_of_categories(values: _Values) -> str:
     """Small whole numbers may be names of states."""
-    is_likely = bool((x == x.round()).all()) and float(x.min()) >= 0 and float(x.max()) <= MOST_STATES
+    is_likely = values.are_whole and values.lowest >= 0 and values.highest <= MOST_STATES
     return " (if they are the numbers of categories, ask for categorical units)" if is_likely else ""
 
 
-def pick_visible(x: Tensor, interval: tuple[float, float], given: bool) -> tuple[str, str]:
+def pick_visible(values: _Values, interval: tuple[float, float], given: bool) -> tuple[str, str]:
     """The type of units that suits data, and why; none with two states, if an interval of real values was given."""
     low, high = interval
-    if not given and bool(((x == 0) | (x == 1)).all()):
+    if not given and values.are_bits:
         return "binary", "all values are 0 or 1"
-    if not given and bool((x.abs() == 1).all()):
+    if not given and values.are_spins:
         return "spin", "all values are -1 or 1"
-    zeros = float((x == 0).double().mean())
     between = f"values lie between {low:g} and {high:g}"
-    if zeros > MANY_ZEROS and low <= 0 <= high:
-        return "gauss-bernoulli", f"{between}, and {zeros:.0%} are exactly 0{_hint_of_categories(x)}"
-    return "truncated-gaussian", f"{between}{_hint_of_categories(x)}"
+    if values.zeros > MANY_ZEROS and low <= 0 <= high:
+        return "gauss-bernoulli", f"{between}, and {values.zeros:.0%} are exactly 0{_hint_of_categories(values)}"
+    return "truncated-gaussian", f"{between}{_hint_of_categories(values)}"
 
 
-def _interval(x: Tensor) -> tuple[float, float]:
+def _interval(values: _Values) -> tuple[float, float]:
     """That the values lie in: [0, 1], if they fill it; else from the smallest to the largest."""
-    low, high = float(x.min()), float(x.max())
+    low, high = values.lowest, values.highest
     if low >= 0 and 0.5 < high <= 1:
         return 0.0, 1.0
     if low == high:  # all the same: an interval must have a width
@@ -169,19 +217,21 @@ def _interval(x: Tensor) -> tuple[float, float]:
     return low, high
 
 
-def _units_of_measurement(visible: Units, x: Tensor) -> tuple[float, Tensor]:
+def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
     """Scale and shift: a power of two near the data's deviation over 0.3; the lower bound, or each column's mean.
 
     Where 0 has a probability of its own, there is no shift.
     """
-    values = x.double()
-    deviation = float(values.var(0, correction=0).mean().sqrt())
-    largest = float(values.abs().max())
+    nothing = torch.zeros((), dtype=torch.float64)
+    mean = sum((part.double().sum(0) for _, part in parts(x)), nothing) / len(x)
+    variance = sum((((part.double() - mean) ** 2).sum(0) for _, part in parts(x)), nothing) / len(x)
+    deviation = float(variance.mean().sqrt())
+    largest = max(float(part.abs().max()) for _, part in parts(x))
     size = (deviation or largest or 1.0) / TYPICAL_DEVIATION
     if visible.atoms() is not None:
         return 2.0 ** round(math.log2(max(size, largest / LARGEST_SCALED))), torch.zeros(())
     scale = 2.0 ** round(math.log2(size))
-    return scale, visible.bounds()[0].cpu() if visible.is_bounded() else values.mean(0).to(x.dtype).cpu()
+    return scale, visible.bounds()[0].cpu() if visible.is_bounded() else mean.to(visible.dtype).cpu()
 
 
 def make_objective(settings: Settings) -> Objective | None:
@@ -197,40 +247,52 @@ def make_objective(settings: Settings) -> Objective | None:
 
 
 def make_trainer(
-    settings: Settings, new: NewMachine, x: Tensor, held_out: Tensor | None, monitor: Monitor
+    settings: Settings, new: NewMachine, x: Rows, held_out: Rows | None, monitor: Monitor
 ) -> Trainer | PretrainingTrainer:
     """The trainer of a machine that was made by the same settings, on data as they are."""
     machine = new.machine
-    x = check_rows(machine, new.scaled(x))
-    held_out = None if held_out is None else check_rows(machine, new.scaled(held_out))
+    x = _checked(machine, new.scaled(x))
+    measured = None
+    if held_out is not None:
+        held_out = _checked(machine, new.scaled(held_out))
+        measured = held_out if isinstance(held_out, Tensor) else some_rows(held_out, monitor.n_rows)
 
     def make_joint() -> Trainer:
         return _trainer(
-            settings, machine, x, settings.epochs, monitor, held_out, warm_start=settings.pretrain_epochs > 0
+            settings, machine, x, settings.epochs, monitor, measured, warm_start=settings.pretrain_epochs > 0
         )
 
     def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
         measure = monitor_of_layer(monitor, stage, settings.doubled)
-        return _trainer(settings, own, states, settings.pretrain_epochs, measure, warm_start=True, validate=False)
+        return _trainer(settings, own, states, settings.pretrain_epochs, measure, warm_start=True)
 
     if settings.pretrain_epochs == 0:
         return make_joint()
     pretraining = Pretraining(settings.pretrain_epochs, settings.pretrain_on, settings.doubled)
-    return PretrainingTrainer(machine, x, pretraining, make_for_layer, make_joint, settings.epochs, settings.seed)
+    first = held_in_memory(x)
+    return PretrainingTrainer(machine, first, pretraining, make_for_layer, make_joint, settings.epochs, settings.seed)
+
+
+def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:
+    """Rows of which all are states of the machine; those in memory as such, on its device."""
+    if isinstance(x, Tensor):
+        return check_rows(machine, x)
+    check_all_rows(machine, x)
+    return x
 
 
 def _trainer(
     settings: Settings,
     machine: BoltzmannMachine,
-    x: Tensor,
+    x: Rows,
     epochs: int,
     monitor: Monitor,
     held_out: Tensor | None = None,
     warm_start: bool = False,
-    validate: bool = True,
 ) -> Trainer:
     batch_size = settings.batch_size or min(len(x), max(FEWEST, min(MOST, len(x) // BATCHES)))
-    rate = settings.learning_rate or default_learning_rate(machine, x, epochs * (len(x) // batch_size))
+    some = x if isinstance(x, Tensor) else check_rows(machine, some_rows(x, SOME_ROWS))
+    rate = settings.learning_rate or default_learning_rate(machine, some, epochs * (len(x) // batch_size))
     optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
     return Trainer(
         machine,
@@ -246,28 +308,40 @@ def _trainer(
         seed=settings.seed,
         monitor=monitor,
         warm_start=warm_start,
-        validate=validate,
+        validate=False,  # they were looked at, or are means of hidden units
     )
 
 
-def prepare_rows(settings: Settings, rows: np.ndarray[Any, Any], gaps: bool = False) -> Tensor:
-    """Rows of a data set as a tensor, binarised if that was asked for; with gaps, NaN stays as it is."""
-    dtype = getattr(torch, settings.dtype)
-    values = torch.from_numpy(np.array(rows))  # a copy: these may be read-only
-    if gaps:
-        missing = torch.isnan(values)
-        filled = prepare_rows(settings, torch.where(missing, 0.0, values).numpy())
-        return filled.to(dtype).masked_fill(missing, torch.nan)
-    if settings.binarise is not None:
-        return (values > settings.binarise).to(dtype)
+def prepare_gappy_rows(settings: Settings, rows: Array) -> Tensor:
+    """Rows in which NaN is what is missing, and stays so; otherwise as by `prepare_rows`."""
+    values = torch.from_numpy(rows)
+    missing = torch.isnan(values)
+    filled: Tensor = prepare_rows(settings, torch.where(missing, 0.0, values).numpy())
+    return filled.to(dtype=getattr(torch, settings.dtype)).masked_fill(missing, torch.nan)
+
+
+@overload
+def prepare_rows(settings: Settings, rows: Array) -> Tensor: ...
+
+
+@overload
+def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows: ...
+
+
+def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows:
+    """Rows of a data set as a tensor, binarised if that was asked for; those on disk stay there."""
+    dtype, threshold = getattr(torch, settings.dtype), settings.binarise
+    x = rows if isinstance(rows, RowsOnDisk) else torch.from_numpy(np.require(rows, requirements="W"))
+    if threshold is not None:
+        return _by_rows(lambda part: (part > threshold).to(dtype), x)
     if settings.visible == "categorical":
-        if not bool(((values >= 0) & (values == values.round())).all()):
+        if not all(bool(((part >= 0) & (part == part.round())).all()) for _, part in parts(x)):
             raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")
-        return values.long()
-    largest = float(values.abs().max())
+        return _by_rows(lambda part: part.long(), x)
+    largest = max(float(part.abs().max()) for _, part in parts(x))
     if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
         raise SettingsError(f"values reach {largest:g}; bring them to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}")
-    return values.to(dtype)
+    return x.to(dtype) if isinstance(x, Tensor) else _by_rows(lambda part: part.to(dtype), x)
 
 
 def pick_device(name: str) -> str:

@@ -28,8 +28,9 @@ class Settings:
     """What a training run depends on, all of it.
 
     Attributes:
-        data: a named data set or a file; see `datasets.read`.
-        validation: a file with rows to score beside; or the share of the rows that is held out for it, the last ones.
+        data: a named data set, a file, or a folder of .npy files; see `datasets.read`.
+        validation: a file or folder with rows to score beside; or the share of the rows that is held out for it, the
+            last ones.
         binarise: values above this become 1, the others 0.
         visible: the visible units; `auto` looks at the data.
         interval: that real values lie in; [0, 1] if they fill it, else from the smallest to the largest, unless given.

@@ -5,16 +5,15 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from tapmachine import __version__
-from tapmachine.datasets import DataError, DataSet, read
+from tapmachine.datasets import DataError, RowsOnDisk, read
 from tapmachine.distributed import wait_for_all, world
 from tapmachine.files import data_description
 from tapmachine.machine import BoltzmannMachine
@@ -22,9 +21,11 @@ from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_r
 from tapmachine.runs import RunError, RunFolder
 from tapmachine.settings import Settings, SettingsError, check_names, of_run
 from tapmachine.training import Monitor, PretrainingTrainer, Stopped, Trainer, TrainingState
+from tapmachine.training.data import Rows, held_in_memory
 from tapmachine.training.report import Reporter
 
 Say = Callable[[str], None]
+SomeRows = TypeVar("SomeRows", bound=Rows)
 
 
 class StoppedRun(RuntimeError):  # noqa: N818
@@ -44,29 +45,32 @@ class FinishedRun:
 
     machine: BoltzmannMachine
     records: list[dict[str, Any]]
-    rows: Tensor
+    rows: Rows
     resumed_at: int
 
 
 @dataclass(frozen=True)
-class _Data:
-    sources: tuple[DataSet, ...]
-    train: Tensor
-    held_out: Tensor | None
+class _Data(Generic[SomeRows]):
+    """Rows to train on and those held out, with a digest of all as they were read."""
 
-    @cached_property
-    def digest(self) -> str:
-        """Of all rows as they were read; worked out once, as it goes through all of them."""
-        digests = [source.digest() for source in self.sources]
-        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    name: str
+    image_shape: tuple[int, int] | None
+    digest: str
+    train: SomeRows
+    held_out: SomeRows | None
 
     def description(self) -> dict[str, Any]:
         return {
-            "name": self.sources[0].name,
+            "name": self.name,
             "n_rows": len(self.train),
-            "image_shape": self.sources[0].image_shape,
+            "image_shape": self.image_shape,
             "sha256": self.digest,
         }
+
+    def in_memory(self) -> "_Data[Tensor]":
+        """The same with tensors; of rows on disk, some."""
+        held_out = None if self.held_out is None else held_in_memory(self.held_out)
+        return _Data(self.name, self.image_shape, self.digest, held_in_memory(self.train), held_out)
 
 
 def run_training(
@@ -172,24 +176,30 @@ def named(source: str) -> Iterator[None]:
         raise DataError(f"{source}: {error}") from None
 
 
-def read_data(settings: Settings) -> _Data:
+def read_data(settings: Settings) -> _Data[Rows]:
     """The rows to train on, and those held out."""
     source = read(settings.data)
     with named(settings.data):
         x = prepare_rows(settings, source.rows)
+    found = _Data[Rows](source.name, source.image_shape, source.digest(), x, None)
     if settings.validation is None:
-        return _Data((source,), x, None)
+        return found
     if isinstance(settings.validation, str):
         other = read(settings.validation)
         with named(settings.validation):
             held_out = prepare_rows(settings, other.rows)
             if held_out.shape[1] != x.shape[1]:
                 raise ValueError(f"has {held_out.shape[1]} columns, where {settings.data} has {x.shape[1]}")
-        return _Data((source, other), x, held_out)
+        both = hashlib.sha256((found.digest + other.digest()).encode()).hexdigest()
+        return replace(found, digest=both, held_out=held_out)
     n_train = len(x) - round(settings.validation * len(x))
     if not 0 < n_train < len(x):
         raise SettingsError(f"validation is {settings.validation}; of {len(x)} rows that leaves none on one side")
-    return _Data((source,), x[:n_train], x[n_train:])
+    return replace(found, train=_between(x, 0, n_train), held_out=_between(x, n_train, len(x)))
+
+
+def _between(x: Rows, first: int, last: int) -> Rows:
+    return x.between(first, last) if isinstance(x, RowsOnDisk) else x[first:last]
 
 
 def settings_of(run: RunFolder) -> Settings:
@@ -200,13 +210,13 @@ def settings_of(run: RunFolder) -> Settings:
         raise RunError(f"{run.path / 'settings.json'}: {error}") from None
 
 
-def read_data_of(run: RunFolder) -> _Data:
-    """The data of a run, if they are still those that it was trained on."""
+def read_data_of(run: RunFolder) -> _Data[Tensor]:
+    """The data of a run, if they are still those that it was trained on; in memory, those on disk in part."""
     settings = settings_of(run)
     data = read_data(settings)
     if data.digest != data_description(run.machine_path).get("sha256"):
         raise RunError(f"{settings.data}: has changed since {run.path} was trained on it")
-    return data
+    return data.in_memory()
 
 
 def _check_same(run: RunFolder, settings: Settings) -> None:
@@ -238,7 +248,7 @@ def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, digest: str, 
 
 
 def _save(
-    run: RunFolder, trainer: Trainer | PretrainingTrainer, new: NewMachine, settings: Settings, data: _Data
+    run: RunFolder, trainer: Trainer | PretrainingTrainer, new: NewMachine, settings: Settings, data: _Data[Rows]
 ) -> None:
     epoch, last = trainer.finished, trainer.finished >= settings.all_epochs
     if settings.keeps(epoch) and world().leads and trainer.begun is None:

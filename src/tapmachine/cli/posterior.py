@@ -210,17 +210,19 @@ def _read(run: Path, source: str, are_states: bool) -> "Tensor":
     """Rows for a run's machine; states are binarised as its data were, other observations are taken as they are."""
     from dataclasses import replace
 
+    import numpy as np
+
     from tapmachine.datasets import read
-    from tapmachine.recipes import prepare_rows
+    from tapmachine.recipes import prepare_gappy_rows
     from tapmachine.runs import RunFolder
     from tapmachine.training_runs import named, settings_of
 
     settings = settings_of(RunFolder(run))
     if not are_states:
         settings = replace(settings, binarise=None)
-    rows = read(source, gaps=True, scale_bytes=are_states).rows
+    rows = np.asarray(read(source, gaps=True, scale_bytes=are_states).rows)
     with named(source):
-        return prepare_rows(settings, rows, gaps=True)
+        return prepare_gappy_rows(settings, rows)
 
 
 def _check_targets(*targets: tuple[Path | None, str]) -> None:

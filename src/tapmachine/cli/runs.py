@@ -101,7 +101,7 @@ def _data_to_score(folder: "RunFolder", data: str | None) -> dict[str, "Tensor"]
     from tapmachine.training_runs import read_data, read_data_of, settings_of
 
     if data is not None:
-        return {data: read_data(replace(settings_of(folder), data=data, validation=None)).train}
+        return {data: read_data(replace(settings_of(folder), data=data, validation=None)).in_memory().train}
     try:
         found = read_data_of(folder)
     except RunError as error:

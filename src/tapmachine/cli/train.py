@@ -26,7 +26,8 @@ def train(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="digits, mnist, mnist-test, or a .npy, .npz[:name], .csv or idx(.gz) file.", show_default=False
+            help="digits, mnist, mnist-test, a .npy, .npz[:name], .csv or idx(.gz) file, or a folder of .npy files.",
+            show_default=False,
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder.", show_default=False)] = None,
@@ -106,15 +107,18 @@ def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
         if isinstance(found.get(name), str):
             found[name] = _absolute(found[name])
     if "data" not in found:
-        raise ValueError("which data? name a data set or a file, as in: tapmachine train digits --out RUN")
+        raise ValueError("which data? name a data set, a file or a folder, as in: tapmachine train digits --out RUN")
     return Settings(**found)
 
 
 def _absolute(source: str) -> str:
-    """A file by its whole path, so that a run knows its data from any folder; a named data set as it is."""
+    """A file or folder by its whole path, so that a run knows its data from any folder; a named data set as it is."""
+    from tapmachine.datasets import NAMED
+
     path, mark, key = source.partition(".npz:")
     file = Path(path + ".npz" if mark else path)
-    return f"{file.resolve()}{mark and ':' + key}" if file.is_file() else source
+    is_path = file.is_file() or (file.is_dir() and source not in NAMED)
+    return f"{file.resolve()}{mark and ':' + key}" if is_path else source
 
 
 def _share_or_file(text: str | None) -> str | float | None:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -181,7 +182,7 @@ class Lab:
 
 @cache
 def _rows(source: str, binary: bool) -> Tensor:
-    values = torch.from_numpy(read(source).rows.copy())
+    values = torch.from_numpy(np.array(read(source).rows))
     return (values > 0.5).float() if binary else values.float()
 
 

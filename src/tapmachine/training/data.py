@@ -1,5 +1,6 @@
 """Batches of data: from tensors, arrays on disk, or any loader."""
 
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -10,14 +11,59 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.datasets import RowsOnDisk
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import TrainingWarning
+from tapmachine.units.checks import rows_at_a_time
 
-Data = Tensor | np.ndarray[Any, Any] | Iterable[Any]
+Array = np.ndarray[Any, Any]
+Rows = Tensor | RowsOnDisk
+Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
 
 SAMPLE_ROWS = 10_000  # rows that are looked at where not all are in memory
+
+
+def some_rows(x: Rows | Array, most: int) -> Tensor:
+    """Rows at even distances, no more than so many."""
+    return as_tensor(x[:: -(-len(x) // most)])
+
+
+def held_in_memory(x: Rows) -> Tensor:
+    """All rows, if they are in memory; of those on disk as many, at even distances, as would not be large."""
+    return x if isinstance(x, Tensor) else some_rows(x, x.most_in_memory)
+
+
+def parts(x: Rows | Array) -> Iterator[tuple[int, Tensor]]:
+    """All rows, some at a time, with the number of the first."""
+    step = rows_at_a_time(math.prod(x.shape[1:]))
+    for first in range(0, len(x), step):
+        yield first, as_tensor(x[first : first + step])
+
+
+def as_tensor(rows: Tensor | Array) -> Tensor:
+    """Rows that were read as a tensor."""
+    return rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows))  # a copy, which torch may write to
+
+
+def check_all_rows(machine: BoltzmannMachine, x: RowsOnDisk | Array) -> None:
+    """Looks at all rows once, so that bad ones are found now and by their number, not in the midst of training."""
+    for first, part in parts(x):
+        try:
+            check_rows(machine, part)
+        except ValueError as error:
+            within = re.search(r"x\[(\d+)", str(error))  # the row's number in this part
+            if not within:
+                raise
+            row = first + int(within[1])
+            place = f" ({place_of(row, x)})" if isinstance(x, RowsOnDisk) else ""
+            raise ValueError(str(error).replace(within[0], f"x[{row}", 1) + place) from None
+
+
+def place_of(row: int, x: Rows) -> str:
+    """Where a row of data is to be found."""
+    return "row {1} of {0}".format(*x.place(row)) if isinstance(x, RowsOnDisk) else f"row {row}"
 
 
 class Batches:
@@ -25,12 +71,12 @@ class Batches:
 
     Args:
         machine: that the data are for, on whose device they end up.
-        x: a tensor, which is moved to the machine's device; an array, as a memory map, which is read batch by batch; or
-            a loader of batches, or of tuples whose first entry is one.
+        x: a tensor, which is moved to the machine's device; an array, as a memory map, or rows on disk, which are read
+            batch by batch; or a loader of batches, or of tuples whose first entry is one.
         batch_size: rows of each batch; for a loader, what it gives.
         weights: of the rows.
         seed: of the order.
-        validate: False takes a tensor for states as it is: it may hold means of units.
+        validate: False takes a tensor or an array for states as it is: it may hold means of units.
     """
 
     def __init__(
@@ -49,12 +95,13 @@ class Batches:
         self.weights: Tensor | None = None  # 1 on average
         self.sample_weights: Tensor | None = None
         self.order = torch.Generator().manual_seed(seed)
-        self.rows: Tensor | np.ndarray[Any, Any] | None = None
+        self.rows: Rows | Array | None = None
         if isinstance(x, Tensor):
             self.rows = check_rows(machine, x) if validate else machine.units()[0].check_states(x, validate=False)
-        elif isinstance(x, np.ndarray):
+        elif isinstance(x, np.ndarray | RowsOnDisk):
             self.rows = x
-            self._check_array(x)
+            if validate:
+                check_all_rows(machine, x)
         elif isinstance(x, Iterator):
             raise ValueError("the loader can be gone through only once; it must give batches anew in every epoch")
         else:
@@ -88,22 +135,8 @@ class Batches:
             raise ValueError("weights must be finite, 0 or more, and not all 0")
         self.weights = weights / weights.mean()
 
-    def _check_array(self, x: np.ndarray[Any, Any]) -> None:
-        """Looks at all rows once, so that bad ones are found now and by their number, not in the midst of training."""
-        for first in range(0, len(x), SAMPLE_ROWS):
-            try:
-                self._from_array(x[first : first + SAMPLE_ROWS])
-            except ValueError as error:
-                if first == 0:
-                    raise
-                within = re.search(r"x\[(\d+)", str(error))  # the row's number in this part
-                row = f"x[{first + int(within[1])}" if within else ""
-                raise ValueError(str(error).replace(within[0], row, 1) if within else str(error)) from None
-
-    def _from_array(self, x: np.ndarray[Any, Any], validate: bool = True) -> Tensor:
-        rows = torch.from_numpy(np.array(x))  # a copy: torch wants memory that it may write to
-        if validate:
-            return check_rows(self.machine, rows)
+    def _from_array(self, x: Tensor | Array) -> Tensor:
+        rows = as_tensor(x)
         rows = rows.to(self.device, self.dtype) if rows.is_floating_point() else rows.to(self.device)
         return self.machine.units()[0].check_states(rows, validate=False)
 
@@ -112,9 +145,8 @@ class Batches:
             self.sample_weights = self.weights
             return self.rows
         if self.rows is not None:
-            step = -(-len(self.rows) // SAMPLE_ROWS)
-            self.sample_weights = None if self.weights is None else self.weights[::step]
-            return self._from_array(self.rows[::step])
+            self.sample_weights = None if self.weights is None else some_rows(self.weights, SAMPLE_ROWS)
+            return self._from_array(some_rows(self.rows, SAMPLE_ROWS))
         found: list[Tensor] = []
         for number, batch in enumerate(self.loader):
             found.append(self._from_loader(batch, number))
@@ -141,10 +173,7 @@ class Batches:
         if isinstance(self.rows, Tensor):
             order = order.to(self.device)  # once an epoch
         for index in order.split(self.batch_size)[done:]:
-            if isinstance(self.rows, Tensor):
-                x = self.rows[index]
-            else:
-                x = self._from_array(self.rows[index.numpy()], validate=False)
+            x = self.rows[index] if isinstance(self.rows, Tensor) else self._from_array(self.rows[index.numpy()])
             yield x, None if self.weights is None else self.weights[index.to(self.device)]
 
     def _whole_batches(self) -> Iterator[Batch]:

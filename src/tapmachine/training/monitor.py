@@ -62,19 +62,19 @@ class Monitor:
         weights: Tensor | None = None,
     ) -> dict[str, float]:
         """The record of one epoch; rows of the training data count as much as their weights."""
+        rows = spaced(train, self.n_rows)
+        held_out = None if validation is None else check_rows(machine, spaced(validation, self.n_rows))
         if self.scale != 1 or torch.as_tensor(self.shift).any():
             machine = rescaled(machine, self.scale, self.shift)
             bounds = machine.units()[0].bounds()  # which rounding might leave
-            shift = torch.as_tensor(self.shift).to(train)
-            train = (shift + self.scale * train).clamp(*bounds)
-            validation = None if validation is None else (shift + self.scale * validation).clamp(*bounds)
-        rows = spaced(train, self.n_rows)
+            shift = torch.as_tensor(self.shift).to(rows)
+            rows = (shift + self.scale * rows).clamp(*bounds)
+            held_out = None if held_out is None else (shift + self.scale * held_out).clamp(*bounds)
         share = None if weights is None else spaced(weights, self.n_rows).double()
         above = _layers_above(machine, rows)
         record = {"reconstruction_error": float(average(_reconstruction_errors(machine, rows, above).double(), share))}
         if len(above) > 1:
             record |= {f"variation_{n}": _variation(means.double(), share) for n, means in enumerate(above, 1)}
-        held_out = None if validation is None else spaced(check_rows(machine, validation), self.n_rows)
         if held_out is not None:
             on_train = average(clamped_free_energy(machine, rows).double(), share)
             record["free_energy_gap"] = float(clamped_free_energy(machine, held_out).mean() - on_train)

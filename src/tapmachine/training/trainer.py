@@ -95,8 +95,8 @@ class Trainer:
     """Trains a machine, one epoch at a time. Arguments as for `fit`.
 
     Two trainers that were made with the same arguments go on in the same way, to the bit, once one of them is given the
-    other's state. (A loader's order is its own affair.) `validate=False` takes a tensor of data as it is: it may hold
-    means of units.
+    other's state. (A loader's order is its own affair.) `validate=False` takes data as they are: they may be means of
+    units.
     """
 
     def __init__(

@@ -1,16 +1,18 @@
 """The one abstract class behind every unit type."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.units.checks import Checked, Values
+from tapmachine.special import wide
+from tapmachine.units.checks import Checked, Values, in_parts
 from tapmachine.units.roots import bracketed_root
 
-__all__ = ["SMALLEST_SPREAD", "Units", "Values", "column_moments"]
+__all__ = ["SMALLEST_SPREAD", "Units", "Values", "column_moments", "sum_over_rows"]
 
 FIELD_DOUBLINGS = 24  # from one over the standard deviation: larger fields are never needed
 FIELD_HALVINGS = 36
@@ -234,16 +236,36 @@ class Units(Checked, ABC):
         raise NotImplementedError(f"{type(self).__name__}: the support is not a finite set")
 
 
-def column_moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Tensor) -> Tensor:
+    """Σ term(x, w) over rows in float64, some of them at a time: all would take several times the memory of the data.
+
+    Args:
+        term: of some rows, (M, *state_shape), and their weights, of as many dimensions.
+        x: states, (rows, *state_shape).
+        weights: of the rows, (rows,).
+    """
+    parts = in_parts(x)
+    weights = weights.view(-1, *[1] * (x.dim() - 1))
+    total = torch.zeros((), dtype=torch.float64, device=x.device)
+    for z, w in zip(parts, weights.split(len(parts[0])), strict=True):
+        total = total + term(wide(z), wide(w)).sum(0)
+    return total
+
+
+def column_moments(x: Tensor, weights: Tensor, of_nonzero: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Total weight, mean and variance of every column in float64; a constant column has variance exactly 0.
 
     Args:
         x: shape (rows, n).
-        weights: shape (rows, n), or (rows, 1) for weights that hold for all columns.
+        weights: of the rows.
+        of_nonzero: whether values that are exactly 0 are left out.
     """
-    x, weights = x.double(), weights.double()
-    count = weights.sum(0).expand(x.shape[1])
+
+    def counts(z: Tensor, w: Tensor) -> Tensor:
+        return w * (z != 0) if of_nonzero else w
+
+    count = sum_over_rows(counts, x, weights).expand(x.shape[1])
     seen = torch.where(count > 0, count, 1.0)
-    mean = (weights * x).sum(0) / seen
-    variance = (weights * (x - mean) ** 2).sum(0) / seen
+    mean = sum_over_rows(lambda z, w: counts(z, w) * z, x, weights) / seen
+    variance = sum_over_rows(lambda z, w: counts(z, w) * (z - mean) ** 2, x, weights) / seen
     return count, mean, torch.where(variance > (1e-12 * mean) ** 2, variance, 0.0)

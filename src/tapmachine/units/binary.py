@@ -8,11 +8,9 @@ from torch.nn.functional import logsigmoid, softplus
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
-from tapmachine.units.base import Units, Values
+from tapmachine.units.base import Units, Values, sum_over_rows
 from tapmachine.units.draws import draw_bits
 from tapmachine.units.roots import logistic_root
-
-ROWS_AT_A_TIME = 4096  # of data, for their means
 
 
 class TwoStates(Units):
@@ -68,7 +66,7 @@ class Binary(TwoStates):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:
-            self.reject((x != 0) & (x != 1), x, "x", "it must be 0 or 1")
+            self.reject_states(lambda z: (z != 0) & (z != 1), x, "it must be 0 or 1")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
@@ -132,7 +130,7 @@ class Binary(TwoStates):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
-        ones, rows = _weighted_sum(x, weights), wide(weights).sum()
+        ones, rows = sum_over_rows(torch.mul, x, weights), wide(weights).sum()
         return self._set_field(torch.log((ones + smoothing) / (rows - ones + smoothing)))
 
 
@@ -157,7 +155,7 @@ class Spin(TwoStates):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:
-            self.reject(x.abs() != 1, x, "x", "it must be -1 or 1")
+            self.reject_states(lambda z: z.abs() != 1, x, "it must be -1 or 1")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
@@ -223,16 +221,8 @@ class Spin(TwoStates):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
-        total, rows = _weighted_sum(x, weights), wide(weights).sum()
+        total, rows = sum_over_rows(torch.mul, x, weights), wide(weights).sum()
         return self._set_field(torch.atanh(total / (rows + 2 * smoothing)))
-
-
-def _weighted_sum(x: Tensor, weights: Tensor) -> Tensor:  # (n,), float64
-    """Σ wx over rows, some of them at a time: all in float64 would take twice the memory of the data."""
-    total = torch.zeros(x.shape[1:], dtype=torch.float64, device=x.device)
-    for part, own in zip(x.split(ROWS_AT_A_TIME), weights.split(ROWS_AT_A_TIME), strict=True):
-        total += wide(own) @ wide(part)
-    return total
 
 
 def _softplus(x: Tensor) -> Tensor:

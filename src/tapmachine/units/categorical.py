@@ -8,7 +8,7 @@ from torch.nn.functional import log_softmax, one_hot
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import wide
-from tapmachine.units.base import Units, Values
+from tapmachine.units.base import Units, Values, sum_over_rows
 from tapmachine.units.roots import simplex_root
 
 
@@ -62,13 +62,13 @@ class Categorical(Units):
                     f"Categorical: x has shape {found}; indices of states must end in ({self.n},), "
                     f"and one-hot states must be a floating tensor that ends in {self.state_shape}"
                 )
-            x = x.long()
             if validate:
-                self.reject((x < 0) | (x >= self.q), x, "x", f"it must be one of 0 to {self.q - 1}")
-            return one_hot(x, self.q).to(self.dtype)
+                self.reject_states(lambda z: (z < 0) | (z >= self.q), x, f"it must be one of 0 to {self.q - 1}")
+            states = torch.zeros((*x.shape, self.q), dtype=self.dtype, device=x.device)
+            return states.scatter_(-1, x.long().unsqueeze(-1), 1)  # one_hot makes whole numbers of 8 bytes first
         x = self.as_states(x)
         if validate:
-            self.reject((x != 0) & (x != 1), x, "x", "it must be 0 or 1")
+            self.reject_states(lambda z: (z != 0) & (z != 1), x, "it must be 0 or 1")
             self.reject(x.sum(-1) != 1, x.sum(-1), "x.sum(-1)", "a state has exactly one 1")
         return x
 
@@ -140,7 +140,7 @@ class Categorical(Units):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
-        counts = torch.einsum("r,rnq->nq", wide(weights), wide(x)) + smoothing / self.q
+        counts = sum_over_rows(torch.mul, x, weights) + smoothing / self.q
         log_share = (counts / counts.sum(-1, keepdim=True)).log()
         field = log_share - log_share.mean(-1, keepdim=True)
         self.check_fit("field", field)

@@ -1,7 +1,7 @@
 """The checks that all unit types share, with errors that say what was wrong and where."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import torch
@@ -12,6 +12,18 @@ from tapmachine.beliefs import Tilt
 Values = Tensor | float | Sequence[float]  # what a parameter may be given as
 
 SUPPORTED_DTYPES = (torch.float32, torch.float64)
+VALUES_AT_A_TIME = 2**18  # of data that are looked at: masks and float64 of all take as much memory as they do, or more
+
+
+def in_parts(x: Tensor) -> tuple[Tensor, ...]:  # (N, ...) -> (M, ...), …
+    """The rows, some at a time."""
+    parts: tuple[Tensor, ...] = x.split(rows_at_a_time(x[:1].numel()))
+    return parts
+
+
+def rows_at_a_time(width: int) -> int:
+    """How many rows of so many values are looked at together."""
+    return max(1, VALUES_AT_A_TIME // max(1, width))
 
 
 class Checked(nn.Module):
@@ -82,14 +94,25 @@ class Checked(nn.Module):
             raise ValueError(f"{name}: x is {x.dtype}, but the units are {self.dtype}; convert one of them with .to()")
         return x.to(self.dtype)
 
-    def reject(self, bad: Tensor, x: Tensor, name: str, requirement: str) -> None:
-        """Raises a ValueError that names the first element of x that is bad, if there is one."""
+    def reject_states(self, are_bad: Callable[[Tensor], Tensor], x: Tensor, requirement: str) -> None:
+        """Raises a ValueError that names the first element of the states that is bad, if there is one."""
+        if torch.compiler.is_compiling():
+            return
+        first = 0
+        for part in in_parts(x) if x.dim() > len(self.state_shape) else (x,):
+            self.reject(are_bad(part), part, "x", requirement, first)
+            first += len(part)
+
+    def reject(self, bad: Tensor, x: Tensor, name: str, requirement: str, first: int = 0) -> None:
+        """Raises a ValueError that names the first element of x that is bad, if there is one; `first` is the number of
+        the first row.
+        """
         if torch.compiler.is_compiling():
             return
         bad, x = torch.broadcast_tensors(bad, x)
         if bad.any():
             index = tuple(bad.nonzero()[0].tolist())
-            where = f"{name}[{', '.join(map(str, index))}]" if index else name
+            where = f"{name}[{', '.join(map(str, (index[0] + first, *index[1:])))}]" if index else name
             raise ValueError(f"{type(self).__name__}: {where} is {x[index].item():g}; {requirement}")
 
     def as_tensor(self, value: Values, name: str) -> Tensor:

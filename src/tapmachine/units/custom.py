@@ -105,10 +105,10 @@ class Custom(Units):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate and self.discrete:
-            self.reject((x.unsqueeze(-1) != self.values).all(-1), x, "x", "it must be one of the values")
+            self.reject_states(lambda z: (z.unsqueeze(-1) != self.values).all(-1), x, "it must be one of the values")
         elif validate:
-            inside = (x >= self.lower) & (x <= self.upper)
-            self.reject(~inside, x, "x", "it must lie between lower and upper")
+            requirement = "it must lie between lower and upper"
+            self.reject_states(lambda z: ~((z >= self.lower) & (z <= self.upper)), x, requirement)
         return x
 
     def _log_density(self, x: Tensor) -> Tensor:  # (..., n) -> (..., n), float64

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.special import smaller_terms, wide
-from tapmachine.units.base import SMALLEST_SPREAD, Units, Values, column_moments
+from tapmachine.units.base import SMALLEST_SPREAD, Units, Values, column_moments, sum_over_rows
 
 
 @final
@@ -80,7 +80,7 @@ class Gaussian(Units):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:
-            self.reject(~torch.isfinite(x), x, "x", "it must be finite")
+            self.reject_states(lambda z: ~torch.isfinite(z), x, "it must be finite")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
@@ -140,11 +140,11 @@ class Gaussian(Units):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
-        count, mean, variance = column_moments(x, weights.unsqueeze(-1))
+        count, mean, variance = column_moments(x, weights)
         # Only a constant column needs a spread from elsewhere: another scale has nothing to say about the others.
         typical = variance[variance > 0].median() if (variance > 0).any() else variance.new_tensor(1.0)
         pseudo = (smoothing * typical / (count + smoothing)).clamp(min=float(SMALLEST_SPREAD**2 * typical))
-        rate = _growth_rate(wide(x), wide(weights), mean, variance)
+        rate = _growth_rate(x, weights, mean, variance)
         variance = torch.where(variance > 0, variance, pseudo if smoothing > 0 else 0.0)
         field, precision = mean / variance, 1 / variance
         self.check_fit("precision", precision)
@@ -163,8 +163,8 @@ def _growth_rate(x: Tensor, weights: Tensor, mean: Tensor, variance: Tensor) -> 
     hardly ever different. Its root rescales the parameter. The precision of a constant column stays as it is: its
     likelihood has no maximum.
     """
-    deviation = (x - mean) ** 2 / torch.where(variance > 0, variance, 1.0)
-    kurtosis = (weights.unsqueeze(-1) * deviation**2).sum(0) / weights.sum()
+    spread = torch.where(variance > 0, variance, 1.0)
+    kurtosis = sum_over_rows(lambda z, w: w * ((z - mean) ** 2 / spread) ** 2, x, weights) / wide(weights).sum()
     return torch.where(variance > 0, (2 / (kurtosis - 1).clamp(min=2)).sqrt(), 0.0)
 
 

@@ -163,7 +163,7 @@ class TruncatedGaussBernoulli(Units):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
-        active, mean, variance = column_moments(x, weights.unsqueeze(-1) * (x != 0))
+        active, mean, variance = column_moments(x, weights, of_nonzero=True)
         log_odds = torch.log((active + smoothing) / (wide(weights).sum() - active + smoothing))
         never_mixed = "a column that is never 0, or always, has no finite fit; use smoothing > 0"
         self.reject(~torch.isfinite(log_odds), log_odds, "log-odds of x != 0", never_mixed)

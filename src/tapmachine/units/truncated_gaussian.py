@@ -109,9 +109,11 @@ class TruncatedGaussian(Units):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:
-            inside = (x >= self.lower) & (x <= self.upper) & torch.isfinite(x)
-            self.reject(~inside, x, "x", "it must lie between lower and upper")
+            self.reject_states(self._are_outside, x, "it must lie between lower and upper")
         return x
+
+    def _are_outside(self, x: Tensor) -> Tensor:
+        return ~((x >= self.lower) & (x <= self.upper) & torch.isfinite(x))
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.lower, self.upper
@@ -165,7 +167,7 @@ class TruncatedGaussian(Units):
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
-        return self.fit_to_moments(*column_moments(x, weights.unsqueeze(-1)), smoothing)
+        return self.fit_to_moments(*column_moments(x, weights), smoothing)
 
     @torch.no_grad()
     def fit_to_moments(self, count: Tensor, mean: Tensor, variance: Tensor, smoothing: float) -> Self:
