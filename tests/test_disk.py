@@ -13,9 +13,10 @@ from run_cases import bars
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from tapmachine import Binary, datasets, fit, rbm
+from tapmachine import Binary, fit, rbm, rows_on_disk
 from tapmachine.cli import app
-from tapmachine.datasets import DataError, RowsOnDisk, read
+from tapmachine.datasets import DataError, read
+from tapmachine.rows_on_disk import RowsOnDisk
 from tapmachine.runs import RunError
 from tapmachine.settings import Settings
 from tapmachine.training_runs import read_data, run_training
@@ -45,8 +46,10 @@ def write_shards(folder, array):
 @pytest.fixture
 def on_disk(monkeypatch):
     """300 rows are too many for memory."""
-    monkeypatch.setattr(datasets, "LARGE_BYTES", 6400)  # 100 rows of 16
-    monkeypatch.setattr(datasets, "VALUES_AT_A_TIME", 200)  # 12 rows: parts that begin in one file and end in the next
+    monkeypatch.setattr(rows_on_disk, "LARGE_BYTES", 6400)  # 100 rows of 16
+    monkeypatch.setattr(
+        rows_on_disk, "VALUES_AT_A_TIME", 200
+    )  # 12 rows: parts that begin in one file and end in the next
 
 
 def weights_of(folder):
@@ -109,7 +112,7 @@ def test_a_fingerprint_is_of_the_rows_and_not_of_the_files(tmp_path, monkeypatch
     folder = write_shards(tmp_path / "many", images("bytes"))
     np.save(tmp_path / "one.npy", images("bytes"))
     digests = {read(source).digest() for source in (folder, tmp_path / "one.npy")}
-    monkeypatch.setattr(datasets, "LARGE_BYTES", 0)
+    monkeypatch.setattr(rows_on_disk, "LARGE_BYTES", 0)
     digests |= {read(source).digest() for source in (folder, tmp_path / "one.npy")}
     assert len(digests) == 1
     changed = np.load(folder / "part-075.npy")
@@ -238,7 +241,7 @@ def test_two_processes_train_on_shards_as_one(tmp_path):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = tmp_path / "train.py"
     script.write_text(
-        "from tapmachine import datasets; from tapmachine.cli import main; datasets.LARGE_BYTES = 0; main()"
+        "from tapmachine import rows_on_disk; from tapmachine.cli import main; rows_on_disk.LARGE_BYTES = 0; main()"
     )
     for name, own in (("one", []), ("two", launch)):
         words = [sys.executable, *own, str(script), "train", str(folder), *options, "--out", str(tmp_path / name)]
@@ -250,7 +253,7 @@ def test_two_processes_train_on_shards_as_one(tmp_path):
 TRAIN_IN_LITTLE_MEMORY = """
 import resource, sys
 from pathlib import Path
-from tapmachine import datasets
+from tapmachine import rows_on_disk
 from tapmachine.settings import Settings
 from tapmachine.training_runs import run_training
 small, large, out, megabytes, large_bytes = sys.argv[1:]
@@ -260,7 +263,7 @@ lines = Path("/proc/self/status").read_text().splitlines()
 taken = next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:"))
 limit = taken + int(megabytes) * 10**6
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-datasets.LARGE_BYTES = int(large_bytes)
+rows_on_disk.LARGE_BYTES = int(large_bytes)
 run_training(Settings(large, **options, validation=0.1), out + "/large")
 """
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.datasets import RowsOnDisk
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine, dbm, rescaled
+from tapmachine.rows_on_disk import RowsOnDisk
 from tapmachine.settings import Settings, SettingsError
 from tapmachine.training import (
     CD,

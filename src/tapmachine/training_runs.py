@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from tapmachine import __version__
-from tapmachine.datasets import DataError, RowsOnDisk, read
+from tapmachine.datasets import DataError, read
 from tapmachine.distributed import wait_for_all, world
 from tapmachine.files import data_description
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
+from tapmachine.rows_on_disk import RowsOnDisk
 from tapmachine.runs import RunError, RunFolder
 from tapmachine.settings import Settings, SettingsError, check_names, of_run
 from tapmachine.training import Monitor, PretrainingTrainer, Stopped, Trainer, TrainingState

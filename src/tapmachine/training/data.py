@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.datasets import RowsOnDisk
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.rows_on_disk import RowsOnDisk
 from tapmachine.training.monitor import TrainingWarning
 from tapmachine.units.checks import rows_at_a_time
 
