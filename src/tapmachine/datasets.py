@@ -84,6 +84,8 @@ def read(source: str | Path, gaps: bool = False, scale_bytes: bool = True) -> Da
         return named[str(source)]()
     path, _, key = str(source).partition(".npz:")
     path, key = (f"{path}.npz", key) if key else (str(source), "")
+    if "\0" in path:
+        raise DataError(f"{path!r}: no file has such a name")
     try:
         array = _read_file(Path(path), key, gaps)
     except FileNotFoundError:
@@ -107,7 +109,8 @@ def as_rows(array: Array, name: str, gaps: bool = False, scale_bytes: bool = Tru
     rows = array.reshape(len(array), -1)
     if scale_bytes and rows.dtype == np.uint8 and rows.max() > 1 and array.ndim == 3:  # images of bytes
         rows = rows.astype(np.float32) / 255
-    rows = rows.astype(np.float64 if rows.dtype == np.float64 else np.float32)
+    with np.errstate(over="ignore"):  # what is larger than any double is found by the next lines
+        rows = rows.astype(np.float64 if rows.dtype.kind == "f" and rows.dtype.itemsize >= 8 else np.float32)
     bad = np.argwhere(np.isinf(rows) if gaps else ~np.isfinite(rows))
     if len(bad):
         row, column = bad[0]
@@ -223,10 +226,10 @@ def _from_npz(path: Path, key: str) -> Array:
             with zipfile.ZipFile(handle) as file:
                 entries = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
                 keys = list(entries)
+                if not keys:
+                    raise DataError(f"{path}: holds no arrays")
                 if not key and len(keys) != 1:
-                    raise DataError(
-                        f"{path}: holds {', '.join(keys)}; say which one, as in {path}:{keys[0] if keys else ''}"
-                    )
+                    raise DataError(f"{path}: holds {', '.join(keys)}; say which one, as in {path}:{keys[0]}")
                 if key and key not in entries:
                     raise DataError(f"{path}: holds {', '.join(keys)}, but no {key!r}")
                 chosen, most = entries[key or keys[0]], _most_bytes(path.stat().st_size)
@@ -267,11 +270,13 @@ def _from_csv(content: bytes, path: Path, delimiter: str | None, gaps: bool) -> 
         [cell.strip() for cell in row if cell.strip() or delimiter != " "]
         for row in csv.reader(lines, delimiter=delimiter)
     ]
+    if len(table) < len(lines):
+        raise DataError(f"{path}: a quoted cell goes over several lines; a row must be one line")
     named = [cell for cell in table[0] if cell or not gaps]  # a row of gaps is no line of names
     has_names = len(table) > 1 and bool(named) and all(_number(cell) is None for cell in named)
     width = len(table[0])
     rows = []
-    for (number, _), cells in list(zip(numbered, table, strict=False))[1 if has_names else 0 :]:
+    for (number, _), cells in list(zip(numbered, table, strict=True))[1 if has_names else 0 :]:
         if len(cells) != width:
             raise DataError(f"{path}: line {number} has {len(cells)} columns, where the first has {width}")
         values = [float("nan") if gaps and not cell else _number(cell) for cell in cells]
@@ -284,6 +289,6 @@ def _from_csv(content: bytes, path: Path, delimiter: str | None, gaps: bool) -> 
 
 def _number(cell: str) -> float | None:
     try:
-        return float(cell)
+        return None if "_" in cell else float(cell)  # Python reads 1_0 as 10
     except ValueError:
         return None

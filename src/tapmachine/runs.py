@@ -104,7 +104,7 @@ class RunFolder:
         try:
             found = json.loads(text)
             version, settings = found["format"], found["settings"]
-        except (json.JSONDecodeError, TypeError, KeyError):
+        except (ValueError, RecursionError, TypeError, KeyError):
             raise RunError(f"{path}: is not the settings of a run") from None
         if version != FORMAT:
             raise RunError(f"{path}: has format {version!r}; this version reads {FORMAT}; another one wrote it")
@@ -191,7 +191,7 @@ class RunFolder:
             found = json.loads(path.read_text())
         except FileNotFoundError:
             return []
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise RunError(f"{path}: is damaged; nothing was changed") from None
         plain = isinstance(found, list) and all(
             isinstance(entry, dict) and Path(str(entry.get("file"))).name == entry.get("file") and "sha256" in entry

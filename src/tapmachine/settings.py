@@ -174,7 +174,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         raise SettingsError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: is not JSON: {error}") from None
     if isinstance(found, dict) and found.keys() == {"format", "settings"}:  # of a run folder
         found = of_run(found["settings"])

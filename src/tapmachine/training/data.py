@@ -13,6 +13,7 @@ from torch import Tensor
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import TrainingWarning
+from tapmachine.units.checks import from_array
 
 Data = Tensor | np.ndarray[Any, Any] | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
@@ -55,6 +56,8 @@ class Batches:
         elif isinstance(x, np.ndarray):
             self.rows = x
             self._check_array(x)
+        elif not isinstance(x, Iterable):
+            raise ValueError(f"x is a {type(x).__name__}; it must be a tensor, an array, or a loader of batches")
         elif isinstance(x, Iterator):
             raise ValueError("the loader can be gone through only once; it must give batches anew in every epoch")
         else:
@@ -80,7 +83,10 @@ class Batches:
             raise ValueError(f"batch_size is {self.batch_size}, but there are only {n_rows} rows of data")
         if weights is None:
             return
-        weights = torch.as_tensor(weights, dtype=self.dtype, device=self.device)
+        try:
+            weights = torch.as_tensor(weights, dtype=self.dtype, device=self.device)
+        except (TypeError, RuntimeError) as error:
+            raise ValueError(f"weights are no numbers, one for each row: {error}") from None
         if weights.shape != (n_rows,):
             raise ValueError(f"weights has shape {tuple(weights.shape)}; it must be ({n_rows},), one for each row")
         bad = ~(torch.isfinite(weights) & (weights >= 0))
@@ -90,6 +96,8 @@ class Batches:
 
     def _check_array(self, x: np.ndarray[Any, Any]) -> None:
         """Looks at all rows once, so that bad ones are found now and by their number, not in the midst of training."""
+        if x.ndim == 0:
+            raise ValueError("x is a single number; it must be rows of them")
         for first in range(0, len(x), SAMPLE_ROWS):
             try:
                 self._from_array(x[first : first + SAMPLE_ROWS])
@@ -101,7 +109,7 @@ class Batches:
                 raise ValueError(str(error).replace(within[0], row, 1) if within else str(error)) from None
 
     def _from_array(self, x: np.ndarray[Any, Any], validate: bool = True) -> Tensor:
-        rows = torch.from_numpy(np.array(x))  # a copy: torch wants memory that it may write to
+        rows = from_array(np.array(x), "x")  # a copy, as the array may change
         if validate:
             return check_rows(self.machine, rows)
         rows = rows.to(self.device, self.dtype) if rows.is_floating_point() else rows.to(self.device)
