@@ -42,7 +42,7 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
 torture: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow or not slow' -s tests/test_reliability.py tests/test_dirty_data.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow or not slow' -s tests/test_reliability.py tests/test_dirty_data.py tests/test_damaged_runs.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -99,6 +99,7 @@ FILES = {  # content, and what training on it says
     "cut off.npy": (npy(ROWS)[:-7], "not a plain array"),
     "more behind.npy": (npy(ROWS) + b"more", FINE),
     "new version.npy": (npy(ROWS).replace(b"NUMPY\x01", b"NUMPY\x09"), "not a plain array"),
+    "bad header.npy": (npy(ROWS).replace(b"'descr'", b"'descr("), "not a plain array"),
     "text.npy": (b"1,0\n0,1\n", "is not a .npy"),
     "array.csv": (npy(ROWS), FINE),
     "array.npz": (npy(ROWS), "is not an .npz file"),

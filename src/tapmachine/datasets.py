@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -215,7 +216,7 @@ def _from_npy(content: bytes, path: Path) -> Array:
         if dtype.hasobject or math.prod(shape) * dtype.itemsize > len(content):  # before memory is taken for it
             raise ValueError(f"its header says {dtype} of shape {shape}, which it does not hold")
         array: Array = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, TypeError, SyntaxError, MemoryError) as error:
+    except (ValueError, EOFError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
         raise DataError(f"{path}: is not a plain array of numbers: {error}") from None
     return array
 
