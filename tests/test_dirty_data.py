@@ -2,35 +2,22 @@
 finite result.
 """
 
-import contextlib
 import gzip
 import io
 import json
 import random
 import re
-import sys
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from run_cases import bars
+from run_cases import bars, command
 
 import tapmachine as tm
-from tapmachine.cli import main
 from tapmachine.datasets import read
 
 ROWS = bars(20).astype(np.float64)
-
-
-def command(*arguments):
-    """Exit code, output and errors of the command line, in this process."""
-    out, errors = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["tapmachine", *map(str, arguments)])
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors), pytest.raises(SystemExit) as end:
-            main()
-    return end.value.code, out.getvalue(), errors.getvalue()
 
 
 # ----- files, of which each is dirty in its own way

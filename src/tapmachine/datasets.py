@@ -110,7 +110,7 @@ def as_rows(array: Array, name: str, gaps: bool = False, scale_bytes: bool = Tru
     rows = array.reshape(len(array), -1)
     if scale_bytes and rows.dtype == np.uint8 and rows.max() > 1 and array.ndim == 3:  # images of bytes
         rows = rows.astype(np.float32) / 255
-    with np.errstate(over="ignore"):  # what is larger than any double is found by the next lines
+    with np.errstate(over="ignore", invalid="ignore"):  # what is no double is found by the next lines
         rows = rows.astype(np.float64 if rows.dtype.kind == "f" and rows.dtype.itemsize >= 8 else np.float32)
     bad = np.argwhere(np.isinf(rows) if gaps else ~np.isfinite(rows))
     if len(bad):
