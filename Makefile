@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help demo tours test test-slow torture lint format bench accuracy survey clean
+.PHONY: help demo tours test test-slow torture lint format bench accuracy survey hashes audit clean
 
 help:
 	@echo "make demo      set up, train a machine on digits, clean noisy ones; writes demo/report.html"
@@ -17,13 +18,16 @@ help:
 	@echo "make bench     time what is meant to be fast"
 	@echo "make accuracy  hold every unit type against mpmath at 20,000 points (minutes)"
 	@echo "make survey    hold AIS and TAP against exact ln Z on 200 random machines (minutes)"
+	@echo "make hashes    write hashes.txt anew, after a change of versions"
+	@echo "make audit     ask for known vulnerabilities of all versions in use (needs the network)"
 	@echo "make clean     remove the environment and caches"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt hashes.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "tapmachine needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) --require-hashes --only-binary :all: --no-deps -r hashes.txt
+	PIP_CONSTRAINT=constraints.txt $(PIP) --no-build-isolation -e '.[dev]'
 	@touch $@
 
 demo: $(READY)
@@ -42,7 +46,7 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
 torture: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow or not slow' -s tests/test_reliability.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow or not slow' -s tests/test_reliability.py tests/test_dirty_data.py tests/test_damaged_runs.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -64,6 +68,15 @@ accuracy: $(READY)
 
 survey: $(READY)
 	$(BIN)/python tests/survey.py --machines 200
+
+hashes: $(READY)
+	$(BIN)/python tests/hashes.py
+
+# In an environment of its own: what it needs is no part of the project.
+audit:
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo tours

@@ -1,14 +1,19 @@
 """The page about a run, in a real browser: it loads, answers to pointer and keyboard, and asks nobody for anything."""
 
+import json
 import shutil
 import time
+from dataclasses import replace
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import torch
+from name_cases import NAMES
 
 from tapmachine.landscape import track
-from tapmachine.report import findings, write_report
+from tapmachine.plots import Picture, new_figure
+from tapmachine.report import findings, write_report, writing
 from tapmachine.report.interactive import LEVELS, sheet
 from tapmachine.runs import RunFolder
 from tapmachine.settings import Settings
@@ -72,7 +77,7 @@ def browser():
 
 @pytest.fixture
 def visit(browser, page_of):
-    """Opens a page; afterwards, nothing may have gone wrong and nothing been asked for."""
+    """Opens the page of a kind of data, or a file; afterwards, nothing may have gone wrong and been asked for."""
     contexts, complaints, requests = [], [], []
 
     def go(kind, **options):
@@ -82,7 +87,7 @@ def visit(browser, page_of):
         page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
-        path = page_of(kind) / "report.html"
+        path = page_of(kind) / "report.html" if isinstance(kind, str) else kind
         start = time.perf_counter()
         page.goto(f"file://{path}")
         page.seconds_to_load = time.perf_counter() - start
@@ -239,3 +244,89 @@ def test_sheets_hold_rows_of_grey():
     assert found.shape == (7, 20)
     assert np.abs(found / 255 - values.numpy()).max() <= 0.5 / LEVELS + 0.5 / 255
     assert sheet(values[:0]) == ""
+
+
+# ----- names that mean harm
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes, its text, and what is inside scripts and styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.programs = [], "", ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, [(name, value) for name, value in attributes if name != "alt"]))
+
+    def handle_data(self, data):
+        if self.cdata_elem:
+            self.programs += data
+        else:
+            self.text += data
+
+    def handle_comment(self, data):
+        self.tags.append(("comment", data))
+
+
+HARM = '"><img src=x onerror=window.harmed=1>.npy'
+
+
+@pytest.fixture(scope="module")
+def page_with(tmp_path_factory):
+    """A page on which names are the run's, settings and their values, sentences and captions.
+
+    Without any it is that of the run as it is, whose data have a name that means harm, too.
+    """
+    folder, figure = tmp_path_factory.mktemp("harm"), new_figure(1, 1)
+    np.save(folder / HARM, patterns(100))
+    options = {"hidden": (12,), "epochs": 2, "batch_size": 10, "measure_every": 2}
+    run_training(Settings(str(folder / HARM), **options), folder / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(findings, "TEMPERATURES", 20)
+        found = findings.look_at(RunFolder(folder / "run"), n_starts=20)
+
+    def make(names=()):
+        told = replace(
+            found,
+            settings=dict(zip(names, names, strict=True)) or found.settings,
+            likelihoods=replace(found.likelihoods, warnings=tuple(names)),
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(writing, "_png", lambda figure: "")  # which takes seconds
+            return writing.page(told, " ".join(names), [Picture(figure, name) for name in names])
+
+    return make
+
+
+def test_names_that_mean_harm_are_text(page_with):
+    assert len(set(NAMES)) == 100
+    tame, hostile = (Elements(page_with(names)) for names in ([f"name {n}" for n in range(100)], NAMES))
+    assert hostile.tags == tame.tags
+    assert hostile.programs == tame.programs
+    for name in NAMES:
+        assert hostile.text.count(name) >= 4, name  # in the title, a list, and a table, twice
+        assert "<" not in writing._json({name: name})
+        assert json.loads(writing._json({name: name})) == {name: name}
+
+
+def test_names_that_mean_harm_in_a_browser(visit, page_with, tmp_path):
+    path = tmp_path / "harm.html"
+    path.write_bytes(page_with(NAMES).encode())
+    page = visit(path)
+    page.wait_for_timeout(500)
+    assert page.evaluate("window.harmed") is None
+    assert page.evaluate("location.href") == path.as_uri()
+    assert page.locator("#solutions circle").count() >= 1  # the page's own script has run
+    cells = page.locator("table").last.locator("th")
+    assert cells.count() == len(NAMES)
+    assert cells.nth(NAMES.index("&lt;script&gt;")).inner_text() == "&lt;script&gt;"
+
+
+def test_the_name_of_data_is_text(page_with):
+    """From the disk to the page, by way of the settings."""
+    found = Elements(page_with())
+    assert found.text.count(HARM) == 1
+    assert not any(value == "x" for _, attributes in found.tags for _, value in attributes)

@@ -5,10 +5,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from hashes import canonical, pins
+from packaging.requirements import Requirement
 
 import tapmachine
 
@@ -134,3 +138,55 @@ def test_importing_is_quick():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# ----- what is installed
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+
+
+def all_packages() -> tuple[set[str], set[str]]:
+    """Every package that a development environment gets, by what is installed here; and those which another one pins,
+    as torch does the libraries of a GPU.
+    """
+    names, pinned, seen = set[str](), set[str](), set[tuple[str, str]]()
+    waiting = [(Requirement(own), "") for own in (*PROJECT["build-system"]["requires"], "editables")]
+    waiting.append((Requirement("tapmachine"), "dev"))
+    while waiting:
+        wanted, extra = waiting.pop()
+        name = canonical(wanted.name)
+        if any(rule.operator == "==" for rule in wanted.specifier):
+            pinned.add(name)
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        if name == "tapmachine":
+            needed = [*PROJECT["project"]["dependencies"], *EXTRAS.get(extra, ())]
+        else:
+            names.add(name)
+            needed = [own for own in distribution(name).requires or [] if applies(Requirement(own), extra)]
+        waiting += [(own, more) for own in map(Requirement, needed) for more in (own.extras or {""})]
+    return names, pinned
+
+
+def applies(wanted: Requirement, extra: str) -> bool:
+    return wanted.marker is None or wanted.marker.evaluate({"extra": extra})
+
+
+def test_every_package_is_pinned():
+    names, pinned = all_packages()
+    assert len(names) > 50
+    assert names - pinned <= pins(ROOT / "constraints.txt").keys()
+
+
+def test_digests_are_of_the_versions_in_use():
+    versions, digests = pins(ROOT / "constraints.txt"), pins(ROOT / "hashes.txt")
+    assert len(digests) > 40
+    for name, line in digests.items():
+        assert re.fullmatch(re.escape(versions[name]) + r" --hash=sha256:[0-9a-f]{64}", line)
+
+
+def test_there_are_few_direct_dependencies():
+    mine = [*PROJECT["project"]["dependencies"], *(own for name in EXTRAS if name != "dev" for own in EXTRAS[name])]
+    assert len(mine) <= 10

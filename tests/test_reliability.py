@@ -13,16 +13,39 @@ import time
 import tracemalloc
 import zipfile
 
+import numpy as np
 import pytest
 import torch
-from run_cases import bars
+from run_cases import bars, command
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from tapmachine import Binary, FileError, Trainer, dbm, denoise, find_solutions, load, paper_sgd, rbm, save, solve
+from tapmachine import (
+    CD,
+    PCD,
+    Binary,
+    FileError,
+    HerdedPCD,
+    Monitor,
+    TAPObjective,
+    Trainer,
+    ais_log_partition,
+    dbm,
+    denoise,
+    find_solutions,
+    load,
+    paper_sgd,
+    rbm,
+    save,
+    solve,
+)
 from tapmachine.channels import BinarySymmetric
 from tapmachine.cli import app
 from tapmachine.datasets import MANY_BYTES, DataError, read
 from tapmachine.inference.layered import LayeredDescent
+from tapmachine.likelihood.annealed_runs import BLOCK
+from tapmachine.likelihood.paths import LayeredPath
+from tapmachine.recipes import make_machine, make_trainer, prepare_rows
 from tapmachine.runs import RunFolder
 from tapmachine.settings import Settings
 from tapmachine.training import Stopped
@@ -36,7 +59,7 @@ def settings(data, **options):
     return Settings(**{"data": data, "hidden": (5,), "epochs": EPOCHS, "batch_size": 20} | options)
 
 
-def command(data, folder, *options, epochs=EPOCHS):
+def started(data, folder, *options, epochs=EPOCHS):
     fixed = ["--hidden", "30", "--batch-size", "10", "--out", str(folder), "--quiet", "--device", "cpu"]
     return [sys.executable, "-m", "tapmachine", "train", data, "--epochs", str(epochs), *fixed, *options]
 
@@ -85,7 +108,7 @@ def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
 def stopped_and_resumed(data, tmp_path, number, kind, wait):
     """A run that gets a signal after so many seconds; how long it took to end, and with which code."""
     folder = tmp_path / f"stopped-{number}"
-    process = subprocess.Popen(command(data, folder, *SELDOM, epochs=12), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(started(data, folder, *SELDOM, epochs=12), stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not (folder / "events.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.01)
@@ -100,7 +123,7 @@ def stopped_and_resumed(data, tmp_path, number, kind, wait):
         assert "Traceback" not in errors
         events = [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
         assert events[-1] == "stopped"
-        assert subprocess.run(command(data, folder, *SELDOM, epochs=12), check=True).returncode == 0
+        assert subprocess.run(started(data, folder, *SELDOM, epochs=12), check=True).returncode == 0
     return folder, ended, taken
 
 
@@ -109,7 +132,7 @@ def test_a_signal_is_answered_by_a_checkpoint(data, tmp_path, kind):
     folder, code, taken = stopped_and_resumed(data, tmp_path, 0, kind, 0.1)
     assert code == 75
     assert taken < 10
-    subprocess.run(command(data, tmp_path / "whole", *SELDOM, epochs=12), check=True)
+    subprocess.run(started(data, tmp_path / "whole", *SELDOM, epochs=12), check=True)
     assert contents(folder) == contents(tmp_path / "whole")
 
 
@@ -153,7 +176,7 @@ def test_a_full_disk_is_one_line_on_the_command_line(data, tmp_path):
     """EFBIG, from the system itself: no file may be larger than a few bytes."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import signal; "
     ignore = "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from tapmachine.cli import main; import sys; "
-    line = limit + ignore + f"sys.argv = ['tapmachine'] + {command(data, tmp_path / 'run')[3:]!r}; main()"
+    line = limit + ignore + f"sys.argv = ['tapmachine'] + {started(data, tmp_path / 'run')[3:]!r}; main()"
     ended = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True)
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
@@ -194,12 +217,32 @@ def test_solving_goes_on_in_parts_where_memory_runs_out(monkeypatch, share):
         solve(machine, x)
 
 
+@pytest.mark.parametrize("share", [2, 4, 8])
+def test_annealing_needs_no_more_memory_for_more_runs(monkeypatch, share):
+    """Runs are made in blocks that have random numbers of their own: as many at a time, whatever was asked for."""
+    generator = torch.Generator().manual_seed(0)
+    machine = rbm(Binary(12), Binary(8), weights=torch.randn(12, 8, generator=generator)).double()
+    fewer = ais_log_partition(machine, 20, BLOCK)
+    real = LayeredPath.step
+
+    def step(self, states, *rest):
+        if len(states[0]) > BLOCK:  # a share of what all runs together would take
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, states, *rest)
+
+    monkeypatch.setattr(LayeredPath, "step", step)
+    more = ais_log_partition(machine, 20, share * BLOCK)
+    assert more.n_runs == share * BLOCK
+    torch.testing.assert_close(more.log_weights[:BLOCK], fewer.log_weights, rtol=0, atol=1e-5)
+    assert ais_log_partition(machine, 20, share * BLOCK, reverse=True).n_runs == share * BLOCK
+
+
 # ----- two processes, one folder
 
 
 def race(data, folder):
     processes = [
-        subprocess.Popen(command(data, folder, epochs=40), stderr=subprocess.PIPE, text=True) for _ in range(2)
+        subprocess.Popen(started(data, folder, epochs=40), stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
     results = [(process.communicate(timeout=120)[1], process.returncode) for process in processes]
     codes = sorted(code for _, code in results)
@@ -211,7 +254,7 @@ def race(data, folder):
 
 def test_of_two_processes_one_is_refused(data, tmp_path):
     assert race(data, tmp_path / "run") == [0, 2]
-    process = subprocess.Popen(command(data, tmp_path / "killed", epochs=4000))
+    process = subprocess.Popen(started(data, tmp_path / "killed", epochs=4000))
     while not (tmp_path / "killed/events.jsonl").exists():
         time.sleep(0.01)
     process.kill()
@@ -249,6 +292,74 @@ def test_an_injected_divergence_is_caught_within_a_step(value):
     assert len(good) == len(list(machine.parameters()))
 
 
+VALUES = {
+    "binary": lambda rows: rows,
+    "spin": lambda rows: 2 * rows - 1,
+    "gaussian": lambda rows: rows + 0.3 * np.random.default_rng(1).normal(size=rows.shape),
+    "truncated-gaussian": lambda rows: 0.2 + 0.5 * rows + 0.1 * np.random.default_rng(1).random(rows.shape),
+    "gauss-bernoulli": lambda rows: rows * np.random.default_rng(1).random(rows.shape),
+    "categorical": lambda rows: 2 * rows.astype(int),
+}
+CLASSES = {"tap": TAPObjective, "herded": HerdedPCD, "cd": CD, "pcd": PCD}
+FACTORS = (float("nan"), float("inf"), -float("inf"), 1e38)
+
+
+def injections():
+    """Thirty of them, at different steps: the first six, one for each unit type, are quick enough for every day."""
+    chance = random.Random(0)
+    for number in range(30):
+        visible = list(VALUES)[number % len(VALUES)]
+        classes = [name for name in CLASSES if name != "herded" or visible in ("binary", "spin", "categorical")]
+        case = (visible, chance.choice(classes), chance.choice(FACTORS), chance.randrange(1, 12))
+        yield pytest.param(*case, marks=() if number < len(VALUES) else pytest.mark.slow)
+
+
+def diverging(monkeypatch, objective, factor, steps):
+    """Multiplies F of the machine by a factor in some steps, and sees to it that the one after them is sound."""
+    real, calls = CLASSES[objective].model_free_energy, []
+
+    def model_free_energy(self, context, carry):
+        assert all(torch.isfinite(p).all() for p in context.machine.parameters())
+        calls.append(1)
+        found, handed = real(self, context, carry)
+        return (found * factor if len(calls) in steps else found), handed
+
+    monkeypatch.setattr(CLASSES[objective], "model_free_energy", model_free_energy)
+
+
+def assert_nothing_saved_is_off(folder):
+    """All numbers in all files of a run are finite."""
+    paths = list(folder.rglob("*.safetensors"))
+    assert paths
+    for path in paths:
+        for name, value in load_file(path).items():
+            assert not value.is_floating_point() or torch.isfinite(value).all(), (path, name)
+
+
+@pytest.mark.filterwarnings("ignore:there is no log-likelihood")  # between two epochs, if it was the last step of one
+@pytest.mark.parametrize(("visible", "objective", "factor", "step"), list(injections()))
+def test_injected_divergences(visible, objective, factor, step, tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", VALUES[visible](bars(60)))
+    chosen = settings(f"{tmp_path}/x.npy", visible=visible, objective=objective, epochs=4)  # of three steps each
+    diverging(monkeypatch, objective, factor, {step})
+    with pytest.warns(UserWarning, match="taken back"):
+        run = run_training(chosen, tmp_path / "run")
+    assert sum(record["divergences"] for record in run.records) >= 1
+    assert_nothing_saved_is_off(tmp_path / "run")
+
+
+@pytest.mark.parametrize("objective", CLASSES)
+def test_a_training_that_diverges_for_ever_ends_with_4(data, objective, tmp_path, monkeypatch):
+    diverging(monkeypatch, objective, float("nan"), range(20, 10_000))
+    arguments = ("train", data, "--hidden", 5, "--epochs", 6, "--batch-size", 20, "--objective", objective, "--quiet")
+    code, _, errors = command(*arguments, "--out", tmp_path / "run")
+    assert code == 4
+    assert errors.count("\n") == 1
+    assert "training diverged again and again" in errors
+    assert RunFolder(tmp_path / "run").last_epoch() == 1
+    assert_nothing_saved_is_off(tmp_path / "run")
+
+
 # ----- the same again
 
 
@@ -274,6 +385,53 @@ def test_threads_and_batches_do_not_matter(data):
     whole = solve(one, x[:60], tol=1e-24)
     parts = solve(one, x[:60], tol=1e-24, batch_size=7)
     torch.testing.assert_close(whole.free_energy, parts.free_energy, rtol=0, atol=1e-12)
+
+
+def trained_weights(seed, threads):
+    """Of a small machine of one of the unit types, in float64."""
+    visible = list(VALUES)[seed % len(VALUES)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        chosen = Settings("given", hidden=(5,), visible=visible, epochs=2, batch_size=20, seed=seed, dtype="float64")
+        x = prepare_rows(chosen, VALUES[visible](bars(200)))
+        new = make_machine(chosen, x)
+        trainer = make_trainer(chosen, new, x, None, Monitor(n_starts=0))
+        for _ in range(chosen.epochs):
+            trainer.epoch()
+        return new.machine.state_dict()
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_20_trainings_of_one_seed(tmp_path):
+    first = trained_weights(0, 1)
+    for _ in range(19):
+        again = trained_weights(0, 1)
+        assert all(torch.equal(value, again[name]) for name, value in first.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_one_thread_or_two(seed):
+    one, two = trained_weights(seed, 1), trained_weights(seed, 2)
+    for name, value in one.items():
+        torch.testing.assert_close(value, two[name], rtol=0, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_20_batch_sizes():
+    machine = rbm(
+        Binary(16), Binary(5), weights=torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
+    ).double()
+    x = torch.tensor(bars(40)).double()
+    whole = solve(machine, x, tol=1e-24)
+    for size in range(1, 21):
+        parts = solve(machine, x, tol=1e-24, batch_size=size)
+        torch.testing.assert_close(whole.free_energy, parts.free_energy, rtol=0, atol=1e-12)
+        for own, other in zip(whole.moments, parts.moments, strict=True):
+            torch.testing.assert_close(own.mean, other.mean, rtol=0, atol=1e-12)
 
 
 def test_nothing_on_a_load_path_executes(tmp_path):
@@ -418,23 +576,23 @@ def test_200_kills(data, tmp_path):
     chance, kills, runs = random.Random(1), 0, 0
     whole = tmp_path / "whole"
     often = ("--measure-every", "400")
-    subprocess.run(command(data, whole, *often, epochs=400), check=True)
+    subprocess.run(started(data, whole, *often, epochs=400), check=True)
     while kills < 200 or runs < 50:
         folder, runs = tmp_path / f"run-{runs}", runs + 1
         for _ in range(4):
-            process = subprocess.Popen(command(data, folder, *often, epochs=400))
+            process = subprocess.Popen(started(data, folder, *often, epochs=400))
             time.sleep(1.0 + 3.0 * chance.random())
             kills += process.poll() is None
             process.kill()
             process.wait()
-        subprocess.run(command(data, folder, *often, epochs=400), check=True)
+        subprocess.run(started(data, folder, *often, epochs=400), check=True)
         assert contents(folder) == contents(whole), folder
     print(f"{kills} kills over {runs} runs")
 
 
 @pytest.mark.slow
 def test_20_signals(data, tmp_path):
-    subprocess.run(command(data, tmp_path / "whole", *SELDOM, epochs=12), check=True)
+    subprocess.run(started(data, tmp_path / "whole", *SELDOM, epochs=12), check=True)
     stops = 0
     for number in range(20):
         kind = (signal.SIGTERM, signal.SIGUSR1)[number % 2]

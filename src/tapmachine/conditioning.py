@@ -134,5 +134,6 @@ def _replace(machine: BoltzmannMachine, layer: int, units: Units) -> BoltzmannMa
     layers = machine.units()
     layers[layer] = units
     conditioned = machine.with_layers(layers)
-    _ = conditioned.n_rows  # two layers with different numbers of rows are an error here, not later
+    if conditioned.n_rows == 0:  # or different in two layers: an error here, not later
+        raise ValueError("evidence has no rows")
     return conditioned

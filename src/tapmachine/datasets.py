@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -88,6 +89,8 @@ def read(source: str | Path, gaps: bool = False, scale_bytes: bool = True) -> Da
         return _digits() if str(source) == "digits" else _mnist(str(source))
     path, _, key = str(source).partition(".npz:")
     path, key = (f"{path}.npz", key) if key else (str(source), "")
+    if "\0" in path:
+        raise DataError(f"{path!r}: no file has such a name")
     try:
         is_folder = Path(path).is_dir()
         arrays = _read_folder(Path(path)) if is_folder else {str(source): _read_file(Path(path), key, gaps)}
@@ -114,12 +117,17 @@ def as_rows(arrays: Mapping[str, Array], name: str, gaps: bool = False, scale_by
     are_images = scale_bytes and first.dtype == np.uint8 and first.ndim == 3
     if are_images and any(part.max() > 1 for _, part in rows.parts()):
         rows = rows.mapped(lambda part: part.astype(np.float32) / 255)
-    dtype = np.float64 if first.dtype == np.float64 else np.float32
-    rows = rows.mapped(lambda part: part.astype(dtype, copy=False))
+    rows = rows.mapped(_as_floats)
     if first.dtype.kind == "f":
         _check_finite(rows, gaps)
     stays = len(rows) > rows.most_in_memory and all(isinstance(array, np.memmap) for array in arrays.values())
     return DataSet(rows if stays else np.asarray(rows), name, image_shape)
+
+
+def _as_floats(rows: Array) -> Array:
+    double = rows.dtype.kind == "f" and rows.dtype.itemsize >= 8
+    with np.errstate(over="ignore", invalid="ignore"):  # what is no double is found when values are looked at
+        return rows.astype(np.float64 if double else np.float32, copy=False)
 
 
 def _check_array(array: Array, name: str) -> None:
@@ -268,7 +276,7 @@ def _check_header(file: BinaryIO, size: int) -> None:
 def _plain_array(path: Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, EOFError, TypeError, SyntaxError, MemoryError) as error:
+    except (ValueError, EOFError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
         raise DataError(f"{path}: is not a plain array of numbers: {error}") from None
 
 
@@ -278,10 +286,10 @@ def _from_npz(path: Path, key: str) -> Array:
             with zipfile.ZipFile(handle) as file:
                 entries = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
                 keys = list(entries)
+                if not keys:
+                    raise DataError(f"{path}: holds no arrays")
                 if not key and len(keys) != 1:
-                    raise DataError(
-                        f"{path}: holds {', '.join(keys)}; say which one, as in {path}:{keys[0] if keys else ''}"
-                    )
+                    raise DataError(f"{path}: holds {', '.join(keys)}; say which one, as in {path}:{keys[0]}")
                 if key and key not in entries:
                     raise DataError(f"{path}: holds {', '.join(keys)}, but no {key!r}")
                 chosen, most = entries[key or keys[0]], _most_bytes(path.stat().st_size)
@@ -322,11 +330,13 @@ def _from_csv(content: bytes, path: Path, delimiter: str | None, gaps: bool) -> 
         [cell.strip() for cell in row if cell.strip() or delimiter != " "]
         for row in csv.reader(lines, delimiter=delimiter)
     ]
+    if len(table) < len(lines):
+        raise DataError(f"{path}: a quoted cell goes over several lines; a row must be one line")
     named = [cell for cell in table[0] if cell or not gaps]  # a row of gaps is no line of names
     has_names = len(table) > 1 and bool(named) and all(_number(cell) is None for cell in named)
     width = len(table[0])
     rows = []
-    for (number, _), cells in list(zip(numbered, table, strict=False))[1 if has_names else 0 :]:
+    for (number, _), cells in list(zip(numbered, table, strict=True))[1 if has_names else 0 :]:
         if len(cells) != width:
             raise DataError(f"{path}: line {number} has {len(cells)} columns, where the first has {width}")
         values = [float("nan") if gaps and not cell else _number(cell) for cell in cells]
@@ -339,6 +349,6 @@ def _from_csv(content: bytes, path: Path, delimiter: str | None, gaps: bool) -> 
 
 def _number(cell: str) -> float | None:
     try:
-        return float(cell)
+        return None if "_" in cell else float(cell)  # Python reads 1_0 as 10
     except ValueError:
         return None

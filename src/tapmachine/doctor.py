@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from tapmachine import __version__
-from tapmachine.files import FileError, load
+from tapmachine.files import FileError
 from tapmachine.machine import rbm
 from tapmachine.runs import RunError, RunFolder
 from tapmachine.units import Binary
@@ -66,7 +66,7 @@ def _solved_on(device: str) -> Finding:
 
 def check_run(path: Path) -> list[Finding]:
     """Settings, records, checkpoints and machines of a run folder, each read whole."""
-    from tapmachine.training_runs import settings_of
+    from tapmachine.training_runs import machine_of, settings_of
 
     found: list[Finding] = []
 
@@ -88,9 +88,9 @@ def check_run(path: Path) -> list[Finding]:
     if run.last_epoch() is None:
         found.append(Finding("note", "there is no checkpoint yet"))
     else:
-        look("machine", lambda: f": {load(run.machine_path).summary()}, after epoch {run.last_epoch()}")
-    for epoch, kept in run.kept_machines().items():
-        look(f"machine of epoch {epoch}", lambda kept=kept: f": {load(kept).summary()}")  # type: ignore[misc]
+        look("machine", lambda: f": {machine_of(run).summary()}, after epoch {run.last_epoch()}")
+    for epoch in run.kept_machines():
+        look(f"machine of epoch {epoch}", lambda epoch=epoch: f": {machine_of(run, epoch).summary()}")  # type: ignore[misc]
     try:
         with run:
             found.append(Finding("ok", "no process is training in it"))

@@ -179,7 +179,7 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], Descri
         if digest != _digest(tensors, text):
             raise ValueError
         description: Description = json.loads(text)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, RecursionError, TypeError, KeyError):
         raise FileError(f"{path}: is damaged: its content does not match its digest") from None
     if description.get("format") != FORMAT:
         raise FileError(

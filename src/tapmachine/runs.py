@@ -104,7 +104,7 @@ class RunFolder:
         try:
             found = json.loads(text)
             version, settings = found["format"], found["settings"]
-        except (json.JSONDecodeError, TypeError, KeyError):
+        except (ValueError, RecursionError, TypeError, KeyError):
             raise RunError(f"{path}: is not the settings of a run") from None
         if version != FORMAT:
             raise RunError(f"{path}: has format {version!r}; this version reads {FORMAT}; another one wrote it")
@@ -120,17 +120,19 @@ class RunFolder:
     # ----- records
 
     def records(self) -> list[dict[str, Any]]:
-        """The records of all epochs; a line that was cut off is left out."""
+        """The records of all epochs; a line that was cut off, or is damaged, is left out."""
         found = []
         with suppress(FileNotFoundError):
-            for line in (self.path / "metrics.jsonl").read_text().splitlines():
-                with suppress(json.JSONDecodeError):
-                    found.append(json.loads(line))
+            for line in (self.path / "metrics.jsonl").read_text(errors="replace").splitlines():
+                with suppress(ValueError, RecursionError):
+                    record = json.loads(line)
+                    if isinstance(record, dict) and isinstance(record.get("epoch"), int):
+                        found.append(record)
         return found
 
     def forget_records_after(self, epoch: int) -> None:
         """Drops records of epochs that will be run again."""
-        kept = [record for record in self.records() if record.get("epoch", 0) <= epoch]
+        kept = [record for record in self.records() if record["epoch"] <= epoch]
         text = "".join(json.dumps(record) + "\n" for record in kept)
         write_atomically(self.path / "metrics.jsonl", text.encode())
 
@@ -190,16 +192,28 @@ class RunFolder:
         try:
             found = json.loads(path.read_text())
         except FileNotFoundError:
-            return []
-        except (OSError, ValueError):
+            return self._without_manifest()
+        except (OSError, ValueError, RecursionError):
             raise RunError(f"{path}: is damaged; nothing was changed") from None
         plain = isinstance(found, list) and all(
-            isinstance(entry, dict) and Path(str(entry.get("file"))).name == entry.get("file") and "sha256" in entry
+            isinstance(entry, dict)
+            and Path(str(entry.get("file"))).name == entry.get("file")
+            and isinstance(entry.get("epoch"), int)
+            and "sha256" in entry
             for entry in found
         )
         if not plain:
             raise RunError(f"{path}: is not a manifest of checkpoints; nothing was changed")
         return list(found)
+
+    def _without_manifest(self) -> list[dict[str, Any]]:
+        """Of checkpoints that are there all the same: of a run that was killed before it had one, or has lost it."""
+        found = []
+        for path in (self.path / "checkpoints").glob("epoch-*.safetensors"):
+            number, _, partial = path.stem.removeprefix("epoch-").partition("-")
+            if number.isdecimal() and partial in ("", "partial"):
+                found.append((int(number), partial, path))
+        return [{"file": path.name, "epoch": epoch, "sha256": _sha256(path)} for epoch, _, path in sorted(found)]
 
     # ----- machines
 
@@ -221,7 +235,7 @@ class RunFolder:
     def last_epoch(self) -> int | None:
         """Of the last checkpoint; None if there is none yet."""
         entries = self._manifest()
-        return int(entries[-1].get("epoch", 0)) if entries else None
+        return int(entries[-1]["epoch"]) if entries else None
 
     def machine_at(self, epoch: int) -> Path:
         """Of the machine at an epoch."""

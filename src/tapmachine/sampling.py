@@ -40,6 +40,8 @@ def gibbs(
     if n_sweeps < 0:
         raise ValueError(f"n_sweeps is {n_sweeps!r}; it must be 0 or more")
     layers = machine.units()
+    if not isinstance(states, Tensor | Sequence):
+        raise ValueError(f"states are a {type(states).__name__}; they must be a torch.Tensor, or a list of them")
     given = [states] if isinstance(states, Tensor) else list(states)
     if len(given) not in (1, len(layers)):
         raise ValueError(f"states of {len(given)} layers were given; give those of layer 0, or of all {len(layers)}")

@@ -1,5 +1,6 @@
 """The settings of a training as a user writes them down, checked together; without torch, so that --help is quick."""
 
+import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -165,8 +166,22 @@ class Settings:
 
     def changes_from(self, other: "Settings") -> list[str]:
         """What differs, in words."""
-        mine, theirs = ({**own.as_json(), "pretrain": own.pretrain_epochs} for own in (self, other))
+        mine, theirs = self._meaning(), other._meaning()
         return [f"{name} was {theirs[name]!r} and is {mine[name]!r}" for name in mine if mine[name] != theirs[name]]
+
+    def digest(self) -> str:
+        """The same for settings that make the same of the same data, wherever those are.
+
+        What has its default value does not count: settings that a later version adds must not change it.
+        """
+        usual = Settings(self.data)._meaning()
+        chosen = {name: value for name, value in self._meaning().items() if value != usual[name]}
+        if isinstance(self.validation, str):
+            del chosen["validation"]
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
+
+    def _meaning(self) -> dict[str, Any]:
+        return {**self.as_json(), "pretrain": self.pretrain_epochs}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -175,7 +190,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
     except FileNotFoundError:
         raise SettingsError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: is not JSON: {error}") from None
     if isinstance(found, dict) and found.keys() == {"format", "settings"}:  # of a run folder
         found = of_run(found["settings"])

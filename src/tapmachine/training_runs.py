@@ -15,7 +15,7 @@ from torch import Tensor
 from tapmachine import __version__
 from tapmachine.datasets import DataError, read
 from tapmachine.distributed import wait_for_all, world
-from tapmachine.files import data_description
+from tapmachine.files import data_description, read_tensors, rebuild
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
 from tapmachine.rows_on_disk import RowsOnDisk
@@ -105,7 +105,7 @@ def run_training(
     first = world().leads  # of several processes one writes, and all train
     with run if first else nullcontext():  # nobody else writes to it from now on
         _check_same(run, settings)
-        resumed_at = _resume(run, trainer, data.digest, say)
+        resumed_at = _resume(run, trainer, data.digest, settings.digest(), say)
         wait_for_all()  # before what they have read is written anew
         if first:
             run.write_settings(settings.as_json())
@@ -126,7 +126,7 @@ def run_training(
                         f"{trainer.finished + 1}; all is saved, and the same command goes on from there"
                     ) from None
                 _save(run, trainer, new, settings, data)
-        if settings.all_epochs == 0:
+        if resumed_at >= settings.all_epochs:  # nothing was left to do; but a file may be missing
             _save(run, trainer, new, settings, data)
         wait_for_all()
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
@@ -220,6 +220,28 @@ def read_data_of(run: RunFolder) -> _Data[Tensor]:
     return data.in_memory()
 
 
+def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | str = "cpu") -> BoltzmannMachine:
+    """The machine of a run at its last checkpoint, or at an epoch that was kept.
+
+    Raises:
+        RunError: if what is in its place is the machine of another run or of another epoch.
+        FileError: if it cannot be read.
+    """
+    path = run.machine_path if epoch is None else run.machine_at(epoch)
+    tensors, description = read_tensors(path, "machine")
+    origin = description.get("data", {})
+    if "run" in origin:  # the first versions left it out
+        if origin["run"] != settings_of(run).digest():
+            raise RunError(f"{path}: is the machine of a run with other settings than those in {run.path}")
+        last = run.last_epoch() or 0
+        # The machine is written before the checkpoint, and may be ahead of it after a crash.
+        if origin["epoch"] != epoch if epoch is not None else origin["epoch"] < last:
+            raise RunError(
+                f"{path}: is the machine of epoch {origin['epoch']}, not of {last if epoch is None else epoch}"
+            )
+    return rebuild(path, tensors, description).to(device=device)
+
+
 def _check_same(run: RunFolder, settings: Settings) -> None:
     others = run.others()
     if others:
@@ -229,13 +251,16 @@ def _check_same(run: RunFolder, settings: Settings) -> None:
         raise RunError(f"{run.path}: is a run with other settings: {'; '.join(changes)}; choose another folder")
 
 
-def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, digest: str, say: Say) -> int:
+def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, data: str, settings: str, say: Say) -> int:
+    """Takes up the last checkpoint, if it is of these data and settings, by their digests; its epoch."""
     found = run.last_checkpoint()
     if found is None:
         return 0
     epoch, tensors, values = found
-    if values["data"] != digest:
+    if values["data"] != data:
         raise RunError(f"{run.path}: the data have changed since this run began; choose another folder")
+    if values.get("settings", settings) != settings:  # the first versions left them out
+        raise RunError(f"{run.path}: its checkpoint is of a run with other settings; nothing was changed")
     try:
         trainer.restore(TrainingState(tensors, values["trainer"]))
     except (KeyError, RuntimeError, ValueError) as error:
@@ -252,12 +277,13 @@ def _save(
     run: RunFolder, trainer: Trainer | PretrainingTrainer, new: NewMachine, settings: Settings, data: _Data[Rows]
 ) -> None:
     epoch, last = trainer.finished, trainer.finished >= settings.all_epochs
+    origin = data.description() | {"run": settings.digest(), "epoch": epoch}
     if settings.keeps(epoch) and world().leads and trainer.begun is None:
-        run.save_machine(new.in_units_of_data(), data.description(), epoch)
+        run.save_machine(new.in_units_of_data(), origin, epoch)
     partial = trainer.begun is not None
     if partial or last or epoch % settings.save_every == 0:
         tensors, values = trainer.state()
         if not world().leads:
             return
-        run.save_machine(new.in_units_of_data(), data.description())
-        run.checkpoint(epoch, tensors, {"trainer": values, "data": data.digest}, partial)
+        run.save_machine(new.in_units_of_data(), origin)
+        run.checkpoint(epoch, tensors, {"trainer": values, "data": data.digest, "settings": settings.digest()}, partial)

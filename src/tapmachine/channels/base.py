@@ -9,6 +9,7 @@ from torch import Tensor
 from tapmachine.beliefs import Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Binary, Units
+from tapmachine.units.checks import check_tensor
 from tapmachine.units.conditioned import Clamped, Tilted
 
 
@@ -72,6 +73,9 @@ class Channel(ABC):
             generator: for the draws, on the device of x; the default always draws the same.
             units: whose states they are; `Binary` unless given.
         """
+        x = check_tensor(x)
+        if x.dim() == 0:
+            raise ValueError("x is a single number; it must be states, (K, n)")
         generator = generator or torch.Generator(x.device).manual_seed(0)
         units = units or Binary(x.shape[-1])
         return self.draw(x if x.is_floating_point() else x.to(units.dtype), generator, units)

@@ -8,6 +8,7 @@ from torch import Tensor
 from tapmachine.beliefs import Tilt
 from tapmachine.channels.base import Evidence
 from tapmachine.units import Units
+from tapmachine.units.checks import check_tensor
 
 
 def is_nan(y: Tensor) -> Tensor:  # bool
@@ -46,8 +47,7 @@ def two_states(units: Units) -> tuple[float, float]:
 
 
 def _check_shape(y: Any, units: Units) -> None:
-    if not isinstance(y, Tensor):
-        raise ValueError(f"y is a {type(y).__name__}; it must be a torch.Tensor, as torch.as_tensor(y) makes it")
+    y = check_tensor(y, "y")
     if y.dim() != 2 or y.shape[1] != units.n or len(y) == 0:
         raise ValueError(f"y has shape {tuple(y.shape)}; it must be (K, {units.n}), K ≥ 1")
 

@@ -107,13 +107,13 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
 
 def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
     """A run that has a checkpoint, and its machine."""
-    from tapmachine.files import load
     from tapmachine.runs import RunError, RunFolder
+    from tapmachine.training_runs import machine_of
 
     folder = RunFolder(path)
     if folder.settings() is None or not folder.machine_path.exists():
         raise RunError(f"{path}: is not the folder of a run, or has no checkpoint yet")
-    return folder, load(folder.machine_path, device=device)
+    return folder, machine_of(folder, device=device)
 
 
 def numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:

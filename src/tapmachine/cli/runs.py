@@ -67,13 +67,18 @@ def evaluate(
     """Score a run's machine: the log-likelihood of its data in nats, by one estimator or several."""
     from tapmachine.distributed import leads, together
     from tapmachine.likelihood import compare_likelihoods
+    from tapmachine.likelihood.score import check_rows
     from tapmachine.recipes import pick_device
+    from tapmachine.training_runs import named
 
     quiet = quiet or not leads()
     say = speaker(quiet or as_json)
     with warnings_as_lines(quiet), together(pick_device(device)) as own:
         folder, machine = open_run(run, own)
         sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data).items()}
+        for name, x in sets.items():
+            with named(name):
+                check_rows(machine, x)
         if ais or temperatures is not None:
             table = compare_likelihoods(
                 machine, *sets.values(), schedule=temperatures, seed=seed, callback=lambda name: say(f"{name} …")
@@ -114,13 +119,8 @@ def _scores(
 ) -> list[dict[str, Any]]:
     """TAP's log-likelihoods, all with the ln Z of the same solutions; and the exact ones."""
     from tapmachine.likelihood import LogLikelihood, exact_log_likelihood, tap_log_likelihood
-    from tapmachine.likelihood.score import check_rows
     from tapmachine.likelihood.tap import solve_from_rows
-    from tapmachine.training_runs import named
 
-    for name, x in sets.items():
-        with named(name):
-            check_rows(machine, x)
     say("solving …")
     solutions = solve_from_rows(machine, next(iter(sets.values())))
     rows = []

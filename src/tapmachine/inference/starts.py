@@ -9,6 +9,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Solution, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
+from tapmachine.units.checks import check_tensor, from_array
 
 Start = Tensor | Moments | Sequence[Moments] | Solution | None
 
@@ -59,8 +60,7 @@ def noisy_start(
     if not 0 <= noise <= 1:
         raise ValueError(f"noise is {noise!r}; it must lie in [0, 1]")
     units = machine.units()[0]
-    if not isinstance(x, Tensor):
-        raise ValueError(f"x is a {type(x).__name__}; it must be a torch.Tensor, as torch.as_tensor(x) makes it")
+    x = check_tensor(x)
     x = x.to(machine.device, units.dtype if x.is_floating_point() else None)
     mean = _checked(units, _data(units, x), 0).mean
     generator = generator or torch.Generator(machine.device).manual_seed(0)
@@ -89,10 +89,11 @@ def random_means(units: Units, count: int, generator: torch.Generator) -> Tensor
 def fitting(machine: BoltzmannMachine, starts: Start | np.ndarray) -> Start:
     """Starts in the machine's dtype and on its device, whatever theirs are."""
     if isinstance(starts, np.ndarray):
-        starts = torch.from_numpy(starts)
+        starts = from_array(starts, "start")
     if isinstance(starts, Solution):
         starts = list(starts.moments)
     if isinstance(starts, Tensor):
+        starts = check_tensor(starts, "start")
         return starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
     if isinstance(starts, Moments):
         return normalised(Moments(*(z.to(machine.device, machine.dtype) for z in starts)))

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Status
-from tapmachine.files import load
 from tapmachine.inference import Scheme, solve
 from tapmachine.inference.starts import Start, fitting, starting_moments
 from tapmachine.landscape.find import Landscape, find_solutions
@@ -21,7 +20,7 @@ from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.merging import SAME, unique
 from tapmachine.runs import RunError, RunFolder
-from tapmachine.training_runs import read_data_of
+from tapmachine.training_runs import machine_of, read_data_of
 
 N_STARTS = 1000
 
@@ -188,16 +187,19 @@ class KeptMachines(Mapping[int, BoltzmannMachine]):
         last = folder.last_epoch()
         if last is None or not folder.machine_path.exists():
             raise RunError(f"{folder.path}: is not the folder of a run, or has no checkpoint yet")
-        self.paths = {last: folder.machine_path} | folder.kept_machines()
+        self.kept = folder.kept_machines()
+        self.epochs = sorted({last, *self.kept})
 
     def __getitem__(self, epoch: int) -> BoltzmannMachine:
-        return load(self.paths[epoch], device=str(self.device))
+        if epoch not in self.epochs:
+            raise KeyError(epoch)
+        return machine_of(self.folder, epoch if epoch in self.kept else None, self.device)
 
     def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(self.paths)
+        return iter(self.epochs)
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.epochs)
 
 
 def _chosen(kept: list[int], epochs: Sequence[int] | None) -> list[int]:

@@ -156,7 +156,7 @@ def compare_likelihoods(
          ('exact', -2.8)]
     """
     check_machine(machine)
-    sets = [spaced(check_rows(machine, x), MOST_ROWS) for x in (train, test) if x is not None]
+    sets = [spaced(check_rows(machine, x), MOST_ROWS) for x in ([train] if test is None else [train, test])]
     table = _Table(machine, sets, callback or (lambda name: None))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LikelihoodWarning)

@@ -10,7 +10,7 @@ from torch import Tensor
 from tapmachine.beliefs import Tilt
 from tapmachine.conditioning import is_clamped
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.units.checks import SUPPORTED_DTYPES
+from tapmachine.units.checks import SUPPORTED_DTYPES, check_tensor
 
 CHUNK_VALUES = 2**22  # numbers held at a time, in the fields on the hidden side
 
@@ -122,8 +122,7 @@ def check_rows(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n_visible
         raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; score data with the free one")
     if is_clamped(machine):
         raise ValueError("the machine has units that are clamped; score data with the free one")
-    if not isinstance(x, Tensor):
-        raise ValueError(f"x is a {type(x).__name__}; it must be a torch.Tensor, as torch.as_tensor(x) makes it")
+    x = check_tensor(x)
     x = x.to(machine.device, machine.dtype) if x.is_floating_point() else x.to(machine.device)
     x = units.check_states(x)
     if x.dim() != 1 + len(units.state_shape) or len(x) == 0:

@@ -6,6 +6,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.channels import Channel
 from tapmachine.units import Units
+from tapmachine.units.checks import check_tensor
 
 CHUNK = 2**26  # distances held at a time
 
@@ -29,6 +30,7 @@ def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  #
         >>> pointwise_estimate(units, torch.ones(1, 2), BinarySymmetric(0.2)).mean
         tensor([[0.8571, 0.7273]])
     """
+    y = check_tensor(y, "y")
     y = y.to(units.device, units.dtype if y.is_floating_point() else None)
     observed, _ = channel.observe_units(units, y)
     zero = torch.zeros((len(y), *units.state_shape), dtype=units.dtype, device=units.device)
@@ -53,12 +55,13 @@ def nearest_neighbours(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k)
         >>> nearest_neighbours(torch.eye(3), torch.tensor([[0.1, 0.9, torch.nan]]))
         tensor([[1]])
     """
-    if isinstance(k, bool) or not (isinstance(k, int) and 1 <= k <= len(data)):
-        raise ValueError(f"k is {k!r}; it must be a whole number from 1 to {len(data)}")
+    data, y = check_tensor(data, "data"), check_tensor(y, "y")
     if data.dim() != 2 or y.dim() != 2 or data.shape[1] != y.shape[1]:
         raise ValueError(
             f"data have shape {tuple(data.shape)}, y has {tuple(y.shape)}; they must have the same columns"
         )
+    if isinstance(k, bool) or not (isinstance(k, int) and 1 <= k <= len(data)):
+        raise ValueError(f"k is {k!r}; it must be a whole number from 1 to {len(data)}")
     for name, values, bad in (("data", data, torch.isfinite(data).logical_not()), ("y", y, torch.isinf(y))):
         if bool(bad.any()):
             row, column = bad.nonzero()[0].tolist()

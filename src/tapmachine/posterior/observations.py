@@ -10,6 +10,7 @@ from tapmachine.channels.observations import check_alphabet
 from tapmachine.conditioning import is_clamped
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.units.checks import check_tensor, from_array
 
 
 def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], name: str = "y") -> Tensor:  # (K, n)
@@ -21,11 +22,8 @@ def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any],
         raise ValueError(
             "the machine has units that are clamped; use the free one, and give their values as observations"
         )
-    y = _as_tensor(y)
+    y = _as_tensor(y, name)
     n = machine.units()[0].n
-    if not isinstance(y, Tensor) or y.is_complex():
-        found = y.dtype if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"{name} is {found}; it must be a tensor or an array of real numbers")
     if y.dim() != 2 or y.shape[1] != n or len(y) == 0:
         raise ValueError(f"{name} has shape {tuple(y.shape)}; it must be (K, {n}), K ≥ 1")
     return y.to(machine.device, machine.dtype if y.is_floating_point() or y.dtype == torch.bool else None)
@@ -33,9 +31,9 @@ def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any],
 
 def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) -> Tensor:  # (N, *state_shape)
     """Complete rows of data as states of the visible layer."""
-    rows: Any = _as_tensor(data)
+    rows = _as_tensor(data, "data")
     has_states = len(machine.units()[0].state_shape) > 1
-    if has_states and isinstance(rows, Tensor) and rows.is_floating_point() and rows.dim() == 2:
+    if has_states and rows.is_floating_point() and rows.dim() == 2:
         check_alphabet(rows, machine.units()[0])
         rows = rows.long()
     try:
@@ -44,10 +42,9 @@ def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) 
         raise ValueError(f"data: {error}") from None
 
 
-def _as_tensor(values: Any) -> Any:
-    """Arrays as tensors, where that can be."""
-    if not isinstance(values, np.ndarray):
-        return values
-    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
-        raise ValueError(f"an array holds {values.dtype.name}; it must hold real numbers, float64 at most")
-    return torch.from_numpy(np.ascontiguousarray(values))
+def _as_tensor(values: object, name: str) -> Tensor:
+    if isinstance(values, np.ndarray):
+        return from_array(values, name)
+    if not isinstance(values, Tensor):
+        raise ValueError(f"{name} is a {type(values).__name__}; it must be a tensor or an array of real numbers")
+    return check_tensor(values, name)

@@ -15,7 +15,7 @@ from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.rows_on_disk import RowsOnDisk
 from tapmachine.training.monitor import TrainingWarning
-from tapmachine.units.checks import rows_at_a_time
+from tapmachine.units.checks import from_array, rows_at_a_time
 
 Array = np.ndarray[Any, Any]
 Rows = Tensor | RowsOnDisk
@@ -44,11 +44,13 @@ def parts(x: Rows | Array) -> Iterator[tuple[int, Tensor]]:
 
 def as_tensor(rows: Tensor | Array) -> Tensor:
     """Rows that were read as a tensor."""
-    return rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows))  # a copy, which torch may write to
+    return rows if isinstance(rows, Tensor) else from_array(np.array(rows), "x")  # a copy, as the array may change
 
 
 def check_all_rows(machine: BoltzmannMachine, x: RowsOnDisk | Array) -> None:
     """Looks at all rows once, so that bad ones are found now and by their number, not in the midst of training."""
+    if not x.shape:
+        raise ValueError("x is a single number; it must be rows of them")
     for first, part in parts(x):
         try:
             check_rows(machine, part)
@@ -102,6 +104,8 @@ class Batches:
             self.rows = x
             if validate:
                 check_all_rows(machine, x)
+        elif not isinstance(x, Iterable):
+            raise ValueError(f"x is a {type(x).__name__}; it must be a tensor, an array, or a loader of batches")
         elif isinstance(x, Iterator):
             raise ValueError("the loader can be gone through only once; it must give batches anew in every epoch")
         else:
@@ -127,7 +131,10 @@ class Batches:
             raise ValueError(f"batch_size is {self.batch_size}, but there are only {n_rows} rows of data")
         if weights is None:
             return
-        weights = torch.as_tensor(weights, dtype=self.dtype, device=self.device)
+        try:
+            weights = torch.as_tensor(weights, dtype=self.dtype, device=self.device)
+        except (TypeError, RuntimeError) as error:
+            raise ValueError(f"weights are no numbers, one for each row: {error}") from None
         if weights.shape != (n_rows,):
             raise ValueError(f"weights has shape {tuple(weights.shape)}; it must be ({n_rows},), one for each row")
         bad = ~(torch.isfinite(weights) & (weights >= 0))

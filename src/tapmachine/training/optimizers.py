@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from tapmachine.beliefs import Tilt
 from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.units.checks import check_tensor
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 0.5, 2000
 MANY_STEPS, MOST_HURRY = 30_000, 4.0
@@ -52,7 +53,11 @@ def default_learning_rate(machine: BoltzmannMachine, x: Tensor, n_steps: int | N
         x: data, (N, n_visible); some rows are enough.
         n_steps: how many there will be.
     """
+    if check_tensor(x).dim() < 2 or x.numel() == 0:
+        raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, n_visible)")
     rows = spaced(x, SOME_ROWS).flatten(1).double()
+    if not bool(torch.isfinite(rows).all()):
+        raise ValueError("x holds values that are not finite")
     spread = torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)
     hidden_variance = 0.25
     if len(machine.layers) > 1:

@@ -3,7 +3,9 @@
 import operator
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,26 @@ def in_parts(x: Tensor) -> tuple[Tensor, ...]:  # (N, ...) -> (M, ...), …
 def rows_at_a_time(width: int) -> int:
     """How many rows of so many values are looked at together."""
     return max(1, VALUES_AT_A_TIME // max(1, width))
+
+
+def check_tensor(x: object, name: str = "x") -> Tensor:
+    """The same, if it is a tensor of real numbers that has them all in memory; or a ValueError."""
+    if not isinstance(x, Tensor):
+        raise ValueError(
+            f"{name} is a {type(x).__name__}; it must be a torch.Tensor, as torch.as_tensor({name}) makes it"
+        )
+    if x.is_complex() or x.layout != torch.strided or x.is_meta:
+        found = f"{x.dtype}, {x.layout}, on {x.device}".replace("torch.", "")
+        raise ValueError(f"{name} is a tensor of {found}; it must be a dense one of real numbers")
+    return x
+
+
+def from_array(values: np.ndarray[Any, Any], name: str) -> Tensor:
+    """An array of real numbers as a tensor, which may share its memory; or a ValueError."""
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise ValueError(f"{name} holds {values.dtype.name}; it must hold real numbers, float64 at most")
+    # Torch wants memory that it may write to, and numbers as this machine has them.
+    return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ("C", "W")))
 
 
 class Checked(nn.Module):
@@ -86,11 +108,13 @@ class Checked(nn.Module):
     def as_states(self, x: Tensor) -> Tensor:
         """x in the units' dtype, or a ValueError about its shape or dtype. Whole numbers and bool are converted."""
         name = type(self).__name__
-        if not isinstance(x, Tensor):
-            raise ValueError(f"{name}: x is a {type(x).__name__}; it must be a torch.Tensor")
+        try:
+            check_tensor(x)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
         if x.dim() < len(self.state_shape) or tuple(x.shape[-len(self.state_shape) :]) != self.state_shape:
             raise ValueError(f"{name}: x has shape {tuple(x.shape)}; it must end in {self.state_shape}")
-        if x.is_complex() or (x.is_floating_point() and x.dtype != self.dtype):
+        if x.is_floating_point() and x.dtype != self.dtype:
             raise ValueError(f"{name}: x is {x.dtype}, but the units are {self.dtype}; convert one of them with .to()")
         return x.to(self.dtype)
 

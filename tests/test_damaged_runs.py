@@ -1,0 +1,207 @@
+"""Run folders that are damaged: the checkpoint before is used or an error says what is wrong; other weights, never."""
+
+import json
+import random
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from run_cases import bars
+
+from tapmachine import files, load
+from tapmachine.runs import RunError, RunFolder, RunWarning
+from tapmachine.settings import Settings
+from tapmachine.training_runs import machine_of, run_training
+
+EPOCHS = 3
+
+
+class Runs:
+    """A run, another one that differs by its seed, and the settings of the first."""
+
+    def __init__(self, folder):
+        np.save(folder / "bars.npy", bars(40))
+        options = {"hidden": (2,), "epochs": EPOCHS, "batch_size": 20, "keep_every": 1, "measure_every": EPOCHS}
+        self.settings = Settings(str(folder / "bars.npy"), **options)
+        self.one, self.other = folder / "one", folder / "other"
+        run_training(self.settings, self.one)
+        run_training(Settings(str(folder / "bars.npy"), **options, seed=1), self.other)
+        self.names = [str(path.relative_to(self.one)) for path in sorted(self.one.rglob("*")) if path.suffix]
+        run = RunFolder(self.one)
+        self.machines = {epoch: machine_of(run, epoch).state_dict() for epoch in (None, 1, 2, 3)}
+
+    def copy(self, folder):
+        shutil.copytree(self.one, folder)
+        return folder
+
+    def check_machines(self, folder):
+        """Every machine is refused, or is what it was; how many were refused."""
+        refused = 0
+        for epoch, before in self.machines.items():
+            try:
+                found = machine_of(RunFolder(folder), epoch).state_dict()
+            except (ValueError, OSError) as error:
+                refused += str(folder) in str(error)
+                continue
+            assert all(torch.equal(value, before[name]) for name, value in found.items()), epoch
+        return refused
+
+    def check_training(self, folder):
+        """Training is refused, or comes to the same bits; whether it was refused."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RunWarning)
+            try:
+                run_training(self.settings, folder)
+            except (ValueError, OSError) as error:
+                return str(folder) in str(error) or pytest.fail(f"{error} names no file")
+        for name in ("machine.safetensors", f"checkpoints/epoch-{EPOCHS:06d}.safetensors"):
+            assert (folder / name).read_bytes() == (self.one / name).read_bytes()
+        return False
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+def swap(one, other):
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+def test_swapped_checkpoints(runs, tmp_path):
+    folder = runs.copy(tmp_path / "run")
+    swap(*sorted((folder / "checkpoints").glob("*.safetensors")))
+    with (
+        pytest.warns(RunWarning, match="does not match the manifest"),
+        pytest.raises(RunError, match="no checkpoint can be read; nothing was changed"),
+    ):
+        run_training(runs.settings, folder)
+
+
+def test_checkpoints_of_another_run(runs, tmp_path):
+    folder = runs.copy(tmp_path / "run")
+    shutil.copytree(runs.other / "checkpoints", folder / "checkpoints", dirs_exist_ok=True)
+    with pytest.raises(RunError, match="its checkpoint is of a run with other settings; nothing was changed"):
+        run_training(runs.settings, folder)
+
+
+def test_machines_of_another_run_or_epoch(runs, tmp_path):
+    folder = runs.copy(tmp_path / "run")
+    shutil.copy(runs.other / "machine.safetensors", folder / "machine.safetensors")
+    with pytest.raises(RunError, match="is the machine of a run with other settings"):
+        machine_of(RunFolder(folder))
+    shutil.copy(runs.one / "machines/epoch-000001.safetensors", folder / "machine.safetensors")
+    with pytest.raises(RunError, match="is the machine of epoch 1, not of 3"):
+        machine_of(RunFolder(folder))
+    swap(folder / "machines/epoch-000001.safetensors", folder / "machines/epoch-000002.safetensors")
+    for epoch, found in ((1, 2), (2, 1)):
+        with pytest.raises(RunError, match=f"is the machine of epoch {found}, not of {epoch}"):
+            machine_of(RunFolder(folder), epoch)
+
+
+def test_settings_that_were_changed(runs, tmp_path):
+    """Also if the run is asked for by its folder alone, with the settings that are in there."""
+    folder = runs.copy(tmp_path / "run")
+    changed = json.loads((folder / "settings.json").read_text())
+    changed["settings"]["momentum"] = 0.75
+    (folder / "settings.json").write_text(json.dumps(changed))
+    with pytest.raises(RunError, match=r"momentum was 0\.75 and is 0\.5"):
+        run_training(runs.settings, folder)
+    given = changed["settings"] | {"hidden": (2,)}
+    with pytest.raises(RunError, match="is of a run with other settings"):
+        run_training(Settings(**given), folder)
+    with pytest.raises(RunError, match="is the machine of a run with other settings"):
+        machine_of(RunFolder(folder))
+
+
+@pytest.mark.parametrize(
+    "name", ["machine.safetensors", "machines/epoch-000003.safetensors", "checkpoints/manifest.json", "metrics.jsonl"]
+)
+def test_files_that_are_missing_are_made_again(runs, tmp_path, name):
+    folder = runs.copy(tmp_path / "run")
+    (folder / name).unlink()
+    assert run_training(runs.settings, folder).resumed_at == EPOCHS
+    assert runs.check_machines(folder) == 0
+    if name != "metrics.jsonl":  # what was measured is lost
+        assert (folder / name).read_bytes() == (runs.one / name).read_bytes()
+
+
+def test_a_checkpoint_of_other_shapes(runs, tmp_path):
+    folder = runs.copy(tmp_path / "run")
+    epoch, tensors, values = RunFolder(folder).last_checkpoint()
+    tensors["machine.weights.0"] = tensors["machine.weights.0"].T.contiguous()
+    with RunFolder(folder) as run:
+        run.checkpoint(epoch, tensors, values)
+    with pytest.raises(RunError, match="its checkpoint does not fit"):
+        run_training(runs.settings, folder)
+
+
+def test_a_checkpoint_of_a_newer_version(runs, tmp_path, monkeypatch):
+    folder = runs.copy(tmp_path / "run")
+    epoch, tensors, values = RunFolder(folder).last_checkpoint()
+    with RunFolder(folder) as run, monkeypatch.context() as patch:
+        patch.setattr(files, "FORMAT", 2)
+        run.checkpoint(epoch, tensors, values)
+    with pytest.warns(RunWarning, match="has format 2; this version reads 1"):
+        assert run_training(runs.settings, folder).resumed_at == EPOCHS - 1
+    assert load(folder / "machine.safetensors").summary() == "16 Binary – 2 Binary"
+
+
+# ----- at random
+
+
+def damage(runs, folder, chance):
+    """Does something to a file, or to two."""
+    name = chance.choice(runs.names)
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    at = chance.randrange(len(content))
+    kind = chance.randrange(8)
+    if kind == 0:
+        content[at] ^= 1 << chance.randrange(8)
+    elif kind == 1:
+        del content[at:]
+    elif kind == 2:
+        content[at:at] = chance.randbytes(chance.randrange(1, 40))
+    elif kind == 3:
+        end = min(len(content), at + chance.randrange(1, 200))
+        content[at:end] = chance.randbytes(end - at)
+    if kind < 4:
+        path.write_bytes(content)
+    elif kind == 4:
+        path.unlink()
+    elif kind == 5:
+        path.unlink()
+        path.mkdir()
+    elif kind == 6:
+        swap(path, folder / chance.choice(runs.names))
+    else:
+        shutil.copy(runs.other / chance.choice([name, *runs.names]), path)
+
+
+def damaged(runs, tmp_path, count, seed):
+    """So many damaged folders: how many trainings and machines were refused; all others are as they were."""
+    chance, trainings, machines = random.Random(seed), 0, 0
+    for number in range(count):
+        folder = runs.copy(tmp_path / str(number))
+        damage(runs, folder, chance)
+        machines += runs.check_machines(folder)
+        trainings += runs.check_training(folder)
+        shutil.rmtree(folder)
+    return trainings, machines
+
+
+def test_damaged_folders(runs, tmp_path):
+    trainings, machines = damaged(runs, tmp_path, 30, 0)
+    assert 0 < trainings < 30  # both happen
+    assert machines > 0
+
+
+@pytest.mark.slow
+def test_1000_damaged_folders(runs, tmp_path):
+    trainings, machines = damaged(runs, tmp_path, 1000, 1)
+    print(f"of 1,000 damaged folders {trainings} were not trained in, {machines} machines refused; the rest the same")
