@@ -112,7 +112,7 @@ FILES = {  # content, and what training on it says
     "größe 大小 😀.csv": (csv(ROWS), FINE),
     "größe 大小 😀.npy": (npy(having(np.nan)), "row 3, column 5 is nan"),
     'a: b\'s "c".npy': (npy(having(np.nan)), "row 3, column 5 is nan"),
-    "a folder.npy": ("folder", "is a folder, not a file"),
+    "a folder.npy": ("folder", "is an empty folder"),
     "a link to nowhere.npy": ("link", "there is no such file"),
 }
 

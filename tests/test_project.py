@@ -21,8 +21,8 @@ PACKAGE = Path(tapmachine.__file__).parent
 
 # Every module may import those above it in this list, and those on its own line.
 LAYERS = [
-    {"beliefs", "compilation", "special", "datasets", "scores", "settings"},
-    {"distributed", "truncation"},
+    {"beliefs", "compilation", "rows_on_disk", "scores", "settings", "special"},
+    {"datasets", "distributed", "truncation"},
     {"units"},
     {"machine", "conditioning"},
     {"channels"},
