@@ -12,7 +12,7 @@ help:
 	@echo "make tours     pictures of unit types, solver and likelihoods; writes tours/"
 	@echo "make test      set up, then run all tests"
 	@echo "make test-slow run the tests that take minutes"
-	@echo "make torture   kill, stop, damage and fill up, hundreds of times (half an hour)"
+	@echo "make torture   kill, stop, damage and fill up, hundreds of times (more than an hour)"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
 	@echo "make bench     time what is meant to be fast"

@@ -105,13 +105,21 @@ def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
         assert {n: v for n, v in before.items() if n != "seconds"} == {n: v for n, v in after.items() if n != "seconds"}
 
 
+def wait_for_an_event(folder, process):
+    """Until the run has begun or gone on, by its log; or has ended."""
+    log = folder / "events.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if log.exists() and f'"process": {process.pid},' in log.read_text():
+            return
+        time.sleep(0.01)
+
+
 def stopped_and_resumed(data, tmp_path, number, kind, wait):
     """A run that gets a signal after so many seconds; how long it took to end, and with which code."""
     folder = tmp_path / f"stopped-{number}"
     process = subprocess.Popen(started(data, folder, *SELDOM, epochs=12), stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not (folder / "events.jsonl").exists() and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.01)
+    wait_for_an_event(folder, process)
     time.sleep(wait)
     process.send_signal(kind)
     start = time.monotonic()
@@ -581,7 +589,8 @@ def test_200_kills(data, tmp_path):
         folder, runs = tmp_path / f"run-{runs}", runs + 1
         for _ in range(4):
             process = subprocess.Popen(started(data, folder, *often, epochs=400))
-            time.sleep(1.0 + 3.0 * chance.random())
+            wait_for_an_event(folder, process)  # to start takes seconds, in which a kill is no test
+            time.sleep(0.5 * chance.random())
             kills += process.poll() is None
             process.kill()
             process.wait()
