@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help demo tours test test-slow torture lint format bench accuracy survey hashes audit clean
+.PHONY: help demo tours test test-slow torture lint format bench bench-peers accuracy survey hashes audit clean
 
 help:
 	@echo "make demo      set up, train a machine on digits, clean noisy ones; writes demo/report.html"
@@ -15,7 +15,8 @@ help:
 	@echo "make torture   kill, stop, damage and fill up, hundreds of times (more than an hour)"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
-	@echo "make bench     time what is meant to be fast"
+	@echo "make bench     time what is meant to be fast, and how it grows"
+	@echo "make bench-peers  the same work by scikit-learn, rbms, paysage and learnergy (MNIST=FOLDER, or it is downloaded)"
 	@echo "make accuracy  hold every unit type against mpmath at 20,000 points (minutes)"
 	@echo "make survey    hold AIS and TAP against exact ln Z on 200 random machines (minutes)"
 	@echo "make hashes    write hashes.txt anew, after a change of versions"
@@ -62,6 +63,14 @@ bench: $(READY)
 	$(BIN)/python benchmarks/sweeps.py
 	$(BIN)/python benchmarks/annealing.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/growth.py
+
+# In an environment of its own: what the others need is no part of the project. Two ask for packages they do not use here.
+bench-peers:
+	$(PYTHON) -m venv $(VENV)/peers
+	PIP_CONSTRAINT=constraints.txt $(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check -e . -r benchmarks/peers.txt
+	$(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps paysage==0.2.1 learnergy==2.0.2
+	$(VENV)/peers/bin/python benchmarks/peers.py $(MNIST)
 
 accuracy: $(READY)
 	$(BIN)/python tests/accuracy.py --points 20000

@@ -1,11 +1,11 @@
 """Speed, quality and memory beside other libraries for Restricted Boltzmann machines, on binary MNIST.
 
-python benchmarks/peers.py FOLDER [--device cuda] [--hidden 500] [--rows 10000] [--k 1 10] [--seconds 60] [--out OUT]
+python benchmarks/peers.py [FOLDER] [--device cuda] [--hidden 500] [--rows 10000] [--k 1 10] [--seconds 60] [--out OUT]
 
-FOLDER holds MNIST's *-images-idx3-ubyte.gz. Peers are scikit-learn, rbms 0.5.0, paysage 0.2.1 (which works with numpy
-2.4 as it is) and learnergy 2.0.2; those that are not installed are left out. All run in the same process and in turns,
-since the machine's speed changes from minute to minute. It prints a table for each question, and writes all numbers to
-OUT/peers.csv:
+FOLDER holds MNIST's *-images-idx3-ubyte.gz; it is downloaded without one. Peers are scikit-learn, rbms 0.5.0, paysage
+0.2.1 (which works with numpy 2.4 as it is) and learnergy 2.0.2; those that are not installed are left out. All run in
+the same process and in turns, since the machine's speed changes from minute to minute. It prints a table for each
+question, and writes all numbers to OUT/peers.csv:
 
  1. the time of an epoch of PCD-k: batches of 100, 100 chains, the same number of steps;
  2. the log-likelihood of test rows, by annealed importance sampling, after the same time of training with each
@@ -538,7 +538,7 @@ def memories(results: Results, peers: set[type], x: Tensor, options: argparse.Na
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", help="with MNIST; it is downloaded without one")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--hidden", type=int, default=500)
     parser.add_argument("--rows", type=int, default=10_000)
@@ -558,8 +558,10 @@ def main() -> None:
         return
     torch.manual_seed(0)
     np.random.seed(0)  # scikit-learn takes a seed of its own, paysage draws from the global one
-    paths = (options.folder / f"{name}-images-idx3-ubyte.gz" for name in ("train", "t10k"))
-    train, test = (torch.from_numpy(read(path).rows > 0.5).float() for path in paths)
+    sources = ("mnist", "mnist-test")
+    if options.folder:
+        sources = (options.folder / f"{name}-images-idx3-ubyte.gz" for name in ("train", "t10k"))
+    train, test = (torch.from_numpy(read(source).rows > 0.5).float() for source in sources)
     x = train[: options.rows].contiguous()
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -280,7 +280,7 @@ def page_with(tmp_path_factory):
 
     Without any it is that of the run as it is, whose data have a name that means harm, too.
     """
-    folder, figure = tmp_path_factory.mktemp("harm"), new_figure(1, 1)
+    folder, figure = tmp_path_factory.mktemp("names"), new_figure(1, 1)
     np.save(folder / HARM, patterns(100))
     options = {"hidden": (12,), "epochs": 2, "batch_size": 10, "measure_every": 2}
     run_training(Settings(str(folder / HARM), **options), folder / "run")

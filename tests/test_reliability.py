@@ -6,6 +6,8 @@ import io
 import json
 import os
 import random
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -42,6 +44,7 @@ from tapmachine import (
 from tapmachine.channels import BinarySymmetric
 from tapmachine.cli import app
 from tapmachine.datasets import MANY_BYTES, DataError, read
+from tapmachine.files import write_tensors
 from tapmachine.inference.layered import LayeredDescent
 from tapmachine.likelihood.annealed_runs import BLOCK
 from tapmachine.likelihood.paths import LayeredPath
@@ -514,6 +517,64 @@ def test_hostile_data_are_refused_in_little_memory(name, tmp_path, monkeypatch):
     assert peak < 2 * MANY_BYTES + 3 * len(HOSTILE[name])
     assert not list(tmp_path.parent.glob("harm*"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+PICKLE = b"cos\nsystem\n(S'touch harm'\ntR."
+LAYER = {"type": "Binary", "n": 4}
+
+
+def raw(header, body=b"", size=None):
+    """A safetensors file by its header, which says of itself what is wished."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if size is None else size).to_bytes(8, "little") + text + body
+
+
+def one_tensor(**changes):
+    return raw({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | changes}, bytes(4))
+
+
+def signed(description, **tensors):
+    """A file with the right digest of what means harm."""
+    return {"weights.0": torch.zeros(4, 2), **tensors}, description
+
+
+HOSTILE_MACHINES = {
+    "pickle": PICKLE,
+    "zip of a pickle": zipped("archive/data.pkl", PICKLE),
+    "gzip": gzip.compress(bytes(10**6)),
+    "endless header": raw(b"", size=2**63 - 1),
+    "header beyond the file": raw(b"{}", size=10**6),
+    "code for a header": raw(b"__import__('os').system('touch harm')"),
+    "deep header": raw(b"[" * 10**5 + b"]" * 10**5),
+    "offsets beyond the file": one_tensor(data_offsets=[0, 10**15]),
+    "negative offsets": one_tensor(data_offsets=[-4, 0]),
+    "a huge shape": one_tensor(shape=[10**6, 10**6]),
+    "objects": one_tensor(dtype="O"),
+    "a name that is a path": raw({"../../harm": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
+    "a type that is a function": signed({"kind": "machine", "layers": [{"type": "os.system", "n": 4}]}),
+    "a huge layer": signed({"kind": "machine", "layers": [{"type": "Binary", "n": 10**12}, LAYER]}),
+    "a layer of names": signed({"kind": "machine", "layers": "Binary"}),
+    "many states": signed(
+        {"kind": "machine", "layers": [{"type": "Categorical", "n": 4, "q": 10**9}]},
+        **{"layers.0.field": torch.zeros(4)},
+    ),
+    "no layers": signed({"kind": "machine", "layers": []}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_MACHINES)
+def test_hostile_machines_are_refused_in_little_memory(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, content = tmp_path / "machine.safetensors", HOSTILE_MACHINES[name]
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        write_tensors(path, *content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FileError, match=re.escape(str(path))):
+        load(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 * path.stat().st_size / 1024 + 20_000  # KiB
+    assert [file.name for file in tmp_path.iterdir()] == ["machine.safetensors"]
 
 
 def test_a_damaged_machine_is_never_loaded(tmp_path):
