@@ -111,10 +111,11 @@ QUICK_HIDDEN = {25: 8, 50: 12, 100: 16, 500: 32, 256: 16}
 def quick(model: Model) -> Model:
     """The same for the embedded digits: fewer units and epochs, and larger steps, so that it takes seconds."""
     hidden = tuple(QUICK_HIDDEN[n] if model.pretrain == 0 else 16 for n in model.hidden)
+    slowness = 3 if model.data != BINARY else 2 if model.pretrain else 1  # of a step
     return replace(
         model,
         hidden=hidden,
-        epochs=QUICK_EPOCHS if model.data == BINARY else QUICK_EPOCHS // 3,  # real values take longer
+        epochs=QUICK_EPOCHS // slowness,
         pretrain=QUICK_EPOCHS // 4 if model.pretrain else 0,
         batch_size=50,
         particles=50,
