@@ -104,10 +104,25 @@ def sweep_chain(
     if machine.is_pairwise:
         units, field = machine.units()[0], machine.field_on(0, chain)
         return [sweep_units(units, machine.coupling(0), chain[0], field, lambda full: full, generator)]
-    for first in (1, 0):
-        for number in range(first, len(chain), 2):
-            field = machine.field_on(number, chain)
-            chain[number] = machine.units()[number].sample(Tilt(field, 0.0), generator)
+    return draw_layers(machine, draw_layers(machine, chain, 1, generator), 0, generator)
+
+
+@torch.no_grad()
+def draw_layers(
+    machine: BoltzmannMachine, chain: Sequence[Tensor], first: int, generator: torch.Generator | None = None
+) -> list[Tensor]:
+    """Every other layer drawn given those between them: half a sweep.
+
+    Args:
+        machine: with layers.
+        chain: states of all of them, which are not looked at.
+        first: of the layers that are drawn, 0 or 1.
+        generator: for the draws.
+    """
+    chain = list(chain)
+    for number in range(first, len(chain), 2):
+        field = machine.field_on(number, chain)
+        chain[number] = machine.units()[number].sample(Tilt(field, 0.0), generator)
     return chain
 
 

@@ -17,7 +17,7 @@ from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.inference.process import Process
 from tapmachine.inference.starts import prior_moments
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.sampling import sweep_chain
+from tapmachine.sampling import draw_layers, sweep_chain
 from tapmachine.training.starts import LIFETIME, Carry, Context, FromBatch, Herded, Start, has_herded_states
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep: they start from the last one's
@@ -120,11 +120,24 @@ class _Sampled(Objective):
             raise ValueError(f"{type(self).__name__}: k is {n_sweeps!r}; it must be a whole number, 1 or more")
         self.n_sweeps = n_sweeps
 
-    def _sampled(self, context: Context, chain: list[Tensor]) -> tuple[Tensor, list[Tensor]]:  # F of each sample
-        with torch.no_grad():
+    def _sampled(self, context: Context, chain: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """F of each sample after k sweeps, and the chain.
+
+        A sweep ends with the layers of odd numbers, which F sums over: the fields on them serve for both.
+        """
+        machine, generator = context.machine, context.generator
+        if machine.is_pairwise:
             for _ in range(self.n_sweeps):
-                chain = sweep_chain(context.machine, chain, context.generator)
-        return sampled_free_energy(context.machine, chain), chain
+                chain = sweep_chain(machine, chain, generator)
+            return clamped_free_energy(machine, chain[0]), chain
+        for number in range(self.n_sweeps):
+            chain = draw_layers(machine, chain, 0, generator)
+            if number < self.n_sweeps - 1:
+                chain = draw_layers(machine, chain, 1, generator)
+        values, fields = _summed_over_odd_layers(machine, chain)
+        for number, field in fields.items():
+            chain[number] = machine.units()[number].sample(Tilt(field.detach(), 0.0), generator)
+        return values, chain
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_sweeps})"
@@ -242,15 +255,12 @@ def clamped_free_energy(
             compiled can make no modules.
     """
     layers = machine.units()
-    own = -layers[0].log_prior(x, validate=False).sum(-1)
+    own = -layers[0].log_prior_of_rows(x)
     if machine.is_pairwise:
         flat = x.flatten(1)
         return own - 0.5 * ((flat @ machine.coupling(0)) * flat).sum(-1)
     if len(layers) == 2:
-        field = machine.field_on(1, [x, None])
-        nothing = torch.zeros_like(field)
-        # −ln Z as a relative entropy without its term Ba, which unit types have in a cheap form
-        return own + layers[1].divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
+        return own - layers[1].log_partition_of_rows(machine.field_on(1, [x, None]))
     scheme = scheme or TAP()
     if hidden is None:
         hidden = hidden_given(machine, x, validate=False)
@@ -264,15 +274,19 @@ def clamped_free_energy(
 
 def sampled_free_energy(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> Tensor:  # (K,)
     """F with layers of even numbers clamped to states, and the others summed over exactly; differentiable."""
+    return _summed_over_odd_layers(machine, chain)[0]
+
+
+def _summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
+    """The same, and the fields on the layers of odd numbers."""
     layers = machine.units()
-    if len(layers) <= 2:
-        return clamped_free_energy(machine, chain[0])
-    total = -sum(layers[number].log_prior(chain[number], validate=False).sum(-1) for number in range(0, len(layers), 2))
-    for number in range(1, len(layers), 2):
-        field = machine.field_on(number, chain)
-        nothing = torch.zeros_like(field)
-        total = total + layers[number].divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
-    return torch.as_tensor(total)
+    fields = {number: machine.field_on(number, chain) for number in range(1, len(layers), 2)}
+    total = -layers[0].log_prior_of_rows(chain[0])
+    for number in range(2, len(layers), 2):
+        total = total - layers[number].log_prior_of_rows(chain[number])
+    for number, field in fields.items():
+        total = total - layers[number].log_partition_of_rows(field)
+    return total, fields
 
 
 @torch.no_grad()

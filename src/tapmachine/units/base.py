@@ -171,6 +171,16 @@ class Units(Checked, ABC):
         exponent = tilt.field * mean - 0.5 * tilt.precision * (mean**2 + variance)
         return self.per_unit(exponent) - self.log_partition(tilt)
 
+    def log_prior_of_rows(self, x: Tensor) -> Tensor:  # (M, *state_shape) -> (M,)
+        """ln P(x; θ) of all units of each row together, of states that are not looked at."""
+        return self.log_prior(x, validate=False).sum(-1)
+
+    def log_partition_of_rows(self, field: Tensor) -> Tensor:  # (M, *state_shape) -> (M,)
+        """ln Z(B,0) of all units of each row together."""
+        nothing = torch.zeros_like(field)
+        # A relative entropy without its term Ba, which unit types have in a cheap form.
+        return -self.divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
+
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
         """The moments under the tilt B = θ − κ·mean, A = precision − κ: one explicit update [alg:rbmInf].
 

@@ -73,6 +73,12 @@ class Binary(TwoStates):
         x = self.check_states(x, validate)
         return x * logsigmoid(self.field) + (1 - x) * logsigmoid(-self.field)
 
+    def log_prior_of_rows(self, x: Tensor) -> Tensor:
+        return self.check_states(x, validate=False) @ self.field + logsigmoid(-self.field).sum()
+
+    def log_partition_of_rows(self, field: Tensor) -> Tensor:
+        return logsigmoid(-self.field).sum() - logsigmoid(-(self.field + field)).sum(-1)
+
     def log_partition(self, tilt: Tilt) -> Tensor:
         field, precision = self.unpack(tilt)
         gain = wide(field) - 0.5 * precision
