@@ -38,7 +38,7 @@ def paper_sgd(
     groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": weight_decay}, {"params": others}]
     for group in groups:  # a tensor for each: one that they shared would be cut twice after a divergence
         group["lr"] = torch.tensor(learning_rate, device=machine.device) if on_cuda else learning_rate
-    return SGD(groups, lr=learning_rate, momentum=momentum, fused=True if on_cuda else None)
+    return SGD(groups, lr=learning_rate, momentum=momentum, fused=True)
 
 
 def default_learning_rate(machine: BoltzmannMachine, x: Tensor, n_steps: int | None = None) -> float:
