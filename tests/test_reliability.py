@@ -40,6 +40,7 @@ from tapmachine import (
     rbm,
     save,
     solve,
+    tap_log_likelihood,
 )
 from tapmachine.channels import BinarySymmetric
 from tapmachine.cli import app
@@ -443,6 +444,17 @@ def test_20_batch_sizes():
         torch.testing.assert_close(whole.free_energy, parts.free_energy, rtol=0, atol=1e-12)
         for own, other in zip(whole.moments, parts.moments, strict=True):
             torch.testing.assert_close(own.mean, other.mean, rtol=0, atol=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("seed", range(20))
+def test_a_gpu_gives_the_same_log_likelihood(seed):
+    generator = torch.Generator().manual_seed(seed)
+    machine = rbm(Binary(16), Binary(5), weights=0.5 * torch.randn(16, 5, generator=generator))
+    x = torch.tensor(bars(200))
+    found = [float(tap_log_likelihood(machine.to(device), x.to(device)).mean) for device in ("cpu", "cuda")]
+    assert found[1] == pytest.approx(found[0], abs=1e-4)
 
 
 def test_nothing_on_a_load_path_executes(tmp_path):
