@@ -78,8 +78,8 @@ accuracy: $(READY)
 survey: $(READY)
 	$(BIN)/python tests/survey.py --machines 200
 
-hashes: $(READY)
-	$(BIN)/python tests/hashes.py
+hashes:
+	$(PYTHON) tests/hashes.py
 
 # In an environment of its own: what it needs is no part of the project.
 audit:

@@ -201,6 +201,8 @@ def test_commands_on_a_run_from_shards(tmp_path, on_disk, monkeypatch):
     ):
         result = CliRunner().invoke(app, words.split(), catch_exceptions=False)
         assert result.exit_code == 0, words
+        said = "rows are looked at, at even distances" in result.stderr
+        assert said == (not words.startswith("train")), words
     assert np.load("clean.npy").shape == (300, 16)
     assert json.loads((tmp_path / "run/settings.json").read_text())["settings"]["data"] == str(tmp_path / "many")
     assert json.loads((tmp_path / "named/settings.json").read_text())["settings"]["data"] == "digits"
@@ -285,3 +287,9 @@ def test_training_takes_less_memory_than_the_data(tmp_path):
         done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
         assert (done.returncode == 0) is fits, done.stderr[-2000:]
         assert fits or "MemoryError" in done.stderr or "allocate memory" in done.stderr
+
+
+@pytest.mark.parametrize("index", [[7], [-1], [True, False]])
+def test_rows_off_the_end_are_none(index):
+    with pytest.raises(IndexError, match="from 0 to 4"):
+        RowsOnDisk({"x": np.eye(6)}).between(0, 5)[np.array(index)]

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from run_cases import bars
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -227,3 +228,11 @@ def test_on_a_gpu_and_back(visible, digits):
     assert np.isfinite(again.score(x))
     model.partial_fit(x)
     again.set_params(device="cpu").partial_fit(x)
+
+
+def test_rows_backwards():
+    """Arrays that numpy only looks at from the other end."""
+    x = bars(40)
+    backwards = np.ascontiguousarray(x[::-1, ::-1])
+    ours = [RBM(4, epochs=2).fit(rows).components_ for rows in (backwards[::-1, ::-1], x)]
+    np.testing.assert_array_equal(*ours)

@@ -597,3 +597,9 @@ def test_a_checkpoint_of_another_version(data, tmp_path):
         run.checkpoint(epoch, tensors, values)
     with pytest.raises(RunError, match="its checkpoint does not fit"):
         run_training(settings(data, epochs=2), tmp_path / "run")
+
+
+def test_settings_that_mean_the_same_have_one_digest():
+    whole = Settings("digits", momentum=0, binarise=0, interval=None, validation=None)
+    assert whole.digest() == Settings("digits", momentum=0.0, binarise=0.0).digest()
+    assert whole.digest() != Settings("digits", momentum=0.1, binarise=0.0).digest()

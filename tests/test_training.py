@@ -386,6 +386,14 @@ def test_herded_chains_begin_anew_one_after_the_other(lifetime, moved):
     assert found == moved
 
 
+def test_herded_chains_begin_as_often_as_rows_weigh():
+    machine = rbm(Spin(6), Spin(3), torch.full((6, 3), 5.0))
+    batch = torch.tensor([[-1.0], [1.0], [1.0]]).expand(3, 6)
+    context = context_of(machine, batch)._replace(weights=torch.tensor([2.25, 0.75, 0.0]))
+    carry = Herded().prepare(context, 8)
+    assert int((carry[0] == -1).all(-1).sum()) == 6
+
+
 # ----- the loop
 
 

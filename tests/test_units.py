@@ -499,6 +499,7 @@ def test_categorical_data():
     indices = torch.tensor([[0, 2], [1, 1]])
     one_hot = units.check_states(indices)
     assert torch.equal(units.log_prior(indices), units.log_prior(one_hot))
+    assert torch.equal(units.check_states(indices.to(torch.uint16)), one_hot)
     with pytest.raises(ValueError, match=r"Categorical: x\[1, 0\] is 3; it must be one of 0 to 2"):
         units.log_prior(torch.tensor([[0, 1], [3, 0]]))
     with pytest.raises(ValueError, match=r"x.sum\(-1\)\[0, 1\] is 2; a state has exactly one 1"):

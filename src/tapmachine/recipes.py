@@ -6,7 +6,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,6 +38,7 @@ from tapmachine.training.data import Array, Rows, check_all_rows, held_in_memory
 from tapmachine.training.optimizers import SOME_ROWS
 from tapmachine.training.pretraining import monitor_of_layer
 from tapmachine.units import Binary, Categorical, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian, Units
+from tapmachine.units.checks import from_array
 
 FEWEST, MOST, BATCHES = 10, 100, 50  # rows of a batch, and batches of an epoch, unless told
 LARGEST_SCALED = 8.0  # value, where there is no shift
@@ -331,7 +331,7 @@ def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows: ...
 def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows:
     """Rows of a data set as a tensor, binarised if that was asked for; those on disk stay there."""
     dtype, threshold = getattr(torch, settings.dtype), settings.binarise
-    x = rows if isinstance(rows, RowsOnDisk) else torch.from_numpy(np.require(rows, requirements="W"))
+    x = rows if isinstance(rows, RowsOnDisk) else from_array(rows, "x")
     if threshold is not None:
         return _by_rows(lambda part: (part > threshold).to(dtype), x)
     if settings.visible == "categorical":

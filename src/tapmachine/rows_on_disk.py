@@ -57,6 +57,8 @@ class RowsOnDisk:
             chosen = self._numbers[index]
             numbers = np.arange(chosen.start, chosen.stop, chosen.step)
         else:
+            if index.dtype == bool or not ((index >= 0) & (index < len(self))).all():
+                raise IndexError(f"rows are chosen by their numbers, from 0 to {len(self) - 1}")
             numbers = self._numbers.start + index
         arrays = list(self._arrays.values())
         found = np.empty((len(numbers), *arrays[0].shape[1:]), arrays[0].dtype)

@@ -115,7 +115,7 @@ def draw_layers(
 
     Args:
         machine: with layers.
-        chain: states of all of them, which are not looked at.
+        chain: states of all of them, which are not checked.
         first: of the layers that are drawn, 0 or 1.
         generator: for the draws.
     """

@@ -11,6 +11,7 @@ VISIBLE = ("auto", "binary", "spin", "gaussian", "truncated-gaussian", "gauss-be
 WITH_INTERVALS = ("auto", "truncated-gaussian", "gauss-bernoulli")
 HIDDEN = ("binary", "spin", "gaussian")
 LAYER_DATA = ("samples", "means")
+REAL_NUMBERS = ("validation", "binarise", "interval", "learning_rate", "decay", "momentum", "weight_decay", "l1")
 OBJECTIVES = ("default", "tap", "herded", "cd", "pcd")
 STARTS = ("batch", "data", "noisy", "random", "persistent", "herded")
 KEPT_MACHINES = 24  # at rising distances, from the first epoch to the last; of few epochs, each
@@ -181,7 +182,15 @@ class Settings:
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
     def _meaning(self) -> dict[str, Any]:
-        return {**self.as_json(), "pretrain": self.pretrain_epochs}
+        found = {**self.as_json(), "pretrain": self.pretrain_epochs}
+        return found | {name: _as_floats(found[name]) for name in REAL_NUMBERS}
+
+
+def _as_floats(value: Any) -> Any:
+    """A number, or some of them, so that 0 and 0.0 are written alike."""
+    if isinstance(value, list):
+        return [float(each) for each in value]
+    return float(value) if isinstance(value, int | float) else value
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import hashlib
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from tapmachine.files import data_description, read_tensors, rebuild
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
 from tapmachine.rows_on_disk import RowsOnDisk
-from tapmachine.runs import RunError, RunFolder
+from tapmachine.runs import RunError, RunFolder, RunWarning
 from tapmachine.settings import Settings, SettingsError, check_names, of_run
 from tapmachine.training import Monitor, PretrainingTrainer, Stopped, Trainer, TrainingState
 from tapmachine.training.data import Rows, held_in_memory
@@ -70,8 +71,16 @@ class _Data(Generic[SomeRows]):
 
     def in_memory(self) -> "_Data[Tensor]":
         """The same with tensors; of rows on disk, some."""
+        train = held_in_memory(self.train)
         held_out = None if self.held_out is None else held_in_memory(self.held_out)
-        return _Data(self.name, self.image_shape, self.digest, held_in_memory(self.train), held_out)
+        if len(train) < len(self.train):
+            warnings.warn(
+                f"{self.name}: does not fit into memory; {len(train)} of its {len(self.train)} rows are looked at, at "
+                "even distances",
+                RunWarning,
+                stacklevel=3,
+            )
+        return _Data(self.name, self.image_shape, self.digest, train, held_out)
 
 
 def run_training(
@@ -228,12 +237,12 @@ def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | 
         FileError: if it cannot be read.
     """
     path = run.machine_path if epoch is None else run.machine_at(epoch)
+    last = run.last_epoch() or 0  # before the machine, which is written first: a run that goes on may save in between
     tensors, description = read_tensors(path, "machine")
     origin = description.get("data", {})
     if "run" in origin:  # the first versions left it out
         if origin["run"] != settings_of(run).digest():
             raise RunError(f"{path}: is the machine of a run with other settings than those in {run.path}")
-        last = run.last_epoch() or 0
         # The machine is written before the checkpoint, and may be ahead of it after a crash.
         if origin["epoch"] != epoch if epoch is not None else origin["epoch"] < last:
             raise RunError(

@@ -23,7 +23,8 @@ def compare(
     from tapmachine.training_runs import read_data_of
 
     folder, machine = open_run(run, pick_device(device))
-    rows = check_rows(machine, spaced(read_data_of(folder).train, starts).to(machine.device))
+    with warnings_as_lines(quiet):
+        rows = check_rows(machine, spaced(read_data_of(folder).train, starts).to(machine.device))
     say = speaker(quiet or as_json)
     with warnings_as_lines(quiet):
         found = compare_schemes(machine, rows, callback=lambda name: say(f"{name} …"))

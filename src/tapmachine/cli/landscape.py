@@ -54,7 +54,8 @@ def landscape(
     out = out or run / "landscape"  # made before the work, should that not be possible
     out.mkdir(parents=True, exist_ok=True)
     quiet = quiet or not leads()
-    data = read_data_of(folder).train
+    with warnings_as_lines(quiet):
+        data = read_data_of(folder).train
     line = "{:>8}{:>11}{:>9}{:>15}{:>12}{:>12}"
     if not quiet:
         print(line.format("epoch", "solutions", "stable", "not converged", "mean F", "lowest F"))

@@ -183,7 +183,8 @@ def _solutions(folder: "RunFolder", machine: "BoltzmannMachine", say: Callable[[
     from tapmachine.training_runs import read_data_of
 
     try:
-        rows = read_data_of(folder).train
+        with warnings_as_lines(quiet=False):
+            rows = read_data_of(folder).train
     except ValueError as error:
         say(f"tapmachine: warning: {error}; ln Z is found from the rows that are scored")
         return None
@@ -194,7 +195,8 @@ def _training_rows(folder: "RunFolder") -> "Tensor":
     from tapmachine.training_runs import read_data_of
 
     try:
-        return read_data_of(folder).train
+        with warnings_as_lines(quiet=False):
+            return read_data_of(folder).train
     except ValueError as error:
         raise ValueError(f"{error}; to do without the run's data, use --no-examples") from None
 

@@ -172,7 +172,8 @@ def sample(
     if picture is not None and shape is None:
         raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
     figure = None if picture is None else new_figure(6, 6)
-    x = read_data_of(folder).train
+    with warnings_as_lines(quiet=False):
+        x = read_data_of(folder).train
     rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator(machine.device).manual_seed(seed)
     start = machine.units()[0].check_states(x[rows].to(machine.device))

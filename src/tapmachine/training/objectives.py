@@ -129,7 +129,7 @@ class _Sampled(Objective):
         if machine.is_pairwise:
             for _ in range(self.n_sweeps):
                 chain = sweep_chain(machine, chain, generator)
-            return clamped_free_energy(machine, chain[0]), chain
+            return sampled_free_energy(machine, chain), chain
         for number in range(self.n_sweeps):
             chain = draw_layers(machine, chain, 0, generator)
             if number < self.n_sweeps - 1:
@@ -274,11 +274,13 @@ def clamped_free_energy(
 
 def sampled_free_energy(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> Tensor:  # (K,)
     """F with layers of even numbers clamped to states, and the others summed over exactly; differentiable."""
+    if machine.is_pairwise:
+        return clamped_free_energy(machine, chain[0])
     return _summed_over_odd_layers(machine, chain)[0]
 
 
 def _summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
-    """The same, and the fields on the layers of odd numbers."""
+    """`sampled_free_energy` of a machine with layers, and the fields on those of odd numbers."""
     layers = machine.units()
     fields = {number: machine.field_on(number, chain) for number in range(1, len(layers), 2)}
     total = -layers[0].log_prior_of_rows(chain[0])
@@ -323,4 +325,5 @@ def _upper_layers(context: Context, x: Tensor) -> list[Tensor]:
             field = chain[-1].flatten(1) @ context.machine.weights[number - 1]
             tilt = Tilt(field.unflatten(-1, layers[number].state_shape), 0.0)
             chain.append(layers[number].sample(tilt, context.generator))
-    return chain
+    # Of several hidden layers, those that were drawn from below have not heard of what is above them.
+    return draw_layers(context.machine, chain, 1, context.generator) if len(layers) > 2 else chain

@@ -167,7 +167,7 @@ class Herded(Start):
     def prepare(self, context: Context, n_particles: int) -> Carry:
         if context.machine.is_pairwise:
             raise ValueError("herded chains need layers, and a pairwise machine has none; use another start, or PCD")
-        x = _rows(context.batch, n_particles)
+        x = _rows_by_weight(context, n_particles)
         layers = context.machine.units()
         states = [x, *(x.new_zeros((n_particles, *layer.state_shape)) for layer in layers[1:])]
         remainders = [torch.rand(z.shape, generator=context.generator, device=x.device, dtype=x.dtype) for z in states]
@@ -181,8 +181,10 @@ class Herded(Start):
         if self.lifetime is not None:
             over = ages > self.lifetime
             ages = torch.where(over, 1, ages)
-            rows = _rows(context.batch, n_particles)[context.world.share(n_particles)]
-            states[0] = torch.where(over.view(-1, *[1] * (rows.dim() - 1)), rows, states[0])
+            rows = _rows_by_weight(context, n_particles)[context.world.share(n_particles)]
+            states[0] = torch.where(_for_each(over, rows), rows, states[0])
+            for number in range(2, n_layers, 2):  # those between are drawn first
+                states[number] = torch.where(_for_each(over, states[number]), 0.0, states[number])
         order = [*range(1, n_layers, 2), *range(0, n_layers, 2)]
         for _ in range(self.n_sweeps):
             for number in order:
@@ -216,6 +218,20 @@ def _herd(units: Units, mean: Tensor, remainder: Tensor) -> tuple[Tensor, Tensor
     total = remainder + (mean - lower) / (upper - lower)
     up = (total >= 1).to(mean.dtype)
     return lower + (upper - lower) * up, total - up
+
+
+def _for_each(particles: Tensor, states: Tensor) -> Tensor:
+    """A value for each particle, as of as many dimensions as its states."""
+    return particles.view(-1, *[1] * (states.dim() - 1))
+
+
+def _rows_by_weight(context: Context, count: int) -> Tensor:
+    """So many rows of the batch, each as often as its weight says; without weights as by `_rows`."""
+    if context.weights is None:
+        return _rows(context.batch, count)
+    total = context.weights.cumsum(0)
+    places = (torch.arange(count, device=total.device) + 0.5) / count * total[-1]
+    return context.batch[torch.searchsorted(total, places).clamp(max=len(total) - 1)]
 
 
 def _rows(x: Tensor, count: int) -> Tensor:

@@ -58,7 +58,7 @@ class Step:
         generator: for draws, on the machine's device.
         l1: of the penalty l1·Σ|W|.
         centred: whether gradients are those of centred states.
-        compile: whether to compile the loss and its gradient with `torch.compile`.
+        compile: whether to compile all but the optimiser's part with `torch.compile`.
     """
 
     def __init__(
@@ -213,8 +213,12 @@ def can_be_centred(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
 def gradients_to_centre(machine: BoltzmannMachine) -> tuple[list[Tensor], list[Tensor]]:
     """The gradients in all weights, and in the fields of all layers."""
     fields = [getattr(units, "field") for units in machine.units()]  # noqa: B009
-    of_weights, of_fields = ([p.grad for p in own if p.grad is not None] for own in (machine.weights, fields))
-    return of_weights, of_fields
+    return [_gradient(p) for p in machine.weights], [_gradient(p) for p in fields]
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def centre_gradients(of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], means: Sequence[Tensor]) -> None:

@@ -235,9 +235,9 @@ class Trainer:
         for number, last in enumerate(self.step.last_good):
             last.copy_(tensors[f"last_good.{number}"])
         for number, carried in enumerate(self.step.carry):
-            whole = tensors.get(f"carry.{number}")  # of however many processes
-            if whole is None:  # the ages of chains, as in checkpoints of the first versions
-                continue
+            if f"carry.{number}" not in tensors and not carried.is_floating_point():
+                continue  # the ages of chains, which checkpoints of the first versions lack
+            whole = tensors[f"carry.{number}"]  # of however many processes
             carried.copy_(whole[self.step.world.share(len(whole))] if self.step.objective.is_split else whole)
         for number, offset in enumerate(self.step.offsets):
             if f"offset.{number}" not in tensors:  # as in checkpoints of the first versions

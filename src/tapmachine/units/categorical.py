@@ -63,7 +63,10 @@ class Categorical(Units):
                     f"and one-hot states must be a floating tensor that ends in {self.state_shape}"
                 )
             if validate:
-                self.reject_states(lambda z: (z < 0) | (z >= self.q), x, f"it must be one of 0 to {self.q - 1}")
+                # Not all kinds of whole numbers can be compared.
+                self.reject_states(
+                    lambda z: (z.long() < 0) | (z.long() >= self.q), x, f"it must be one of 0 to {self.q - 1}"
+                )
             states = torch.zeros((*x.shape, self.q), dtype=self.dtype, device=x.device)
             return states.scatter_(-1, x.long().unsqueeze(-1), 1)  # one_hot makes whole numbers of 8 bytes first
         x = self.as_states(x)
