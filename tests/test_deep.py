@@ -53,7 +53,7 @@ from tapmachine.cli import app
 from tapmachine.runs import RunFolder
 from tapmachine.settings import Settings, SettingsError, read_settings
 from tapmachine.training import Pretraining, PretrainingTrainer, Trainer, objectives
-from tapmachine.training.objectives import clamped_free_energy, sampled_free_energy
+from tapmachine.training.free_energies import clamped_free_energy, sampled_free_energy
 from tapmachine.training.pretraining import _twice
 from tapmachine.training_runs import run_training, settings_of
 

@@ -21,7 +21,7 @@ PACKAGE = Path(tapmachine.__file__).parent
 
 # Every module may import those above it in this list, and those on its own line.
 LAYERS = [
-    {"beliefs", "compilation", "rows_on_disk", "scores", "settings", "special"},
+    {"beliefs", "compilation", "data_files", "rows_on_disk", "scores", "settings", "special"},
     {"datasets", "distributed", "truncation"},
     {"units"},
     {"machine", "conditioning"},

@@ -44,7 +44,8 @@ from tapmachine import (
 )
 from tapmachine.channels import BinarySymmetric
 from tapmachine.cli import app
-from tapmachine.datasets import MANY_BYTES, DataError, read
+from tapmachine.data_files import MANY_BYTES
+from tapmachine.datasets import DataError, read
 from tapmachine.files import write_tensors
 from tapmachine.inference.layered import LayeredDescent
 from tapmachine.likelihood.annealed_runs import BLOCK

@@ -49,7 +49,7 @@ from tapmachine import (
 )
 from tapmachine.compilation import compiled
 from tapmachine.inference import couplings
-from tapmachine.training.objectives import clamped_free_energy, sweep_from
+from tapmachine.training.free_energies import clamped_free_energy, sweep_from
 from tapmachine.training.starts import Context
 from tapmachine.training.step import Step
 

@@ -7,21 +7,20 @@ Nothing here knows of machines. A file is read by what it is (npy, npz, csv, idx
 import csv
 import gzip
 import hashlib
-import io
 import math
-import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tokenize import TokenError
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
+from tapmachine.data_files import DataError, decompressed, from_idx, read_file, read_folder
 from tapmachine.rows_on_disk import RowsOnDisk
+
+__all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_labels", "read"]
 
 Array = np.ndarray[Any, Any]
 
@@ -33,14 +32,6 @@ MNIST = {
     "test": ("t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
     "labels": ("train-labels-idx1-ubyte.gz", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
 }
-MANY_BYTES = 2**28  # that any compressed file may hold, and
-MOST_TIMES = 100  # so many times its own size
-NPY = b"\x93NUMPY"  # how such a file begins
-IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-
-
-class DataError(ValueError):
-    """Data that cannot be read, or are not rows of numbers."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +84,7 @@ def read(source: str | Path, gaps: bool = False, scale_bytes: bool = True) -> Da
         raise DataError(f"{path!r}: no file has such a name")
     try:
         is_folder = Path(path).is_dir()
-        arrays = _read_folder(Path(path)) if is_folder else {str(source): _read_file(Path(path), key, gaps)}
+        arrays = read_folder(Path(path)) if is_folder else {str(source): read_file(Path(path), key, gaps)}
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; named data sets are {', '.join(NAMED)}") from None
     except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
@@ -172,15 +163,15 @@ def digit_labels() -> Array:  # (1797,)
 def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
     """Which digit each row of `mnist` shows; from a file, or downloaded once."""
     if path is None:
-        return _from_idx(*_download("labels")).astype(np.int64)
+        return from_idx(*_download("labels")).astype(np.int64)
     try:
-        return _from_idx(_decompressed(path.read_bytes(), path), str(path)).astype(np.int64)
+        return from_idx(decompressed(path.read_bytes(), path), str(path)).astype(np.int64)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
 
 
 def _mnist(name: str) -> DataSet:
-    return as_rows({name: _from_idx(*_download("train" if name == "mnist" else "test"))}, name)
+    return as_rows({name: from_idx(*_download("train" if name == "mnist" else "test"))}, name)
 
 
 def _download(part: str) -> tuple[bytes, str]:
@@ -198,157 +189,3 @@ def _download(part: str) -> tuple[bytes, str]:
     if hashlib.sha256(content).hexdigest() != digest:
         raise DataError(f"{path}: is not the file it should be; delete it and try again")
     return content, path
-
-
-# ----- files
-
-
-def _read_folder(folder: Path) -> dict[str, Array]:
-    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    if not paths:
-        raise DataError(f"{folder}: is an empty folder; one of data holds .npy files")
-    for path in paths:
-        if path.suffix != ".npy" or path.is_dir():
-            raise DataError(f"{path}: is in a folder of data, which must hold .npy files and nothing else")
-    return {str(path): _read_file(path, "", False) for path in paths}
-
-
-def _read_file(path: Path, key: str, gaps: bool) -> Array:
-    name = path.name.removesuffix(".gz")
-    if name.endswith(".npz"):
-        return _from_npz(path, key)
-    with path.open("rb") as file:
-        is_npy = file.read(len(NPY)) == NPY
-    if is_npy:
-        return _map_npy(path)
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        content = _decompressed(content, path)
-    if content.startswith(NPY):
-        return _from_npy(content, path)
-    if len(content) >= 4 and content[:2] == b"\0\0" and content[2] in IDX_TYPES:
-        return _from_idx(content, str(path))
-    if name.endswith((".csv", ".tsv", ".txt")):
-        return _from_csv(content, path, "\t" if name.endswith(".tsv") else None, gaps)
-    raise DataError(f"{path}: is not a .npy, .npz, .csv or idx file")
-
-
-def _decompressed(content: bytes, path: Path) -> bytes:
-    """The content of a .gz file, unless it would be out of all proportion."""
-    most = _most_bytes(len(content))
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-        found = file.read(most + 1)
-    if len(found) > most:
-        raise DataError(f"{path}: holds more than {most:,} bytes, which is out of proportion to its size")
-    return found
-
-
-def _most_bytes(size: int) -> int:
-    """What a compressed file of a size may hold: files that are made to fill the memory hold a thousand times more."""
-    return max(MANY_BYTES, MOST_TIMES * size)
-
-
-def _from_npy(content: bytes, path: Path) -> Array:
-    with _plain_array(path):
-        _check_header(io.BytesIO(content), len(content))
-        array: Array = np.load(io.BytesIO(content), allow_pickle=False)
-    return array
-
-
-def _map_npy(path: Path) -> Array:
-    with _plain_array(path):
-        with path.open("rb") as file:
-            _check_header(file, path.stat().st_size)
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
-
-
-def _check_header(file: BinaryIO, size: int) -> None:
-    """Before memory is taken for what the header says."""
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(file)
-    if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
-        raise ValueError(f"its header says {dtype} of shape {shape}, which it does not hold")
-
-
-@contextmanager
-def _plain_array(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, EOFError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
-        raise DataError(f"{path}: is not a plain array of numbers: {error}") from None
-
-
-def _from_npz(path: Path, key: str) -> Array:
-    with path.open("rb") as handle:
-        try:
-            with zipfile.ZipFile(handle) as file:
-                entries = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
-                keys = list(entries)
-                if not keys:
-                    raise DataError(f"{path}: holds no arrays")
-                if not key and len(keys) != 1:
-                    raise DataError(f"{path}: holds {', '.join(keys)}; say which one, as in {path}:{keys[0]}")
-                if key and key not in entries:
-                    raise DataError(f"{path}: holds {', '.join(keys)}, but no {key!r}")
-                chosen, most = entries[key or keys[0]], _most_bytes(path.stat().st_size)
-                if chosen.file_size > most:
-                    raise DataError(f"{path}: holds more than {most:,} bytes, which is out of proportion to its size")
-                with file.open(chosen) as member:
-                    content = member.read(most + 1)
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, KeyError) as error:
-            raise DataError(f"{path}: is not an .npz file of plain arrays: {error}") from None
-    return _from_npy(content, path)
-
-
-def _from_idx(content: bytes, name: str) -> Array:
-    kind, n_dimensions = content[2], content[3]
-    start = 4 + 4 * n_dimensions
-    if len(content) < start:
-        raise DataError(f"{name}: ends inside its header")
-    shape = struct.unpack(f">{n_dimensions}I", content[4:start])
-    dtype = np.dtype(IDX_TYPES[kind])
-    if len(content) - start != math.prod(shape) * dtype.itemsize:
-        raise DataError(f"{name}: has {len(content) - start} bytes of data, where its header says shape {shape}")
-    return np.frombuffer(content, dtype, offset=start).reshape(shape)
-
-
-def _from_csv(content: bytes, path: Path, delimiter: str | None, gaps: bool) -> Array:
-    """Numbers separated by commas (or what the first line shows), perhaps under a line of names."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not text in UTF-8: {error}") from None
-    numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if (line if gaps else line.strip())]
-    lines = [line for _, line in numbered]
-    if not lines:
-        raise DataError(f"{path}: is empty")
-    if delimiter is None:
-        delimiter = next((mark for mark in ",;\t " if mark in lines[0]), ",")
-    table = [
-        [cell.strip() for cell in row if cell.strip() or delimiter != " "]
-        for row in csv.reader(lines, delimiter=delimiter)
-    ]
-    if len(table) < len(lines):
-        raise DataError(f"{path}: a quoted cell goes over several lines; a row must be one line")
-    named = [cell for cell in table[0] if cell or not gaps]  # a row of gaps is no line of names
-    has_names = len(table) > 1 and bool(named) and all(_number(cell) is None for cell in named)
-    width = len(table[0])
-    rows = []
-    for (number, _), cells in list(zip(numbered, table, strict=True))[1 if has_names else 0 :]:
-        if len(cells) != width:
-            raise DataError(f"{path}: line {number} has {len(cells)} columns, where the first has {width}")
-        values = [float("nan") if gaps and not cell else _number(cell) for cell in cells]
-        if None in values:
-            column = values.index(None)
-            raise DataError(f"{path}: line {number}, column {column + 1} is {cells[column]!r}, not a number")
-        rows.append(values)
-    return np.array(rows, np.float64)
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return None if "_" in cell else float(cell)  # Python reads 1_0 as 10
-    except ValueError:
-        return None

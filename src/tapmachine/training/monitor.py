@@ -12,7 +12,7 @@ from tapmachine.likelihood.score import EstimateError, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine, rescaled
 from tapmachine.merging import ROUGHLY_SAME, unique
-from tapmachine.training.objectives import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
+from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
 
 GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
 

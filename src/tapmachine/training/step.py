@@ -14,7 +14,8 @@ from tapmachine.conditioning import hidden_given
 from tapmachine.distributed import add_up, world
 from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training.objectives import Objective, clamped_free_energy
+from tapmachine.training.free_energies import clamped_free_energy
+from tapmachine.training.objectives import Objective
 from tapmachine.training.starts import Carry, Context
 
 SOME_ROWS = 1000  # of the data, for the first offsets
