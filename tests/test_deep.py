@@ -52,7 +52,7 @@ from tapmachine import (
 from tapmachine.cli import app
 from tapmachine.runs import RunFolder
 from tapmachine.settings import Settings, SettingsError, read_settings
-from tapmachine.training import Pretraining, PretrainingTrainer, Trainer, objectives
+from tapmachine.training import Pretraining, PretrainingTrainer, Trainer, free_energies
 from tapmachine.training.free_energies import clamped_free_energy, sampled_free_energy
 from tapmachine.training.pretraining import _twice
 from tapmachine.training_runs import run_training, settings_of
@@ -151,7 +151,7 @@ def test_fields_of_higher_layers():
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 def test_gradients_against_differences(kinds, monkeypatch):
     """Of F(clamped) − F(free), each solved anew; no parameter's differs by more than 1e-6."""
-    monkeypatch.setattr(objectives, "CLAMPED_SWEEPS", 3000)
+    monkeypatch.setattr(free_energies, "CLAMPED_SWEEPS", 3000)
     machine = deep(kinds, scale=0.3)
     x = data_of(machine, 4)
 
