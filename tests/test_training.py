@@ -384,6 +384,9 @@ def test_herded_chains_begin_anew_one_after_the_other(lifetime, moved):
         x, carry = start.begin(elsewhere, 8, carry)
         found.append(int((x == 1).all(-1).sum()))
     assert found == moved
+    for _ in range(8):  # and so it goes on
+        _, carry = start.begin(elsewhere, 8, carry)
+        assert int((carry[-1] == 1).sum()) == (2 if lifetime else 0)
 
 
 def test_herded_chains_begin_as_often_as_rows_weigh():
