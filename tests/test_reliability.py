@@ -90,15 +90,14 @@ def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
     records = [whole.epoch() for _ in range(3)]
     stopped = make()
     stopped.epoch()
-    steps, real = [], stopped.step.__class__.__call__
+    taken, real = [], stopped.batches.take
 
-    class Counted:
-        def __call__(self, *arguments):
-            steps.append(1)
-            stopped.stopping = len(steps) == 7
-            return real(stopped.step, *arguments)
+    def take(place):
+        taken.append(place)
+        stopped.stopping = len(taken) == 7
+        return real(place)
 
-    stopped.run = Counted()
+    stopped.batches.take = take
     with pytest.raises(Stopped):
         stopped.epoch()
     resumed = make()

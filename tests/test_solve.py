@@ -529,6 +529,6 @@ def test_products_in_one_launch_are_the_products(n_senders, n_particles):
     generator = torch.Generator().manual_seed(n_senders)
     mean, variance = torch.rand(2, n_particles, n_senders, generator=generator, dtype=torch.float64)
     weights = torch.randn(n_senders, 5, generator=generator, dtype=torch.float64)
-    field, reaction = couplings.products_in_one_launch(mean, variance, torch.stack((weights, weights**2)))
+    field, reaction = couplings.products_in_one_launch(mean, variance, torch.cat((weights.T, weights.T**2), -1))
     torch.testing.assert_close(field, mean @ weights, rtol=0, atol=1e-12)
     torch.testing.assert_close(reaction, variance @ weights**2, rtol=0, atol=1e-12)

@@ -50,7 +50,7 @@ class _Sender(NamedTuple):
     layer: int
     weights: Tensor  # (components of the sender, components of the receiver)
     squares: Tensor  # W², or for receivers with q states all products of two weights of a unit's states
-    both: Tensor | None  # [W, W²] on a GPU, where both are matrices of one shape
+    both: Tensor | None  # [Wᵀ, W²ᵀ] side by side on a GPU, where both are matrices of one shape
     has_states: bool  # whether the sender's units have q states
 
 
@@ -85,8 +85,10 @@ class Couplings:
             squares = (by_unit.unsqueeze(-1) * by_unit.unsqueeze(-2)).flatten(1)
             self.senders[receiver].append(_Sender(sender, weights, squares, None, has_states))
         elif _in_one_launch(weights):
-            both = torch.stack((weights, weights**2))
-            self.senders[receiver].append(_Sender(sender, both[0], both[1], both, has_states))
+            # A GPU's fastest products are those of rows with rows.
+            both = torch.cat((weights.T, weights.T**2), -1)
+            on_mean, on_variance = both[:, : len(weights)].T, both[:, len(weights) :].T
+            self.senders[receiver].append(_Sender(sender, on_mean, on_variance, both, has_states))
         else:
             self.senders[receiver].append(_Sender(sender, weights, weights**2, None, has_states))
 
@@ -127,15 +129,14 @@ def _in_one_launch(weights: Tensor) -> bool:
 
 
 def products_in_one_launch(mean: Tensor, variance: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
-    """aW and cW², from [W, W²]; of very few particles by parts of the senders, whose products are added up."""
+    """aW and cW², from [Wᵀ, W²ᵀ]; of very few particles by parts of the senders, whose products are added up."""
     n_parts = _n_parts(mean.shape[1]) if len(mean) <= VERY_FEW_PARTICLES else 1
+    cut = (z.unflatten(-1, (2 * n_parts, -1)).transpose(0, 1) for z in (torch.cat((mean, variance), -1), both))
+    of_moments, of_weights = cut  # which moved nothing
+    by_part = torch.bmm(of_moments, of_weights.mT)
     if n_parts == 1:
-        field, reaction = torch.bmm(torch.stack((mean, variance)), both)
-        return field, reaction
-    cut = torch.stack([z.unflatten(-1, (n_parts, -1)).transpose(0, 1) for z in (mean, variance)])
-    by_part = torch.bmm(cut.flatten(0, 1), both.reshape(2 * n_parts, -1, both.shape[-1]))
-    field, reaction = by_part.unflatten(0, (2, n_parts)).sum(1)
-    return field, reaction
+        return by_part[0], by_part[1]
+    return by_part[:n_parts].sum(0), by_part[n_parts:].sum(0)  # two sums, which a compiler makes part of what follows
 
 
 def _n_parts(n_senders: int) -> int:

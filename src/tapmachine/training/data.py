@@ -21,6 +21,7 @@ Array = np.ndarray[Any, Any]
 Rows = Tensor | RowsOnDisk
 Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
+Place = Tensor | Batch  # where a batch is: numbers of rows in memory; or the batch, if its rows are not
 
 SAMPLE_ROWS = 10_000  # rows that are looked at where not all are in memory
 
@@ -170,8 +171,8 @@ class Batches:
         except ValueError as error:
             raise ValueError(f"batch {number} of the loader: {error}") from None
 
-    def epoch(self, done: int = 0) -> Iterator[Batch]:
-        """The batches of one epoch; without those that were done before."""
+    def epoch(self, done: int = 0) -> Iterator[Place]:
+        """Where the batches of one epoch are; without those that were done before."""
         if self.rows is None:
             yield from islice(self._whole_batches(), done, None)
             return
@@ -180,8 +181,18 @@ class Batches:
         if isinstance(self.rows, Tensor):
             order = order.to(self.device)  # once an epoch
         for index in order.split(self.batch_size)[done:]:
-            x = self.rows[index] if isinstance(self.rows, Tensor) else self._from_array(self.rows[index.numpy()])
-            yield x, None if self.weights is None else self.weights[index.to(self.device)]
+            if isinstance(self.rows, Tensor):
+                yield index
+            else:
+                x = self._from_array(self.rows[index.numpy()])
+                yield x, None if self.weights is None else self.weights[index.to(self.device)]
+
+    def take(self, place: Place) -> Batch:
+        """The batch in a place; of rows in memory, this can be captured as a part of a CUDA graph."""
+        if not isinstance(place, Tensor):
+            return place
+        assert isinstance(self.rows, Tensor)
+        return self.rows[place], None if self.weights is None else self.weights[place]
 
     def _whole_batches(self) -> Iterator[Batch]:
         """Those of a loader that have the size of the first: a step has one shape."""

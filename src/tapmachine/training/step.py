@@ -1,7 +1,6 @@
 """One step of training: gradient, update, and a guard that lets nothing through that is not finite."""
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,7 +19,6 @@ from tapmachine.training.starts import Carry, Context
 
 SOME_ROWS = 1000  # of the data, for the first offsets
 FOLLOW = 0.01  # share of a batch's means in the offsets of centred states
-WARM_UP = 3  # steps before a capture, in which libraries set themselves up
 
 
 class StepResult(NamedTuple):
@@ -29,7 +27,7 @@ class StepResult(NamedTuple):
     Attributes:
         loss: F of the machine clamped to the batch less F of the free one, ().
         gradient_norm: of all parameters together, ().
-        good: whether loss and parameters were finite; if not, the parameters are the last with a finite loss, ().
+        good: 1 if loss and parameters were finite; if not, 0, and the parameters are the last with a finite loss, ().
     """
 
     loss: Tensor
@@ -102,7 +100,7 @@ class Step:
         """One step on a batch, whose rows count as much as their weights, which are 1 on average over all data."""
         found = self.gradients(batch, weights)
         self.add_up(found)
-        return self.update(found)
+        return StepResult(*self.update(found))
 
     def gradients(self, batch: Tensor, weights: Tensor | None = None) -> Gradients:
         """The first half: what this process adds to the gradients."""
@@ -121,16 +119,14 @@ class Step:
             gradients = [p.grad for p in self.machine.parameters() if p.grad is not None]
             add_up([*gradients, found.loss])
 
-    def update(self, found: Gradients) -> StepResult:
-        """The second half: the update, by the gradients as they are now."""
-        loss = found.loss
+    def update(self, found: Gradients) -> Tensor:  # (3,)
+        """The second half: the update, by the gradients as they are now; and what makes a `StepResult`, in one."""
         of_weights, of_fields = gradients_to_centre(self.machine) if self.centred else ([], [])
-        self._before(loss, of_weights, of_fields)
+        self._before(found.loss, of_weights, of_fields)
         self.optimizer.step()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        momenta = [z for name, z in _optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
-        norm, good = self._after(found, gradients, momenta)
-        return StepResult(loss, norm, good)
+        momenta = [z for name, z in optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
+        return self._after(found, gradients, momenta)
 
     def find_offsets(self) -> None:
         """Works the offsets out anew, for the machine as it is now."""
@@ -166,17 +162,16 @@ class Step:
         self._remember(loss)
 
     @torch.no_grad()
-    def _after_the_update(
-        self, found: Gradients, gradients: list[Tensor], momenta: list[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """The norm of the gradients, and whether the step was good; if it was not, it is taken back."""
+    def _after_the_update(self, found: Gradients, gradients: list[Tensor], momenta: list[Tensor]) -> Tensor:
+        """Takes the step back if it was not good. Returns the loss, the norm of the gradients, and 1 if it was."""
         squares = [torch.linalg.vector_norm(gradient).square() for gradient in gradients]
         good = self._guard(found.loss, momenta)
         for old, new in zip(self.carry, found.carry, strict=True):
             old.copy_(torch.nan_to_num(new))
         for offset, mean in zip(self.offsets, found.means, strict=True):
             offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
-        return torch.stack(squares).sum().sqrt(), good
+        norm = torch.stack(squares).sum().sqrt()
+        return torch.stack((found.loss.double(), norm.double(), good.double()))
 
     def _remember(self, loss: Tensor) -> None:
         """Keeps the parameters at which the loss is finite: what a step leads to is only known in the next one."""
@@ -240,72 +235,20 @@ def centre_gradients(of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], 
 def _data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None) -> list[Tensor]:
     """The mean of every layer given the data, from below."""
     flat = batch.flatten(1)
-    share = flat.new_full((len(flat),), 1 / len(flat))
-    if weights is not None:
-        share = weights / weights.sum().clamp(min=torch.finfo(flat.dtype).tiny)
-    means = [share @ flat]
+    share = None if weights is None else weights / weights.sum().clamp(min=torch.finfo(flat.dtype).tiny)
+    means = [_mean(flat, share)]
     for number, units in enumerate(machine.units()[1:]):
         field = (flat @ machine.weights[number]).unflatten(-1, units.state_shape)
         flat = units.moments(Tilt(field, 0.0)).mean.flatten(1)
-        means.append(share @ flat)
+        means.append(_mean(flat, share))
     return means
 
 
-class CapturedStep:
-    """A step captured as a CUDA graph: the same, with hardly any cost to launch. Of several processes it is two graphs,
-    between which they meet.
-    """
-
-    def __init__(self, step: Step, batch: Tensor, weights: Tensor | None) -> None:
-        self.step, self.batch = step, batch.clone()
-        self.weights = None if weights is None else weights.clone()
-        before = _snapshot(step)
-        warm_up = torch.cuda.Stream()
-        warm_up.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(warm_up), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="TensorFloat32", category=UserWarning)  # that is for users to say
-            for _ in range(WARM_UP):
-                step(self.batch, self.weights)
-        torch.cuda.current_stream().wait_stream(warm_up)
-        self.graphs = [torch.cuda.CUDAGraph() for _ in range(1 if step.world.size == 1 else 2)]
-        self.graphs[0].register_generator_state(step.generator)
-        with torch.cuda.graph(self.graphs[0]):
-            self.found = step.gradients(self.batch, self.weights)
-            if len(self.graphs) == 1:
-                self.result = step.update(self.found)
-        if len(self.graphs) == 2:
-            with torch.cuda.graph(self.graphs[1]):
-                self.result = step.update(self.found)
-        before()
-
-    def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
-        self.batch.copy_(batch)
-        if self.weights is not None and weights is not None:
-            self.weights.copy_(weights)
-        self.graphs[0].replay()
-        if len(self.graphs) == 2:
-            self.step.add_up(self.found)
-            self.graphs[1].replay()
-        return self.result
+def _mean(rows: Tensor, share: Tensor | None) -> Tensor:
+    return rows.mean(0) if share is None else share @ rows
 
 
-def _snapshot(step: Step) -> Callable[[], None]:
-    """Puts parameters, momentum and chains back to what they are now, in place."""
-    own = [*step.parameters, *step.last_good, *step.carry, *step.offsets]
-    tensors = [*own, *(value for _, value in _optimizer_tensors(step.optimizer))]
-    saved = {id(tensor): tensor.detach().clone() for tensor in tensors}
-    generator_state = step.generator.get_state()
-
-    @torch.no_grad()
-    def restore() -> None:
-        for tensor in (*own, *(value for _, value in _optimizer_tensors(step.optimizer))):
-            tensor.copy_(saved[id(tensor)] if id(tensor) in saved else torch.zeros_like(tensor))
-        step.generator.set_state(generator_state)
-
-    return restore
-
-
-def _optimizer_tensors(optimizer: Optimizer) -> list[tuple[str, Tensor]]:
+def optimizer_tensors(optimizer: Optimizer) -> list[tuple[str, Tensor]]:
     """All that an optimiser remembers, by name."""
     states = optimizer.state.values()
     return [(name, value) for state in states for name, value in state.items() if isinstance(value, Tensor)]

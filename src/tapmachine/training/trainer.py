@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tapmachine.distributed import any_of_all, gathered
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.captured import CapturedStep
 from tapmachine.training.data import Batches, Data
 from tapmachine.training.monitor import Monitor, TrainingWarning
 from tapmachine.training.objectives import HerdedPCD, Objective, TAPObjective
@@ -21,7 +22,7 @@ from tapmachine.training.optimizers import can_be_captured, default_learning_rat
 from tapmachine.training.report import Record
 from tapmachine.training.starts import Herded, has_herded_states
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors
-from tapmachine.training.step import CapturedStep, Step, StepResult, can_be_centred
+from tapmachine.training.step import Step, can_be_centred
 
 CHAINS_PER_ROW = 5
 DECAY = 0.01  # what is left of the default's step size in the end
@@ -145,7 +146,7 @@ class Trainer:
             compile = self.captures and pays and find_spec("triton") is not None
         first = self.batches.sample, self.batches.batch_size
         self.step = Step(machine, objective, optimizer, *first, self.generator, l1=l1, centred=centred, compile=compile)
-        self.run: Step | CapturedStep = self.step
+        self.captured: CapturedStep | None = None
         self.finished = self.cuts = 0
         self.begun: _Epoch | None = None  # an epoch that was stopped in its midst
         self.stopping = False  # set by others, to end soon
@@ -259,7 +260,7 @@ class Trainer:
             losses, norms = (list(tensors[f"begun.{name}"].to(device)) for name in ("losses", "norms"))
             self.begun = _Epoch(tensors["begun.order"], losses, norms, **values["begun"])
         self.best = float(values.get("best", "-inf"))
-        self.run = self.step
+        self.captured = None
 
     def _pass_over_the_data(self) -> Record:
         now = self.begun or _Epoch(self.batches.order.get_state())
@@ -268,10 +269,12 @@ class Trainer:
         unseen: list[Tensor] = []
         start = time.perf_counter() - now.seconds
         every = LOOK_EVERY if self.batches.device.type == "cuda" else 1
-        for x, weights in self.batches.epoch(len(now.losses)):
-            if self.captures and not isinstance(self.run, CapturedStep):
-                self.run = CapturedStep(self.step, x, weights)
-            result = StepResult(*(z.clone() for z in self.run(x, weights)))
+        for place in self.batches.epoch(len(now.losses)):
+            if self.captures:
+                self.captured = self.captured or CapturedStep(self.step, self.batches, place)
+                result = self.captured(place)
+            else:
+                result = self.step(*self.batches.take(place))
             now.losses.append(result.loss)
             now.norms.append(result.gradient_norm)
             unseen.append(result.good)
@@ -301,7 +304,7 @@ class Trainer:
 
     def _look(self, good: list[Tensor]) -> int:
         """Cuts the step size, if steps had to be taken back."""
-        bad = int((~torch.stack(good)).sum())
+        bad = len(good) - int(torch.stack(good).sum())
         if not bad:
             return 0
         self.cuts += 1
