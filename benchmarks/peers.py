@@ -76,7 +76,8 @@ class Ours:
         self.machine = rbm(Binary(x.shape[1]), Binary(n_hidden), generator=torch.Generator().manual_seed(0)).to(device)
         settings = {"objective": objective, "monitor": Monitor(n_starts=0, every=10**6)}
         if plain:
-            settings |= {"optimizer": paper_sgd(self.machine, LEARNING_RATE), "centred": False, "compile": False}
+            settings |= {"optimizer": paper_sgd(self.machine, LEARNING_RATE), "centred": False}
+            settings |= {"compile": False} if device == "cpu" else {}
         self.trainer = Trainer(self.machine, x.to(device), epochs=epochs, **settings)
 
     def epoch(self) -> None:

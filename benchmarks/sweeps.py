@@ -2,6 +2,7 @@
 
 python benchmarks/sweeps.py            the sweeps, on a CPU or on a GPU if there is one
 python benchmarks/sweeps.py --tf32     on a GPU, with tf32 for the products
+                            [--hidden 100 500] [--particles 100 10000]
 """
 
 import argparse
@@ -12,6 +13,7 @@ import torch
 
 from tapmachine import TAP, Binary, rbm
 from tapmachine.inference.replay import Replay
+from tapmachine.inference.solve import MANY_PARTICLES, N_GROUPS
 from tapmachine.inference.starts import starting_moments
 
 
@@ -73,9 +75,10 @@ def measure(n_hidden: int, n_particles: int, device: torch.device) -> None:
         sweeps = (("explicit", explicit.sweep, explicit_state), ("implicit", implicit.plain_sweep, implicit_state))
         for name, sweep, state in sweeps:
             compiled = torch.compile(sweep)
-            times[f"{name}, captured loop"] = captured_time(
-                lambda s, f=compiled: (f(layers, s), torch.zeros(())), state
-            )
+            for n_groups in (1, N_GROUPS) if n_particles >= MANY_PARTICLES else (1,):
+                times[f"{name}, captured, {n_groups} group{'s' if n_groups > 1 else ''}"] = captured_time(
+                    lambda s, f=compiled: (f(layers, s), torch.zeros(1)), state, n_groups
+                )
     flops = 8 * n_particles * 784 * n_hidden
     print(f"784x{n_hidden}, K={n_particles}, float32 on {device}")
     for name, seconds in times.items():
@@ -83,9 +86,9 @@ def measure(n_hidden: int, n_particles: int, device: torch.device) -> None:
         print(f"  {name:32s} {1e6 * seconds:9.1f} us  {ratio:5.2f}x the products  {speed:7.2f} TFLOP/s", flush=True)
 
 
-def captured_time(sweep: Callable[[object], object], state: object, n_sweeps: int = 30) -> float:
+def captured_time(sweep: Callable[[object], object], state: object, n_groups: int, n_sweeps: int = 30) -> float:
     """Seconds for a sweep in a captured loop."""
-    replay = Replay(sweep, state, n_sweeps)
+    replay = Replay(sweep, state, n_sweeps, n_groups=n_groups)
     times = []
     for _ in range(20):
         torch.cuda.synchronize()
@@ -100,12 +103,13 @@ def captured_time(sweep: Callable[[object], object], state: object, n_sweeps: in
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[100, 500])
+    parser.add_argument("--particles", type=int, nargs="+", help="100, and on a GPU also 10,000")
     options = parser.parse_args()
     if options.tf32:
         torch.set_float32_matmul_precision("high")
     where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_grad_enabled(False)
-    for hidden in (100, 500):
-        measure(hidden, 100, where)
-    if where.type == "cuda":
-        measure(500, 10_000, where)
+    for particles in options.particles or ([100, 10_000] if where.type == "cuda" else [100]):
+        for hidden in options.hidden:
+            measure(hidden, particles, where)

@@ -70,6 +70,56 @@ def test_two_processes_train_as_one(options, tolerance, tmp_path):
         assert two[-1][name] == pytest.approx(one[-1][name], rel=1e-5)
 
 
+ON_ONE_DEVICE = """
+import os, sys, torch, torch.distributed as dist
+from safetensors.torch import save_file
+from tapmachine import Binary, Monitor, TAPObjective, fit, paper_sgd, rbm
+if os.environ["WORLD_SIZE"] != "1":
+    dist.init_process_group("gloo")  # NCCL wants a GPU for each
+draws = torch.Generator().manual_seed(0)
+x = (torch.rand(400, 30, generator=draws) < 0.3).float().to(sys.argv[2])
+machine = rbm(Binary(30), Binary(8), 0.5 * torch.randn(30, 8, generator=draws)).to(sys.argv[2])
+before = machine.weights[0].detach().clone()
+weights = torch.linspace(0.5, 1.5, 400) if "weights" in sys.argv else None
+fit(machine, x, epochs=3, batch_size=25, objective=TAPObjective(), optimizer=paper_sgd(machine, 0.05),
+    weights=weights, monitor=Monitor(0), compile=False)
+if os.environ["RANK"] == "0":
+    save_file({"before": before.cpu(), "weights": machine.weights[0].detach().cpu()}, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["weights"]], ids=["plain", "weights"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_two_processes_on_one_device_train_as_one(device, options, tmp_path):
+    """On a GPU their steps are two captured graphs each, between which they meet."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    for size in (1, 2):
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29_511 + len(options)), "WORLD_SIZE": str(size)}
+        words = [sys.executable, "-c", ON_ONE_DEVICE, str(tmp_path / str(size)), device, *options]
+        ranks = [
+            subprocess.Popen(words, env=environment() | address | {"RANK": str(rank)}, stderr=subprocess.PIPE)
+            for rank in range(size)
+        ]
+        for rank in ranks:
+            _, errors = rank.communicate(timeout=120)
+            assert rank.returncode == 0, errors.decode()[-2000:]
+    one, two = (load_file(tmp_path / size) for size in "12")
+    assert float((one["weights"] - one["before"]).abs().max()) > 0.05  # it has learnt
+    torch.testing.assert_close(two["weights"], one["weights"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine with too few GPUs")
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    with (
+        pytest.raises(ValueError, match="process 1 of this machine has no GPU, of which there are 0"),
+        together("cuda"),
+    ):
+        pass
+
+
 def test_another_number_of_processes_goes_on(tmp_path):
     """From two to one and from one to three: chains are handed on, and the result is that of one process."""
     options = ["digits", *BASE, "--dtype", "float64", "--epochs", "3"]

@@ -1,5 +1,7 @@
 """The solver: every start solved, and a status that is true."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
@@ -505,6 +507,22 @@ def test_a_gpu_finds_the_same(kinds):
     assert bool(there.converged.all())
     torch.testing.assert_close(there.free_energy.cpu(), here.free_energy, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(there.moments[0].mean.cpu(), here.moments[0].mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("n_particles", [64, 70])
+def test_groups_of_particles_on_a_gpu_find_the_same(n_particles, monkeypatch):
+    machine = machine_of(["Binary", "Binary"], [20, 10], seed=18, scale=0.2).cuda()
+    start = Moments(*(z.cuda() for z in starts_of(machine.cpu(), n_particles)))
+    machine.cuda()
+    alone = solve(machine, start, tol=1e-18)
+    monkeypatch.setattr(import_module("tapmachine.inference.solve"), "MANY_PARTICLES", 30)
+    grouped = solve(machine, start, tol=1e-18)
+    assert bool(grouped.converged.all())
+    torch.testing.assert_close(grouped.free_energy, alone.free_energy, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(grouped.moments[0].mean, alone.moments[0].mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(grouped.n_sweeps, alone.n_sweeps)
 
 
 @pytest.mark.gpu

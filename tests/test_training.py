@@ -723,7 +723,7 @@ def test_compiled_sweeps_on_a_gpu_agree_on_strong_couplings():
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32")  # of torch's own compiler
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("n_sweeps", [1, 4])
 @pytest.mark.parametrize("compile", [False, True], ids=["eager", "compiled"])

@@ -81,6 +81,7 @@ from tapmachine.posterior import (
     pointwise_estimate,
     surprise,
 )
+from tapmachine.precision import products_in
 from tapmachine.sampling import gibbs, sample_solutions
 from tapmachine.training import (
     CD,
@@ -234,6 +235,7 @@ __all__ = [
     "paper_sgd",
     "pointwise_estimate",
     "pretrain",
+    "products_in",
     "pseudo_log_likelihood",
     "random_start",
     "rank_fields",

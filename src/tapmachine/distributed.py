@@ -53,7 +53,10 @@ def together(device: str) -> Iterator[str]:
         return
     on_cuda = device.startswith("cuda")
     if on_cuda:
-        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        here, n_devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if here >= n_devices:
+            raise ValueError(f"process {here} of this machine has no GPU, of which there are {n_devices}; start fewer")
+        device = f"cuda:{here}"
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_cuda else "gloo")
     try:

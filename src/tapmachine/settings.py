@@ -13,6 +13,7 @@ HIDDEN = ("binary", "spin", "gaussian")
 LAYER_DATA = ("samples", "means")
 REAL_NUMBERS = ("validation", "binarise", "interval", "learning_rate", "decay", "momentum", "weight_decay", "l1")
 OBJECTIVES = ("default", "tap", "herded", "cd", "pcd")
+PRODUCTS = ("float32", "tf32", "bfloat16")
 STARTS = ("batch", "data", "noisy", "random", "persistent", "herded")
 KEPT_MACHINES = 24  # at rising distances, from the first epoch to the last; of few epochs, each
 
@@ -52,6 +53,7 @@ class Settings:
         decay: what is left of it in the end.
         momentum, weight_decay, l1, centred: as for `paper_sgd` and `fit`.
         dtype: of the parameters.
+        products: the format of matrix products on a GPU; see `products_in`.
         measure_every: epochs between measurements.
         save_every: epochs between checkpoints.
         keep_every: epochs between machines that are kept, for the landscape; 0 for none. Unless given, about 20 are
@@ -82,6 +84,7 @@ class Settings:
     centred: bool | None = None
     seed: int = 0
     dtype: str = "float32"
+    products: str = "float32"
     measure_every: int = 1
     save_every: int = 1
     keep_every: int | None = None
@@ -96,6 +99,7 @@ class Settings:
             ("pretrain_on", self.pretrain_on in LAYER_DATA, f"it must be one of {', '.join(LAYER_DATA)}"),
             ("start", self.start in STARTS, f"it must be one of {', '.join(STARTS)}"),
             ("dtype", self.dtype in ("float32", "float64"), "it must be float32 or float64"),
+            ("products", self.products in PRODUCTS, f"it must be one of {', '.join(PRODUCTS)}"),
             ("decay", 0 < self.decay <= 1, "it must be greater than 0, and 1 at most"),
             ("momentum", 0 <= self.momentum < 1, "it must be 0 or more, and less than 1"),
             ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "it must be greater than 0"),
@@ -132,6 +136,8 @@ class Settings:
             )
         if self.binarise is not None and self.visible not in ("auto", "binary"):
             raise SettingsError(f"binarise makes values 0 or 1, but visible is {self.visible!r}")
+        if self.products != "float32" and self.dtype != "float32":
+            raise SettingsError(f"products is {self.products!r}, which is for the dtype float32, not {self.dtype}")
         if self.pretrain and len(self.hidden) < 2:
             raise SettingsError(f"pretrain is {self.pretrain}, which is for several hidden layers, as --hidden 500,500")
         if self.pretrain_epochs == 0 and (self.doubled or self.pretrain_on != "samples"):

@@ -18,6 +18,7 @@ from tapmachine.datasets import DataError, read
 from tapmachine.distributed import wait_for_all, world
 from tapmachine.files import data_description, read_tensors, rebuild
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.precision import products_in
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
 from tapmachine.rows_on_disk import RowsOnDisk
 from tapmachine.runs import RunError, RunFolder, RunWarning
@@ -102,6 +103,8 @@ def run_training(
     Raises:
         RunError: if the folder is another run's, or is in use.
     """
+    if settings.products != "float32" and torch.device(device).type == "cpu":
+        raise ValueError(f"products in {settings.products} are for a GPU, and this is a CPU; leave --products out")
     run = RunFolder(folder)
     _check_same(run, settings)
     data = read_data(settings)
@@ -124,6 +127,7 @@ def run_training(
             Reporter(records, progress if first else False, settings.all_epochs, finished=resumed_at) as report,
             _noted(run, first, resumed_at),
             _stopped_by_signals(trainer) as signals,
+            products_in(settings.products),
         ):
             while trainer.finished < settings.all_epochs:
                 try:

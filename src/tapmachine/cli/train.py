@@ -18,7 +18,7 @@ from tapmachine.cli.common import (
     summary,
     warnings_as_lines,
 )
-from tapmachine.settings import HIDDEN, OBJECTIVES, STARTS, VISIBLE, Settings, read_settings
+from tapmachine.settings import HIDDEN, OBJECTIVES, PRODUCTS, STARTS, VISIBLE, Settings, read_settings
 
 
 @app.command(epilog="Example:  tapmachine train digits --binarise 0.5 --hidden 64 --epochs 100 --out runs/d")
@@ -56,6 +56,9 @@ def train(
     l1: Annotated[float | None, typer.Option("--l1", help="ε of the ℓ1 penalty.  [0]")] = None,
     centred: Annotated[bool | None, typer.Option("--centred/--not-centred", help="Centred gradients.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, the default, or float64.")] = None,
+    products: Annotated[
+        str | None, typer.Option(help=f"Format of matrix products on a GPU: {', '.join(PRODUCTS)}.  [float32]")
+    ] = None,
     measure_every: Annotated[int | None, typer.Option(help="Epochs between measurements.  [1]")] = None,
     save_every: Annotated[int | None, typer.Option(help="Epochs between checkpoints.  [1]")] = None,
     keep_every: Annotated[
@@ -72,8 +75,8 @@ def train(
         "data": data, "visible": visible, "hidden_units": hidden_units, "binarise": binarise, "epochs": epochs,
         "batch_size": batch_size, "objective": objective, "sweeps": sweeps, "particles": particles, "start": start,
         "learning_rate": learning_rate, "decay": decay, "momentum": momentum, "weight_decay": weight_decay, "l1": l1,
-        "centred": centred, "dtype": dtype, "measure_every": measure_every, "save_every": save_every,
-        "keep_every": keep_every, "seed": seed, "hidden": numbers("hidden", hidden, int),
+        "centred": centred, "dtype": dtype, "products": products, "measure_every": measure_every,
+        "save_every": save_every, "keep_every": keep_every, "seed": seed, "hidden": numbers("hidden", hidden, int),
         "interval": numbers("interval", interval, float), "validation": _share_or_file(validation),
     }  # fmt: skip
     if out is None:

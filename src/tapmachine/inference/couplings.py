@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tapmachine import precision
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
@@ -88,6 +89,8 @@ class Couplings:
             # A GPU's fastest products are those of rows with rows.
             both = torch.cat((weights.T, weights.T**2), -1)
             on_mean, on_variance = both[:, : len(weights)].T, both[:, len(weights) :].T
+            if precision.rounds_factors and weights.dtype == torch.float32 and not weights.requires_grad:
+                both = both.bfloat16()
             self.senders[receiver].append(_Sender(sender, on_mean, on_variance, both, has_states))
         else:
             self.senders[receiver].append(_Sender(sender, weights, weights**2, None, has_states))
@@ -110,7 +113,7 @@ class Couplings:
     def _from(self, sender: _Sender, moments: Moments, layer: int) -> tuple[Tensor, Tensor]:
         mean, variance = moments
         if not sender.has_states:
-            if sender.both is not None and len(mean) <= FEW_PARTICLES:
+            if sender.both is not None and (len(mean) <= FEW_PARTICLES or sender.both.dtype != mean.dtype):
                 return products_in_one_launch(mean, variance, sender.both)
             return mean @ sender.weights, variance @ sender.squares
         # One unit's q states are exclusive: Var(Σ_α W_α x_α) = Σ_α W_α² a_α − (Σ_α W_α a_α)².
@@ -133,7 +136,10 @@ def products_in_one_launch(mean: Tensor, variance: Tensor, both: Tensor) -> tupl
     n_parts = _n_parts(mean.shape[1]) if len(mean) <= VERY_FEW_PARTICLES else 1
     cut = (z.unflatten(-1, (2 * n_parts, -1)).transpose(0, 1) for z in (torch.cat((mean, variance), -1), both))
     of_moments, of_weights = cut  # which moved nothing
-    by_part = torch.bmm(of_moments, of_weights.mT)
+    if both.dtype == mean.dtype:
+        by_part = torch.bmm(of_moments, of_weights.mT)
+    else:
+        by_part = torch.bmm(of_moments.to(both.dtype), of_weights.mT, out_dtype=mean.dtype)
     if n_parts == 1:
         return by_part[0], by_part[1]
     return by_part[:n_parts].sum(0), by_part[n_parts:].sum(0)  # two sums, which a compiler makes part of what follows

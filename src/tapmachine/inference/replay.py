@@ -1,4 +1,8 @@
-"""Steps of an iteration captured as a CUDA graph: fixed shapes, no look at the values, hardly any cost to launch."""
+"""Steps of an iteration captured as a CUDA graph: fixed shapes, no look at the values, hardly any cost to launch.
+
+Very many particles are captured as a few groups of them side by side, each on a stream of its own: while one waits for
+memory, another computes.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,22 +25,38 @@ class Replay:
         state: nested tuples of tensors on one CUDA device; later states must have the same shapes.
         n_steps: how many steps one call makes.
         generator: that the steps draw from, if they draw: every call goes on where the last one left it.
+        n_groups: how many groups of particles to work on side by side; for more than one, the steps must not know how
+            many there are, nor draw.
     """
 
-    def __init__(self, step: Step, state: Any, n_steps: int, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, step: Step, state: Any, n_steps: int, generator: torch.Generator | None = None, n_groups: int = 1
+    ) -> None:
         self.state = over_tensors(lambda z: z.clone(memory_format=torch.contiguous_format), state)
         warm_up = torch.cuda.Stream()
         warm_up.wait_stream(torch.cuda.current_stream())
+        groups = _groups(self.state, n_groups)
         with torch.cuda.stream(warm_up):  # libraries set themselves up here, and compilers compile
-            self._run(step, self.state, 1)
+            for group in groups:
+                self._run(step, group, 1)
         torch.cuda.current_stream().wait_stream(warm_up)
         self._step = step  # and with it the tensors that the graph reads
         self.graph = torch.cuda.CUDAGraph()
         if generator is not None:
             self.graph.register_generator_state(generator)
         with torch.cuda.graph(self.graph):
-            result, self.residual = self._run(step, self.state, n_steps)
-            over_tensors(Tensor.copy_, self.state, result)
+            streams = [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in groups[1:])]
+            for stream in streams[1:]:
+                stream.wait_stream(streams[0])
+            residuals = []
+            for group, stream in zip(groups, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    result, residual = self._run(step, group, n_steps)
+                    over_tensors(Tensor.copy_, group, result)
+                residuals.append(residual)
+            for stream in streams[1:]:
+                streams[0].wait_stream(stream)
+            self.residual = torch.cat(residuals) if len(groups) > 1 else residuals[0]
 
     @staticmethod
     def _run(step: Step, state: Any, n_steps: int) -> tuple[Any, Tensor]:
@@ -50,3 +70,10 @@ class Replay:
             over_tensors(Tensor.copy_, self.state, state)
         self.graph.replay()
         return self.state, self.residual
+
+
+def _groups(state: Any, n_groups: int) -> list[Any]:
+    """Views of consecutive particles of a state, in groups of nearly one size."""
+    if n_groups == 1:
+        return [state]
+    return [over_tensors(lambda z, own=own: z.tensor_split(n_groups)[own], state) for own in range(n_groups)]

@@ -25,6 +25,7 @@ DEVICE_CHECKS = 4  # steps between looks at what has converged
 REFILL = 0.75  # of the batch: when no more than that is left to do, others join, or the batch shrinks
 DEVICE_REFILL = 0.5  # likewise, where steps have to be captured again
 SMALL_DEVICE_BATCH = 512  # particles: fewer take a GPU as long, so that it does not pay to shrink further
+MANY_PARTICLES, N_GROUPS = 6144, 3  # on a GPU: so many are worked on in groups, side by side
 
 
 class Progress(NamedTuple):
@@ -223,7 +224,9 @@ class _Batch:
             self.residual = torch.full_like(self.age, torch.inf, dtype=self.machine.dtype)
         elif self.captures:
             if self.replay is None:
-                self.replay = Replay(lambda state: self._step(self.layers, state), self.state, 1)
+                many = len(self.rows) >= MANY_PARTICLES and self.machine.n_rows is None
+                groups = N_GROUPS if many else 1
+                self.replay = Replay(lambda state: self._step(self.layers, state), self.state, 1, n_groups=groups)
             self.previous = None if self.state is self.replay.state else self.state  # the replay overwrites its own
             for _ in range(self.steps):
                 self.state, self.residual = self.replay(self.state)

@@ -1,0 +1,88 @@
+"""Formats of matrix products on a GPU, which have to be asked for."""
+
+import pytest
+import torch
+from machine_cases import machine_of
+from run_cases import command
+
+from tapmachine import Monitor, TAPObjective, fit, precision, products_in, solve
+from tapmachine.inference import couplings
+from tapmachine.settings import PRODUCTS, Settings, SettingsError
+
+
+@pytest.mark.parametrize("format", PRODUCTS)
+def test_what_was_set_before_is_set_again(format):
+    before = torch.get_float32_matmul_precision()
+    with products_in(format):
+        assert torch.get_float32_matmul_precision() == ("highest" if format == "float32" else "high")
+        assert precision.rounds_factors == (format == "bfloat16")
+    assert torch.get_float32_matmul_precision() == before
+    with pytest.raises(ZeroDivisionError), products_in(format):
+        raise ZeroDivisionError
+    assert torch.get_float32_matmul_precision() == before
+    assert not precision.rounds_factors
+
+
+def test_sweeps_multiply_rounded_factors(monkeypatch):
+    """On a CPU, by the way that a GPU takes, whose products alone give float32 of two bfloat16."""
+    given = []
+
+    def bmm(a, b, out_dtype=None):
+        given.append((a.dtype, b.dtype, out_dtype))
+        return (a.double() @ b.double()).to(a.dtype if out_dtype is None else out_dtype)
+
+    monkeypatch.setattr(torch, "bmm", bmm)
+    monkeypatch.setattr(couplings, "_in_one_launch", lambda weights: True)
+    machine = machine_of(["Binary", "Binary"], [20, 8], seed=3, scale=0.3).float()
+    plain = solve(machine)
+    assert set(given) == {(torch.float32, torch.float32, None)}
+    given.clear()
+    with products_in("bfloat16"):
+        rounded = solve(machine)
+    assert set(given) == {(torch.bfloat16, torch.bfloat16, torch.float32)}
+    difference = (rounded.moments[0].mean - plain.moments[0].mean).abs().max()
+    assert 1e-6 < float(difference) < 1e-2
+    given.clear()
+    with products_in("bfloat16"):
+        solve(machine.double())
+    assert set(given) == {(torch.float64, torch.float64, None)}
+
+
+def test_formats_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="products in 'half': it must be one of"), products_in("half"):
+        pass
+    with pytest.raises(SettingsError, match="products is 'half'"):
+        Settings("digits", products="half")
+    with pytest.raises(SettingsError, match="products is 'tf32', which is for the dtype float32"):
+        Settings("digits", products="tf32", dtype="float64")
+
+
+def test_the_command_line_says_that_a_cpu_has_no_such_formats(tmp_path):
+    code, _, errors = command("train", "digits", "--products", "tf32", "--device", "cpu", "--out", tmp_path / "run")
+    assert code == 2
+    assert "products in tf32 are for a GPU" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("format", "error"), [("tf32", 1e-2), ("bfloat16", 0.1)])
+def test_formats_change_what_they_should_and_no_more(format, error):
+    machine = machine_of(["Binary", "Binary"], [200, 64], seed=3, scale=0.3).float()
+    x = (torch.rand(300, 200, generator=torch.Generator().manual_seed(0)) < 0.3).float().cuda()
+    machine.cuda()
+    plain = solve(machine, x)
+    with products_in(format):
+        rounded = solve(machine, x)
+    difference = (rounded.moments[0].mean - plain.moments[0].mean).abs().amax(1).median()
+    assert 0 < float(difference) < error
+    assert rounded.moments[0].mean.dtype == rounded.free_energy.dtype == torch.float32
+    losses = []
+    for own in ("float32", format):
+        new = machine_of(["Binary", "Binary"], [200, 64], seed=4, scale=0.01).float().cuda()
+        with products_in(own):
+            history = fit(new, x, epochs=3, objective=TAPObjective(), monitor=Monitor(0), compile=False)
+        assert all(p.dtype == torch.float32 for p in new.parameters())
+        losses.append(history["loss"][-1])
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=error)
