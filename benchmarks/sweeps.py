@@ -74,7 +74,7 @@ def measure(n_hidden: int, n_particles: int, device: torch.device) -> None:
     if device.type == "cuda":
         sweeps = (("explicit", explicit.sweep, explicit_state), ("implicit", implicit.plain_sweep, implicit_state))
         for name, sweep, state in sweeps:
-            compiled = torch.compile(sweep)
+            compiled = torch.compile(sweep, dynamic=False)
             for n_groups in (1, N_GROUPS) if n_particles >= MANY_PARTICLES else (1,):
                 times[f"{name}, captured, {n_groups} group{'s' if n_groups > 1 else ''}"] = captured_time(
                     lambda s, f=compiled: (f(layers, s), torch.zeros(1)), state, n_groups

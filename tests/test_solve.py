@@ -1,5 +1,6 @@
 """The solver: every start solved, and a status that is true."""
 
+from contextlib import nullcontext
 from importlib import import_module
 
 import numpy as np
@@ -29,6 +30,8 @@ from tapmachine import (
     solve,
 )
 from tapmachine.inference import couplings
+from tapmachine.inference.process import over_tensors
+from tapmachine.inference.replay import Replay
 from tapmachine.inference.starts import starting_moments
 
 PAIRS = [
@@ -507,6 +510,29 @@ def test_a_gpu_finds_the_same(kinds):
     assert bool(there.converged.all())
     torch.testing.assert_close(there.free_energy.cpu(), here.free_energy, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(there.moments[0].mean.cpu(), here.moments[0].mean, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_groups", [1, 3])
+def test_what_is_captured_are_the_steps_of_all_particles(n_groups, monkeypatch):
+    """On a CPU, where what would be captured is done at once instead."""
+
+    class Nothing:
+        def __getattr__(self, name):
+            return lambda *_: None
+
+    for name in ("Stream", "CUDAGraph", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, Nothing)
+    for name in ("stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    machine = machine_of(["Binary", "Binary"], [20, 10], seed=18, scale=0.2)
+    process = TAP().bind(machine)
+    wanted = first = process.begin(machine.units(), starting_moments(machine, starts_of(machine, 17)))
+    for _ in range(2):
+        wanted, residual = process.step(machine.units(), wanted)
+    replay = Replay(lambda state: process.step(machine.units(), state), first, 2, n_groups=n_groups)
+    over_tensors(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=1e-12) or a, replay.state, wanted)
+    torch.testing.assert_close(replay.residual, residual, rtol=0, atol=1e-12)
 
 
 @pytest.mark.gpu

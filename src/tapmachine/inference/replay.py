@@ -38,7 +38,7 @@ class Replay:
         groups = _groups(self.state, n_groups)
         with torch.cuda.stream(warm_up):  # libraries set themselves up here, and compilers compile
             for group in groups:
-                self._run(step, group, 1)
+                step(group)
         torch.cuda.current_stream().wait_stream(warm_up)
         self._step = step  # and with it the tensors that the graph reads
         self.graph = torch.cuda.CUDAGraph()
@@ -48,21 +48,18 @@ class Replay:
             streams = [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in groups[1:])]
             for stream in streams[1:]:
                 stream.wait_stream(streams[0])
-            residuals = []
-            for group, stream in zip(groups, streams, strict=True):
+            found = [(group, torch.empty(0)) for group in groups]
+            for _ in range(n_steps):  # in turns, so that none gets ahead of the others
+                for number, stream in enumerate(streams):
+                    with torch.cuda.stream(stream):
+                        found[number] = step(found[number][0])
+            for group, (result, _), stream in zip(groups, found, streams, strict=True):
                 with torch.cuda.stream(stream):
-                    result, residual = self._run(step, group, n_steps)
                     over_tensors(Tensor.copy_, group, result)
-                residuals.append(residual)
             for stream in streams[1:]:
                 streams[0].wait_stream(stream)
+            residuals = [residual for _, residual in found]
             self.residual = torch.cat(residuals) if len(groups) > 1 else residuals[0]
-
-    @staticmethod
-    def _run(step: Step, state: Any, n_steps: int) -> tuple[Any, Tensor]:
-        for _ in range(n_steps):
-            state, residual = step(state)
-        return state, residual
 
     def __call__(self, state: Any) -> tuple[Any, Tensor]:
         """The state after the steps, and its residual."""
