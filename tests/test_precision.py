@@ -5,9 +5,10 @@ import torch
 from machine_cases import machine_of
 from run_cases import command
 
-from tapmachine import Monitor, TAPObjective, fit, precision, products_in, solve
+from tapmachine import TAP, Monitor, TAPObjective, fit, precision, products_in, solve
 from tapmachine.inference import couplings
 from tapmachine.settings import PRODUCTS, Settings, SettingsError
+from tapmachine.training.free_energies import sweep_from
 
 
 @pytest.mark.parametrize("format", PRODUCTS)
@@ -34,18 +35,32 @@ def test_sweeps_multiply_rounded_factors(monkeypatch):
     monkeypatch.setattr(torch, "bmm", bmm)
     monkeypatch.setattr(couplings, "_in_one_launch", lambda weights: True)
     machine = machine_of(["Binary", "Binary"], [20, 8], seed=3, scale=0.3).float()
-    plain = solve(machine)
+    x = (torch.rand(5, 20, generator=torch.Generator().manual_seed(0)) < 0.5).float()
+    plain = sweep_from(machine, x, TAP(), 4)[0]
     assert set(given) == {(torch.float32, torch.float32, None)}
     given.clear()
     with products_in("bfloat16"):
-        rounded = solve(machine)
-    assert set(given) == {(torch.bfloat16, torch.bfloat16, torch.float32)}
-    difference = (rounded.moments[0].mean - plain.moments[0].mean).abs().max()
+        rounded = sweep_from(machine, x, TAP(), 4)[0]
+        assert set(given) == {(torch.bfloat16, torch.bfloat16, torch.float32)}
+        given.clear()
+        TAP().free_energy(machine, *sweep_from(machine.double(), x.double(), TAP(), 4))
+        assert set(given) == {(torch.float64, torch.float64, None)}
+    difference = (rounded[0].mean - plain[0].mean).abs().max()
     assert 1e-6 < float(difference) < 1e-2
-    given.clear()
-    with products_in("bfloat16"):
-        solve(machine.double())
-    assert set(given) == {(torch.float64, torch.float64, None)}
+
+
+def test_solutions_are_those_of_the_machine_whatever_the_format(monkeypatch):
+    seen = []
+
+    def sweeps(*_):
+        seen.append((torch.get_float32_matmul_precision(), precision.rounds_factors))
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(TAP, "incoming", sweeps)
+    machine = machine_of(["Binary", "Binary"], [20, 8], seed=3, scale=0.3).float()
+    with products_in("bfloat16"), pytest.raises(ZeroDivisionError):
+        solve(machine)
+    assert seen == [("highest", False)]
 
 
 def test_formats_that_make_no_sense_are_refused():
@@ -73,10 +88,7 @@ def test_formats_change_what_they_should_and_no_more(format, error):
     machine.cuda()
     plain = solve(machine, x)
     with products_in(format):
-        rounded = solve(machine, x)
-    difference = (rounded.moments[0].mean - plain.moments[0].mean).abs().amax(1).median()
-    assert 0 < float(difference) < error
-    assert rounded.moments[0].mean.dtype == rounded.free_energy.dtype == torch.float32
+        torch.testing.assert_close(solve(machine, x).free_energy, plain.free_energy, rtol=0, atol=0)
     losses = []
     for own in ("float32", format):
         new = machine_of(["Binary", "Binary"], [200, 64], seed=4, scale=0.01).float().cuda()

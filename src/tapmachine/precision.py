@@ -12,22 +12,22 @@ rounds_factors = False  # whether sweeps round what they multiply to bfloat16
 
 @contextmanager
 def products_in(format: str) -> Iterator[None]:
-    """Within, matrix products of float32 tensors on a GPU are worked out in another format.
+    """Within, matrix products of float32 tensors on a GPU are worked out in another format, to train faster.
 
-    Sums within products and all else stay in float32. What it does to solutions and likelihoods is in docs/results.md.
-    It is not meant for a CPU, most of which it does not concern.
+    Sums within products and all else stay in float32, and so do `solve` and annealing, whatever is set: factors of tf32
+    change F of a trained machine by hundredths of a nat, those of bfloat16 by tenths (docs/results.md). On a CPU it is
+    of no use.
 
     Args:
-        format: "float32"; "tf32", factors with 10 bits after the point; or "bfloat16", with 7 in the sweeps of TAP and
-            naive mean field, of units without states of their own, and as "tf32" elsewhere.
+        format: "float32"; "tf32", factors with 10 bits after the point; or "bfloat16", with 7 in the sweeps of TAP, and
+            as "tf32" elsewhere.
 
     Example:
         >>> import torch
-        >>> from tapmachine import Binary, products_in, rbm, solve
-        >>> machine = rbm(Binary(4, field=1.0), Binary(2)).to("cuda" if torch.cuda.is_available() else "cpu")
+        >>> from tapmachine import Binary, fit, products_in, rbm
+        >>> machine = rbm(Binary(4), Binary(2)).to("cuda" if torch.cuda.is_available() else "cpu")
         >>> with products_in("tf32"):
-        ...     solve(machine)
-        Solution(1 converged)
+        ...     history = fit(machine, torch.eye(4).repeat(30, 1), epochs=2, batch_size=20)
     """
     global rounds_factors
     if format not in PRODUCTS:

@@ -13,6 +13,7 @@ from tapmachine.inference.process import Process, choose, join, select
 from tapmachine.inference.replay import Replay
 from tapmachine.inference.starts import Start, prior_moments, starting_moments
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.precision import products_in
 from tapmachine.units import Units
 
 CPU_BATCH = 256  # particles at a time: enough for matrix products; more, if they are small
@@ -37,6 +38,7 @@ class Progress(NamedTuple):
 
 
 @torch.no_grad()
+@products_in("float32")  # what is reported as a solution has to be one, and F that of the machine
 def solve(
     machine: BoltzmannMachine,
     start: Start = None,

@@ -19,6 +19,7 @@ from tapmachine.beliefs import Tilt
 from tapmachine.inference.replay import Replay
 from tapmachine.likelihood.score import check_rows, spaced
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.precision import products_in
 from tapmachine.sampling import sweep_units
 
 STRIDE = 20  # steps between looks at the chains; on a GPU, those in one CUDA graph
@@ -179,6 +180,7 @@ class Walk(NamedTuple):
 
 
 @torch.no_grad()
+@products_in("float32")
 def anneal(
     path: AnnealingPath,
     betas: Tensor,  # (steps + 1,)
