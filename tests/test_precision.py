@@ -5,8 +5,9 @@ import torch
 from machine_cases import machine_of
 from run_cases import command
 
-from tapmachine import TAP, Monitor, TAPObjective, fit, precision, products_in, solve
+from tapmachine import TAP, Monitor, TAPObjective, fit, products_in, solve
 from tapmachine.inference import couplings
+from tapmachine.precision import rounds_factors
 from tapmachine.settings import PRODUCTS, Settings, SettingsError
 from tapmachine.training.free_energies import sweep_from
 
@@ -16,12 +17,12 @@ def test_what_was_set_before_is_set_again(format):
     before = torch.get_float32_matmul_precision()
     with products_in(format):
         assert torch.get_float32_matmul_precision() == ("highest" if format == "float32" else "high")
-        assert precision.rounds_factors == (format == "bfloat16")
+        assert rounds_factors() == (format == "bfloat16")
     assert torch.get_float32_matmul_precision() == before
     with pytest.raises(ZeroDivisionError), products_in(format):
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == before
-    assert not precision.rounds_factors
+    assert not rounds_factors()
 
 
 def test_sweeps_multiply_rounded_factors(monkeypatch):
@@ -53,7 +54,7 @@ def test_solutions_are_those_of_the_machine_whatever_the_format(monkeypatch):
     seen = []
 
     def sweeps(*_):
-        seen.append((torch.get_float32_matmul_precision(), precision.rounds_factors))
+        seen.append((torch.get_float32_matmul_precision(), rounds_factors()))
         raise ZeroDivisionError
 
     monkeypatch.setattr(TAP, "incoming", sweeps)

@@ -285,17 +285,17 @@ def test_an_injected_divergence_is_caught_within_a_step(value):
     trainer = Trainer(machine, x, epochs=2, batch_size=20, optimizer=paper_sgd(machine, 0.05), seed=0)
     trainer.epoch()
     good = [p.detach().clone() for p in machine.parameters()]
-    real = trainer.step.objective.model_free_energy
+    real = trainer.step.objective.free_energies
     hits = []
 
     def once(context, carry):
-        found, handed = real(context, carry)
+        on_data, on_model, handed = real(context, carry)
         if not hits:
             hits.append(1)
-            found = found * value
-        return found, handed
+            on_model = on_model * value
+        return on_data, on_model, handed
 
-    trainer.step.objective.model_free_energy = once
+    trainer.step.objective.free_energies = once
     with pytest.warns(UserWarning, match="taken back"):
         record = trainer.epoch()
     assert record["divergences"] >= 1
@@ -328,15 +328,15 @@ def injections():
 
 def diverging(monkeypatch, objective, factor, steps):
     """Multiplies F of the machine by a factor in some steps, and sees to it that the one after them is sound."""
-    real, calls = CLASSES[objective].model_free_energy, []
+    real, calls = CLASSES[objective].free_energies, []
 
-    def model_free_energy(self, context, carry):
+    def free_energies(self, context, carry):
         assert all(torch.isfinite(p).all() for p in context.machine.parameters())
         calls.append(1)
-        found, handed = real(self, context, carry)
-        return (found * factor if len(calls) in steps else found), handed
+        on_data, on_model, handed = real(self, context, carry)
+        return on_data, (on_model * factor if len(calls) in steps else on_model), handed
 
-    monkeypatch.setattr(CLASSES[objective], "model_free_energy", model_free_energy)
+    monkeypatch.setattr(CLASSES[objective], "free_energies", free_energies)
 
 
 def assert_nothing_saved_is_off(folder):

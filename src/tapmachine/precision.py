@@ -7,7 +7,12 @@ import torch
 
 from tapmachine.settings import PRODUCTS
 
-rounds_factors = False  # whether sweeps round what they multiply to bfloat16
+_rounds_factors = False
+
+
+def rounds_factors() -> bool:
+    """Whether sweeps round what they multiply to bfloat16."""
+    return _rounds_factors
 
 
 @contextmanager
@@ -29,14 +34,14 @@ def products_in(format: str) -> Iterator[None]:
         >>> with products_in("tf32"):
         ...     history = fit(machine, torch.eye(4).repeat(30, 1), epochs=2, batch_size=20)
     """
-    global rounds_factors
+    global _rounds_factors
     if format not in PRODUCTS:
         raise ValueError(f"products in {format!r}: it must be one of {', '.join(PRODUCTS)}")
-    before = torch.get_float32_matmul_precision(), rounds_factors
+    before = torch.get_float32_matmul_precision(), _rounds_factors
     torch.set_float32_matmul_precision("highest" if format == "float32" else "high")
-    rounds_factors = format == "bfloat16"
+    _rounds_factors = format == "bfloat16"
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
-        rounds_factors = before[1]
+        _rounds_factors = before[1]

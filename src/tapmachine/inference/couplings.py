@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine import precision
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.precision import rounds_factors
 from tapmachine.units import Units
 
 FEW_PARTICLES = 1024  # on a GPU: up to here a launch costs more than stacking means and variances, and
@@ -89,7 +89,7 @@ class Couplings:
             # A GPU's fastest products are those of rows with rows.
             both = torch.cat((weights.T, weights.T**2), -1)
             on_mean, on_variance = both[:, : len(weights)].T, both[:, len(weights) :].T
-            if precision.rounds_factors and weights.dtype == torch.float32 and not weights.requires_grad:
+            if rounds_factors() and weights.dtype == torch.float32 and not weights.requires_grad:
                 both = both.bfloat16()
             self.senders[receiver].append(_Sender(sender, on_mean, on_variance, both, has_states))
         else:

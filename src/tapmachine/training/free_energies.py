@@ -55,15 +55,10 @@ def clamped_free_energy(
     return torch.as_tensor(own + scheme.free_energy(hidden, moments, tilts) - (sent - sent.detach()))
 
 
-def sampled_free_energy(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> Tensor:  # (K,)
-    """F with layers of even numbers clamped to states, and the others summed over exactly; differentiable."""
-    if machine.is_pairwise:
-        return clamped_free_energy(machine, chain[0])
-    return summed_over_odd_layers(machine, chain)[0]
-
-
 def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
-    """`sampled_free_energy` of a machine with layers, and the fields on those of odd numbers."""
+    """F of a machine with layers, those of even numbers clamped to states and the others summed over exactly, (K,),
+    differentiable; and the fields on those of odd numbers.
+    """
     layers = machine.units()
     fields = {number: machine.field_on(number, chain) for number in range(1, len(layers), 2)}
     total = -layers[0].log_prior_of_rows(chain[0])

@@ -13,7 +13,7 @@ from torch import Tensor
 from tapmachine.beliefs import Tilt
 from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.sampling import draw_layers, sweep_chain
-from tapmachine.training.free_energies import average, sampled_free_energy, summed_over_odd_layers, sweep_from
+from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers, sweep_from
 from tapmachine.training.starts import LIFETIME, Carry, Context, FromBatch, Herded, Start, has_herded_states
 
 
@@ -38,6 +38,11 @@ class Objective(ABC):
 
         If it is split, this process's share of F: those of all add up to it.
         """
+
+    def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
+        """F of the machine clamped to each of this process's rows; F of the free one, and what is handed on."""
+        on_data = clamped_free_energy(context.machine, context.own_rows, self.scheme, context.hidden)
+        return on_data, *self.model_free_energy(context, carry)
 
 
 @final
@@ -108,36 +113,62 @@ class _Sampled(Objective):
     Of a deep machine every other layer is clamped, and those between them are summed over.
     """
 
+    @abstractmethod
+    def draw(self, context: Context, carry: Carry) -> Carry:
+        """New samples: the states of all layers, of which those of even numbers count, and what else is handed on."""
+
+    def average(self, context: Context, values: Tensor) -> Tensor:
+        """The mean of a value of each sample, or this process's share of it."""
+        return values.mean()
+
+    def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
+        """What the next step is handed, given what was drawn and the fields on layers of odd numbers."""
+        return drawn
+
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        machine, drawn = context.machine, self.draw(context, carry)
+        if machine.is_pairwise:
+            return self.average(context, clamped_free_energy(machine, drawn[0])), drawn
+        values, fields = summed_over_odd_layers(machine, drawn[: len(machine.layers)])
+        return self.average(context, values), self.hand_on(context, drawn, fields)
+
+    def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
+        if len(context.machine.layers) != 2:
+            return super().free_energies(context, carry)
+        # Data and samples are rows of the same kind, and one product of all is faster than two.
+        data, drawn = context.own_rows, self.draw(context, carry)
+        values, fields = summed_over_odd_layers(context.machine, [torch.cat((data, drawn[0])), drawn[1]])
+        fields = {number: field[len(data) :] for number, field in fields.items()}
+        on_model = self.average(context, values[len(data) :])
+        return values[: len(data)], on_model, self.hand_on(context, drawn, fields)
+
+
+class _GibbsSampled(_Sampled):
+    """Samples after k sweeps of block Gibbs sampling."""
+
     def __init__(self, n_sweeps: int) -> None:
         if isinstance(n_sweeps, bool) or not (isinstance(n_sweeps, int) and n_sweeps >= 1):
             raise ValueError(f"{type(self).__name__}: k is {n_sweeps!r}; it must be a whole number, 1 or more")
         self.n_sweeps = n_sweeps
 
-    def _sampled(self, context: Context, chain: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """F of each sample after k sweeps, and the chain.
-
-        A sweep ends with the layers of odd numbers, which F sums over: the fields on them serve for both.
-        """
-        machine, generator = context.machine, context.generator
-        if machine.is_pairwise:
-            for _ in range(self.n_sweeps):
-                chain = sweep_chain(machine, chain, generator)
-            return sampled_free_energy(machine, chain), chain
-        for number in range(self.n_sweeps):
-            chain = draw_layers(machine, chain, 0, generator)
-            if number < self.n_sweeps - 1:
-                chain = draw_layers(machine, chain, 1, generator)
-        values, fields = summed_over_odd_layers(machine, chain)
-        for number, field in fields.items():
-            chain[number] = machine.units()[number].sample(Tilt(field.detach(), 0.0), generator)
-        return values, chain
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_sweeps})"
 
+    def sweep(self, context: Context, chain: list[Tensor]) -> Carry:
+        """k sweeps; with layers, the last one without those of odd numbers, which F sums over."""
+        machine, generator = context.machine, context.generator
+        for number in range(self.n_sweeps):
+            if machine.is_pairwise:
+                chain = sweep_chain(machine, chain, generator)
+                continue
+            chain = draw_layers(machine, chain, 0, generator)
+            if number < self.n_sweeps - 1:
+                chain = draw_layers(machine, chain, 1, generator)
+        return tuple(chain)
+
 
 @final
-class CD(_Sampled):
+class CD(_GibbsSampled):
     """Contrastive divergence: samples after k sweeps of block Gibbs sampling from the batch.
 
     Args:
@@ -150,13 +181,18 @@ class CD(_Sampled):
     def prepare(self, context: Context) -> Carry:
         return ()
 
-    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        values, _ = self._sampled(context, _upper_layers(context, context.batch))
-        return average(values, context.weights), carry
+    def draw(self, context: Context, carry: Carry) -> Carry:
+        return self.sweep(context, _upper_layers(context, context.batch))
+
+    def average(self, context: Context, values: Tensor) -> Tensor:
+        return average(values, context.weights)
+
+    def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
+        return ()
 
 
 @final
-class PCD(_Sampled):
+class PCD(_GibbsSampled):
     """Persistent contrastive divergence: k more sweeps of chains that go on from step to step.
 
     Args:
@@ -175,13 +211,18 @@ class PCD(_Sampled):
         rows = torch.arange(count, device=context.batch.device) % len(context.batch)
         return tuple(_upper_layers(context, context.batch[rows].clone()))
 
-    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        values, chain = self._sampled(context, list(carry))
-        return values.mean(), tuple(chain)
+    def draw(self, context: Context, carry: Carry) -> Carry:
+        return self.sweep(context, list(carry))
+
+    def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
+        chain, layers = list(drawn), context.machine.units()
+        for number, field in fields.items():  # with which the sweep ends
+            chain[number] = layers[number].sample(Tilt(field.detach(), 0.0), context.generator)
+        return tuple(chain)
 
 
 @final
-class HerdedPCD(Objective):
+class HerdedPCD(_Sampled):
     """Persistent contrastive divergence without chance: the chains are herded, which is deterministic; see `Herded`.
 
     For `Binary`, `Spin` and `Categorical` units: others herd their means, which lack a variance.
@@ -213,12 +254,14 @@ class HerdedPCD(Objective):
         count = self.n_chains or len(context.batch)
         return own_share(context, self.start.prepare(context, count), count)
 
-    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        count = self.n_chains or len(context.batch)
+    def draw(self, context: Context, carry: Carry) -> Carry:
         with torch.no_grad():
-            _, carry = self.start.begin(context, count, carry)
-        values = sampled_free_energy(context.machine, carry[: len(context.machine.layers)])
-        return values.mean() if context.world.size == 1 else values.sum() / count, carry
+            _, carry = self.start.begin(context, self.n_chains or len(context.batch), carry)
+        return carry
+
+    def average(self, context: Context, values: Tensor) -> Tensor:
+        count = self.n_chains or len(context.batch)
+        return values.mean() if context.world.size == 1 else values.sum() / count
 
 
 def own_share(context: Context, carry: Carry, count: int) -> Carry:

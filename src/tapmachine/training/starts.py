@@ -26,7 +26,8 @@ class Context(NamedTuple):
         data: all of them that are in memory; the batch itself, if they are not.
         generator: for draws.
         weights: how much each row of the batch counts, (M,); None for all the same.
-        world: the processes among which particles are divided.
+        world: the processes among which rows and particles are divided.
+        hidden: of several hidden layers, what `hidden_given` made of as many rows as are this process's.
     """
 
     machine: BoltzmannMachine
@@ -35,6 +36,12 @@ class Context(NamedTuple):
     generator: torch.Generator
     weights: Tensor | None = None
     world: World = World()
+    hidden: BoltzmannMachine | None = None
+
+    @property
+    def own_rows(self) -> Tensor:
+        """Those of the batch that are this process's."""
+        return self.batch[self.world.share(len(self.batch))]
 
 
 class Start(ABC):

@@ -13,7 +13,6 @@ from tapmachine.conditioning import hidden_given
 from tapmachine.distributed import add_up, world
 from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training.free_energies import clamped_free_energy
 from tapmachine.training.objectives import Objective
 from tapmachine.training.starts import Carry, Context
 
@@ -144,9 +143,8 @@ class Step:
         return loss, carry, _data_means(self.machine, batch, weights) if self.centred else []
 
     def _free_energies(self, batch: Tensor, weights: Tensor | None) -> tuple[Tensor, Carry]:
-        gain = clamped_free_energy(self.machine, batch[self.rows], self.objective.scheme, self.hidden)
-        context = Context(self.machine, batch, self.data, self.generator, weights, self.world)
-        on_model, carry = self.objective.model_free_energy(context, self.carry)
+        context = Context(self.machine, batch, self.data, self.generator, weights, self.world, self.hidden)
+        gain, on_model, carry = self.objective.free_energies(context, self.carry)
         if self.world.size == 1:
             gain = gain - on_model
             return (gain if weights is None else weights * gain).mean(), carry
