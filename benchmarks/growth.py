@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -126,8 +127,8 @@ def measure_memory(n_rows: int, n_visible: int, n_hidden: int, n_particles: int,
         imported = baseline = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     trainer = make_trainer(n_rows, n_visible, n_hidden, n_particles, device)
-    for first in range(0, 20 * BATCH, BATCH):  # more steps take no more memory
-        trainer.run(trainer.batches.sample[first : first + BATCH], None)
+    for place in islice(trainer.batches.epoch(), 20):  # more steps take no more memory
+        trainer.take_step(place)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else resident(peak=True)
     machine = trainer.machine
     n_parameters = sum(p.numel() for p in machine.parameters())

@@ -15,14 +15,14 @@ from tapmachine.distributed import any_of_all, gathered
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.captured import CapturedStep
-from tapmachine.training.data import Batches, Data
+from tapmachine.training.data import Batches, Data, Place
 from tapmachine.training.monitor import Monitor, TrainingWarning
 from tapmachine.training.objectives import HerdedPCD, Objective, TAPObjective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.report import Record
 from tapmachine.training.starts import Herded, has_herded_states
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors
-from tapmachine.training.step import Step, can_be_centred
+from tapmachine.training.step import Step, StepResult, can_be_centred
 
 CHAINS_PER_ROW = 5
 DECAY = 0.01  # what is left of the default's step size in the end
@@ -262,6 +262,13 @@ class Trainer:
         self.best = float(values.get("best", "-inf"))
         self.captured = None
 
+    def take_step(self, place: Place) -> StepResult:
+        """A step on the batch in a place; captured on a GPU, if it can be."""
+        if not self.captures:
+            return self.step(*self.batches.take(place))
+        self.captured = self.captured or CapturedStep(self.step, self.batches, place)
+        return self.captured(place)
+
     def _pass_over_the_data(self) -> Record:
         now = self.begun or _Epoch(self.batches.order.get_state())
         self.begun = None
@@ -270,11 +277,7 @@ class Trainer:
         start = time.perf_counter() - now.seconds
         every = LOOK_EVERY if self.batches.device.type == "cuda" else 1
         for place in self.batches.epoch(len(now.losses)):
-            if self.captures:
-                self.captured = self.captured or CapturedStep(self.step, self.batches, place)
-                result = self.captured(place)
-            else:
-                result = self.step(*self.batches.take(place))
+            result = self.take_step(place)
             now.losses.append(result.loss)
             now.norms.append(result.gradient_norm)
             unseen.append(result.good)
