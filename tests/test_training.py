@@ -49,6 +49,7 @@ from tapmachine import (
 )
 from tapmachine.compilation import compiled
 from tapmachine.inference import couplings
+from tapmachine.training import free_energies
 from tapmachine.training.free_energies import clamped_free_energy, sweep_from
 from tapmachine.training.starts import Context
 from tapmachine.training.step import Step
@@ -760,6 +761,19 @@ def test_training_on_a_gpu_agrees(kind, compile):
         fit(machine.to(device), x, epochs=3, batch_size=20, **options)
         weights.append(machine.weights[0].detach().cpu())
     torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kinds", [["Binary", "Binary"], ["TruncatedGaussian", "Binary"], ["Spin"]], ids="-".join)
+def test_sweeps_of_some_particles_at_a_time_are_those_of_all(kinds, monkeypatch):
+    machine = machine_of(kinds, [12, 4][: len(kinds)], seed=6, scale=0.5)
+    x = data_of(machine, 40)
+    whole = sweep_from(machine, x, TAP(), 4)
+    monkeypatch.setattr(free_energies, "fitting_batch", lambda *_: 7)
+    parts = sweep_from(machine, x, TAP(), 4)
+    for mine, other in zip((*whole[0], *whole[1]), (*parts[0], *parts[1]), strict=True):
+        for a, b in zip(mine, other, strict=True):
+            assert len(b) == 40
+            torch.testing.assert_close(b, a, rtol=0, atol=1e-9)
 
 
 def test_measuring_every_few_epochs():

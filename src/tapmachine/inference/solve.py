@@ -98,7 +98,7 @@ def solve(
     steps = DEVICE_CHECKS if on_device else 1
     steps = min(steps, (max_sweeps - 1) // process.sweeps_per_step)  # the first sweep is done when a particle joins
     batch = _Batch(machine, process, starts, tol, max_sweeps, steps, compile)
-    size = batch_size or _fitting_batch(machine, process)
+    size = batch_size or fitting_batch(machine, process)
     more = True
     while more:
         try:
@@ -120,7 +120,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
+def fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
     """Particles that fit into memory, and no more than are worth it."""
     values = process.values_per_particle()
     free, most = CPU_MEMORY, max(CPU_BATCH, CPU_VALUES // values)

@@ -10,7 +10,8 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.conditioning import give_again, hidden_given
 from tapmachine.inference import TAP, Scheme
-from tapmachine.inference.process import Process
+from tapmachine.inference.process import Process, over_tensors
+from tapmachine.inference.solve import fitting_batch
 from tapmachine.inference.starts import prior_moments
 from tapmachine.machine import BoltzmannMachine
 
@@ -81,13 +82,23 @@ def sweep_from(
         scheme, n_sweeps: as for `TAPObjective`.
     """
     layers, process = machine.units(), scheme.bind(machine)
-    if machine.device.type != "cpu" or torch.compiler.is_compiling():  # elsewhere a look at the values is cheap
+    may_look = machine.device.type == "cpu" and not torch.compiler.is_compiling()
+    if not may_look:
         process.root_steps = ROOT_STEPS
-    lowest = prior_moments(layers[0], machine.n_rows or 1) if x is None else Moments(x, torch.zeros_like(x))
-    state = process.begin(layers, [lowest, *[None] * (len(layers) - 1)])
-    for _ in range(_n_steps(process, n_sweeps)):
-        state, _ = process.step(layers, state)
-    return process.beliefs(layers, state)
+
+    def sweep(lowest: Moments) -> tuple[list[Moments], list[Tilt]]:
+        state = process.begin(layers, [lowest, *[None] * (len(layers) - 1)])
+        for _ in range(_n_steps(process, n_sweeps)):
+            state, _ = process.step(layers, state)
+        return process.beliefs(layers, state)
+
+    if x is None:
+        return sweep(prior_moments(layers[0], machine.n_rows or 1))
+    few = may_look and machine.n_rows is None  # on a CPU few at a time stay in cache
+    parts = x.split(fitting_batch(machine, process)) if few else [x]
+    found = [sweep(Moments(part, torch.zeros_like(part))) for part in parts]
+    joined: tuple[list[Moments], list[Tilt]] = over_tensors(lambda *z: torch.cat(z), *found) if found[1:] else found[0]
+    return joined
 
 
 def _n_steps(process: Process, n_sweeps: int) -> int:
