@@ -127,9 +127,11 @@ class _Sampled(Objective):
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
         machine, drawn = context.machine, self.draw(context, carry)
+        fields: dict[int, Tensor] = {}
         if machine.is_pairwise:
-            return self.average(context, clamped_free_energy(machine, drawn[0])), drawn
-        values, fields = summed_over_odd_layers(machine, drawn[: len(machine.layers)])
+            values = clamped_free_energy(machine, drawn[0])
+        else:
+            values, fields = summed_over_odd_layers(machine, drawn[: len(machine.layers)])
         return self.average(context, values), self.hand_on(context, drawn, fields)
 
     def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
