@@ -763,6 +763,21 @@ def test_training_on_a_gpu_agrees(kind, compile):
     torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("objective", [CD(2), PCD(2, 7), HerdedPCD(2, 7)], ids=repr)
+@pytest.mark.parametrize("kinds", [["Binary", "Spin"], ["Categorical", "Binary"]], ids="-".join)
+def test_data_and_samples_in_one_product_give_what_two_give(objective, kinds):
+    machine, found = machine_of(kinds, [6, 4], seed=6, scale=0.5), []
+    x = data_of(machine, 20)
+    for free_energies_of in (type(objective).free_energies, Objective.free_energies):
+        context = Context(machine, x, x, torch.Generator().manual_seed(1), torch.linspace(0.5, 1.5, 20).double())
+        on_data, on_model, carry = free_energies_of(objective, context, objective.prepare(context))
+        machine.zero_grad()
+        (on_data.mean() - on_model).backward()
+        found.append([on_data, on_model, *carry, *(p.grad.clone() for p in machine.parameters())])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("kinds", [["Binary", "Binary"], ["TruncatedGaussian", "Binary"], ["Spin"]], ids="-".join)
 def test_sweeps_of_some_particles_at_a_time_are_those_of_all(kinds, monkeypatch):
     machine = machine_of(kinds, [12, 4][: len(kinds)], seed=6, scale=0.5)
