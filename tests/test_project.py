@@ -22,7 +22,7 @@ PACKAGE = Path(tapmachine.__file__).parent
 # Every module may import those above it in this list, and those on its own line.
 LAYERS = [
     {"beliefs", "compilation", "data_files", "rows_on_disk", "scores", "settings", "special"},
-    {"datasets", "distributed", "truncation"},
+    {"datasets", "distributed", "precision", "truncation"},
     {"units"},
     {"machine", "conditioning"},
     {"channels"},
@@ -33,6 +33,7 @@ LAYERS = [
     {"likelihood"},
     {"comparison", "hidden", "posterior"},
     {"training"},
+    {"visible_units"},
     {"recipes"},
     {"estimator_uses", "training_runs"},
     {"estimator"},

@@ -20,11 +20,11 @@ from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian,
 from tapmachine import settings as names
 from tapmachine.cli import app
 from tapmachine.datasets import DataError, read
-from tapmachine.recipes import make_visible
 from tapmachine.report import findings
 from tapmachine.runs import RunError, RunFolder, RunWarning
 from tapmachine.settings import Settings, SettingsError, read_settings
 from tapmachine.training_runs import run_training
+from tapmachine.visible_units import make_visible
 
 
 def settings(data, **options):
