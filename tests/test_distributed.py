@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -95,7 +96,10 @@ def test_two_processes_on_one_device_train_as_one(device, options, tmp_path):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     for size in (1, 2):
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29_511 + len(options)), "WORLD_SIZE": str(size)}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(size)}
         words = [sys.executable, "-c", ON_ONE_DEVICE, str(tmp_path / str(size)), device, *options]
         ranks = [
             subprocess.Popen(words, env=environment() | address | {"RANK": str(rank)}, stderr=subprocess.PIPE)

@@ -1,5 +1,8 @@
 """Formats of matrix products on a GPU, which have to be asked for."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from machine_cases import machine_of
@@ -13,16 +16,49 @@ from tapmachine.training.free_energies import sweep_from
 
 
 @pytest.mark.parametrize("format", PRODUCTS)
-def test_what_was_set_before_is_set_again(format):
-    before = torch.get_float32_matmul_precision()
+@pytest.mark.parametrize("before", ["highest", "high"])
+def test_what_was_set_before_is_set_again(before, format, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    first = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(before)
+    try:
+        with products_in(format):
+            assert torch.get_float32_matmul_precision() == ("highest" if format == "float32" else "high")
+            assert rounds_factors() == (format == "bfloat16")
+        assert torch.get_float32_matmul_precision() == before
+        with pytest.raises(ZeroDivisionError), products_in(format):
+            raise ZeroDivisionError
+        assert torch.get_float32_matmul_precision() == before
+        assert not rounds_factors()
+    finally:
+        torch.set_float32_matmul_precision(first)
+
+
+BY_DEVICE = """
+import torch
+from tapmachine import Binary, products_in, rbm, solve
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+solve(rbm(Binary(4), Binary(2)))
+torch.cuda.is_available = lambda: True
+for format, wanted in (("float32", "ieee"), ("tf32", "tf32"), ("bfloat16", "tf32")):
     with products_in(format):
-        assert torch.get_float32_matmul_precision() == ("highest" if format == "float32" else "high")
-        assert rounds_factors() == (format == "bfloat16")
-    assert torch.get_float32_matmul_precision() == before
-    with pytest.raises(ZeroDivisionError), products_in(format):
-        raise ZeroDivisionError
-    assert torch.get_float32_matmul_precision() == before
-    assert not rounds_factors()
+        assert torch.backends.cuda.matmul.fp32_precision == wanted
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+"""
+
+
+def test_a_setting_for_each_device_is_respected():
+    """Torch lets one set it by device, too, and then refuses to tell it as one."""
+    result = subprocess.run([sys.executable, "-c", BY_DEVICE], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_nothing_is_set_on_a_cpu():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    before = torch.get_float32_matmul_precision()
+    with products_in("tf32"):
+        assert torch.get_float32_matmul_precision() == before
 
 
 def test_sweeps_multiply_rounded_factors(monkeypatch):
@@ -58,10 +94,22 @@ def test_solutions_are_those_of_the_machine_whatever_the_format(monkeypatch):
         raise ZeroDivisionError
 
     monkeypatch.setattr(TAP, "incoming", sweeps)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     machine = machine_of(["Binary", "Binary"], [20, 8], seed=3, scale=0.3).float()
     with products_in("bfloat16"), pytest.raises(ZeroDivisionError):
         solve(machine)
     assert seen == [("highest", False)]
+
+
+def test_f_that_is_differentiated_is_never_rounded(monkeypatch):
+    """Not even where the weights are not trained."""
+    monkeypatch.setattr(couplings, "_in_one_launch", lambda weights: True)
+    machine = machine_of(["Binary", "Binary"], [20, 8], seed=3, scale=0.3).float().requires_grad_(False)
+    with products_in("bfloat16"):
+        kinds = [
+            couplings.Couplings(machine, differentiable).senders[1][0].both.dtype for differentiable in (True, False)
+        ]
+    assert kinds == [torch.float32, torch.bfloat16]
 
 
 def test_formats_that_make_no_sense_are_refused():

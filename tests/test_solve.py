@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from importlib import import_module
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -512,19 +513,30 @@ def test_a_gpu_finds_the_same(kinds):
     torch.testing.assert_close(there.moments[0].mean.cpu(), here.moments[0].mean, rtol=0, atol=1e-6)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("n_groups", [1, 3])
-def test_what_is_captured_are_the_steps_of_all_particles(n_groups, monkeypatch):
-    """On a CPU, where what would be captured is done at once instead."""
+class Stream:
+    """In place of CUDA's, for what would be captured to be done at once, on a CPU."""
 
-    class Nothing:
-        def __getattr__(self, name):
-            return lambda *_: None
+    waited: ClassVar[list[tuple["Stream", "Stream"]]] = []
 
-    for name in ("Stream", "CUDAGraph", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, Nothing)
+    def wait_stream(self, other):
+        self.waited.append((self, other))
+
+
+@pytest.fixture
+def done_at_once(monkeypatch):
+    main = Stream()
+    monkeypatch.setattr(Stream, "waited", [])
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
     for name in ("stream", "graph"):
         monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    return main
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_groups", [1, 3])
+def test_what_is_captured_are_the_steps_of_all_particles(n_groups, done_at_once):
     machine = machine_of(["Binary", "Binary"], [20, 10], seed=18, scale=0.2)
     process = TAP().bind(machine)
     wanted = first = process.begin(machine.units(), starting_moments(machine, starts_of(machine, 17)))
@@ -533,6 +545,24 @@ def test_what_is_captured_are_the_steps_of_all_particles(n_groups, monkeypatch):
     replay = Replay(lambda state: process.step(machine.units(), state), first, 2, n_groups=n_groups)
     over_tensors(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=1e-12) or a, replay.state, wanted)
     torch.testing.assert_close(replay.residual, residual, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_streams_are_joined_where_memory_runs_out(done_at_once):
+    """A capture whose streams are not joined cannot end, and says so in place of what went wrong."""
+    calls = []
+
+    def step(state):
+        calls.append(1)
+        if len(calls) == 5:  # the second of three groups, after a warm-up of three
+            raise torch.OutOfMemoryError("no memory")
+        return state, state[0].sum(1)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        Replay(step, (torch.zeros(6, 2),), 1, n_groups=3)
+    side = {own for own, other in Stream.waited[2:] if own is not done_at_once}
+    assert len(side) == 2
+    assert {other for own, other in Stream.waited if own is done_at_once} >= side
 
 
 @pytest.mark.gpu

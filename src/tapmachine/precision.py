@@ -1,6 +1,6 @@
 """Faster formats for matrix products on a GPU, which have to be asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -20,8 +20,9 @@ def products_in(format: str) -> Iterator[None]:
     """Within, matrix products of float32 tensors on a GPU are worked out in another format, to train faster.
 
     Sums within products and all else stay in float32, and so do `solve` and annealing, whatever is set: factors of tf32
-    change F of a trained machine by hundredths of a nat, those of bfloat16 by tenths (docs/results.md). On a CPU it is
-    of no use.
+    change F of a trained machine by hundredths of a nat, those of bfloat16 by tenths (docs/results.md). It does nothing
+    on a CPU. A training keeps the format of its first step. It is for the whole process, as torch's own setting is: let
+    no other thread work in another format meanwhile.
 
     Args:
         format: "float32"; "tf32", factors with 10 bits after the point; or "bfloat16", with 7 in the sweeps of TAP, and
@@ -37,11 +38,29 @@ def products_in(format: str) -> Iterator[None]:
     global _rounds_factors
     if format not in PRODUCTS:
         raise ValueError(f"products in {format!r}: it must be one of {', '.join(PRODUCTS)}")
-    before = torch.get_float32_matmul_precision(), _rounds_factors
-    torch.set_float32_matmul_precision("highest" if format == "float32" else "high")
-    _rounds_factors = format == "bfloat16"
+    rounded_before, _rounds_factors = _rounds_factors, format == "bfloat16"
+    restore = _set_tf32(format != "float32") if torch.cuda.is_available() else None
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before[0])
-        _rounds_factors = before[1]
+        if restore is not None:
+            restore()
+        _rounds_factors = rounded_before
+
+
+def _set_tf32(allowed: bool) -> Callable[[], None] | None:
+    """Lets torch use tf32 for products on a GPU, or not. Returns how to undo it; None if it was so before."""
+    change: Callable[[str], None] = torch.set_float32_matmul_precision
+    try:
+        before, wanted = torch.get_float32_matmul_precision(), "high" if allowed else "highest"
+    except RuntimeError:  # set for each kind of device apart, which torch does not tell as one
+        change = _set_for_cuda
+        before, wanted = torch.backends.cuda.matmul.fp32_precision, "tf32" if allowed else "ieee"
+    if before == wanted:
+        return None
+    change(wanted)
+    return lambda: change(before)
+
+
+def _set_for_cuda(precision: str) -> None:
+    torch.backends.cuda.matmul.fp32_precision = precision

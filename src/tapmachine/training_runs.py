@@ -104,7 +104,10 @@ def run_training(
         RunError: if the folder is another run's, or is in use.
     """
     if settings.products != "float32" and torch.device(device).type == "cpu":
-        raise ValueError(f"products in {settings.products} are for a GPU, and this is a CPU; leave --products out")
+        raise ValueError(
+            f"products in {settings.products} are for a GPU, and this is a CPU; leave --products out, or let a run "
+            "that has it go on where there is one"
+        )
     run = RunFolder(folder)
     _check_same(run, settings)
     data = read_data(settings)

@@ -72,6 +72,7 @@ class Couplings:
         self.unbounded = [not layer.is_bounded() for layer in layers]
         self.shapes = [layer.state_shape for layer in layers]
         self.weights = [weights.detach() for weights in machine.weights]
+        self.rounds_factors = rounds_factors() and not differentiable and machine.dtype == torch.float32
         self.senders: list[list[_Sender]] = [[] for _ in layers]
         for below, above, weights in machine.edges():
             w = weights if differentiable else weights.detach()
@@ -89,8 +90,7 @@ class Couplings:
             # A GPU's fastest products are those of rows with rows.
             both = torch.cat((weights.T, weights.T**2), -1)
             on_mean, on_variance = both[:, : len(weights)].T, both[:, len(weights) :].T
-            if rounds_factors() and weights.dtype == torch.float32 and not weights.requires_grad:
-                both = both.bfloat16()
+            both = both.bfloat16() if self.rounds_factors else both
             self.senders[receiver].append(_Sender(sender, on_mean, on_variance, both, has_states))
         else:
             self.senders[receiver].append(_Sender(sender, weights, weights**2, None, has_states))

@@ -32,6 +32,8 @@ class Replay:
     def __init__(
         self, step: Step, state: Any, n_steps: int, generator: torch.Generator | None = None, n_groups: int = 1
     ) -> None:
+        if generator is not None and n_groups > 1:
+            raise ValueError("groups of particles cannot draw from one generator side by side")
         self.state = over_tensors(lambda z: z.clone(memory_format=torch.contiguous_format), state)
         warm_up = torch.cuda.Stream()
         warm_up.wait_stream(torch.cuda.current_stream())
@@ -49,15 +51,17 @@ class Replay:
             for stream in streams[1:]:
                 stream.wait_stream(streams[0])
             found = [(group, torch.empty(0)) for group in groups]
-            for _ in range(n_steps):  # in turns, so that none gets ahead of the others
-                for number, stream in enumerate(streams):
+            try:
+                for _ in range(n_steps):  # in turns, so that none gets ahead of the others
+                    for number, stream in enumerate(streams):
+                        with torch.cuda.stream(stream):
+                            found[number] = step(found[number][0])
+                for group, (result, _), stream in zip(groups, found, streams, strict=True):
                     with torch.cuda.stream(stream):
-                        found[number] = step(found[number][0])
-            for group, (result, _), stream in zip(groups, found, streams, strict=True):
-                with torch.cuda.stream(stream):
-                    over_tensors(Tensor.copy_, group, result)
-            for stream in streams[1:]:
-                streams[0].wait_stream(stream)
+                        over_tensors(Tensor.copy_, group, result)
+            finally:  # also where memory ran out, for a capture that is not joined cannot end
+                for stream in streams[1:]:
+                    streams[0].wait_stream(stream)
             residuals = [residual for _, residual in found]
             self.residual = torch.cat(residuals) if len(groups) > 1 else residuals[0]
 

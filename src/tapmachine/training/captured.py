@@ -23,7 +23,7 @@ class CapturedStep:
     """
 
     def __init__(self, step: Step, batches: Batches, place: Place) -> None:
-        self.step = step
+        self.step, self.batches = step, batches  # whose tensors the graph reads
         self.place = place.clone() if isinstance(place, Tensor) else _copied(place)
         before = _snapshot(step)
         warm_up = torch.cuda.Stream()
