@@ -89,8 +89,14 @@ if os.environ["RANK"] == "0":
 """
 
 
-@pytest.mark.parametrize("options", [[], ["weights"]], ids=["plain", "weights"])
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    ("device", "options"),
+    [
+        pytest.param("cpu", ["weights"], id="cpu-weights"),  # without them: test_two_processes_train_as_one
+        pytest.param("cuda", [], id="cuda", marks=pytest.mark.gpu),
+        pytest.param("cuda", ["weights"], id="cuda-weights", marks=pytest.mark.gpu),
+    ],
+)
 def test_two_processes_on_one_device_train_as_one(device, options, tmp_path):
     """On a GPU their steps are two captured graphs each, between which they meet."""
     if device == "cuda" and not torch.cuda.is_available():
