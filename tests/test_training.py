@@ -50,6 +50,7 @@ from tapmachine import (
 from tapmachine.compilation import compiled
 from tapmachine.inference import couplings
 from tapmachine.training import free_energies
+from tapmachine.training.data import Batches
 from tapmachine.training.free_energies import clamped_free_energy, sweep_from
 from tapmachine.training.starts import Context
 from tapmachine.training.step import Step
@@ -789,6 +790,18 @@ def test_sweeps_of_some_particles_at_a_time_are_those_of_all(kinds, monkeypatch)
         for a, b in zip(mine, other, strict=True):
             assert len(b) == 40
             torch.testing.assert_close(b, a, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("source", [torch.as_tensor, np.asarray], ids=["tensor", "array"])
+def test_every_row_of_a_batch_comes_with_its_weight(source):
+    x = torch.eye(12)  # which says its own number
+    batches = Batches(rbm(Binary(12), Binary(3)), source(x), 4, torch.arange(12.0), seed=0)
+    seen = []
+    for place in batches.epoch():
+        rows, weights = batches.take(place)
+        torch.testing.assert_close(weights * torch.arange(12.0).mean(), rows.argmax(1).float())
+        seen += rows.argmax(1).tolist()
+    assert sorted(seen) == list(range(12)) != seen
 
 
 def test_measuring_every_few_epochs():
