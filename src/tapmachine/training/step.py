@@ -90,8 +90,8 @@ class Step:
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(generator.initial_seed()))
         first = data[rows[torch.arange(batch_size) % len(rows)].to(data.device)]
         self.carry: Carry = objective.prepare(Context(machine, first, data, generator, None, self.world))
-        self.rows = self.world.share(batch_size)
-        self.hidden = hidden_given(machine, first[self.rows], validate=False) if len(machine.layers) > 2 else None
+        own_rows = first[self.world.share(batch_size)]
+        self.hidden = hidden_given(machine, own_rows, validate=False) if len(machine.layers) > 2 else None
         # Not of the batch itself: means that go with its rows would take a share of 2/M off their correlations.
         self.offsets = self._means_of_data()
 
@@ -151,7 +151,7 @@ class Step:
         on_model = on_model if self.objective.is_split else on_model / self.world.size
         if weights is None:
             return gain.sum() / len(batch) - on_model, carry
-        return (weights[self.rows] * gain).sum() / len(batch) - weights.mean() * on_model, carry
+        return (weights[self.world.share(len(batch))] * gain).sum() / len(batch) - weights.mean() * on_model, carry
 
     @torch.no_grad()
     def _before_the_update(self, loss: Tensor, of_weights: list[Tensor], of_fields: list[Tensor]) -> None:
