@@ -191,17 +191,18 @@ class BoltzmannMachine(nn.Module):
             raise ValueError(f"states must be a list with one entry for each of {len(units)} layers; {found} given")
         if not 0 <= layer < len(units):
             raise ValueError(f"layer is {layer}; the machine has {len(units)} layers, from 0")
-        total: Tensor | None = None
-        for below, above, weights in self.edges():
-            ends = [(above, below, weights)] + ([(below, above, weights.T)] if below != above else [])
-            for receiver, sender, oriented in ends:
-                if receiver == layer:
-                    x = states[sender]
-                    if x is None:
-                        raise ValueError(f"layer {sender}: its states are needed for the field on layer {layer}")
-                    part = x.flatten(-len(units[sender].state_shape)) @ oriented
-                    total = part if total is None else total + part
-        assert total is not None
+        if self.is_pairwise:
+            senders = [(0, self.coupling(0))]
+        else:
+            senders = [(layer - 1, self.weights[layer - 1])] if layer > 0 else []
+            senders += [(layer + 1, self.weights[layer].T)] if layer < len(units) - 1 else []
+        parts = []
+        for sender, weights in senders:
+            x = states[sender]
+            if x is None:
+                raise ValueError(f"layer {sender}: its states are needed for the field on layer {layer}")
+            parts.append(x.flatten(-len(units[sender].state_shape)) @ weights)
+        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
         field: Tensor = total.unflatten(-1, units[layer].state_shape)
         return field
 

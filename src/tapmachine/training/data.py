@@ -192,7 +192,8 @@ class Batches:
         if not isinstance(place, Tensor):
             return place
         assert isinstance(self.rows, Tensor)
-        return self.rows[place], None if self.weights is None else self.weights[place]
+        # `index_select` takes whole rows, several times as fast on a CPU as rows[place]
+        return self.rows.index_select(0, place), None if self.weights is None else self.weights[place]
 
     def _whole_batches(self) -> Iterator[Batch]:
         """Those of a loader that have the size of the first: a step has one shape."""

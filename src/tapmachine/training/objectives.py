@@ -140,9 +140,9 @@ class _Sampled(Objective):
         # Data and samples are rows of the same kind, and one product of all is faster than two.
         data, drawn = context.own_rows, self.draw(context, carry)
         values, fields = summed_over_odd_layers(context.machine, [torch.cat((data, drawn[0])), drawn[1]])
+        on_data, on_samples = values.split((len(data), len(drawn[0])))
         fields = {number: field[len(data) :] for number, field in fields.items()}
-        on_model = self.average(context, values[len(data) :])
-        return values[: len(data)], on_model, self.hand_on(context, drawn, fields)
+        return on_data, self.average(context, on_samples), self.hand_on(context, drawn, fields)
 
 
 class _GibbsSampled(_Sampled):

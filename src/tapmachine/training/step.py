@@ -1,5 +1,6 @@
 """One step of training: gradient, update, and a guard that lets nothing through that is not finite."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -85,6 +86,7 @@ class Step:
         self._after = compiled(self._after_the_update) if compile else self._after_the_update
         for units in machine.units():
             units.is_bounded()  # remembered now: a compiled or captured step cannot look
+        self.of_machine = list(machine.parameters())  # centring reads gradients that the optimiser may not hold
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.last_good = [p.detach().clone() for p in self.parameters]
         rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(generator.initial_seed()))
@@ -103,7 +105,8 @@ class Step:
 
     def gradients(self, batch: Tensor, weights: Tensor | None = None) -> Gradients:
         """The first half: what this process adds to the gradients."""
-        self.machine.zero_grad()  # all of them: centring reads gradients that the optimiser may not hold
+        for p in self.of_machine:
+            p.grad = None
         loss, carry, means = self._loss(batch, weights)
         if self.l1:
             penalty = self.l1 * sum(w.abs().sum() for w in self.machine.weights) / self.world.size
@@ -121,11 +124,10 @@ class Step:
     def update(self, found: Gradients) -> Tensor:  # (3,)
         """The second half: the update, by the gradients as they are now; and what makes a `StepResult`, in one."""
         of_weights, of_fields = gradients_to_centre(self.machine) if self.centred else ([], [])
-        self._before(found.loss, of_weights, of_fields)
+        norm = self._before(found.loss, of_weights, of_fields)
         self.optimizer.step()
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
         momenta = [z for name, z in optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
-        return self._after(found, gradients, momenta)
+        return self._after(found, norm, momenta)
 
     def find_offsets(self) -> None:
         """Works the offsets out anew, for the machine as it is now."""
@@ -146,38 +148,39 @@ class Step:
         context = Context(self.machine, batch, self.data, self.generator, weights, self.world, self.hidden)
         gain, on_model, carry = self.objective.free_energies(context, self.carry)
         if self.world.size == 1:
-            gain = gain - on_model
-            return (gain if weights is None else weights * gain).mean(), carry
+            return gain.mean() - on_model if weights is None else (weights * (gain - on_model)).mean(), carry
         on_model = on_model if self.objective.is_split else on_model / self.world.size
         if weights is None:
             return gain.sum() / len(batch) - on_model, carry
         return (weights[self.world.share(len(batch))] * gain).sum() / len(batch) - weights.mean() * on_model, carry
 
     @torch.no_grad()
-    def _before_the_update(self, loss: Tensor, of_weights: list[Tensor], of_fields: list[Tensor]) -> None:
+    def _before_the_update(self, loss: Tensor, of_weights: list[Tensor], of_fields: list[Tensor]) -> Tensor:
+        """Centres the gradients and remembers the parameters. Returns the norm of the gradients."""
         if self.centred:
             centre_gradients(of_weights, of_fields, self.offsets)
+        flat = [p.grad.flatten() for p in self.parameters if p.grad is not None]
+        norm = torch.stack([torch.dot(gradient, gradient) for gradient in flat]).sum().sqrt()
         self._remember(loss)
+        return norm
 
     @torch.no_grad()
-    def _after_the_update(self, found: Gradients, gradients: list[Tensor], momenta: list[Tensor]) -> Tensor:
+    def _after_the_update(self, found: Gradients, norm: Tensor, momenta: list[Tensor]) -> Tensor:
         """Takes the step back if it was not good. Returns the loss, the norm of the gradients, and 1 if it was."""
-        squares = [torch.linalg.vector_norm(gradient).square() for gradient in gradients]
         good = self._guard(found.loss, momenta)
         for old, new in zip(self.carry, found.carry, strict=True):
-            old.copy_(torch.nan_to_num(new))
+            torch.nan_to_num(new, out=old)
         for offset, mean in zip(self.offsets, found.means, strict=True):
             offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
-        norm = torch.stack(squares).sum().sqrt()
         return torch.stack((found.loss.double(), norm.double(), good.double()))
 
     def _remember(self, loss: Tensor) -> None:
         """Keeps the parameters at which the loss is finite: what a step leads to is only known in the next one."""
-        good = torch.isfinite(loss)
         if self._may_look():
-            if bool(good):
+            if math.isfinite(loss):
                 torch._foreach_copy_(self.last_good, self.parameters)
             return
+        good = torch.isfinite(loss)
         for p, last in zip(self.parameters, self.last_good, strict=True):
             last.copy_(torch.where(good, p, last))
 
@@ -187,8 +190,7 @@ class Step:
 
     def _guard(self, loss: Tensor, momenta: list[Tensor]) -> Tensor:
         """Takes a step back that led to what is not finite; without a look at the values, which would stall a GPU."""
-        sums = torch.stack([p.sum() for p in self.parameters])  # not finite, if any element is not
-        good = torch.isfinite(loss) & torch.isfinite(sums).all()
+        good = torch.isfinite(sum((p.sum() for p in self.parameters), loss))  # it is not, if any element is not
         if not (self._may_look() and bool(good)):
             for p, last in zip(self.parameters, self.last_good, strict=True):
                 p.copy_(torch.where(good, p, last))

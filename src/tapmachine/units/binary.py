@@ -74,10 +74,10 @@ class Binary(TwoStates):
         return x * logsigmoid(self.field) + (1 - x) * logsigmoid(-self.field)
 
     def log_prior_of_rows(self, x: Tensor) -> Tensor:
-        return self.check_states(x, validate=False) @ self.field + logsigmoid(-self.field).sum()
+        return self.check_states(x, validate=False) @ self.field - _softplus(self.field).sum()
 
     def log_partition_of_rows(self, field: Tensor) -> Tensor:
-        return logsigmoid(-self.field).sum() - logsigmoid(-(self.field + field)).sum(-1)
+        return _softplus(self.field + field).sum(-1) - _softplus(self.field).sum()
 
     def log_partition(self, tilt: Tilt) -> Tensor:
         field, precision = self.unpack(tilt)

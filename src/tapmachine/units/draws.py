@@ -19,6 +19,6 @@ def draw_bits(probability: Tensor, generator: torch.Generator | None = None) -> 
     count = probability.numel()
     random = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     level = random.view(torch.int16)[:count].float().view(probability.shape)  # from −2¹⁵ to 2¹⁵ − 1
-    remainder = float(torch.rand((), generator=generator))
-    threshold = probability.mul_(LEVELS).sub_(LEVELS / 2 + remainder)
+    lowest = -LEVELS / 2 - torch.rand((), generator=generator)  # the level less the remainder
+    threshold = torch.add(lowest, probability, alpha=LEVELS, out=probability)
     return torch.lt(level, threshold, out=level)
