@@ -4,7 +4,9 @@ Very many particles are captured as a few groups of them side by side, each on a
 memory, another computes.
 """
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,13 +37,10 @@ class Replay:
         if generator is not None and n_groups > 1:
             raise ValueError("groups of particles cannot draw from one generator side by side")
         self.state = over_tensors(lambda z: z.clone(memory_format=torch.contiguous_format), state)
-        warm_up = torch.cuda.Stream()
-        warm_up.wait_stream(torch.cuda.current_stream())
         groups = _groups(self.state, n_groups)
-        with torch.cuda.stream(warm_up):  # libraries set themselves up here, and compilers compile
+        with warming_up():
             for group in groups:
                 step(group)
-        torch.cuda.current_stream().wait_stream(warm_up)
         self._step = step  # and with it the tensors that the graph reads
         self.graph = torch.cuda.CUDAGraph()
         if generator is not None:
@@ -71,6 +70,17 @@ class Replay:
             over_tensors(Tensor.copy_, self.state, state)
         self.graph.replay()
         return self.state, self.residual
+
+
+@contextmanager
+def warming_up() -> Iterator[None]:
+    """A stream of its own for calls before a capture, in which libraries set themselves up and compilers compile."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TensorFloat32", category=UserWarning)  # that is for users to say
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 def _groups(state: Any, n_groups: int) -> list[Any]:

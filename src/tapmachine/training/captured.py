@@ -1,15 +1,16 @@
 """A training step as a CUDA graph."""
 
-import warnings
+import gc
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from tapmachine.inference.replay import warming_up
 from tapmachine.training.data import Batch, Batches, Place
 from tapmachine.training.step import Step, StepResult, optimizer_tensors
 
-WARM_UP = 3  # steps before a capture, in which libraries set themselves up
+WARM_UP = 3  # steps before a capture
 
 
 class CapturedStep:
@@ -26,13 +27,10 @@ class CapturedStep:
         self.step, self.batches = step, batches  # whose tensors the graph reads
         self.place = place.clone() if isinstance(place, Tensor) else _copied(place)
         before = _snapshot(step)
-        warm_up = torch.cuda.Stream()
-        warm_up.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(warm_up), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="TensorFloat32", category=UserWarning)  # that is for users to say
+        with warming_up():
             for _ in range(WARM_UP):
                 step(*batches.take(self.place))
-        torch.cuda.current_stream().wait_stream(warm_up)
+        gc.collect()  # nodes of gradients that belong to the warm-up's stream, which a compiler may have left in cycles
         self.graphs = [torch.cuda.CUDAGraph() for _ in range(1 if step.world.size == 1 else 2)]
         self.graphs[0].register_generator_state(step.generator)
         with torch.cuda.graph(self.graphs[0]):
