@@ -64,7 +64,7 @@ RUNS = {
     },
     "tap-500": Run("binary-MNIST", 500, 30, TAPObjective(n_sweeps=30)),
     "default-500": preset(HerdedPCD(10)),
-    **{f"herded{k}-{n}-chains-500": preset(HerdedPCD(k, n)) for k, n in ((1, 100), (3, 100), (10, 500))},
+    **{f"herded{k}-{n}-chains-500": preset(HerdedPCD(k, n)) for k, n in ((1, 100), (3, 100), (5, 100), (10, 500))},
     "herded-tap1-500": preset(TAPObjective(Herded(10), 500, 1)),
     "herded-tap1-uncentred-500": preset(TAPObjective(Herded(10), 500, 1), centred=False),
     "herded-tap4-uncentred-500": preset(TAPObjective(Herded(10), 500, 4), centred=False),

@@ -782,6 +782,15 @@ def test_bits_have_their_probabilities():
     assert draw_bits(torch.full((), 1.0), generator).shape == ()
 
 
+@pytest.mark.parametrize("largest", [True, False])
+def test_certain_bits_are_certain_with_any_remainder(largest, monkeypatch):
+    monkeypatch.setattr(torch, "randint", lambda high, *_, **__: torch.tensor(high - 1 if largest else 0))
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(1 - 2.0**-24 if largest else 0.0))
+    generator = torch.Generator().manual_seed(0)
+    for p in (0.0, 1.0):
+        assert bool((draw_bits(torch.full((2**20,), p), generator) == p).all())
+
+
 def test_fields_with_given_means():
     random = Tensors(22)
     for kind, make in UNITS.items():

@@ -53,6 +53,7 @@ from tapmachine import (
 from tapmachine.cli import app
 from tapmachine.likelihood.score import log_weight
 from tapmachine.scores import accuracy, f1, log_loss, mcc, mse, psnr
+from tapmachine.units.reweighted import Reweighted
 
 NAN = float("nan")
 
@@ -143,6 +144,11 @@ def integrated(units, y, log_likelihood, tilt):
     share = value.softmax(0)
     mean = (share * x).sum(0)
     return value.logsumexp(0), mean, (share * (x - mean) ** 2).sum(0)
+
+
+@pytest.mark.parametrize("y", [torch.tensor([0, 3, 1]), torch.tensor([0.0, 3.0, 1.0], dtype=torch.float64)])
+def test_evidence_does_not_decide_what_numbers_units_are_in(y):
+    assert Reweighted(Binary(3), poisson, y).dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", CHANNELS)

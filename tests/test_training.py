@@ -38,6 +38,7 @@ from tapmachine import (
     TruncatedGaussian,
     clamp,
     dbm,
+    default_objective,
     exact_log_likelihood,
     exact_log_partition,
     fit,
@@ -402,7 +403,7 @@ def test_herded_chains_begin_as_often_as_rows_weigh():
 # ----- the loop
 
 
-@pytest.mark.parametrize("objective", [None, TAPObjective(), TAPObjective(n_sweeps=None), CD(1), PCD(5)], ids=repr)
+@pytest.mark.parametrize("objective", [None, TAPObjective(), TAPObjective(n_sweeps=None), CD(1), PCD(5, 400)], ids=repr)
 def test_training_raises_the_exact_likelihood(objective):
     x = stripes()
     machine = rbm(Binary(12), Binary(4))
@@ -762,6 +763,13 @@ def test_training_on_a_gpu_agrees(kind, compile):
         fit(machine.to(device), x, epochs=3, batch_size=20, **options)
         weights.append(machine.weights[0].detach().cpu())
     torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("batch_size", "n_chains"), [(10, 100), (300, 300)])
+def test_the_default_has_a_chain_for_each_row_and_no_few(batch_size, n_chains):
+    objective = default_objective(rbm(Binary(4), Binary(2)), batch_size)
+    assert isinstance(objective, HerdedPCD)
+    assert objective.n_chains == n_chains
 
 
 @pytest.mark.parametrize("objective", [CD(2), PCD(2, 7), HerdedPCD(2, 7)], ids=repr)

@@ -259,7 +259,7 @@ def _whole_number(name: str, value: Any) -> int:
 
 
 def _take_up(trainer: Trainer, state: TrainingState) -> None:
-    """Goes on with chains and momenta; those that belong to batches of another size begin anew."""
+    """Goes on with chains and momenta; where their number is another now, they begin anew."""
     own = trainer.state()
     kept = {
         name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape

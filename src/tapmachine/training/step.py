@@ -76,8 +76,8 @@ class Step:
             raise ValueError(
                 "centred gradients need layers of units with fields that the optimiser trains, too; use centred=False"
             )
-        self.machine, self.objective, self.optimizer = machine, objective, optimizer
-        self.data, self.generator, self.l1, self.centred = data, generator, l1, centred
+        self.machine, self.optimizer, self.data, self.generator = machine, optimizer, data, generator
+        self.batch_size, self.l1, self.centred = batch_size, l1, centred
         self.world = world()
         if self.world.size > batch_size:
             raise ValueError(f"there are {self.world.size} processes for batches of {batch_size} rows; use fewer")
@@ -86,12 +86,11 @@ class Step:
         self._after = compiled(self._after_the_update) if compile else self._after_the_update
         for units in machine.units():
             units.is_bounded()  # remembered now: a compiled or captured step cannot look
-        self.of_machine = list(machine.parameters())  # centring reads gradients that the optimiser may not hold
+        self.of_machine = list(machine.parameters())  # also those that the optimiser lacks, which have gradients, too
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.last_good = [p.detach().clone() for p in self.parameters]
-        rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(generator.initial_seed()))
-        first = data[rows[torch.arange(batch_size) % len(rows)].to(data.device)]
-        self.carry: Carry = objective.prepare(Context(machine, first, data, generator, None, self.world))
+        first = self._first_rows()
+        self.objective, self.carry = objective, objective.prepare(self._at_first(first))
         own_rows = first[self.world.share(batch_size)]
         self.hidden = hidden_given(machine, own_rows, validate=False) if len(machine.layers) > 2 else None
         # Not of the batch itself: means that go with its rows would take a share of 2/M off their correlations.
@@ -128,6 +127,18 @@ class Step:
         self.optimizer.step()
         momenta = [z for name, z in optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
         return self._after(found, norm, momenta)
+
+    def begin_with(self, objective: Objective) -> None:
+        """Goes on with another objective, which is handed what the first step is."""
+        self.objective, self.carry = objective, objective.prepare(self._at_first(self._first_rows()))
+
+    def _first_rows(self) -> Tensor:
+        order = torch.Generator().manual_seed(self.generator.initial_seed())
+        rows = torch.randperm(len(self.data), generator=order)
+        return self.data[rows[torch.arange(self.batch_size) % len(rows)].to(self.data.device)]
+
+    def _at_first(self, rows: Tensor) -> Context:
+        return Context(self.machine, rows, self.data, self.generator, None, self.world)
 
     def find_offsets(self) -> None:
         """Works the offsets out anew, for the machine as it is now."""
@@ -169,7 +180,7 @@ class Step:
         """Takes the step back if it was not good. Returns the loss, the norm of the gradients, and 1 if it was."""
         good = self._guard(found.loss, momenta)
         for old, new in zip(self.carry, found.carry, strict=True):
-            torch.nan_to_num(new, out=old)
+            old.copy_(torch.nan_to_num(new))
         for offset, mean in zip(self.offsets, found.means, strict=True):
             offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
         return torch.stack((found.loss.double(), norm.double(), good.double()))

@@ -137,6 +137,7 @@ class Trainer:
             optimizer = paper_sgd(machine, rate, weight_decay=0.0)
             scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
+        self.has_default_objective = objective is None
         objective = objective or default_objective(machine, self.batches.batch_size)
         centred = can_be_centred(machine, optimizer) if centred is None else centred
         self.generator = torch.Generator(machine.device).manual_seed(seed)
@@ -235,6 +236,11 @@ class Trainer:
         self.machine.load_state_dict(own)
         for number, last in enumerate(self.step.last_good):
             last.copy_(tensors[f"last_good.{number}"])
+        objective = self.step.objective
+        if self.has_default_objective and isinstance(objective, HerdedPCD):
+            n_chains = len(tensors["carry.0"])  # of the first versions' default: five for each row of a batch
+            if n_chains != objective.n_chains:
+                self.step.begin_with(HerdedPCD(n_chains=n_chains))
         for number, carried in enumerate(self.step.carry):
             if f"carry.{number}" not in tensors and not carried.is_floating_point():
                 continue  # the ages of chains, which checkpoints of the first versions lack

@@ -21,6 +21,14 @@ class Conditioned(Units):
     def state_shape(self) -> tuple[int, ...]:
         return self.base.state_shape
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.base.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.base.bounds()
 
