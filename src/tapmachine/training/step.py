@@ -27,7 +27,8 @@ class StepResult(NamedTuple):
     Attributes:
         loss: F of the machine clamped to the batch less F of the free one, ().
         gradient_norm: of all parameters together, ().
-        good: 1 if loss and parameters were finite; if not, 0, and the parameters are the last with a finite loss, ().
+        good: 1 if loss, gradients and parameters were finite; if not, 0, and the parameters are the last with a finite
+            loss, ().
     """
 
     loss: Tensor
@@ -178,7 +179,7 @@ class Step:
     @torch.no_grad()
     def _after_the_update(self, found: Gradients, norm: Tensor, momenta: list[Tensor]) -> Tensor:
         """Takes the step back if it was not good. Returns the loss, the norm of the gradients, and 1 if it was."""
-        good = self._guard(found.loss, momenta)
+        good = self._guard(found.loss, norm, momenta)
         for old, new in zip(self.carry, found.carry, strict=True):
             old.copy_(torch.nan_to_num(new))
         for offset, mean in zip(self.offsets, found.means, strict=True):
@@ -199,9 +200,10 @@ class Step:
         """Whether a look at a value costs nothing: on a GPU it stalls, and what is compiled cannot."""
         return self.data.device.type == "cpu" and not torch.compiler.is_compiling()
 
-    def _guard(self, loss: Tensor, momenta: list[Tensor]) -> Tensor:
+    def _guard(self, loss: Tensor, norm: Tensor, momenta: list[Tensor]) -> Tensor:
         """Takes a step back that led to what is not finite; without a look at the values, which would stall a GPU."""
-        good = torch.isfinite(sum((p.sum() for p in self.parameters), loss))  # it is not, if any element is not
+        # The sum is not finite, if any element is not; nor is the norm of gradients whose squares are too large.
+        good = torch.isfinite(sum((p.sum() for p in self.parameters), loss + norm))
         if not (self._may_look() and bool(good)):
             for p, last in zip(self.parameters, self.last_good, strict=True):
                 p.copy_(torch.where(good, p, last))
