@@ -12,9 +12,12 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.inference import TAP, Scheme, solve
+from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import draw_layers, sweep_chain
 from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers, sweep_from
 from tapmachine.training.starts import LIFETIME, Carry, Context, FromBatch, Herded, Start, has_herded_states
+
+LEAST_CHAINS = 100  # of the default
 
 
 class Objective(ABC):
@@ -264,6 +267,26 @@ class HerdedPCD(_Sampled):
     def average(self, context: Context, values: Tensor) -> Tensor:
         count = self.n_chains or len(context.batch)
         return values.mean() if context.world.size == 1 else values.sum() / count
+
+
+def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objective:
+    """What `fit` uses unless told: a herded chain for each row of a batch, and no fewer than 100; or, if the states of
+    some units do not herd, a TAP sweep from one for each row.
+
+    A pairwise machine has no layers for chains to alternate between: it is trained from the batch, as in the paper.
+
+    Example:
+        >>> from tapmachine import Binary, TruncatedGaussian, rbm
+        >>> default_objective(rbm(Binary(4), Binary(2)))
+        HerdedPCD(10, n_chains=100)
+        >>> default_objective(rbm(TruncatedGaussian(4), Binary(2)))
+        TAPObjective(Herded(10), n_particles=100, n_sweeps=1, TAP())
+    """
+    if machine.is_pairwise:
+        return TAPObjective()
+    if all(has_herded_states(units) for units in machine.units()):
+        return HerdedPCD(10, n_chains=max(batch_size, LEAST_CHAINS))
+    return TAPObjective(Herded(10), n_particles=batch_size, n_sweeps=1)
 
 
 def own_share(context: Context, carry: Carry, count: int) -> Carry:

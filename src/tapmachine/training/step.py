@@ -90,9 +90,8 @@ class Step:
         self.of_machine = list(machine.parameters())  # also those that the optimiser lacks, which have gradients, too
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.last_good = [p.detach().clone() for p in self.parameters]
-        first = self._first_rows()
-        self.objective, self.carry = objective, objective.prepare(self._at_first(first))
-        own_rows = first[self.world.share(batch_size)]
+        self.begin_with(objective)
+        own_rows = self._first_rows()[self.world.share(batch_size)]
         self.hidden = hidden_given(machine, own_rows, validate=False) if len(machine.layers) > 2 else None
         # Not of the batch itself: means that go with its rows would take a share of 2/M off their correlations.
         self.offsets = self._means_of_data()
@@ -118,7 +117,7 @@ class Step:
     def add_up(self, found: Gradients) -> None:
         """Between the halves: sums loss and gradients over all processes."""
         if self.world.size > 1:
-            gradients = [p.grad for p in self.machine.parameters() if p.grad is not None]
+            gradients = [p.grad for p in self.of_machine if p.grad is not None]
             add_up([*gradients, found.loss])
 
     def update(self, found: Gradients) -> Tensor:  # (3,)
@@ -130,16 +129,14 @@ class Step:
         return self._after(found, norm, momenta)
 
     def begin_with(self, objective: Objective) -> None:
-        """Goes on with another objective, which is handed what the first step is."""
-        self.objective, self.carry = objective, objective.prepare(self._at_first(self._first_rows()))
+        """Takes an objective, which is handed in the next step what it is in a first one."""
+        context = Context(self.machine, self._first_rows(), self.data, self.generator, None, self.world)
+        self.objective, self.carry = objective, objective.prepare(context)
 
     def _first_rows(self) -> Tensor:
         order = torch.Generator().manual_seed(self.generator.initial_seed())
         rows = torch.randperm(len(self.data), generator=order)
         return self.data[rows[torch.arange(self.batch_size) % len(rows)].to(self.data.device)]
-
-    def _at_first(self, rows: Tensor) -> Context:
-        return Context(self.machine, rows, self.data, self.generator, None, self.world)
 
     def find_offsets(self) -> None:
         """Works the offsets out anew, for the machine as it is now."""

@@ -17,15 +17,13 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.data import Batches, Data, Place
 from tapmachine.training.monitor import Monitor, TrainingWarning
-from tapmachine.training.objectives import HerdedPCD, Objective, TAPObjective
+from tapmachine.training.objectives import HerdedPCD, Objective, default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.report import Record
-from tapmachine.training.starts import Herded, has_herded_states
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors
 from tapmachine.training.step import Step, StepResult, can_be_centred
 
 DECAY = 0.01  # what is left of the default's step size in the end
-LEAST_CHAINS = 100  # of the default
 WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
 LOOK_EVERY = 50  # steps between looks at whether a GPU's training has diverged
 LARGE_VALUES = 20.0
@@ -60,26 +58,6 @@ class _Epoch:
     norms: list[Tensor] = field(default_factory=list)
     divergences: int = 0
     seconds: float = 0.0
-
-
-def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objective:
-    """What `fit` uses unless told: a herded chain for each row of a batch, and no fewer than 100; or, if the states of
-    some units do not herd, a TAP sweep from one for each row.
-
-    A pairwise machine has no layers for chains to alternate between: it is trained from the batch, as in the paper.
-
-    Example:
-        >>> from tapmachine import Binary, TruncatedGaussian, rbm
-        >>> default_objective(rbm(Binary(4), Binary(2)))
-        HerdedPCD(10, n_chains=100)
-        >>> default_objective(rbm(TruncatedGaussian(4), Binary(2)))
-        TAPObjective(Herded(10), n_particles=100, n_sweeps=1, TAP())
-    """
-    if machine.is_pairwise:
-        return TAPObjective()
-    if all(has_herded_states(units) for units in machine.units()):
-        return HerdedPCD(10, n_chains=max(batch_size, LEAST_CHAINS))
-    return TAPObjective(Herded(10), n_particles=batch_size, n_sweeps=1)
 
 
 def _warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
