@@ -1,14 +1,15 @@
 """The scikit-learn estimator."""
 
 import operator
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags, check_random_state
 from torch import Tensor
 
@@ -16,18 +17,20 @@ from tapmachine.estimator_uses import TrainedMachine
 from tapmachine.likelihood.score import in_double, spaced
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, pick_device, prepare_rows
 from tapmachine.settings import Settings
-from tapmachine.training import Monitor, Trainer, TrainingState
+from tapmachine.training import Monitor, PretrainingTrainer, Trainer, TrainingState, TrainingWarning
+from tapmachine.training.monitor import Record
 from tapmachine.training.report import Reporter
 
 N_STARTS = 100  # rows that are kept: solutions and samples start from them
+N_MEASURED = 10  # epochs of a training
 
 
-class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class RBM(TrainedMachine):
     """A Restricted or Deep Boltzmann Machine with binary hidden units, for scikit-learn: features, scores, samples.
 
     It is trained as by `tapmachine.fit`, and behind it is a machine, `machine_`, for all else that the package does.
-    With the same `random_state` all results are the same every time: the scores, too, and, unless it is given another
-    `random_state`, those of `sample`.
+    With the same `random_state` all results are the same every time, the scores and the sequence of samples included.
+    A training that is interrupted keeps the machine of the last complete epoch, which `partial_fit` can train further.
 
     Args:
         n_hidden: number of hidden units, which is that of the features; several, such as (100, 50), for a deep machine,
@@ -48,13 +51,17 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         momentum, weight_decay, l1, centred: as for `paper_sgd` and `fit`.
         dtype: in which it is trained, float32 or float64.
         device: cpu, cuda, or auto: a GPU, if there is one.
-        random_state: of the weights, the order of the rows and all draws.
-        verbose: whether to show the progress of training.
+        random_state: random seed.
+        verbose: whether to show the progress of training; then every epoch is measured, by TAP as well.
 
     Attributes:
         machine_: the machine, for data as they were given.
         visible_: the type of its visible units, and why.
-        history_: a dictionary for each epoch, with `loss`, `gradient_norm` and more.
+        history_: a dictionary for each epoch, with `loss`, `gradient_norm` and more; about ten of them, the first and
+            the last included, with the `log_likelihood` of training rows and its `log_likelihood_method` (see
+            `Monitor`).
+        score_method_, score_error_: how ln Z of the scores was found, `exact` or `annealed`, and its standard error in
+            nats; computed when first asked for.
         components_: the weights, (n_hidden, n_features), of the first layer; for q categories, (n_hidden,
             n_features·q).
         n_features_in_, feature_names_in_: as in all of scikit-learn.
@@ -122,15 +129,39 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         with self._all_or_nothing():
             x = self._first_rows(settings, X)
             new = self._new_machine(settings, x)
-            trainer = make_trainer(settings, new, x, None, self._monitor(new))
-            history = []
-            with Reporter(None, self.verbose, settings.all_epochs) as report:
-                while trainer.finished < settings.all_epochs:
-                    history.append(trainer.epoch())
-                    report(history[-1])
+            trainer = make_trainer(settings, new, x, None, self._monitor(new, settings.all_epochs))
+            history: list[Record] = []
+            interrupted = self._train(trainer, settings.all_epochs, history)
             joint = trainer if isinstance(trainer, Trainer) else trainer.joint_trainer()
             self._finish(_Training(settings, new, joint.state()), history, spaced(x, N_STARTS).clone())
+        if interrupted is not None:
+            warnings.warn(
+                f"fit was interrupted after {len(history)} of {settings.all_epochs} epochs; the machine of the last "
+                "complete epoch is kept",
+                TrainingWarning,
+                stacklevel=2,
+            )
+            raise interrupted
         return self
+
+    def _train(
+        self, trainer: Trainer | PretrainingTrainer, epochs: int, history: list[Record]
+    ) -> KeyboardInterrupt | None:
+        """Trains to the end, or until it is interrupted: then it goes back to the end of the last epoch."""
+        state = None
+        try:
+            with Reporter(None, self.verbose, epochs) as report:
+                while trainer.finished < epochs:
+                    record = trainer.epoch()
+                    state = trainer.state()
+                    history.append(record)
+                    report(record)
+        except KeyboardInterrupt as interrupt:
+            if state is None:
+                raise
+            trainer.restore(state)
+            return interrupt
+        return None
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """One more pass over some rows, from where the last one ended, with the step size that it ended with.
@@ -158,7 +189,7 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             x, new = self._rows(self._array(X)), deepcopy(before.new)
         if settings.batch_size is not None:
             settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
-        trainer = make_trainer(settings, new, x, None, self._monitor(new))
+        trainer = make_trainer(settings, new, x, None, self._monitor(new, 1))
         if before is not None and isinstance(trainer, Trainer):
             _take_up(trainer, before.state)
         history.append(trainer.epoch() | {"epoch": len(history) + 1})
@@ -205,17 +236,19 @@ class RBM(TrainedMachine, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             print(f"visible units {new.why}")
         return new
 
-    def _monitor(self, new: NewMachine) -> Monitor:
-        return Monitor(n_starts=N_STARTS if self.verbose else 0, scale=new.scale, shift=new.shift)
+    def _monitor(self, new: NewMachine, epochs: int) -> Monitor:
+        n_starts, every = (N_STARTS, 1) if self.verbose else (0, max(1, epochs // N_MEASURED))
+        return Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift)
 
-    def _finish(self, training: "_Training", history: list[dict[str, float]], starts: Tensor) -> None:
+    def _finish(self, training: "_Training", history: list[Record], starts: Tensor) -> None:
         machine = training.new.in_units_of_data()
         self.machine_, self.visible_, self.history_ = machine, training.new.why, history
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
         self._n_features_out = machine.sizes[-1]
         self._training, self._starts = training, starts
         self._double = in_double(machine)
-        self._log_partition: list[float] = []  # found when it is first asked for
+        self._log_partition = None  # found when it is first asked for
+        self._draws = np.random.RandomState(training.settings.seed)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the copy in float64, and on the CPU: what was trained on a GPU can be read without one."""

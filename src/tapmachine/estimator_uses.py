@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
@@ -13,9 +14,14 @@ from tapmachine.channels import Channel, Missing
 from tapmachine.conditioning import clamp
 from tapmachine.hidden import hidden_means, warn_of_failures
 from tapmachine.inference import TAP, solve
-from tapmachine.likelihood import tap_log_likelihood
-from tapmachine.likelihood.score import check_rows, log_weight
+from tapmachine.likelihood.score import LikelihoodWarning, check_rows, log_weight
 from tapmachine.likelihood.tap import clamped_log_weight
+from tapmachine.likelihood.unbiased import (
+    TOLERANCE,
+    LogPartition,
+    unbiased_log_likelihood,
+    unbiased_log_partition,
+)
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior import denoise
 from tapmachine.posterior.denoise import check_channel
@@ -31,15 +37,19 @@ class DataWarning(UserWarning):
     """Something about data that their user should know."""
 
 
-class TrainedMachine:
-    """The methods of an estimator that has a machine."""
+class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """The methods of an estimator that has a machine.
+
+    It is a transformer itself: scikit-learn wraps `transform` for `set_output` in the class that defines it.
+    """
 
     machine_: BoltzmannMachine
     random_state: Any
     _double: BoltzmannMachine
     _starts: Tensor
     _training: Any
-    _log_partition: list[float]
+    _log_partition: LogPartition | None
+    _draws: np.random.RandomState
     _n_features_out: int
 
     def transform(self, X: Any) -> Array:
@@ -81,32 +91,62 @@ class TrainedMachine:
         return -weights.cpu().numpy()
 
     def score_samples(self, X: Any) -> Array:
-        """ln P(x) of each row in nats, (n_samples,), deterministically.
+        """Log-likelihood ln P(x) of each row in nats, (n_samples,).
 
-        ln Z is TAP's, a log-sum-exp over the solutions from 100 of the training rows; `ais_log_likelihood(machine_, x)`
-        gives it with an error bar.
+        ln Z is exact if the machine is small enough to be enumerated in passing (16 binary hidden units), and annealed
+        otherwise, with more and more temperatures until its standard error is below 0.1 nats; `score_method_` and
+        `score_error_` tell which and how well. It is computed once for a fitted machine. With several hidden layers
+        the weight of each row is enumerated or annealed as well.
+
+        Warns:
+            LikelihoodWarning: if the standard error of ln Z stays above 0.1 nats.
         """
         check_is_fitted(self)
-        weights = -self.free_energy(X)
-        if not self._log_partition:
-            found = tap_log_likelihood(self.machine_, self._starts).log_sum_exp
-            self._log_partition.append(float(found.log_partition))
-        return weights - self._log_partition[0]
+        partition = self._partition()
+        scored = unbiased_log_likelihood(self.machine_, self._states(self._array(X)), partition)
+        return scored.values.cpu().numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The mean log-likelihood of the rows in nats."""
+        """Mean log-likelihood of the rows in nats; see `score_samples`."""
         return float(self.score_samples(X).mean())
 
+    @property
+    def score_method_(self) -> str:
+        """How ln Z of the scores was found: `exact` or `annealed`."""
+        check_is_fitted(self)
+        return self._partition().method
+
+    @property
+    def score_error_(self) -> float:
+        """Standard error of ln Z in nats, which all scores share; 0 if it is exact."""
+        check_is_fitted(self)
+        return self._partition().error
+
+    def _partition(self) -> LogPartition:
+        """ln Z of the fitted machine, found when it is first asked for."""
+        if self._log_partition is None:
+            self._log_partition = unbiased_log_partition(self.machine_, self._starts.to(self.machine_.device))
+            if not self._log_partition.error < TOLERANCE:
+                warnings.warn(
+                    f"the standard error of ln Z is {self._log_partition.error:.2g} nats, above {TOLERANCE}: scores "
+                    "share that error, and are too high if annealing missed a part of the machine; see "
+                    "tapmachine.compare_likelihoods",
+                    LikelihoodWarning,
+                    stacklevel=4,
+                )
+        return self._log_partition
+
     def sample(self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None) -> Array:
-        """Draws, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
+        """Draw samples, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
 
         Args:
-            n_samples: how many.
-            n_sweeps: sweeps of each chain.
-            random_state: of the draws; the estimator's, unless given.
+            n_samples: number of samples.
+            n_sweeps: Gibbs sweeps of each chain.
+            random_state: random seed. By default every call draws other samples; after `fit` with the same
+                `random_state`, the same sequence of calls gives the same samples.
         """
         check_is_fitted(self)
-        seeds = check_random_state(self.random_state if random_state is None else random_state)
+        seeds = self._draws if random_state is None else check_random_state(random_state)
         generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
         rows = torch.from_numpy(seeds.randint(len(self._starts), size=n_samples)).to(self.machine_.device)
         start = check_rows(self.machine_, self._starts.to(rows.device)[rows])

@@ -22,8 +22,8 @@ def demo(
         found = run_demo(out, pick_device(device), progress=not quiet, say=speaker(quiet))
     last = found.last
     if not quiet:
-        print(f"log-likelihood     {last['log_likelihood']:.2f} nats a digit (TAP, on training data)")
-        print(f"                   {last['validation_log_likelihood']:.2f} on held-out ones")
+        print(f"log-likelihood     {last['log_likelihood']:.2f} nats per digit ({last['log_likelihood_method']})")
+        print(f"                   {last['validation_log_likelihood']:.2f} on held-out digits")
         print(f"solutions          {last['n_unique']:.0f}, from 100 digits")
         print(
             f"noisy digits       {found.wrong_before:.1%} of the pixels wrong, {found.wrong_after:.1%} after cleaning"

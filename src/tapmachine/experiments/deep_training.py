@@ -11,6 +11,13 @@ if TYPE_CHECKING:
 
 TITLE = "TAP log-likelihood per unit of deep machines of two and three hidden layers"
 NAMES = {"log_likelihood_per_unit": "training", "validation_log_likelihood_per_unit": "test"}
+# From the columns of the table to the names in the records of a run: all of them are TAP's.
+RECORDED = {
+    "log_likelihood_per_unit": "tap_log_likelihood_per_unit",
+    "validation_log_likelihood_per_unit": "validation_tap_log_likelihood_per_unit",
+    "log_likelihood": "tap_log_likelihood",
+    "log_sum_exp": "tap_log_sum_exp",
+}
 
 
 def needed(lab: Lab) -> list[Model]:
@@ -26,9 +33,9 @@ def table(lab: Lab) -> list[Row]:
         for model in DEEP_MODELS:
             before = lab.model(model).pretrain * len(model.hidden)
             for record in lab.run(model).records():
-                if record["epoch"] > before and record.get("log_likelihood_per_unit") is not None:
+                if record["epoch"] > before and record.get("tap_log_likelihood_per_unit") is not None:
                     row: Row = {"hidden_layers": len(model.hidden), "epoch": record["epoch"] - before}
-                    row |= {name: float(record[name]) for name in (*NAMES, "log_likelihood", "log_sum_exp")}
+                    row |= {column: float(record[name]) for column, name in RECORDED.items()}
                     row |= {name: float(value) for name, value in record.items() if name.startswith("variation")}
                     rows.append(row | {"divergences": float(record["divergences"])})
         return rows

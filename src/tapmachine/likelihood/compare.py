@@ -23,13 +23,12 @@ from tapmachine.likelihood.score import (
     spaced,
 )
 from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood
+from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
 
 MOST_ROWS = 10_000  # of the data, that are scored
 MOST_PSEUDO_ROWS = 1_000  # by pseudo-likelihood, where a row costs as much as hundreds do elsewhere
 MOST_DEEP_ROWS = 100  # by annealing on machines with several hidden layers, where every row needs runs of its own
-DRIFT = 1.0  # nats by which estimates of ln Z may differ without a warning, or
-DRIFT_PER_UNIT = 0.02  # so many for each visible unit, if that is more; and three standard errors
 EXACT_BITS = 20  # of the smaller side of a machine that is small enough to be enumerated in passing
 
 
@@ -144,8 +143,9 @@ def compare_likelihoods(
         callback: called with the name of each estimator before it begins.
 
     Warns:
-        LikelihoodWarning: if TAP or annealing differ from the best estimate there is by more than 1 nat, 0.02 nats for
-            each visible unit and three standard errors; if weights have collapsed; if an estimator found no answer.
+        LikelihoodWarning: if TAP or annealing differ from the best estimate there is by more than three standard errors
+            and 1 nat, or 2 % of the log-likelihood, if that is more; if weights have collapsed; if an estimator found
+            no answer.
 
     Example:
         >>> import torch
@@ -171,7 +171,7 @@ def compare_likelihoods(
     for found in caught:
         if not issubclass(found.category, LikelihoodWarning):
             warnings.warn_explicit(found.message, found.category, found.filename, found.lineno)
-    messages += table.failures + _disagreements(table.rows, machine.units()[0].n)
+    messages += table.failures + _disagreements(table.rows)
     for message in messages:
         warnings.warn(message, LikelihoodWarning, stacklevel=3)  # past the decorator
     return Comparison(tuple(table.rows), tuple(messages))
@@ -265,15 +265,14 @@ class _Table:
         )
 
 
-def _disagreements(rows: list[ComparisonRow], n_visible: int) -> list[str]:
+def _disagreements(rows: list[ComparisonRow]) -> list[str]:
     """What the table says that a reader must not miss: whose ln Z is off, by the best that is there."""
     found = {row.estimator: row for row in rows if row.log_partition == row.log_partition}
-    allowed = max(DRIFT, DRIFT_PER_UNIT * n_visible)
     messages = []
     forward, reverse = found.get("AIS"), found.get("AIS, reverse")
     if forward and reverse:
         gap = abs(forward.log_partition - reverse.log_partition)
-        if gap > allowed + 3 * (forward.log_partition_error + reverse.log_partition_error):
+        if has_drifted(gap, forward.train, forward.log_partition_error + reverse.log_partition_error):
             messages.append(
                 f"forward and reverse AIS differ by {gap:.1f} nats in ln Z: the chains do not mix; "
                 "use more temperatures"
@@ -284,13 +283,15 @@ def _disagreements(rows: list[ComparisonRow], n_visible: int) -> list[str]:
             continue
         gap = judge.log_partition - row.log_partition
         errors = [e for e in (row.log_partition_error, judge.log_partition_error) if e == e]
-        if abs(gap) > allowed + 3 * sum(errors):
+        if has_drifted(gap, judge.train, sum(errors)):
             reason = "the couplings may have grown beyond its range, as by over-training; go by the other"
             summed = found.get(f"{row.estimator}, log-sum-exp")
             if row is forward:
                 reason = "its chains miss a part of the machine; start them elsewhere, or use more temperatures"
-            elif summed is not None and abs(judge.log_partition - summed.log_partition) <= allowed + 3 * sum(errors):
-                reason = "the average over several solutions is too high; go by its log-sum-exp, which agrees"
+            elif summed is not None:
+                off = judge.log_partition - summed.log_partition
+                if not has_drifted(off, judge.train, sum(errors)):
+                    reason = f"its average over several solutions; its log-sum-exp is {abs(off):.2g} nats off"
             messages.append(
                 f"{row.estimator} and {judge.estimator} have drifted apart: ln Z is {row.log_partition:.1f} and "
                 f"{judge.log_partition:.1f}. The log-likelihood by {row.estimator} is {abs(gap):.1f} nats too "

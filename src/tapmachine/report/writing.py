@@ -157,8 +157,11 @@ def _learnt(found: Findings) -> list[Picture]:
 
 def _curves(found: Findings) -> Picture:
     figure = new_figure(4.5, 4.5)
-    training_curves(figure.subplots(), found.records, ("log_likelihood", "validation_log_likelihood"))
-    return Picture(figure, "The TAP log-likelihood over the epochs, in nats.")
+    names = ("log_likelihood", "validation_log_likelihood", "tap_log_likelihood")
+    training_curves(figure.subplots(), found.records, names)
+    methods = {record["log_likelihood_method"] for record in found.records if record.get("log_likelihood_method")}
+    by = f"{' and '.join(sorted(methods))}, with TAP's beside it" if methods else "not measured"
+    return Picture(figure, f"Log-likelihood over the epochs in nats: {by}.")
 
 
 def _drawn(rows: Tensor, shape: Sequence[int] | None) -> "Figure":

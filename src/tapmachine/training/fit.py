@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -10,9 +11,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.data import Data
-from tapmachine.training.monitor import Monitor
+from tapmachine.training.monitor import Monitor, Record
 from tapmachine.training.objectives import Objective
-from tapmachine.training.report import Record, Reporter
+from tapmachine.training.report import Reporter, in_words
 from tapmachine.training.trainer import Trainer
 
 Callback = Callable[[BoltzmannMachine, Record], None]
@@ -28,7 +29,7 @@ class History:
 
     records: list[Record] = field(default_factory=list)
 
-    def __getitem__(self, name: str) -> list[float]:
+    def __getitem__(self, name: str) -> list[Any]:
         """One quantity over the epochs; NaN in those in which it was not measured."""
         if self.records and not any(name in record for record in self.records):
             raise KeyError(f"{name!r} was not recorded; there are {', '.join(self.records[-1])}")
@@ -41,7 +42,7 @@ class History:
         if not self.records:
             return "History(no epochs)"
         last = self.records[-1]
-        shown = ", ".join(f"{name}={last[name]:.4g}" for name in ("loss", "log_likelihood", "n_unique") if name in last)
+        shown = ", ".join((f"loss {last['loss']:.4g}", *in_words(last)))
         return f"History({len(self)} epochs; last: {shown})"
 
 

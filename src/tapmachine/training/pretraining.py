@@ -13,9 +13,9 @@ from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.settings import LAYER_DATA
 from tapmachine.training.fit import Callback, History
-from tapmachine.training.monitor import Monitor
+from tapmachine.training.monitor import Monitor, Record
 from tapmachine.training.objectives import Objective
-from tapmachine.training.report import Record, Reporter
+from tapmachine.training.report import Reporter
 from tapmachine.training.state import TrainingState
 from tapmachine.training.trainer import Trainer
 from tapmachine.units import Custom, Units

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training.monitor import TrainingWarning
-
-Record = dict[str, float]
-SHOWN = ("log_likelihood", "validation_log_likelihood", "n_unique", "weight_norm", "seconds")
+from tapmachine.training.monitor import Record, TrainingWarning
 
 
 class Reporter:
@@ -46,8 +43,7 @@ class Reporter:
     def __call__(self, record: Record) -> None:
         if self.log is not None:
             self._write(self.log, record)
-        layer = [f"layer {record['layer']:.0f} alone"] if record.get("layer") else []
-        summary = "  ".join([*layer, *(f"{name} {record[name]:.4g}" for name in SHOWN if name in record)])
+        summary = "  ".join(in_words(record))
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], advance=1, summary=summary)
         elif self.shows:
@@ -55,12 +51,42 @@ class Reporter:
 
     @staticmethod
     def _write(log: Path, record: Record) -> None:
-        known = {name: value if math.isfinite(value) else None for name, value in record.items()}  # NaN is not JSON
+        known = {name: None if _is_not_finite(value) else value for name, value in record.items()}  # NaN is not JSON
         try:
             with log.open("a") as file:
                 file.write(json.dumps(known) + "\n")
         except OSError as error:  # a full disk must not cost the training
             warnings.warn(f"a record could not be written: {error}", TrainingWarning, stacklevel=4)
+
+
+def in_words(record: Record) -> list[str]:
+    """What a line about an epoch says: its log-likelihood by the method that found it, and TAP's beside it.
+
+    Example:
+        >>> from tapmachine.training.report import in_words
+        >>> measured = {"log_likelihood": -17.83, "log_likelihood_error": 0.04, "log_likelihood_method": "annealed"}
+        >>> in_words(measured | {"validation_log_likelihood": -18.4, "tap_log_likelihood": -16.1, "n_unique": 9.0})
+        ['log-likelihood -17.83 ± 0.04 (annealed)', 'held-out -18.4', 'TAP -16.1', '9 solutions']
+    """
+    words = [f"layer {record['layer']:.0f} alone"] if record.get("layer") else []
+    known = {name: value for name, value in record.items() if value is not None}
+    if "log_likelihood" in known:
+        method, error = known.get("log_likelihood_method"), known.get("log_likelihood_error")
+        by = f" ({method})" if method else ""
+        words.append(f"log-likelihood {known['log_likelihood']:.4g}{f' ± {error:.2g}' if error else ''}{by}")
+    if "validation_log_likelihood" in known:
+        words.append(f"held-out {known['validation_log_likelihood']:.4g}")
+    if "tap_log_likelihood" in known:
+        words.append(f"TAP {known['tap_log_likelihood']:.4g}")
+    if "n_unique" in known:
+        words.append(f"{known['n_unique']:.0f} solution{'' if known['n_unique'] == 1 else 's'}")
+    if "seconds" in known:
+        words.append(f"{known['seconds']:.2g} s")
+    return words
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _bar(epochs: int, finished: int) -> Any:
@@ -91,6 +117,6 @@ class TensorBoard:
     def __call__(self, machine: BoltzmannMachine, record: Record) -> None:
         """Writes one record."""
         for name, value in record.items():
-            if name != "epoch":
+            if name != "epoch" and not isinstance(value, str):
                 self.writer.add_scalar(name, value, int(record["epoch"]))
         self.writer.flush()

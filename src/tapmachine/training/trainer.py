@@ -13,13 +13,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from tapmachine.distributed import any_of_all, gathered
 from tapmachine.likelihood.score import check_machine, check_rows
+from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.data import Batches, Data, Place
-from tapmachine.training.monitor import Monitor, TrainingWarning
+from tapmachine.training.monitor import Monitor, Record, TrainingWarning
 from tapmachine.training.objectives import HerdedPCD, Objective, default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
-from tapmachine.training.report import Record
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors
 from tapmachine.training.step import Step, StepResult, can_be_centred
 
@@ -30,6 +30,7 @@ LARGE_VALUES = 20.0
 CUT = 0.5  # of the step size, after a divergence
 FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning, or
 FALL_SHARE = 0.1  # of it, if that is more
+WORSE = 0.1  # nats, than independent units, at the end of a training
 MOST_CUTS = 10
 IDLE = 0.01  # deviation of a layer's means over the data, below which it carries nothing
 
@@ -130,6 +131,8 @@ class Trainer:
         self.begun: _Epoch | None = None  # an epoch that was stopped in its midst
         self.stopping = False  # set by others, to end soon
         self.best = -math.inf  # log-likelihood that was measured, until one is much worse
+        self.independent: float | None = None  # that of independent units, once something is measured
+        self.has_drifted = False  # TAP's log-likelihood from the unbiased one
 
     def epoch(self) -> Record:
         """The next epoch, and what is recorded of it.
@@ -147,7 +150,7 @@ class Trainer:
         self.finished = number
         if number in (1, self.epochs) or number % self.monitor.every == 0:
             record |= self.monitor(self.machine, self.batches.sample, self.validation, self.batches.sample_weights)
-            self._warn_of_a_fall(record.get("log_sum_exp", math.nan))
+            self._warn_of_measurements(record)
         if number == self.epochs > 1:
             self._warn_of_idle_layers(record)
         return record
@@ -164,11 +167,44 @@ class Trainer:
                     stacklevel=4,
                 )
 
+    def _warn_of_measurements(self, record: Record) -> None:
+        """Warns of a log-likelihood that falls, that TAP no longer knows, or that ends below independent units."""
+        value, error = record.get("log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
+        if math.isnan(value):
+            return
+        if self.independent is None:
+            self.independent = self.monitor.independent(self.machine, self.batches.sample, self.batches.sample_weights)
+            self.best = self.independent if self.best == -math.inf else self.best
+        self._warn_of_a_fall(value)
+        self._warn_of_drift(record, value, error)
+        if self.finished == self.epochs and value < self.independent - WORSE - 3 * error:
+            warnings.warn(
+                f"the machine ends at {value:.4g} nats ({record['log_likelihood_method']}), below the "
+                f"{self.independent:.4g} of independent units: it has learnt nothing; try a smaller learning rate, or "
+                "more epochs",
+                TrainingWarning,
+                stacklevel=4,
+            )
+
+    def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
+        """Warns, once, at the epoch at which TAP's log-likelihood leaves the unbiased one."""
+        tap = record.get("tap_log_likelihood", math.nan)
+        if self.has_drifted or not has_drifted(tap - value, value, error):
+            return
+        self.has_drifted = True
+        method, bar = record["log_likelihood_method"], f" ± {error:.2g}" if error else ""
+        warnings.warn(
+            f"epoch {record['epoch']}: TAP's log-likelihood is {tap:.4g} nats where the {method} one is "
+            f"{value:.4g}{bar}: TAP is no longer reliable for this machine; go by the {method} one",
+            TrainingWarning,
+            stacklevel=5,
+        )
+
     def _warn_of_a_fall(self, log_likelihood: float) -> None:
         """Says once that a machine has become much worse than it was."""
         if log_likelihood < self.best - max(FALL, FALL_SHARE * abs(self.best)):
             warnings.warn(
-                f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats (TAP, log-sum-exp): "
+                f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats: "
                 "the step size is too large, or chains have lost a part of the data, as where those form clusters; "
                 "try a smaller learning rate, or TAPObjective() (--objective tap), which needs no chains",
                 TrainingWarning,

@@ -1,0 +1,119 @@
+"""Log-likelihoods that do not rest on a mean field: exact where enumeration is quick, annealed everywhere else.
+
+The average of the weights of annealed importance sampling is an unbiased estimate of Z, whatever the machine; TAP's
+ln Z may be off in either direction. A TAP log-likelihood is therefore shown beside one of these.
+"""
+
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.conditioning import clamp, hidden_given
+from tapmachine.likelihood.annealing import ais_log_partition
+from tapmachine.likelihood.exact import can_enumerate, exact_log_partition
+from tapmachine.likelihood.score import LikelihoodWarning, LogLikelihood, for_scoring, in_double, log_weight, n_units
+from tapmachine.machine import BoltzmannMachine
+
+TOLERANCE = 0.1  # nats: the error bar at which annealing ends
+N_RUNS = 100
+N_RUNS_OF_ROW = 20  # for each row of a machine with several hidden layers
+DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning, or
+DRIFT_SHARE = 0.02  # of it, if that is more; and three standard errors
+
+
+class Effort(NamedTuple):
+    """How much work an estimate may take.
+
+    Attributes:
+        bits: machines whose smaller side has no more than 2^bits states are enumerated.
+        temperatures: numbers of temperatures, tried in turn until the error bar is below 0.1 nats.
+    """
+
+    bits: int
+    temperatures: tuple[int, ...]
+
+
+THOROUGH = Effort(16, (100, 400, 1600, 6400))
+CHEAP = Effort(12, (100,))  # after an epoch of training
+
+
+class LogPartition(NamedTuple):
+    """ln Z of a machine.
+
+    Attributes:
+        value: in nats, relative to normalised priors.
+        error: its standard error; 0 if it is exact.
+        method: `exact` or `annealed`.
+    """
+
+    value: float
+    error: float
+    method: str
+
+
+@torch.no_grad()
+def unbiased_log_partition(
+    machine: BoltzmannMachine, data: Tensor | None = None, effort: Effort = THOROUGH, seed: int = 0
+) -> LogPartition:
+    """ln Z: exact where enumeration is quick, otherwise annealed with as much effort as the error bar asks for.
+
+    Args:
+        machine: any machine that is not conditioned.
+        data: rows whose means the annealing starts from, (N, n_visible); see `ais_log_partition`.
+        effort: how much work it may take.
+        seed: of the annealing.
+
+    Raises:
+        EstimateError: if Z is infinite.
+
+    Example:
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.likelihood.unbiased import unbiased_log_partition
+        >>> unbiased_log_partition(rbm(Binary(40), Binary(4))).method
+        'exact'
+    """
+    if can_enumerate(machine, effort.bits):
+        return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
+    for n_temperatures in effort.temperatures:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LikelihoodWarning)  # the caller hears of the last error bar
+            estimate = ais_log_partition(machine, n_temperatures, N_RUNS, data=data, seed=seed)
+        if float(estimate.standard_error) < TOLERANCE:
+            break
+    return LogPartition(float(estimate.log_partition), float(estimate.standard_error), "annealed")
+
+
+@torch.no_grad()
+def unbiased_log_likelihood(
+    machine: BoltzmannMachine, x: Tensor, partition: LogPartition, effort: Effort = THOROUGH, seed: int = 0
+) -> LogLikelihood:
+    """ln P(x) of rows, with ln Z by `unbiased_log_partition`.
+
+    The weight of a row is exact with one hidden layer or none. With more it is enumerated or annealed, too, by runs of
+    its own for each row.
+    """
+    double, rows = for_scoring(machine, x)
+    weights = log_weight(double, rows) if len(double.layers) <= 2 else _deep_log_weight(double, rows, effort, seed)
+    log_partition, error = (weights.new_tensor(value) for value in (partition.value, partition.error))
+    return LogLikelihood(weights - log_partition, log_partition, error, n_units(machine))
+
+
+def _deep_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, seed: int) -> Tensor:  # (N,)
+    if can_enumerate(machine, effort.bits):
+        return exact_log_partition(clamp(machine, rows))
+    hidden = hidden_given(machine, rows)
+    for n_temperatures in effort.temperatures:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LikelihoodWarning)
+            estimate = ais_log_partition(hidden, n_temperatures, N_RUNS_OF_ROW, seed=seed)
+        # The logarithm of an unbiased average is low by half of its variance.
+        if float(0.5 * estimate.standard_error.square().mean()) < TOLERANCE:
+            break
+    return estimate.log_partition + machine.units()[0].log_prior(rows).sum(-1, dtype=torch.float64)
+
+
+def has_drifted(gap: float, log_likelihood: float, error: float) -> bool:
+    """Whether two estimates of a log-likelihood of about that size are too far apart to be called the same, in nats."""
+    return abs(gap) > max(DRIFT, DRIFT_SHARE * abs(log_likelihood)) + 3 * error
