@@ -35,7 +35,7 @@ class Effort(NamedTuple):
     temperatures: tuple[int, ...]
 
 
-THOROUGH = Effort(16, (100, 400, 1600, 6400))
+THOROUGH = Effort(16, (300, 1000, 3000, 6000))
 CHEAP = Effort(12, (100,))  # after an epoch of training
 
 

@@ -177,7 +177,7 @@ class Trainer:
             self.best = self.independent if self.best == -math.inf else self.best
         self._warn_of_a_fall(value)
         self._warn_of_drift(record, value, error)
-        if self.finished == self.epochs and value < self.independent - WORSE - 3 * error:
+        if self.finished == self.epochs > 1 and value < self.independent - WORSE - 3 * error:
             warnings.warn(
                 f"the machine ends at {value:.4g} nats ({record['log_likelihood_method']}), below the "
                 f"{self.independent:.4g} of independent units: it has learnt nothing; try a smaller learning rate, or "
