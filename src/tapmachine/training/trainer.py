@@ -174,7 +174,6 @@ class Trainer:
             return
         if self.independent is None:
             self.independent = self.monitor.independent(self.machine, self.batches.sample, self.batches.sample_weights)
-            self.best = self.independent if self.best == -math.inf else self.best
         self._warn_of_a_fall(value)
         self._warn_of_drift(record, value, error)
         if self.finished == self.epochs > 1 and value < self.independent - WORSE - 3 * error:
