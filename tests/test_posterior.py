@@ -775,7 +775,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
     out, std, picture = (tmp_path / name for name in ("clean.npy", "std.npy", "strip.png"))
     result = invoke("denoise", run, tmp_path / "noisy.npy", "--p", 0.2, "-o", out, "--std", std, "--picture", picture)
     assert result.exit_code == 0, result.output
-    assert "40 rows through bsc (p=0.2);" in result.stdout
+    assert "40 rows through bsc (p=0.2), the default for binary visible units" in result.stdout
     truth = torch.from_numpy(x)
     assert mcc(truth, torch.from_numpy(np.load(out)).double()) > mcc(truth, torch.from_numpy(noisy))
     assert np.load(std).max() <= 0.5

@@ -24,7 +24,7 @@ MOST_TIMES = 100  # so many times its own size
 DENSE_BYTES = 2**30  # that any sparse matrix may take when it is made dense
 NPY = b"\x93NUMPY"  # how such a file begins
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-SEPARATORS = ",;\t "
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", " ": "spaces"}
 UNNAMED = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # how pandas calls the columns of an index that has no name
 
 ENCODE = "encode text as numbers (categories as 0, 1, 2, …), or leave the column out"
@@ -209,8 +209,8 @@ def _from_sparse(member: Callable[[str], Array], path: Path) -> Array:
         else:
             outer = np.repeat(np.arange(len(member("indptr")) - 1), np.diff(member("indptr")))
             places = (outer, member("indices")) if kind == "csr" else (member("indices"), outer)
-        if any(place.size and place.min() < 0 for place in places):
-            raise IndexError("negative indices")
+        if any(place.shape != data.shape or (place.size and place.min() < 0) for place in places):
+            raise IndexError("its values and their places do not match")  # NumPy would broadcast, or count backwards
         dense = np.zeros(shape, data.dtype)
         np.add.at(dense, places, data)
     except (IndexError, ValueError, TypeError) as error:
@@ -296,8 +296,8 @@ def _index_width(names: Sequence[str]) -> int:
 def _complaint(cell: str, separator: str) -> str:
     if not cell:
         return f"is empty; {COMPLETE_ROWS}"
-    if any(mark in cell for mark in SEPARATORS[:3]):
-        remedy = f"the first line shows cells separated by {separator!r}, and decimals take a point"
+    if any(mark in cell for mark in SEPARATORS if mark != " "):
+        remedy = f"columns are separated by {SEPARATORS[separator]} here, and decimals take a point"
     else:
         remedy = ENCODE
     return f"is {cell!r}, not a number; {remedy}"
