@@ -125,6 +125,15 @@ def test_visible_units_are_picked_from_the_data():
         assert "between" in why
 
 
+def test_columns_of_very_different_scales_are_pointed_out():
+    x = torch.rand(50, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for scales, unequal in (((1, 1, 1, 1, 1), False), ((1, 2, 3, 4, 1000), True), ((0, 1e-5, 1, 1, 1), False)):
+        for visible in ("auto", "gaussian"):
+            _, why = make_visible(Settings("given", visible=visible), x * torch.tensor(scales))
+            assert ("scale them alike" in why) is unequal
+    assert "scale" not in make_visible(Settings("given"), (x > 0.5).float())[1]
+
+
 # ----- settings
 
 
