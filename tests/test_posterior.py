@@ -775,14 +775,14 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
     out, std, picture = (tmp_path / name for name in ("clean.npy", "std.npy", "strip.png"))
     result = invoke("denoise", run, tmp_path / "noisy.npy", "--p", 0.2, "-o", out, "--std", std, "--picture", picture)
     assert result.exit_code == 0, result.output
-    assert "40 rows through BinarySymmetric(p=0.2)" in result.stdout
+    assert "40 rows through bsc (p=0.2), the default for binary visible units" in result.stdout
     truth = torch.from_numpy(x)
     assert mcc(truth, torch.from_numpy(np.load(out)).double()) > mcc(truth, torch.from_numpy(noisy))
     assert np.load(std).max() <= 0.5
     assert picture.stat().st_size > 1000
     result = invoke("denoise", run, tmp_path / "noisy.npy", "-o", out, "--rounded", "--no-examples")
     assert set(np.unique(np.load(out))) == {0.0, 1.0}
-    found = float(result.stdout.split("p=")[1].split(")")[0])
+    found = float(result.stdout.split("p=")[1].split(", estimated)")[0])
     assert abs(found - 0.2) < 0.05
     lines = [",".join("" if column % 3 == 0 else str(int(value)) for column, value in enumerate(row)) for row in x]
     (tmp_path / "gaps.csv").write_text("\n".join(lines))
@@ -808,7 +808,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "must be a .npy file"),
+        (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "must be a .npy or .csv or .tsv file"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--std", "c.npy"], "cannot go to one file"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--picture", "none/c.png"], "there is no folder"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "fog"], "must be one of bsc, erasure"),

@@ -74,7 +74,7 @@ def test_formats(tmp_path):
         ("a.npz", b"hello", "is not an .npz file"),
         ("a.csv", b"", "is empty"),
         ("a.csv", b"1,2\n3\n", "line 2 has 1 columns, where the first has 2"),
-        ("a.csv", b"x,y\n1,2\n3,z\n", "line 3, column 2 is 'z', not a number"),
+        ("a.csv", b"x,y\n1,2\n3,z\n", r"line 3, column 2 \(y\) is 'z', not a number; encode text as numbers"),
         ("a.csv", b"1,2\n3,nan\n", "row 1, column 1 is nan"),
         ("a.csv", b"\xff\xfe1,2", "is not text in UTF-8"),
         ("a.idx", bytes([0, 0, 8, 3, 0, 0]), "ends inside its header"),
@@ -123,6 +123,15 @@ def test_visible_units_are_picked_from_the_data():
         assert type(units) is kind
         assert (float(units.lower), float(units.upper)) == pytest.approx((low, high))
         assert "between" in why
+
+
+def test_columns_of_very_different_scales_are_pointed_out():
+    x = torch.rand(50, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for scales, unequal in (((1, 1, 1, 1, 1), False), ((1, 2, 3, 4, 1000), True), ((0, 1e-5, 1, 1, 1), False)):
+        for visible in ("auto", "gaussian"):
+            _, why = make_visible(Settings("given", visible=visible), x * torch.tensor(scales))
+            assert ("scale them alike" in why) is unequal
+    assert "scale" not in make_visible(Settings("given"), (x > 0.5).float())[1]
 
 
 # ----- settings
@@ -379,8 +388,8 @@ def test_categories_held_out_ranges_and_paths(tmp_path, monkeypatch):
         invoke("evaluate", "../c")
     with pytest.raises(RunError, match="holds other things"):
         invoke("train", "digits", "--out", tmp_path)
-    with pytest.raises(ValueError, match="samples are written to an"):
-        invoke("sample", "../r", "--out", "x.csv")
+    with pytest.raises(ValueError, match="samples are written to a"):
+        invoke("sample", "../r", "--out", "x.txt")
 
 
 def test_a_run_goes_on_by_its_folder_alone(data, tmp_path):
@@ -472,9 +481,9 @@ def test_files_that_are_damaged(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=name):
             read(tmp_path / name)
-    with pytest.raises(DataError, match="line 1, column 3 is ''"):
+    with pytest.raises(DataError, match="line 1, column 3 is empty"):
         read(tmp_path / "d.csv")
-    with pytest.raises(DataError, match="line 4, column 2 is 'x'"):
+    with pytest.raises(DataError, match=r"line 4, column 2 \(b\) is 'x'"):
         read(tmp_path / "e.csv")
     np.save(tmp_path / "g.npy", np.zeros((4, 16, 16, 3)))
     assert read(tmp_path / "g.npy").image_shape is None

@@ -11,13 +11,13 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tapmachine.data_files import DataError, decompressed, from_idx, read_file, read_folder
+from tapmachine.data_files import COMPLETE_ROWS, DataError, TextLayout, decompressed, from_idx, read_file, read_folder
 from tapmachine.rows_on_disk import RowsOnDisk
 
 __all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_labels", "read"]
@@ -25,6 +25,7 @@ __all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_la
 Array = np.ndarray[Any, Any]
 
 NAMED = ("digits", "mnist", "mnist-test")
+INTENSITIES = 127  # bytes that go beyond it are taken for intensities, 0 to 255; others may be states or counts
 MNIST_FOLDER = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 # Digests of the content after decompression, which do not depend on how it was compressed.
 MNIST = {
@@ -39,15 +40,22 @@ class DataSet:
     """Rows of numbers.
 
     Attributes:
-        rows: (N, n), real numbers; images are flattened, and bytes scaled to [0, 1]. Those of large .npy files stay on
-            disk.
+        rows: (N, n), real numbers; images are flattened, and intensities in bytes scaled to [0, 1]. Those of large .npy
+            files stay on disk.
         name: where they come from.
         image_shape: of a row, if it is one.
+        scale_beyond: the argument of `read` with which other files mean the same: 1 if bytes were scaled, None if
+            they must not be.
+        layout: of a text file.
+        notes: lines on what was done to the data.
     """
 
     rows: Array | RowsOnDisk
     name: str
     image_shape: tuple[int, int] | None = None
+    scale_beyond: int | None = INTENSITIES
+    layout: TextLayout | None = None
+    notes: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """A fingerprint of the rows: the same in memory, on disk, in one file or several."""
@@ -58,15 +66,20 @@ class DataSet:
         return digest.hexdigest()
 
 
-def read(source: str | Path, gaps: bool = False, scale_bytes: bool = True) -> DataSet:
+def read(
+    source: str | Path, gaps: bool = False, scale_beyond: int | None = INTENSITIES, keep_index: bool = False
+) -> DataSet:
     """Rows from a named data set, a file or a folder of files.
 
     Args:
         source: `digits` (8×8, comes with scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
             .npy, .npz, .csv or idx file, which may end in .gz. An array of an .npz with several is named after a colon,
-            as in `faces.npz:train`. A folder holds .npy files, which are taken in the order of their names.
+            as in `faces.npz:train`; sparse matrices of SciPy are made dense. A folder holds .npy files, which are taken
+            in the order of their names.
         gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
-        scale_bytes: whether images of bytes are scaled to [0, 1].
+        scale_beyond: bytes (uint8, of any shape) are divided by 255 if the largest of them is greater than this; with
+            None they never are.
+        keep_index: whether the first columns of a .csv file are data, too, if they have no name.
 
     Raises:
         DataError: if it cannot be read, naming file, row and column where that helps.
@@ -82,17 +95,24 @@ def read(source: str | Path, gaps: bool = False, scale_bytes: bool = True) -> Da
     path, key = (f"{path}.npz", key) if key else (str(source), "")
     if "\0" in path:
         raise DataError(f"{path!r}: no file has such a name")
+    layout = None
     try:
-        is_folder = Path(path).is_dir()
-        arrays = read_folder(Path(path)) if is_folder else {str(source): read_file(Path(path), key, gaps)}
+        if Path(path).is_dir():
+            arrays = read_folder(Path(path))
+        else:
+            array, layout = read_file(Path(path), key, gaps, keep_index)
+            arrays = {str(source): array}
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; named data sets are {', '.join(NAMED)}") from None
     except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
-    return as_rows(arrays, str(source), gaps, scale_bytes)
+    found = as_rows(arrays, str(source), gaps, scale_beyond)
+    return found if layout is None else replace(found, layout=layout, notes=_notes_on_text(found, layout))
 
 
-def as_rows(arrays: Mapping[str, Array], name: str, gaps: bool = False, scale_bytes: bool = True) -> DataSet:
+def as_rows(
+    arrays: Mapping[str, Array], name: str, gaps: bool = False, scale_beyond: int | None = INTENSITIES
+) -> DataSet:
     """Arrays by their names as one data set: their first dimension counts rows. Large memory maps stay on disk.
 
     With gaps, NaN is a value that is missing.
@@ -105,14 +125,29 @@ def as_rows(arrays: Mapping[str, Array], name: str, gaps: bool = False, scale_by
             raise DataError(f"{own_name}: has rows of {kinds[0]}, where {first_name} has {kinds[1]}")
     image_shape = first.shape[1:] if first.ndim == 3 else _square(first.shape[1]) if first.ndim == 2 else None
     rows = RowsOnDisk(arrays)
-    are_images = scale_bytes and first.dtype == np.uint8 and first.ndim == 3
-    if are_images and any(part.max() > 1 for _, part in rows.parts()):
-        rows = rows.mapped(lambda part: part.astype(np.float32) / 255)
+    largest = max(float(np.fmax.reduce(part, axis=None)) for _, part in rows.parts())
+    later, notes = INTENSITIES if scale_beyond is not None and largest <= 1 else None, list[str]()
+    if first.dtype == np.uint8 and scale_beyond is not None and largest > scale_beyond:
+        rows, later = rows.mapped(lambda part: part.astype(np.float32) / 255), 1
+        notes.append(f"{name}: bytes 0–255 scaled to [0, 1]")
+    elif first.dtype == np.uint8 and scale_beyond == 1:
+        notes.append(f"{name}: bytes are 0 or 1 only, and are not scaled")
     rows = rows.mapped(_as_floats)
     if first.dtype.kind == "f":
         _check_finite(rows, gaps)
     stays = len(rows) > rows.most_in_memory and all(isinstance(array, np.memmap) for array in arrays.values())
-    return DataSet(rows if stays else np.asarray(rows), name, image_shape)
+    return DataSet(rows if stays else np.asarray(rows), name, image_shape, later, notes=tuple(notes))
+
+
+def _notes_on_text(found: DataSet, layout: TextLayout) -> tuple[str, ...]:
+    """What may surprise in how a text file was read."""
+    if layout.n_index:
+        columns = "first column" if layout.n_index == 1 else f"first {layout.n_index} columns"
+        return (f"{found.name}: {columns} skipped as row names; to use it as data, name it in the header",)
+    n = found.rows.shape[1]
+    if layout.names is None and n > 3 and np.array_equal(found.rows[:1], [range(n)]):
+        return (f"{found.name}: first line 0 to {n - 1} read as data; if it is a header, give the columns names",)
+    return ()
 
 
 def _as_floats(rows: Array) -> Array:
@@ -122,6 +157,8 @@ def _as_floats(rows: Array) -> Array:
 
 
 def _check_array(array: Array, name: str) -> None:
+    if array.dtype.kind in "SU":
+        raise DataError(f"{name}: holds {array.dtype.name}, not numbers; encode text as whole numbers, 0, 1, 2, …")
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name}: holds {array.dtype.name}, not numbers")
     if array.ndim < 2:
@@ -136,10 +173,10 @@ def _check_finite(rows: RowsOnDisk, gaps: bool) -> None:
         if len(bad):
             row, column = bad[0]
             name, own_row = rows.place(first + int(row))
-            missing = ", or NaN if it is missing" if gaps else ""
-            raise DataError(
-                f"{name}: row {own_row}, column {column} is {part[row, column]}; every value must be finite{missing}"
-            )
+            value = part[row, column]
+            rule = "every value must be finite" + (", or NaN if it is missing" if gaps else "")
+            rule = f"{rule}; {COMPLETE_ROWS}" if np.isnan(value) else rule
+            raise DataError(f"{name}: row {own_row}, column {column} is {value}; {rule}")
 
 
 def _square(n: int) -> tuple[int, int] | None:
@@ -171,7 +208,8 @@ def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
 
 
 def _mnist(name: str) -> DataSet:
-    return as_rows({name: from_idx(*_download("train" if name == "mnist" else "test"))}, name)
+    found = as_rows({name: from_idx(*_download("train" if name == "mnist" else "test"))}, name)
+    return replace(found, notes=())  # that they are in [0, 1] is part of the name
 
 
 def _download(part: str) -> tuple[bytes, str]:

@@ -9,6 +9,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from tapmachine.datasets import INTENSITIES
 from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine, dbm, rescaled
 from tapmachine.rows_on_disk import RowsOnDisk
@@ -235,6 +236,13 @@ def _trainer(
         warm_start=warm_start,
         validate=False,  # they were looked at, or are means of hidden units
     )
+
+
+def bytes_scaled_beyond(settings: Settings) -> int | None:
+    """The `scale_beyond` of `datasets.read` for settings: None if they speak of categories, or of values beyond 1."""
+    values = (*(settings.interval or ()), settings.binarise or 0.0)
+    are_as_they_are = settings.visible == "categorical" or max(values) > 1 or settings.binarise == 1
+    return None if are_as_they_are else INTENSITIES
 
 
 def prepare_gappy_rows(settings: Settings, rows: Array) -> Tensor:

@@ -5,7 +5,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,10 +16,10 @@ from torch import Tensor
 from tapmachine import __version__
 from tapmachine.datasets import DataError, read
 from tapmachine.distributed import wait_for_all, world
-from tapmachine.files import data_description, read_tensors, rebuild
+from tapmachine.files import FileError, data_description, read_tensors, rebuild
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.precision import products_in
-from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
+from tapmachine.recipes import NewMachine, bytes_scaled_beyond, make_machine, make_trainer, prepare_rows
 from tapmachine.rows_on_disk import RowsOnDisk
 from tapmachine.runs import RunError, RunFolder, RunWarning
 from tapmachine.settings import Settings, SettingsError, check_names, of_run
@@ -61,6 +61,9 @@ class _Data(Generic[SomeRows]):
     digest: str
     train: SomeRows
     held_out: SomeRows | None
+    scale_beyond: int | None  # of `datasets.read`, for other files that are to mean the same
+    names: tuple[str, ...] | None  # of columns
+    notes: tuple[str, ...]  # what was done to the rows
 
     def description(self) -> dict[str, Any]:
         return {
@@ -68,6 +71,7 @@ class _Data(Generic[SomeRows]):
             "n_rows": len(self.train),
             "image_shape": self.image_shape,
             "sha256": self.digest,
+            "scale_beyond": self.scale_beyond,
         }
 
     def in_memory(self) -> "_Data[Tensor]":
@@ -81,7 +85,9 @@ class _Data(Generic[SomeRows]):
                 RunWarning,
                 stacklevel=3,
             )
-        return _Data(self.name, self.image_shape, self.digest, train, held_out)
+        return _Data(
+            self.name, self.image_shape, self.digest, train, held_out, self.scale_beyond, self.names, self.notes
+        )
 
 
 def run_training(
@@ -110,7 +116,9 @@ def run_training(
         )
     run = RunFolder(folder)
     _check_same(run, settings)
-    data = read_data(settings)
+    data = _read_data_for(run, settings)
+    for note in data.notes:
+        say(note)
     with named(settings.data):
         new = make_machine(settings, data.train, data.held_out)
         new.machine.to(device)
@@ -193,22 +201,26 @@ def named(source: str) -> Iterator[None]:
         raise DataError(f"{source}: {error}") from None
 
 
-def read_data(settings: Settings) -> _Data[Rows]:
-    """The rows to train on, and those held out."""
-    source = read(settings.data)
+def read_data(settings: Settings, **options: Any) -> _Data[Rows]:
+    """The rows to train on, and those held out; with options of `datasets.read`."""
+    options = {"scale_beyond": bytes_scaled_beyond(settings)} | options
+    source = read(settings.data, **options)
     with named(settings.data):
         x = prepare_rows(settings, source.rows)
-    found = _Data[Rows](source.name, source.image_shape, source.digest(), x, None)
+    names = None if source.layout is None else source.layout.column_names()
+    found = _Data[Rows](
+        source.name, source.image_shape, source.digest(), x, None, source.scale_beyond, names, source.notes
+    )
     if settings.validation is None:
         return found
     if isinstance(settings.validation, str):
-        other = read(settings.validation)
+        other = read(settings.validation, **options | {"scale_beyond": source.scale_beyond})
         with named(settings.validation):
             held_out = prepare_rows(settings, other.rows)
             if held_out.shape[1] != x.shape[1]:
                 raise ValueError(f"has {held_out.shape[1]} columns, where {settings.data} has {x.shape[1]}")
         both = hashlib.sha256((found.digest + other.digest()).encode()).hexdigest()
-        return replace(found, digest=both, held_out=held_out)
+        return replace(found, digest=both, held_out=held_out, notes=found.notes + other.notes)
     n_train = len(x) - round(settings.validation * len(x))
     if not 0 < n_train < len(x):
         raise SettingsError(f"validation is {settings.validation}; of {len(x)} rows that leaves none on one side")
@@ -227,10 +239,31 @@ def settings_of(run: RunFolder) -> Settings:
         raise RunError(f"{run.path / 'settings.json'}: {error}") from None
 
 
+def scale_of_bytes(run: RunFolder) -> int | None:
+    """The `scale_beyond` of `datasets.read` with which bytes of other files mean what they meant in the training."""
+    found: int | None = data_description(run.machine_path).get("scale_beyond", bytes_scaled_beyond(settings_of(run)))
+    return found
+
+
+def _read_data_for(run: RunFolder, settings: Settings) -> _Data[Rows]:
+    """The data as a run reads them: those of the first versions scaled images alone, and kept every column."""
+    data = read_data(settings)
+    origin: dict[str, Any] = {}
+    with suppress(FileError):  # there is none yet, or it is damaged and will be written again
+        origin = data_description(run.machine_path)
+    if "scale_beyond" not in origin and origin.get("sha256", data.digest) != data.digest:
+        for beyond in (1, None):
+            with suppress(ValueError):  # what is amiss with them is said of the data as they are read now
+                before = read_data(settings, scale_beyond=beyond, keep_index=True)
+                if before.digest == origin["sha256"]:
+                    return before
+    return data
+
+
 def read_data_of(run: RunFolder) -> _Data[Tensor]:
     """The data of a run, if they are still those that it was trained on; in memory, those on disk in part."""
     settings = settings_of(run)
-    data = read_data(settings)
+    data = _read_data_for(run, settings)
     if data.digest != data_description(run.machine_path).get("sha256"):
         raise RunError(f"{settings.data}: has changed since {run.path} was trained on it")
     return data.in_memory()

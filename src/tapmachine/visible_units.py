@@ -5,12 +5,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from tapmachine.settings import Settings
 from tapmachine.training.data import Rows, parts
 from tapmachine.units import Binary, Categorical, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian, Units
 
 MOST_STATES = 30  # whole numbers up to this may be categories
+UNEQUAL = 100  # times the median of the columns' ranges, beyond which the largest drowns others
 MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
 
 
@@ -29,9 +31,11 @@ def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
         "categorical": lambda: Categorical(n, max(2, int(values.highest) + 1)),
     }
     if settings.visible != "auto":
-        return makers[settings.visible](), f"{settings.visible}, as asked for"
-    name, why = _pick(values, (low, high), settings.interval is not None)
-    return makers[name](), f"{name}: {why}"
+        units, why = makers[settings.visible](), f"{settings.visible}, as asked for"
+    else:
+        name, reason = _pick(values, (low, high), settings.interval is not None)
+        units, why = makers[name](), f"{name}: {reason}"
+    return units, why if units.n_states() is not None else why + _hint_of_scales(values)
 
 
 class _Values(NamedTuple):
@@ -43,19 +47,31 @@ class _Values(NamedTuple):
     are_bits: bool
     are_spins: bool
     are_whole: bool
+    ranges: Tensor  # of each column
 
 
 def _look_at(*data: Rows) -> _Values:
     lowest, highest, zeros, count = math.inf, -math.inf, 0, 0
     are_bits = are_spins = are_whole = True
+    ends = torch.tensor([[math.inf], [-math.inf]]).expand(2, data[0].shape[1])  # of each column
     for _, part in (part for x in data for part in parts(x)):
+        ends = torch.stack((ends[0].minimum(part.amin(0).cpu()), ends[1].maximum(part.amax(0).cpu())))
         lowest, highest = min(lowest, float(part.min())), max(highest, float(part.max()))
         is_zero = part == 0
         zeros, count = zeros + int(is_zero.sum()), count + part.numel()
         are_bits = are_bits and bool((is_zero | (part == 1)).all())
         are_spins = are_spins and bool((part.abs() == 1).all())
         are_whole = are_whole and bool((part == part.round()).all())
-    return _Values(lowest, highest, zeros / count, are_bits, are_spins, are_whole)
+    return _Values(lowest, highest, zeros / count, are_bits, are_spins, are_whole, ends[1] - ends[0])
+
+
+def _hint_of_scales(values: _Values) -> str:
+    """All columns share an interval and a scale."""
+    ranges = values.ranges[values.ranges > 0]
+    if len(ranges) < 2 or float(ranges.max()) <= UNEQUAL * float(ranges.median()):
+        return ""
+    low, high = float(ranges.min()), float(ranges.max())
+    return f"; columns have ranges from {low:.3g} to {high:.3g}: scale them alike, for example to [0, 1]"
 
 
 def _hint_of_categories(values: _Values) -> str:

@@ -3,11 +3,13 @@
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tapmachine.cli.arrays import SUFFIXES, check_targets, default_target, save_array
 from tapmachine.cli.common import Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
 
 if TYPE_CHECKING:
@@ -15,15 +17,35 @@ if TYPE_CHECKING:
 
     from tapmachine.beliefs import Solution
     from tapmachine.channels import Channel
+    from tapmachine.datasets import DataSet
     from tapmachine.machine import BoltzmannMachine
     from tapmachine.posterior import Posterior
     from tapmachine.runs import RunFolder
+    from tapmachine.units import Units
 
 SHOWN = 12  # rows of a picture
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="An .npy file for the results.", show_default=False)]
+PARAMETERS = {"bsc": "p", "erasure": "p", "gaussian": "sigma", "poisson": "rate"}  # of channels
+UNIT_NAMES = {  # as --visible has them
+    "Binary": "binary",
+    "Spin": "spin",
+    "Categorical": "categorical",
+    "Gaussian": "gaussian",
+    "TruncatedGaussian": "truncated-gaussian",
+    "TruncatedGaussBernoulli": "gauss-bernoulli",
+}
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="Results: a .npy, .csv or .tsv file (default: text for text, with the same header, otherwise .npy).",
+        show_default=False,
+    ),
+]
 Deviations = Annotated[
-    Path | None, typer.Option("--std", help="An .npy file for standard deviations of the results, too.")
+    Path | None, typer.Option("--std", help="Standard deviations of the results: a .npy, .csv or .tsv file.")
 ]
 Rounded = Annotated[bool, typer.Option("--rounded", help="Most probable states, in place of means.")]
 Examples = Annotated[
@@ -36,8 +58,15 @@ PictureFile = Annotated[Path | None, typer.Option(help="A .png file of the first
 def denoise(
     run: Run,
     noisy: Annotated[str, typer.Argument(help="The noisy rows; NaN is what was not observed.", show_default=False)],
-    out: Out,
-    channel: Annotated[str, typer.Option(help="bsc (flipped bits), erasure, gaussian or poisson.")] = "bsc",
+    out: Out = None,
+    channel: Annotated[
+        str | None,
+        typer.Option(
+            help="bsc (flipped bits, spins or categories; their default), gaussian (the default for real values), "
+            "erasure or poisson.",
+            show_default=False,
+        ),
+    ] = None,
     p: Annotated[float | None, typer.Option(help="Probability of a flip; estimated, unless given.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Of Gaussian noise; estimated, unless given.")] = None,
     rate: Annotated[float | None, typer.Option(help="Of Poisson noise: counts for the value 1.")] = None,
@@ -49,15 +78,18 @@ def denoise(
     quiet: Quiet = False,
 ) -> None:
     """Take noise off rows, with a run's machine as the prior; writes their posterior means."""
-    noise = _channel(channel, p, sigma, rate)
+    if channel is not None and channel not in PARAMETERS:
+        raise ValueError(f"--channel is {channel!r}; it must be one of {', '.join(PARAMETERS)}")
+    noise = _Noise(channel, {"p": p, "sigma": sigma, "rate": rate})
+    out = out or default_target("denoised", noisy)
     _restore(run, noisy, noise, out, std, rounded, examples, picture, device, quiet)
 
 
-@app.command(epilog="Example:  tapmachine impute runs/d gaps.csv --out filled.npy --std uncertainty.npy")
+@app.command(epilog="Example:  tapmachine impute runs/d gaps.csv --out filled.csv --std uncertainty.csv")
 def impute(
     run: Run,
     data: Annotated[str, typer.Argument(help="Rows with gaps: NaN, or empty cells of a .csv.", show_default=False)],
-    out: Out,
+    out: Out = None,
     std: Deviations = None,
     rounded: Rounded = False,
     examples: Examples = True,
@@ -66,9 +98,8 @@ def impute(
     quiet: Quiet = False,
 ) -> None:
     """Fill the gaps of rows, with a run's machine as the prior; writes them with posterior means."""
-    from tapmachine.channels import Missing
-
-    _restore(run, data, Missing(), out, std, rounded, examples, picture, device, quiet)
+    out = out or default_target("imputed", data)
+    _restore(run, data, None, out, std, rounded, examples, picture, device, quiet)
 
 
 @app.command(epilog="Example:  tapmachine score runs/d new.npy --out scores.csv")
@@ -77,7 +108,8 @@ def score(
     data: Annotated[str, typer.Argument(help="The rows; NaN is what is missing.", show_default=False)],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A .csv file; printed, unless given.")] = None,
     units: Annotated[
-        Path | None, typer.Option(help="An .npy file: how surprising each value is, given the rest of its row.")
+        Path | None,
+        typer.Option(help="A .npy, .csv or .tsv file: how surprising each value is, given the rest of its row."),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -90,10 +122,11 @@ def score(
     from tapmachine.recipes import pick_device
     from tapmachine.training_runs import named
 
-    _check_targets((out, ".csv"), (units, ".npy"))
+    check_targets((out, (".csv",)), (units, SUFFIXES))
     folder, machine = open_run(run, pick_device(device))
-    x = _read(run, data, True).to(machine.device)
     say = speaker(quiet)
+    found, x = _read(folder, data, True, True, say)
+    x = x.to(machine.device)
     with warnings_as_lines(quiet), named(data):
         if units is not None and bool(torch.isnan(x).any()):
             raise ValueError("has gaps; --units needs complete rows")
@@ -110,35 +143,74 @@ def score(
     else:
         write_atomically(out, text.getvalue().encode())
     if units is not None and surprises is not None:
-        _save(units, surprises)
+        save_array(units, surprises, found.layout)
     if not quiet:
         worst = int(scores.nan_to_num(-torch.inf).argmax())
         average = f"{scores.nanmean():.4g} nats on average, most for row {worst} ({scores[worst]:.4g})"
         print(f"{out}: {len(scores)} rows, {average}")
 
 
-def _channel(name: str, p: float | None, sigma: float | None, rate: float | None) -> "Channel":
-    from tapmachine.channels import BinaryErasure, BinarySymmetric, GaussianNoise, PoissonNoise
+@dataclass(frozen=True)
+class _Noise:
+    """What a user says of the noise.
 
-    own = {"bsc": "p", "erasure": "p", "gaussian": "sigma", "poisson": "rate"}
-    if name not in own:
-        raise ValueError(f"--channel is {name!r}; it must be one of {', '.join(own)}")
-    for option, value in (("p", p), ("sigma", sigma), ("rate", rate)):
-        if value is not None and own[name] != option:
-            raise ValueError(f"--{option} is not for the channel {name}, which has --{own[name]}")
-    if name == "poisson":
-        if rate is None:
+    Attributes:
+        name: of the channel; None for one that suits the units.
+        given: its parameters; None for those that are not given.
+    """
+
+    name: str | None
+    given: dict[str, float | None]
+
+    def channel(self, units: "Units") -> tuple[str, "Channel"]:
+        """The channel and its name, if they suit the units."""
+        from tapmachine.channels import BinaryErasure, BinarySymmetric, GaussianNoise, PoissonNoise
+
+        counts, are_numbers = units.n_states(), len(units.state_shape) == 1
+        name = self.name or ("gaussian" if counts is None else "bsc")
+        suits = {
+            "bsc": counts is not None,
+            "erasure": True,
+            "gaussian": are_numbers,
+            "poisson": are_numbers and (counts is not None or units.is_bounded()),
+        }
+        if not suits[name]:
+            others = " or ".join(f"--channel {other}" for other in ("bsc", "gaussian") if suits[other])
+            raise ValueError(f"--channel {name} does not support {_kind(units)} visible units; use {others}")
+        self._check_parameters(name, 1.0 if counts is None else 1 - 1 / counts[0])
+        makers = {"bsc": BinarySymmetric, "erasure": BinaryErasure, "gaussian": GaussianNoise, "poisson": PoissonNoise}
+        return name, makers[name](self.given[PARAMETERS[name]])
+
+    def _check_parameters(self, name: str, most_flips: float) -> None:
+        for option, value in self.given.items():
+            if value is not None and PARAMETERS[name] != option:
+                raise ValueError(f"--{option} is not for the channel {name}, which has --{PARAMETERS[name]}")
+        value = self.given[PARAMETERS[name]]
+        if name == "poisson" and value is None:
             raise ValueError("the channel poisson needs --rate: counts for the value 1")
-        return PoissonNoise(rate)
-    if name == "gaussian":
-        return GaussianNoise(sigma)
-    return BinarySymmetric(p) if name == "bsc" else BinaryErasure(p)
+        low, high = {"bsc": (0.0, most_flips), "erasure": (0.0, 1.0)}.get(name, (1e-15, 1e15))
+        if value is not None and not low <= value <= high:
+            raise ValueError(f"--{PARAMETERS[name]} is {value:g}; it must lie between {low:g} and {high:g}")
+
+    def in_words(self, name: str, channel: "Channel", units: "Units") -> str:
+        """The channel that was used with its parameter, and why."""
+        parameter = PARAMETERS[name]
+        value = getattr(channel, parameter)
+        estimated = ", estimated" if self.given[parameter] is None else ""
+        with_value = "" if value is None else f" ({parameter}={value:.4g}{estimated})"
+        why = "" if self.name else f", the default for {_kind(units)} visible units"
+        return f"through {name}{with_value}{why}"
+
+
+def _kind(units: "Units") -> str:
+    """The unit type as --visible has it."""
+    return UNIT_NAMES.get(type(units).__name__, type(units).__name__)
 
 
 def _restore(
     run: Path,
     source: str,
-    channel: "Channel",
+    noise: _Noise | None,
     out: Path,
     std: Path | None,
     rounded: bool,
@@ -147,34 +219,48 @@ def _restore(
     device: str,
     quiet: bool,
 ) -> None:
+    """Denoises rows; without noise, fills their gaps."""
+    import numpy as np
+
+    from tapmachine.channels import Missing
     from tapmachine.files import data_description
     from tapmachine.plots import image_strips, new_figure
     from tapmachine.posterior import denoise
     from tapmachine.recipes import pick_device
-    from tapmachine.training_runs import named
+    from tapmachine.training_runs import named, settings_of
 
-    _check_targets((out, ".npy"), (std, ".npy"), (picture, ".png"))
+    check_targets((out, SUFFIXES), (std, SUFFIXES), (picture, (".png",)))
     folder, machine = open_run(run, pick_device(device))
+    say, units = speaker(quiet), machine.units()[0]
     shape = data_description(folder.machine_path).get("image_shape")
     if picture is not None and shape is None:
         raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
-    figure = None if picture is None else new_figure(9, 2.2)
-    y = _read(run, source, channel.sees_states).to(machine.device)
+    name, channel = ("", Missing()) if noise is None else noise.channel(units)
+    found, y = _read(folder, source, channel.sees_states, name != "poisson", say)
+    y = y.to(machine.device)
+    if name == "gaussian" and noise is not None and noise.given["sigma"] is None and channel.unknown(y, units) is None:
+        raise ValueError(f"{source}: its values are all alike, so that the noise cannot be estimated; give --sigma")
     train = _training_rows(folder).to(machine.device) if examples else None
     with warnings_as_lines(quiet), named(source):
         posterior = denoise(machine, y, channel, data=train)
     many = posterior.mean.dim() > 2
     result = posterior.states if rounded or many else posterior.mean
-    _save(out, result)
+    variance = (posterior.variance.sum(-1) if many else posterior.variance).clamp(min=0)
+    stays = noise is None and settings_of(folder).binarise is None
+    save_array(out, result, found.layout, np.asarray(found.rows) if stays else None)
     if std is not None:
-        variance = posterior.variance.sum(-1) if many else posterior.variance
-        _save(std, variance.clamp(min=0).sqrt())
-    if figure is not None and picture is not None and shape is not None:
+        save_array(std, variance.sqrt(), found.layout)
+    if noise is None:
+        what, variance = f"with {int(y.isnan().sum())} gaps filled", variance[y.isnan()]
+    else:
+        what = noise.in_words(name, posterior.channel, units)
+    if not quiet:
+        print(_summary(out, posterior, what, variance))
+    if picture is not None and shape is not None:  # last: results must not depend on a library for pictures
+        figure = new_figure(9, 2.2)
         rows = {"given": y, "restored": result.to(y.dtype)}
         image_strips(figure.subplots(), {name: z[:SHOWN].cpu() for name, z in rows.items()}, (shape[0], shape[1]))
         figure.savefig(picture, dpi=100)
-    if not quiet:
-        print(_summary(out, posterior))
 
 
 def _solutions(folder: "RunFolder", machine: "BoltzmannMachine", say: Callable[[str], None]) -> "Solution | None":
@@ -201,50 +287,33 @@ def _training_rows(folder: "RunFolder") -> "Tensor":
         raise ValueError(f"{error}; to do without the run's data, use --no-examples") from None
 
 
-def _summary(out: Path, posterior: "Posterior") -> str:
+def _summary(out: Path, posterior: "Posterior", what: str, variance: "Tensor") -> str:
     failed = int((~posterior.converged).sum())
     said = f", {failed} of them not converged" if failed else ""
-    deviation = float(posterior.variance.clamp(min=0).mean().sqrt())
-    return f"{out}: {len(posterior)} rows through {posterior.channel}{said}; typical deviation {deviation:.3g}"
+    deviation = f"; typical deviation {float(variance.mean().sqrt()):.3g}" if variance.numel() else ""
+    return f"{out}: {len(posterior)} rows {what}{said}{deviation}"
 
 
-def _read(run: Path, source: str, are_states: bool) -> "Tensor":
-    """Rows for a run's machine; states are binarised as its data were, other observations are taken as they are."""
+def _read(
+    folder: "RunFolder", source: str, are_states: bool, are_values: bool, say: Callable[[str], None]
+) -> tuple["DataSet", "Tensor"]:
+    """Rows for a run's machine, as they are read and as it takes them.
+
+    Bytes are scaled as those of the training were, unless they are counts; states are binarised likewise.
+    """
     from dataclasses import replace
 
     import numpy as np
 
     from tapmachine.datasets import read
     from tapmachine.recipes import prepare_gappy_rows
-    from tapmachine.runs import RunFolder
-    from tapmachine.training_runs import named, settings_of
+    from tapmachine.training_runs import named, scale_of_bytes, settings_of
 
-    settings = settings_of(RunFolder(run))
+    settings = settings_of(folder)
     if not are_states:
         settings = replace(settings, binarise=None)
-    rows = np.asarray(read(source, gaps=True, scale_bytes=are_states).rows)
+    found = read(source, gaps=True, scale_beyond=scale_of_bytes(folder) if are_values else None)
+    for note in found.notes:
+        say(note)
     with named(source):
-        return prepare_gappy_rows(settings, rows)
-
-
-def _check_targets(*targets: tuple[Path | None, str]) -> None:
-    """Says before the work what could not be written after it."""
-    given = [(path, suffix) for path, suffix in targets if path is not None]
-    for path, suffix in given:
-        if path.suffix != suffix or path.is_dir():
-            raise ValueError(f"{path}: must be a {suffix} file, such as results{suffix}")
-        if not path.absolute().parent.is_dir():
-            raise ValueError(f"{path}: there is no folder {path.parent}")
-    paths = [path.absolute() for path, _ in given]
-    if len(set(paths)) < len(paths):
-        raise ValueError("results of two kinds cannot go to one file; give them different names")
-
-
-def _save(path: Path, values: "Tensor") -> None:
-    import numpy as np
-
-    from tapmachine.files import write_atomically
-
-    content = io.BytesIO()
-    np.save(content, values.cpu().numpy())
-    write_atomically(path, content.getvalue())
+        return found, prepare_gappy_rows(settings, np.asarray(found.rows))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tapmachine.cli.arrays import SUFFIXES, save_array
 from tapmachine.cli.common import (
     AsJson,
     Device,
@@ -75,7 +76,7 @@ def evaluate(
     say = speaker(quiet or as_json)
     with warnings_as_lines(quiet), together(pick_device(device)) as own:
         folder, machine = open_run(run, own)
-        sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data).items()}
+        sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data, say).items()}
         for name, x in sets.items():
             with named(name):
                 check_rows(machine, x)
@@ -99,14 +100,18 @@ def evaluate(
         print(f"{row['estimator']:20}{Path(row['data']).name[:11]:12}{numbers}")
 
 
-def _data_to_score(folder: "RunFolder", data: str | None) -> dict[str, "Tensor"]:
+def _data_to_score(folder: "RunFolder", data: str | None, say: Callable[[str], None]) -> dict[str, "Tensor"]:
     from dataclasses import replace
 
     from tapmachine.runs import RunError
-    from tapmachine.training_runs import read_data, read_data_of, settings_of
+    from tapmachine.training_runs import read_data, read_data_of, scale_of_bytes, settings_of
 
     if data is not None:
-        return {data: read_data(replace(settings_of(folder), data=data, validation=None)).in_memory().train}
+        settings = replace(settings_of(folder), data=data, validation=None)
+        other = read_data(settings, scale_beyond=scale_of_bytes(folder))
+        for note in other.notes:
+            say(note)
+        return {data: other.in_memory().train}
     try:
         found = read_data_of(folder)
     except RunError as error:
@@ -141,7 +146,7 @@ def _scores(
 @app.command(epilog="Example:  tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
 def sample(
     run: Run,
-    out: Annotated[Path, typer.Option("--out", "-o", help="An .npy file for the samples.")] = Path("samples.npy"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .tsv file.")] = Path("samples.npy"),
     count: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
     sweeps: Annotated[int, typer.Option(min=0, help="Of block Gibbs sampling.")] = 1000,
     start_from: Annotated[str, typer.Option("--from", help="Where chains start: data, or TAP solutions.")] = "data",
@@ -151,12 +156,10 @@ def sample(
     quiet: Quiet = False,
 ) -> None:
     """Draw samples by Gibbs chains that start from data, or from the machine's own solutions."""
-    import io
-
-    import numpy as np
     import torch
 
-    from tapmachine.files import data_description, write_atomically
+    from tapmachine.data_files import TextLayout
+    from tapmachine.files import data_description
     from tapmachine.inference import solve
     from tapmachine.plots import image_grid, new_figure
     from tapmachine.recipes import pick_device
@@ -165,15 +168,15 @@ def sample(
 
     if start_from not in ("data", "solutions"):
         raise ValueError(f"--from is {start_from!r}; it must be data or solutions")
-    if out.suffix != ".npy" or out.is_dir():
-        raise ValueError(f"{out}: samples are written to an .npy file, such as samples.npy")
+    if out.suffix not in SUFFIXES or out.is_dir():
+        raise ValueError(f"{out}: samples are written to a .npy, .csv or .tsv file, such as samples.npy")
     folder, machine = open_run(run, pick_device(device))
     shape = data_description(folder.machine_path).get("image_shape")
     if picture is not None and shape is None:
         raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
-    figure = None if picture is None else new_figure(6, 6)
     with warnings_as_lines(quiet=False):
-        x = read_data_of(folder).train
+        data = read_data_of(folder)
+    x = data.train
     rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator(machine.device).manual_seed(seed)
     start = machine.units()[0].check_states(x[rows].to(machine.device))
@@ -183,14 +186,13 @@ def sample(
         start = sample_solutions(machine, found, generator)[0]
     drawn = gibbs(machine, start, sweeps, generator)[0].cpu()
     drawn = drawn.argmax(-1) if drawn.dim() > 2 else drawn  # categories by their numbers, as in the data
-    content = io.BytesIO()
-    np.save(content, drawn.numpy())
-    write_atomically(out, content.getvalue())
-    if figure is not None and picture is not None and shape is not None:
-        image_grid(figure.subplots(), drawn, (shape[0], shape[1]))
-        figure.savefig(picture, dpi=100)
+    save_array(out, drawn, TextLayout(names=data.names))
     if not quiet:
         print(f"{out}: {count} samples")
+    if picture is not None and shape is not None:  # last: samples must not depend on a library for pictures
+        figure = new_figure(6, 6)
+        image_grid(figure.subplots(), drawn, (shape[0], shape[1]))
+        figure.savefig(picture, dpi=100)
 
 
 @app.command(epilog="Example:  tapmachine report runs/d")
