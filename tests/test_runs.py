@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from run_cases import bars
+from run_cases import bars, command
 from typer.testing import CliRunner
 
 from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, __version__, demo, load, recipes
@@ -23,7 +24,8 @@ from tapmachine.datasets import DataError, read
 from tapmachine.report import findings
 from tapmachine.runs import RunError, RunFolder, RunWarning
 from tapmachine.settings import Settings, SettingsError, read_settings
-from tapmachine.training_runs import run_training
+from tapmachine.training import Trainer, TrainingWarning
+from tapmachine.training_runs import StoppedRun, machine_of, run_training, settings_of
 from tapmachine.visible_units import make_visible
 
 
@@ -185,14 +187,158 @@ def test_a_run_and_what_it_leaves(data, tmp_path):
 
 def test_other_settings_or_data_are_refused(data, tmp_path):
     run_training(settings(data), tmp_path / "run")
-    with pytest.raises(RunError, match="epochs was 4 and is 9"):
-        run_training(settings(data, epochs=9), tmp_path / "run")
+    with pytest.raises(RunError, match=r"is a run with other settings: momentum was 0\.5 and is 0\.9; choose"):
+        run_training(settings(data, momentum=0.9, epochs=9), tmp_path / "run")
     np.save(data, bars(seed=1))
     with pytest.raises(RunError, match="the data have changed"):
         run_training(settings(data), tmp_path / "run")
     (tmp_path / "run" / "settings.json").write_text('{"format": 7, "settings": {}}')
     with pytest.raises(RunError, match="has format 7; this version reads 1"):
         run_training(settings(data), tmp_path / "run")
+
+
+# ----- more epochs than a run was begun with
+
+SHAPES = {"rbm": {}, "pretrained": {"hidden": (4, 3), "pretrain": 1}}
+
+
+def what_is_left(folder):
+    last = json.loads((folder / "checkpoints/manifest.json").read_text())[-1]["file"]
+    names = ("machine.safetensors", f"checkpoints/{last}", "settings.json")
+    records = [{**record, "seconds": 0} for record in RunFolder(folder).records()]
+    return [(folder / name).read_bytes() for name in names], records
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_finished_run_is_trained_further(data, tmp_path, shape):
+    folder, said = tmp_path / "run", []
+    before = run_training(settings(data, **SHAPES[shape], keep_every=1), folder)
+    done = before.records[-1]["epoch"]
+    more = settings(data, **SHAPES[shape], keep_every=1, epochs=8)
+    run = run_training(more, folder, say=said.append)
+    assert f"{folder}: continuing from epoch {done} to {done + 4}; the learning rate now falls over 8 epochs" in said
+    assert run.resumed_at == done
+    assert [record["epoch"] for record in run.records] == list(range(1, done + 5))
+    assert run.records[:done] == before.records
+    joint = [record["learning_rate"] for record in run.records[done - 4 :]]
+    decay = more.decay
+    for epoch, rate in enumerate(joint):
+        assert rate == pytest.approx(joint[0] * decay ** (epoch / (4 if epoch < 4 else 8)), rel=1e-9)
+    for epoch in (None, *range(1, done + 5)):  # those from before, too
+        machine_of(RunFolder(folder), epoch)
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert [event["changes"] for event in events if event["event"] == "settings changed"] == [["epochs was 4 and is 8"]]
+    again = run_training(settings_of(RunFolder(folder)), folder)
+    assert again.resumed_at == done + 4
+    assert torch.equal(again.machine.weights[0], run.machine.weights[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_extended_run_that_is_killed_ends_in_the_same_bits(data, tmp_path, monkeypatch, shape):
+    """The process ends right after the settings were written, before a checkpoint, or between two batches."""
+    options = SHAPES[shape] | {"measure_every": 100}
+    finished, whole = tmp_path / "finished", tmp_path / "whole"
+    done = run_training(settings(data, **options), finished).records[-1]["epoch"]
+    shutil.copytree(finished, whole)
+    run_training(settings(data, **options, epochs=8), whole)
+    checkpoint, epoch = RunFolder.checkpoint, Trainer.epoch
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    def killed_before_the_second(run, number, *others):
+        return kill() if number == done + 2 else checkpoint(run, number, *others)
+
+    def stopped_in_the_second(trainer):
+        trainer.stopping = trainer.finished == 5
+        return epoch(trainer)
+
+    for where, name, action in (
+        (RunFolder, "forget_records_after", kill),
+        (Trainer, "epoch", kill),
+        (RunFolder, "checkpoint", killed_before_the_second),
+        (Trainer, "epoch", stopped_in_the_second),
+    ):
+        folder = tmp_path / f"{name}-{action.__name__}"
+        shutil.copytree(finished, folder)
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, action)
+            with pytest.raises((KeyboardInterrupt, StoppedRun)):
+                run_training(settings(data, **options, epochs=8), folder)
+        found = settings_of(RunFolder(folder))
+        assert found.epochs == 8
+        run_training(found, folder)
+        assert what_is_left(folder) == what_is_left(whole)
+
+
+def test_a_run_that_was_interrupted_may_become_longer(data, tmp_path, monkeypatch):
+    """Interrupted at 2 of 4 epochs; its machine is known before and after."""
+    checkpoint = RunFolder.checkpoint
+
+    def killed_after_2(run, number, *arguments):
+        if number > 2:
+            raise KeyboardInterrupt
+        checkpoint(run, number, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "checkpoint", killed_after_2)
+        with pytest.raises(KeyboardInterrupt):
+            run_training(settings(data), tmp_path / "run")
+    said = []
+    run = run_training(settings(data, epochs=6), tmp_path / "run", say=said.append)
+    assert "continuing from epoch 2 to 6; the learning rate now falls over 6 epochs" in said[-1]
+    rates = [record["learning_rate"] for record in run.records]
+    powers = [0, 1 / 4, 2 / 6, 3 / 6, 4 / 6, 5 / 6]
+    assert rates == pytest.approx([rates[0] * 0.01**power for power in powers], rel=1e-9)
+
+
+def test_what_divergences_have_cut_stays_cut_in_a_longer_run(data, tmp_path, monkeypatch):
+    look = Trainer._look
+
+    def diverged_once(trainer, good):
+        return look(trainer, good if trainer.cuts or trainer.finished < 1 else [torch.zeros(())])
+
+    monkeypatch.setattr(Trainer, "_look", diverged_once)
+    with pytest.warns(TrainingWarning, match="the step size is cut"):
+        run_training(settings(data, learning_rate=0.1, measure_every=100), tmp_path / "run")
+    run = run_training(settings(data, learning_rate=0.1, measure_every=100, epochs=6), tmp_path / "run")
+    rates = [record["learning_rate"] for record in run.records[4:]]
+    assert rates == pytest.approx([0.05 * 0.01 ** (4 / 6), 0.05 * 0.01 ** (5 / 6)], rel=1e-9)
+
+
+def test_a_pretraining_stays_as_long_as_it_was(data, tmp_path):
+    """By default it is a fifth of the epochs: 2 of 10; and stays 2 with 20, however the run is asked for."""
+    options = {"hidden": (3, 2), "measure_every": 100}
+    run_training(settings(data, epochs=10, **options), tmp_path / "run")
+    for _ in range(2):
+        run = run_training(settings(data, epochs=20, **options), tmp_path / "run")
+        assert [record["layer"] for record in run.records] == [1] * 2 + [2] * 2 + [0] * 20
+
+
+def test_fewer_epochs_and_what_is_recorded(data, tmp_path):
+    said, folder = [], tmp_path / "run"
+    run_training(settings(data), folder)
+    with pytest.raises(RunError, match=r"epochs was 4 and is 3; .* can only be raised \(epoch 4 is done\)"):
+        run_training(settings(data, epochs=3), folder)
+    options = {"measure_every": 3, "save_every": 2, "keep_every": 5}
+    run_training(settings(data, **options), folder, say=said.append)
+    assert f"{folder}: measure_every was 1 and is 3" in said
+    assert f"{folder}: is finished, after 4 epochs" in said
+    assert settings_of(RunFolder(folder)).save_every == 2
+    assert machine_of(RunFolder(folder)).sizes == (16, 5)
+
+
+def test_more_epochs_on_the_command_line(data, tmp_path):
+    folder = str(tmp_path / "run")
+    assert command("train", data, "--hidden", 3, "--epochs", 2, "--out", folder)[0] == 0
+    code, _, errors = command("train", "--epochs", 4, "--out", folder)
+    assert code == 0, errors
+    assert "continuing from epoch 2 to 4; the learning rate now falls over 4 epochs" in errors
+    assert command("train", "--out", folder)[2].count("is finished, after 4 epochs") == 1
+    assert "epochs: 4 of 4" in command("info", folder)[1]
+    code, _, errors = command("train", "--epochs", 3, "--out", folder)
+    assert code == 2
+    assert errors.count("\n") == 1
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(data, tmp_path):
@@ -339,8 +485,8 @@ def test_help_is_quick_and_has_examples():
     done = run_cli("--help")
     assert done.returncode == 0
     assert time.perf_counter() - start < 2.0  # 0.3 s on a quiet machine; torch alone takes longer than 2
-    for command in ("train", "info", "evaluate", "sample", "landscape", "report", "demo", "convert"):
-        assert "Example:" in CliRunner().invoke(app, [command, "--help"]).stdout
+    for name in ("train", "info", "evaluate", "sample", "landscape", "report", "demo", "convert"):
+        assert "Example:" in CliRunner().invoke(app, [name, "--help"]).stdout
 
 
 def test_a_diverging_run_exits_with_4(data, tmp_path):
@@ -552,6 +698,17 @@ def test_a_run_goes_on_where_it_was_made_only(data, tmp_path):
         run.checkpoint(epoch, tensors, values)
     with pytest.raises(RunError, match="the training was on a cuda device"):
         run_training(settings(data, epochs=2), tmp_path / "run")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_on_a_gpu_is_trained_further(data, tmp_path):
+    """There the learning rate is a tensor, which captured steps read."""
+    run_training(settings(data, learning_rate=0.1), tmp_path / "run", "cuda")
+    run = run_training(settings(data, learning_rate=0.1, epochs=6), tmp_path / "run", "cuda")
+    rates = [record["learning_rate"] for record in run.records]
+    powers = [0, 1 / 4, 2 / 4, 3 / 4, 4 / 6, 5 / 6]
+    assert rates == pytest.approx([0.1 * 0.01**power for power in powers], rel=1e-5)
 
 
 @pytest.mark.gpu

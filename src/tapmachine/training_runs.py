@@ -1,6 +1,7 @@
 """Training in a run folder: repeat the call to go on where it was, to the bit."""
 
 import hashlib
+import math
 import signal
 import threading
 import warnings
@@ -12,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import ExponentialLR
 
 from tapmachine import __version__
 from tapmachine.datasets import DataError, read
@@ -22,7 +24,7 @@ from tapmachine.precision import products_in
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
 from tapmachine.rows_on_disk import RowsOnDisk
 from tapmachine.runs import RunError, RunFolder, RunWarning
-from tapmachine.settings import Settings, SettingsError, check_names, of_run
+from tapmachine.settings import ADJUSTABLE, Settings, SettingsError, check_names, of_run
 from tapmachine.training import Monitor, PretrainingTrainer, Stopped, Trainer, TrainingState
 from tapmachine.training.data import Rows, held_in_memory
 from tapmachine.training.report import Reporter
@@ -94,14 +96,16 @@ def run_training(
     """Trains as the settings say, in a folder; or goes on, if it was begun there.
 
     Args:
-        settings: of the run. In a folder that has some, they must be the same.
+        settings: of the run. In a folder that has some, they must be the same, except that `epochs` may be larger, and
+            `measure_every`, `save_every` and `keep_every` may differ. With more epochs a run goes on, also if it was
+            finished; the learning rate of epoch t is then initial·decay^(t/epochs) with the new number of epochs.
         folder: of the run.
         device: to train on.
         progress: as for `fit`.
         say: what to do with a line on what happens.
 
     Raises:
-        RunError: if the folder is another run's, or is in use.
+        RunError: if the folder is another run's, has more epochs, or is in use.
     """
     if settings.products != "float32" and torch.device(device).type == "cpu":
         raise ValueError(
@@ -109,7 +113,7 @@ def run_training(
             "that has it go on where there is one"
         )
     run = RunFolder(folder)
-    _check_same(run, settings)
+    settings = _for_run(run, settings)
     data = read_data(settings)
     with named(settings.data):
         new = make_machine(settings, data.train, data.held_out)
@@ -119,11 +123,16 @@ def run_training(
     say(f"visible units {new.why}")
     first = world().leads  # of several processes one writes, and all train
     with run if first else nullcontext():  # nobody else writes to it from now on
-        _check_same(run, settings)
-        resumed_at = _resume(run, trainer, data.digest, settings.digest(), say)
+        _for_run(run, settings)
+        resumed_at = _resume(run, trainer, data.digest, settings, say)
+        digests, changes = _digests_of(run), _changes(run, settings)
         wait_for_all()  # before what they have read is written anew
         if first:
-            run.write_settings(settings.as_json())
+            # From here on a run that was made longer is one of that length: its checkpoints and machines so far are
+            # known by the digests of earlier settings, and a kill before the next checkpoint repeats what was done.
+            run.write_settings(settings.as_json(), [digest for digest in digests if digest != settings.digest()])
+            if changes:
+                run.note("settings changed", epoch=resumed_at, changes=list(changes.values()))
             run.forget_records_after(resumed_at)
         records = run.path / "metrics.jsonl" if first else None
         with (
@@ -248,7 +257,7 @@ def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | 
     tensors, description = read_tensors(path, "machine")
     origin = description.get("data", {})
     if "run" in origin:  # the first versions left it out
-        if origin["run"] != settings_of(run).digest():
+        if origin["run"] not in _digests_of(run):
             raise RunError(f"{path}: is the machine of a run with other settings than those in {run.path}")
         # The machine is written before the checkpoint, and may be ahead of it after a crash.
         if origin["epoch"] != epoch if epoch is not None else origin["epoch"] < last:
@@ -258,24 +267,51 @@ def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | 
     return rebuild(path, tensors, description).to(device=device)
 
 
-def _check_same(run: RunFolder, settings: Settings) -> None:
+def _digests_of(run: RunFolder) -> list[str]:
+    """Of the settings that a run has and had; nothing in a new folder."""
+    return [] if run.settings() is None else [*run.earlier_digests(), settings_of(run).digest()]
+
+
+def _changes(run: RunFolder, settings: Settings) -> dict[str, str]:
+    """What differs from the settings of the run, if it has some, in words."""
+    return {} if run.settings() is None else settings.changes_from(settings_of(run))
+
+
+def _for_run(run: RunFolder, settings: Settings) -> Settings:
+    """The settings with which a run is begun or goes on; a RunError if it was begun with others."""
     others = run.others()
     if others:
         raise RunError(f"{run.path}: is no run, and holds other things, such as {others[0]}; choose another folder")
-    changes = [] if run.settings() is None else settings.changes_from(settings_of(run))
-    if changes:
-        raise RunError(f"{run.path}: is a run with other settings: {'; '.join(changes)}; choose another folder")
+    if run.settings() is None:
+        return settings
+    before = settings_of(run)
+    settings = settings.continuing(before)
+    changes = _changes(run, settings)
+    fixed = [words for name, words in changes.items() if name not in ADJUSTABLE]
+    if fixed:
+        raise RunError(f"{run.path}: is a run with other settings: {'; '.join(fixed)}; choose another folder")
+    if settings.epochs < before.epochs:
+        raise RunError(
+            f"{run.path}: {changes['epochs']}; the number of epochs can only be raised (epoch {run.last_epoch() or 0} "
+            "is done)"
+        )
+    return settings
 
 
-def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, data: str, settings: str, say: Say) -> int:
-    """Takes up the last checkpoint, if it is of these data and settings, by their digests; its epoch."""
+def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, data: str, settings: Settings, say: Say) -> int:
+    """Takes up the last checkpoint, if it is of these data and this run, by their digests; its epoch."""
     found = run.last_checkpoint()
+    changes = _changes(run, settings)
+    for name, words in changes.items():
+        if name != "epochs" or found is None:
+            say(f"{run.path}: {words}")
     if found is None:
         return 0
     epoch, tensors, values = found
     if values["data"] != data:
         raise RunError(f"{run.path}: the data have changed since this run began; choose another folder")
-    if values.get("settings", settings) != settings:  # the first versions left them out
+    known = [*_digests_of(run), settings.digest()]
+    if values.get("settings", known[-1]) not in known:  # the first versions left them out
         raise RunError(f"{run.path}: its checkpoint is of a run with other settings; nothing was changed")
     try:
         trainer.restore(TrainingState(tensors, values["trainer"]))
@@ -284,9 +320,36 @@ def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, data: str, se
         raise RunError(
             f"{run.path}: its checkpoint does not fit; another version may have written it: {reason}"
         ) from None
-    done = epoch >= trainer.epochs
-    say(f"{run.path}: is finished, after {epoch} epochs" if done else f"{run.path}: goes on after epoch {epoch}")
+    _reschedule(trainer, settings)
+    if "epochs" in changes:
+        rate = "" if settings.decay == 1 else f"; the learning rate now falls over {settings.epochs} epochs"
+        say(f"{run.path}: continuing from epoch {epoch} to {trainer.epochs}{rate}")
+    elif epoch >= trainer.epochs:
+        say(f"{run.path}: is finished, after {epoch} epochs")
+    else:
+        say(f"{run.path}: goes on after epoch {epoch}")
     return epoch
+
+
+def _reschedule(trainer: Trainer | PretrainingTrainer, settings: Settings) -> None:
+    """Lets the learning rate of a checkpoint fall over as many epochs as there are now, if those have become more.
+
+    The rate of epoch t is initial·decay^(t/epochs), times what divergences have cut. It depends on the checkpoint and
+    the settings only: a run that was made longer comes to the same bits, however often it is killed afterwards.
+    """
+    now = trainer.trainer if isinstance(trainer, PretrainingTrainer) else trainer
+    if now is None or not isinstance(now.scheduler, ExponentialLR):
+        return
+    gamma = settings.decay ** (1 / max(1, now.epochs))
+    if math.isclose(now.scheduler.gamma, gamma, rel_tol=1e-12):  # as it was
+        return
+    now.scheduler.gamma = gamma
+    rates = [float(base) * gamma**now.finished for base in now.scheduler.base_lrs]  # which divergences have cut
+    for group, rate in zip(now.optimizer.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):  # a captured step reads the tensor that is there
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def _save(

@@ -33,17 +33,17 @@ def info(run: Run, as_json: AsJson = False) -> None:
     from tapmachine.training_runs import settings_of
 
     folder, machine = open_run(run)
-    settings, records = folder.settings() or {}, folder.records()
+    with warnings_as_lines(quiet=False):
+        settings, records = folder.settings() or {}, folder.records()
+    epochs = folder.last_epoch() or 0  # by its checkpoints: records may be damaged
     if as_json:
-        print(
-            json.dumps({"settings": settings, "machine": machine.summary(), "epochs": len(records), "records": records})
-        )
+        print(json.dumps({"settings": settings, "machine": machine.summary(), "epochs": epochs, "records": records}))
         return
     changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
     print(f"{run}: {machine.summary()}, {machine.dtype}".replace("torch.", ""))
     print(f"data: {settings.get('data')}")
     asked = settings_of(folder).all_epochs
-    print(f"epochs: {len(records)} of {asked}; {summary(records[-1]) if records else 'none yet'}")
+    print(f"epochs: {epochs} of {asked}; {summary(records[-1]) if records else 'none yet'}")
     print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
 
 
