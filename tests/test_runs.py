@@ -17,10 +17,24 @@ import torch
 from run_cases import bars, command
 from typer.testing import CliRunner
 
-from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, __version__, demo, load, recipes
+from tapmachine import (
+    Binary,
+    FileError,
+    Spin,
+    TruncatedGaussBernoulli,
+    TruncatedGaussian,
+    __version__,
+    demo,
+    exact_log_likelihood,
+    load,
+    rbm,
+    recipes,
+    save,
+)
 from tapmachine import settings as names
 from tapmachine.cli import app
 from tapmachine.datasets import DataError, read
+from tapmachine.files import data_description
 from tapmachine.report import findings
 from tapmachine.runs import RunError, RunFolder, RunWarning
 from tapmachine.settings import Settings, SettingsError, read_settings
@@ -445,6 +459,82 @@ def test_train_info_evaluate_and_sample(data, tmp_path):
     assert picture.stat().st_size > 1000
 
 
+@pytest.fixture
+def machine_file(tmp_path):
+    """A machine as Python saves it."""
+    machine = rbm(Binary(16), Binary(4), generator=torch.Generator().manual_seed(0))
+    path = tmp_path / "mine.safetensors"
+    save(machine, path)
+    return path
+
+
+def test_load_takes_a_run_folder(data, tmp_path):
+    run = run_training(settings(data, epochs=1), tmp_path / "run")
+    for path in (tmp_path / "run", str(tmp_path / "run")):
+        assert torch.equal(load(path).weights[0], run.machine.weights[0])
+        assert data_description(path)["n_rows"] == 300
+    with pytest.raises(FileError, match=r"is a folder without machine\.safetensors; expected the file of a machine"):
+        load(tmp_path)
+    with pytest.raises(FileError, match="there is no such file"):
+        load(tmp_path / "nothing")
+
+
+def test_commands_take_the_file_of_a_machine(data, tmp_path, machine_file):
+    def done(*arguments):
+        code, out, errors = command(*arguments)
+        assert code == 0, errors
+        return out
+
+    assert "16 Binary – 4 Binary, float32" in done("info", machine_file)
+    rows = json.loads(done("evaluate", machine_file, "--data", data, "--exact", "--json"))
+    machine, x = load(machine_file), torch.tensor(np.load(data))
+    exact = [row["mean"] for row in rows if row["estimator"] == "exact"]
+    assert exact == pytest.approx([float(exact_log_likelihood(machine, x).mean)], rel=1e-6)
+    done("sample", machine_file, "--data", data, "--count", 5, "--sweeps", 3, "--out", tmp_path / "s.npy")
+    assert np.load(tmp_path / "s.npy").shape == (5, 16)
+    assert "TAP" in done("compare", machine_file, "--data", data, "--starts", 3)
+    for name in ("denoise", "impute"):
+        done(name, machine_file, data, "--no-examples", "--out", tmp_path / f"{name}.npy", "--quiet")
+        assert np.load(tmp_path / f"{name}.npy").shape == (300, 16)
+    assert done("score", machine_file, data).count("\n") == 301
+    done("landscape", machine_file, "--data", data, "--starts", 20)
+    assert (tmp_path / "mine-landscape" / "solutions.csv").exists()
+
+
+def test_a_page_about_the_file_of_a_machine(data, tmp_path, machine_file, monkeypatch):
+    monkeypatch.setattr(findings, "TEMPERATURES", 50)
+    for options, path in (((), tmp_path / "mine.html"), (("--out", tmp_path / "o.html"), tmp_path / "o.html")):
+        code, out, errors = command("report", machine_file, "--data", data, "--starts", 20, *options)
+        assert code == 0, errors
+        assert out == f"{path}\n"
+        page = path.read_text()
+        assert "<h1>mine</h1>" in page
+        assert "16 Binary – 4 Binary" in page
+        assert "<h2>Training</h2>" not in page
+        assert "log-likelihood over the epochs" not in page
+
+
+def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
+    (tmp_path / "text.safetensors").write_text("hello")
+    for arguments, message in (
+        *(
+            ([name, machine_file], "mine.safetensors: is the file of a machine, which has no data; use --data FILE")
+            for name in ("evaluate", "sample", "compare", "landscape", "report")
+        ),
+        (["denoise", machine_file, data, "--out", tmp_path / "y.npy"], "which has no data; to do without"),
+        (["evaluate", tmp_path / "text.safetensors", "--ais"], "text.safetensors: cannot be read"),
+        (["evaluate", data], "bars.npy: cannot be read"),
+        (["evaluate", tmp_path], "is not the folder of a run"),
+        (["evaluate", tmp_path / "none.safetensors"], "is not the folder of a run"),
+        (["report", machine_file, "--data", data, "--out", tmp_path / "x.pdf"], "the page is an .html file"),
+        (["evaluate", machine_file, "--data", tmp_path / "none.npy"], "there is no such file"),
+    ):
+        code, out, errors = command(*arguments)
+        assert (code, out) == (2, ""), errors
+        assert message in errors
+        assert errors.count("\n") == 1, errors
+
+
 def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
     file = tmp_path / "file"
     file.write_text("hello")
@@ -455,6 +545,8 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
         (["info", tmp_path / "x"], "is not the folder of a run"),
         (["train", data, "--hiden", "3"], "No such option"),
         (["sample"], "Missing argument"),
+        (["train", data], "Missing option '--out' / '-o'; see"),
+        (["train", "--out", tmp_path / "x"], "missing data: give a data set, a file or a folder"),
         (["train", data, "--interval", "0;1", "--out", tmp_path / "x"], "two numbers, as in 0,1"),
     ):
         done = run_cli(*arguments)

@@ -22,7 +22,16 @@ from typing import Any
 
 from torch import Tensor
 
-from tapmachine.files import FORMAT, Description, FileError, read_tensors, save, write_atomically, write_tensors
+from tapmachine.files import (
+    FORMAT,
+    MACHINE_FILE,
+    Description,
+    FileError,
+    read_tensors,
+    save,
+    write_atomically,
+    write_tensors,
+)
 from tapmachine.machine import BoltzmannMachine
 
 KEPT = 2  # checkpoints: should the last one be damaged, there is the one before
@@ -275,7 +284,7 @@ class RunFolder:
     @property
     def machine_path(self) -> Path:
         """Of the machine as it was at the last checkpoint."""
-        return self.path / "machine.safetensors"
+        return self.path / MACHINE_FILE
 
     def save_machine(self, machine: BoltzmannMachine, data: Description, epoch: int | None = None) -> None:
         """Saves the machine; with an epoch, beside those of other epochs."""
@@ -295,6 +304,45 @@ class RunFolder:
     def machine_at(self, epoch: int) -> Path:
         """Of the machine at an epoch."""
         return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
+
+
+class MachineFile(RunFolder):
+    """A machine in a file by itself, to be looked at like a run: one without data, records and other epochs.
+
+    Args:
+        path: of a file that `save` wrote.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = None
+        self._description = read_tensors(self.path, "machine")[1]
+
+    @property
+    def machine_path(self) -> Path:
+        """Of the file."""
+        return self.path
+
+    def settings(self) -> Description:
+        """As far as they say how other data are prepared for the machine."""
+        visible, dtype = self._description["layers"][0]["type"], self._description["dtype"]
+        return {
+            "data": str(self.path),
+            "visible": "categorical" if visible == "Categorical" else "auto",
+            "dtype": dtype if dtype == "float64" else "float32",
+        }
+
+    def earlier_digests(self) -> list[str]:
+        """Of the run that it is from, if it is from one."""
+        return [str(self._description["data"]["run"])] if "run" in self._description.get("data", {}) else []
+
+    def records(self) -> list[dict[str, Any]]:
+        """None."""
+        return []
+
+    def last_epoch(self) -> int:
+        """After which it was saved; 0 if that is not known."""
+        return int(self._description.get("data", {}).get("epoch", 0))
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.precision import products_in
 from tapmachine.recipes import NewMachine, make_machine, make_trainer, prepare_rows
 from tapmachine.rows_on_disk import RowsOnDisk
-from tapmachine.runs import RunError, RunFolder, RunWarning
+from tapmachine.runs import MachineFile, RunError, RunFolder, RunWarning
 from tapmachine.settings import ADJUSTABLE, Settings, SettingsError, check_names, of_run
 from tapmachine.training import Monitor, PretrainingTrainer, Stopped, Trainer, TrainingState
 from tapmachine.training.data import Rows, held_in_memory
@@ -238,11 +238,23 @@ def settings_of(run: RunFolder) -> Settings:
 
 def read_data_of(run: RunFolder) -> _Data[Tensor]:
     """The data of a run, if they are still those that it was trained on; in memory, those on disk in part."""
+    if isinstance(run, MachineFile):
+        raise RunError(f"{run.path}: is the file of a machine, which has no data")
     settings = settings_of(run)
     data = read_data(settings)
     if data.digest != data_description(run.machine_path).get("sha256"):
         raise RunError(f"{settings.data}: has changed since {run.path} was trained on it")
     return data.in_memory()
+
+
+def data_for(run: RunFolder, source: str | None = None) -> _Data[Tensor]:
+    """Other data, prepared as those of the run; those of the run, if no source is given."""
+    if source is None:
+        try:
+            return read_data_of(run)
+        except RunError as error:
+            raise RunError(f"{error}; use --data FILE") from None
+    return read_data(replace(settings_of(run), data=source, validation=None)).in_memory()
 
 
 def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | str = "cpu") -> BoltzmannMachine:

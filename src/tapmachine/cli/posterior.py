@@ -216,10 +216,9 @@ def _read(run: Path, source: str, are_states: bool) -> "Tensor":
 
     from tapmachine.datasets import read
     from tapmachine.recipes import prepare_gappy_rows
-    from tapmachine.runs import RunFolder
     from tapmachine.training_runs import named, settings_of
 
-    settings = settings_of(RunFolder(run))
+    settings = settings_of(open_run(run)[0])
     if not are_states:
         settings = replace(settings, binarise=None)
     rows = np.asarray(read(source, gaps=True, scale_bytes=are_states).rows)

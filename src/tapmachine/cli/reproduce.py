@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
 @app.command(epilog="Example:  tapmachine reproduce bmnist-denoise --quick")
 def reproduce(
-    figure: Annotated[str | None, typer.Argument(help="Its label in the paper, or all.", show_default=False)] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="On the embedded digits, small: a minute on a CPU.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder; reproduced/full, or …/quick.")] = None,
-    data: Annotated[Path | None, typer.Option(help="A folder with MNIST's files and cbcl_faces.npz.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Machines that are trained at the same time.")] = 1,
+    figure: Annotated[
+        str | None, typer.Argument(help="Label of the figure in the paper, or all.", show_default=False)
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use small machines and the embedded digits.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Output folder.", show_default="reproduced/full, or …/quick")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the files of MNIST and cbcl_faces.npz.", show_default="MNIST is downloaded"),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of machines trained in parallel.")] = 1,
     seed: Seed = 0,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -35,7 +42,7 @@ def reproduce(
             print(f"{name:24}{experiment(name).TITLE}")
         return
     if figure is None:
-        raise ValueError("which figure? name one, or all; --list says which there are")
+        raise ValueError("missing figure: give the label of one, or all; --list shows the labels")
     names = list(FIGURES) if figure == "all" else [figure]
     modules = [experiment(name) for name in names]
     if data is not None and not data.is_dir():
