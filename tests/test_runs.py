@@ -4,16 +4,18 @@ import gzip
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
+import typer
 from run_cases import bars, command
 from typer.testing import CliRunner
 
@@ -579,6 +581,46 @@ def test_help_is_quick_and_has_examples():
     assert time.perf_counter() - start < 2.0  # 0.3 s on a quiet machine; torch alone takes longer than 2
     for name in ("train", "info", "evaluate", "sample", "landscape", "report", "demo", "convert"):
         assert "Example:" in CliRunner().invoke(app, [name, "--help"]).stdout
+
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+def help_of(name):
+    """As a terminal shows it that is wide enough for every line."""
+    wide = {"COLUMNS": "1000", "TERMINAL_WIDTH": "1000"}
+    shown = CliRunner(env=wide).invoke(app, [name, "--help"], catch_exceptions=False).stdout
+    return [" ".join(line.strip("│ \n").split()) for line in shown.splitlines()]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_texts_are_shown_word_for_word(name):
+    """What looks like markup, as [float32], would be left out."""
+    shown, params = help_of(name), COMMANDS[name].params
+    assert len(params) > 1
+    for param in params:
+        assert param.help, param.name
+        assert any(" ".join(param.help.split()) in line for line in shown), param.help
+        assert "[" not in param.help.replace("[x>=", ""), "defaults are shown by typer"
+    for line in (COMMANDS[name].epilog, COMMANDS[name].help.splitlines()[0]):
+        assert " ".join(line.split()) in shown
+
+
+def test_every_option_of_train_names_its_default():
+    shown = help_of("train")
+    defaults = {field.name: field.default for field in fields(Settings)}
+    assert not [line for line in shown if line.startswith("* --out -o") and "[required]" not in line]
+    assert sum("[required]" in line for line in shown) == 1
+    options = {param.name: param.opts[0] for param in COMMANDS["train"].params if param.name in defaults}
+    assert {*defaults} == {*options}
+    for name in defaults.keys() - {"data"}:
+        (line,) = [line for line in shown if line.startswith(f"{options[name]} ")]
+        found = re.fullmatch(r".*\[default: \((.*)\)\]", line)
+        assert found, line
+        value = defaults[name]
+        if value is not None:  # others are chosen by what the rest is, in words
+            value = ",".join(map(str, value)) if isinstance(value, tuple) else "off" if value is False else f"{value}"
+            assert found[1] == value.removesuffix(".0"), line
 
 
 def test_a_diverging_run_exits_with_4(data, tmp_path):

@@ -16,8 +16,8 @@ from tapmachine.machine import rbm
 from tapmachine.runs import RunError, RunFolder
 from tapmachine.units import Binary
 
-NEEDED = ("torch", "numpy", "scikit-learn", "safetensors", "typer", "rich", "pooch")
-OPTIONAL = {"matplotlib": "pictures", "h5py": "files of rbms and clusterbm", "tensorboard": "TensorBoard"}
+NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "pooch", "matplotlib")
+OPTIONAL = {"h5py": "files of rbms and clusterbm", "tensorboard": "TensorBoard"}
 LITTLE_DISK = 2**30  # bytes
 SOME = 10  # epochs that are named one by one
 
@@ -36,7 +36,7 @@ def check_installation(folder: Path) -> list[Finding]:
         try:
             found.append(Finding("ok", f"{name} {version(name)}"))
         except PackageNotFoundError:
-            found.append(Finding("problem", f"{name} is not installed"))
+            found.append(Finding("problem", f"{name} is not installed; use: pip install {name}"))
     for name, purpose in OPTIONAL.items():
         has = find_spec(name) is not None
         found.append(Finding("ok" if has else "note", f"{name}{'' if has else f' is not installed: no {purpose}'}"))
