@@ -327,7 +327,9 @@ def test_a_pretraining_stays_as_long_as_it_was(data, tmp_path):
     options = {"hidden": (3, 2), "measure_every": 100}
     run_training(settings(data, epochs=10, **options), tmp_path / "run")
     for _ in range(2):
-        run = run_training(settings(data, epochs=20, **options), tmp_path / "run")
+        said = []
+        run = run_training(settings(data, epochs=20, **options), tmp_path / "run", say=said.append)
+        assert f"{tmp_path / 'run'}: pretraining stays at 2 epochs for each layer" in said
         assert [record["layer"] for record in run.records] == [1] * 2 + [2] * 2 + [0] * 20
 
 

@@ -112,8 +112,10 @@ def run_training(
             f"products in {settings.products} are for a GPU, and this is a CPU; leave --products out, or let a run "
             "that has it go on where there is one"
         )
-    run = RunFolder(folder)
+    run, asked = RunFolder(folder), settings
     settings = _for_run(run, settings)
+    if settings.pretrain != asked.pretrain:
+        say(f"{run.path}: pretraining stays at {settings.pretrain} epochs for each layer")
     data = read_data(settings)
     with named(settings.data):
         new = make_machine(settings, data.train, data.held_out)

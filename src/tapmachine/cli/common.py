@@ -29,7 +29,10 @@ BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit codes; docs/re
 Run = Annotated[Path, typer.Argument(help="Run folder, or the file of a machine.", show_default=False)]
 Device = Annotated[str, typer.Option(help="Device: cpu, cuda, or auto (a GPU if there is one).")]
 Data = Annotated[
-    str | None, typer.Option(help="Data to use, as for train.", show_default="the data of the run; a file has none")
+    str | None,
+    typer.Option(
+        help="Data to use, as for train.", show_default="the data of the run; required for the file of a machine"
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.")]

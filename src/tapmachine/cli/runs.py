@@ -157,7 +157,9 @@ def sample(
     source: Annotated[
         str | None,
         typer.Option(
-            "--data", help="Data to start from, as for train.", show_default="the data of the run; a file has none"
+            "--data",
+            help="Data to start from, as for train.",
+            show_default="the data of the run; required for the file of a machine",
         ),
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Picture of the samples (.png), if rows are images.")] = None,
