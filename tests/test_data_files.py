@@ -10,11 +10,10 @@ import scipy.sparse
 import torch
 from run_cases import bars, command
 
-from tapmachine import plots, training_runs
+from tapmachine import plots
 from tapmachine.data_files import as_cells
 from tapmachine.datasets import DataError, read
 from tapmachine.files import read_tensors, write_tensors
-from tapmachine.recipes import bytes_scaled_beyond
 from tapmachine.runs import RunFolder
 from tapmachine.settings import Settings
 from tapmachine.training_runs import read_data, read_data_of, run_training
@@ -165,20 +164,6 @@ def forget(path, *names):
     write_tensors(path, tensors, description)
 
 
-@pytest.mark.parametrize("beyond", [None, 1])
-def test_runs_that_scaled_by_another_rule_go_on(beyond, tmp_path, monkeypatch):
-    """The first versions scaled images, whatever their bytes, and nothing else."""
-    np.save(tmp_path / "x.npy", intensities() if beyond is None else intensities() // 4)
-    settings = Settings(f"{tmp_path}/x.npy", hidden=(2,), epochs=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(training_runs, "bytes_scaled_beyond", lambda settings: beyond)
-        trained = run_training(settings, tmp_path / "run")
-    forget(tmp_path / "run" / "machine.safetensors", "scale_beyond")
-    assert bytes_scaled_beyond(settings) == 127
-    assert torch.equal(read_data_of(RunFolder(tmp_path / "run")).train, trained.rows)
-    assert run_training(settings, tmp_path / "run").resumed_at == 1
-
-
 # ----- row names
 
 
@@ -220,18 +205,6 @@ def test_numbers_for_names_as_pandas_writes_them(tmp_path):
     assert read(tmp_path / "gap.csv", gaps=True).rows.shape == (2, 3)
     (tmp_path / "y.csv").write_text("0,1,2,3\n" + "5,6,7,8\n" * 3)
     assert "first line 0 to 3 read as data; if it is a header" in read(tmp_path / "y.csv").notes[0]
-
-
-def test_the_index_of_a_run_of_earlier_versions(tmp_path, monkeypatch):
-    """It was a feature, and the run goes on with it."""
-    (tmp_path / "x.csv").write_text(table(index=("0", "1", "2", "3")))
-    settings = Settings(f"{tmp_path}/x.csv", visible="gaussian", hidden=(2,), epochs=1)
-    reading = training_runs.read
-    with monkeypatch.context() as patch:
-        patch.setattr(training_runs, "read", lambda *args, **options: reading(*args, **options | {"keep_index": True}))
-        assert run_training(settings, tmp_path / "run").rows.shape == (4, 4)
-    forget(tmp_path / "run" / "machine.safetensors", "scale_beyond")
-    assert run_training(settings, tmp_path / "run").rows.shape == (4, 4)
 
 
 # ----- results as text

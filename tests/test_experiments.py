@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def test_what_is_missing_is_said(tmp_path):
     assert listed.exit_code == 0
     assert all(name in listed.stdout for name in FIGURES)
     for arguments, said in (
-        ((), "which figure"),
+        ((), "missing figure"),
         (("nothing",), "there is no figure"),
         (("all", "--data", "none"), "no such"),
     ):
@@ -137,6 +138,24 @@ def test_what_is_missing_is_said(tmp_path):
         Lab(tmp_path).open()
     with pytest.raises(ValueError, match="there is no figure"):
         experiment("fig12")
+
+
+def test_centred_gradients_are_an_option(tmp_path, monkeypatch):
+    """In a folder of their own; all else is the same."""
+    labs = []
+
+    def noted(lab, model):
+        labs.append(lab)
+        raise RunError("not trained")
+
+    monkeypatch.setattr(Lab, "run", noted)
+    for options in ((), ("--centred",)):
+        reproduce("dbmtraining", "--quick", "--out", tmp_path / f"out{len(options)}", *options)
+    found = [lab.model(DEEP_2).settings("digits", 0.1, lab.seed) for lab in labs]
+    assert [own.centred for own in found] == [False, None]  # None: where the units allow it
+    assert replace(found[0], centred=None) == found[1]
+    with pytest.raises(RunError, match="holds experiments with"):
+        Lab(tmp_path / "out1", quick=True).open()
 
 
 def test_labels(tmp_path):

@@ -15,6 +15,7 @@ from hashes import canonical, pins
 from packaging.requirements import Requirement
 
 import tapmachine
+from tapmachine import doctor
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(tapmachine.__file__).parent
@@ -189,6 +190,34 @@ def test_digests_are_of_the_versions_in_use():
     assert len(digests) > 40
     for name, line in digests.items():
         assert re.fullmatch(re.escape(versions[name]) + r" --hash=sha256:[0-9a-f]{64}", line)
+
+
+ELSEWHERE = {"sklearn": "scikit-learn", "PIL": "matplotlib"}  # which packages modules of other names come with
+
+
+def test_a_plain_installation_has_all_that_the_package_imports():
+    """But h5py, without which everything but the exchange of HDF5 files works."""
+    imported = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            imported |= {name.split(".")[0] for name in names}
+    imported -= {*sys.stdlib_module_names, "tapmachine", "h5py"}
+    asked_for = {Requirement(own).name for own in PROJECT["project"]["dependencies"]}
+    assert {ELSEWHERE.get(name, name) for name in imported} == asked_for
+
+
+def test_the_doctor_looks_for_every_dependency():
+    assert sorted(doctor.NEEDED) == sorted(Requirement(own).name for own in PROJECT["project"]["dependencies"])
+    optional = {Requirement(own).name for name in EXTRAS if name != "dev" for own in EXTRAS[name]}
+    assert optional <= doctor.OPTIONAL.keys()
+
+
+def test_advice_to_install_can_be_followed():
+    """The package itself has no release."""
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *PACKAGE.rglob("*.py")]:
+        assert not re.search(r"pip install [`'\"]*tapmachine", path.read_text()), path
 
 
 def test_there_are_few_direct_dependencies():

@@ -4,26 +4,44 @@ import gzip
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
-from run_cases import bars
+import typer
+from run_cases import bars, command
 from typer.testing import CliRunner
 
-from tapmachine import Binary, Spin, TruncatedGaussBernoulli, TruncatedGaussian, __version__, demo, load, recipes
+from tapmachine import (
+    Binary,
+    FileError,
+    Spin,
+    TruncatedGaussBernoulli,
+    TruncatedGaussian,
+    __version__,
+    demo,
+    exact_log_likelihood,
+    load,
+    rbm,
+    recipes,
+    save,
+)
 from tapmachine import settings as names
 from tapmachine.cli import app
 from tapmachine.datasets import DataError, read
+from tapmachine.files import data_description
 from tapmachine.report import findings
 from tapmachine.runs import RunError, RunFolder, RunWarning
 from tapmachine.settings import Settings, SettingsError, read_settings
-from tapmachine.training_runs import run_training
+from tapmachine.training import Trainer, TrainingWarning
+from tapmachine.training_runs import StoppedRun, machine_of, run_training, settings_of
 from tapmachine.visible_units import make_visible
 
 
@@ -194,14 +212,160 @@ def test_a_run_and_what_it_leaves(data, tmp_path):
 
 def test_other_settings_or_data_are_refused(data, tmp_path):
     run_training(settings(data), tmp_path / "run")
-    with pytest.raises(RunError, match="epochs was 4 and is 9"):
-        run_training(settings(data, epochs=9), tmp_path / "run")
+    with pytest.raises(RunError, match=r"is a run with other settings: momentum was 0\.5 and is 0\.9; choose"):
+        run_training(settings(data, momentum=0.9, epochs=9), tmp_path / "run")
     np.save(data, bars(seed=1))
     with pytest.raises(RunError, match="the data have changed"):
         run_training(settings(data), tmp_path / "run")
     (tmp_path / "run" / "settings.json").write_text('{"format": 7, "settings": {}}')
     with pytest.raises(RunError, match="has format 7; this version reads 1"):
         run_training(settings(data), tmp_path / "run")
+
+
+# ----- more epochs than a run was begun with
+
+SHAPES = {"rbm": {}, "pretrained": {"hidden": (4, 3), "pretrain": 1}}
+
+
+def what_is_left(folder):
+    last = json.loads((folder / "checkpoints/manifest.json").read_text())[-1]["file"]
+    names = ("machine.safetensors", f"checkpoints/{last}", "settings.json")
+    records = [{**record, "seconds": 0} for record in RunFolder(folder).records()]
+    return [(folder / name).read_bytes() for name in names], records
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_finished_run_is_trained_further(data, tmp_path, shape):
+    folder, said = tmp_path / "run", []
+    before = run_training(settings(data, **SHAPES[shape], keep_every=1), folder)
+    done = before.records[-1]["epoch"]
+    more = settings(data, **SHAPES[shape], keep_every=1, epochs=8)
+    run = run_training(more, folder, say=said.append)
+    assert f"{folder}: continuing from epoch {done} to {done + 4}; the learning rate now falls over 8 epochs" in said
+    assert run.resumed_at == done
+    assert [record["epoch"] for record in run.records] == list(range(1, done + 5))
+    assert run.records[:done] == before.records
+    joint = [record["learning_rate"] for record in run.records[done - 4 :]]
+    decay = more.decay
+    for epoch, rate in enumerate(joint):
+        assert rate == pytest.approx(joint[0] * decay ** (epoch / (4 if epoch < 4 else 8)), rel=1e-9)
+    for epoch in (None, *range(1, done + 5)):  # those from before, too
+        machine_of(RunFolder(folder), epoch)
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert [event["changes"] for event in events if event["event"] == "settings changed"] == [["epochs was 4 and is 8"]]
+    again = run_training(settings_of(RunFolder(folder)), folder)
+    assert again.resumed_at == done + 4
+    assert torch.equal(again.machine.weights[0], run.machine.weights[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_extended_run_that_is_killed_ends_in_the_same_bits(data, tmp_path, monkeypatch, shape):
+    """The process ends right after the settings were written, before a checkpoint, or between two batches."""
+    options = SHAPES[shape] | {"measure_every": 100}
+    finished, whole = tmp_path / "finished", tmp_path / "whole"
+    done = run_training(settings(data, **options), finished).records[-1]["epoch"]
+    shutil.copytree(finished, whole)
+    run_training(settings(data, **options, epochs=8), whole)
+    checkpoint, epoch = RunFolder.checkpoint, Trainer.epoch
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    def killed_before_the_second(run, number, *others):
+        return kill() if number == done + 2 else checkpoint(run, number, *others)
+
+    def stopped_in_the_second(trainer):
+        trainer.stopping = trainer.finished == 5
+        return epoch(trainer)
+
+    for where, name, action in (
+        (RunFolder, "forget_records_after", kill),
+        (Trainer, "epoch", kill),
+        (RunFolder, "checkpoint", killed_before_the_second),
+        (Trainer, "epoch", stopped_in_the_second),
+    ):
+        folder = tmp_path / f"{name}-{action.__name__}"
+        shutil.copytree(finished, folder)
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, action)
+            with pytest.raises((KeyboardInterrupt, StoppedRun)):
+                run_training(settings(data, **options, epochs=8), folder)
+        found = settings_of(RunFolder(folder))
+        assert found.epochs == 8
+        run_training(found, folder)
+        assert what_is_left(folder) == what_is_left(whole)
+
+
+def test_a_run_that_was_interrupted_may_become_longer(data, tmp_path, monkeypatch):
+    """Interrupted at 2 of 4 epochs; its machine is known before and after."""
+    checkpoint = RunFolder.checkpoint
+
+    def killed_after_2(run, number, *arguments):
+        if number > 2:
+            raise KeyboardInterrupt
+        checkpoint(run, number, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "checkpoint", killed_after_2)
+        with pytest.raises(KeyboardInterrupt):
+            run_training(settings(data), tmp_path / "run")
+    said = []
+    run = run_training(settings(data, epochs=6), tmp_path / "run", say=said.append)
+    assert "continuing from epoch 2 to 6; the learning rate now falls over 6 epochs" in said[-1]
+    rates = [record["learning_rate"] for record in run.records]
+    powers = [0, 1 / 4, 2 / 6, 3 / 6, 4 / 6, 5 / 6]
+    assert rates == pytest.approx([rates[0] * 0.01**power for power in powers], rel=1e-9)
+
+
+def test_what_divergences_have_cut_stays_cut_in_a_longer_run(data, tmp_path, monkeypatch):
+    look = Trainer._look
+
+    def diverged_once(trainer, good):
+        return look(trainer, good if trainer.cuts or trainer.finished < 1 else [torch.zeros(())])
+
+    monkeypatch.setattr(Trainer, "_look", diverged_once)
+    with pytest.warns(TrainingWarning, match="the step size is cut"):
+        run_training(settings(data, learning_rate=0.1, measure_every=100), tmp_path / "run")
+    run = run_training(settings(data, learning_rate=0.1, measure_every=100, epochs=6), tmp_path / "run")
+    rates = [record["learning_rate"] for record in run.records[4:]]
+    assert rates == pytest.approx([0.05 * 0.01 ** (4 / 6), 0.05 * 0.01 ** (5 / 6)], rel=1e-9)
+
+
+def test_a_pretraining_stays_as_long_as_it_was(data, tmp_path):
+    """By default it is a fifth of the epochs: 2 of 10; and stays 2 with 20, however the run is asked for."""
+    options = {"hidden": (3, 2), "measure_every": 100}
+    run_training(settings(data, epochs=10, **options), tmp_path / "run")
+    for _ in range(2):
+        said = []
+        run = run_training(settings(data, epochs=20, **options), tmp_path / "run", say=said.append)
+        assert f"{tmp_path / 'run'}: pretraining stays at 2 epochs for each layer" in said
+        assert [record["layer"] for record in run.records] == [1] * 2 + [2] * 2 + [0] * 20
+
+
+def test_fewer_epochs_and_what_is_recorded(data, tmp_path):
+    said, folder = [], tmp_path / "run"
+    run_training(settings(data), folder)
+    with pytest.raises(RunError, match=r"epochs was 4 and is 3; .* can only be raised \(epoch 4 is done\)"):
+        run_training(settings(data, epochs=3), folder)
+    options = {"measure_every": 3, "save_every": 2, "keep_every": 5}
+    run_training(settings(data, **options), folder, say=said.append)
+    assert f"{folder}: measure_every was 1 and is 3" in said
+    assert f"{folder}: is finished, after 4 epochs" in said
+    assert settings_of(RunFolder(folder)).save_every == 2
+    assert machine_of(RunFolder(folder)).sizes == (16, 5)
+
+
+def test_more_epochs_on_the_command_line(data, tmp_path):
+    folder = str(tmp_path / "run")
+    assert command("train", data, "--hidden", 3, "--epochs", 2, "--out", folder)[0] == 0
+    code, _, errors = command("train", "--epochs", 4, "--out", folder)
+    assert code == 0, errors
+    assert "continuing from epoch 2 to 4; the learning rate now falls over 4 epochs" in errors
+    assert command("train", "--out", folder)[2].count("is finished, after 4 epochs") == 1
+    assert "epochs: 4 of 4" in command("info", folder)[1]
+    code, _, errors = command("train", "--epochs", 3, "--out", folder)
+    assert code == 2
+    assert errors.count("\n") == 1
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(data, tmp_path):
@@ -308,6 +472,82 @@ def test_train_info_evaluate_and_sample(data, tmp_path):
     assert picture.stat().st_size > 1000
 
 
+@pytest.fixture
+def machine_file(tmp_path):
+    """A machine as Python saves it."""
+    machine = rbm(Binary(16), Binary(4), generator=torch.Generator().manual_seed(0))
+    path = tmp_path / "mine.safetensors"
+    save(machine, path)
+    return path
+
+
+def test_load_takes_a_run_folder(data, tmp_path):
+    run = run_training(settings(data, epochs=1), tmp_path / "run")
+    for path in (tmp_path / "run", str(tmp_path / "run")):
+        assert torch.equal(load(path).weights[0], run.machine.weights[0])
+        assert data_description(path)["n_rows"] == 300
+    with pytest.raises(FileError, match=r"is a folder without machine\.safetensors; expected the file of a machine"):
+        load(tmp_path)
+    with pytest.raises(FileError, match="there is no such file"):
+        load(tmp_path / "nothing")
+
+
+def test_commands_take_the_file_of_a_machine(data, tmp_path, machine_file):
+    def done(*arguments):
+        code, out, errors = command(*arguments)
+        assert code == 0, errors
+        return out
+
+    assert "16 Binary – 4 Binary, float32" in done("info", machine_file)
+    rows = json.loads(done("evaluate", machine_file, "--data", data, "--exact", "--json"))
+    machine, x = load(machine_file), torch.tensor(np.load(data))
+    exact = [row["mean"] for row in rows if row["estimator"] == "exact"]
+    assert exact == pytest.approx([float(exact_log_likelihood(machine, x).mean)], rel=1e-6)
+    done("sample", machine_file, "--data", data, "--count", 5, "--sweeps", 3, "--out", tmp_path / "s.npy")
+    assert np.load(tmp_path / "s.npy").shape == (5, 16)
+    assert "TAP" in done("compare", machine_file, "--data", data, "--starts", 3)
+    for name in ("denoise", "impute"):
+        done(name, machine_file, data, "--no-examples", "--out", tmp_path / f"{name}.npy", "--quiet")
+        assert np.load(tmp_path / f"{name}.npy").shape == (300, 16)
+    assert done("score", machine_file, data).count("\n") == 301
+    done("landscape", machine_file, "--data", data, "--starts", 20)
+    assert (tmp_path / "mine-landscape" / "solutions.csv").exists()
+
+
+def test_a_page_about_the_file_of_a_machine(data, tmp_path, machine_file, monkeypatch):
+    monkeypatch.setattr(findings, "TEMPERATURES", 50)
+    for options, path in (((), tmp_path / "mine.html"), (("--out", tmp_path / "o.html"), tmp_path / "o.html")):
+        code, out, errors = command("report", machine_file, "--data", data, "--starts", 20, *options)
+        assert code == 0, errors
+        assert out == f"{path}\n"
+        page = path.read_text()
+        assert "<h1>mine</h1>" in page
+        assert "16 Binary – 4 Binary" in page
+        assert "<h2>Training</h2>" not in page
+        assert "log-likelihood over the epochs" not in page
+
+
+def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
+    (tmp_path / "text.safetensors").write_text("hello")
+    for arguments, message in (
+        *(
+            ([name, machine_file], "mine.safetensors: is the file of a machine, which has no data; use --data FILE")
+            for name in ("evaluate", "sample", "compare", "landscape", "report")
+        ),
+        (["denoise", machine_file, data, "--out", tmp_path / "y.npy"], "which has no data; to do without"),
+        (["evaluate", tmp_path / "text.safetensors", "--ais"], "text.safetensors: cannot be read"),
+        (["evaluate", data], "bars.npy: cannot be read"),
+        (["evaluate", tmp_path], "is not the folder of a run"),
+        (["evaluate", tmp_path / "none.safetensors"], "is not the folder of a run"),
+        (["report", machine_file, "--data", data, "--out", tmp_path / "x.pdf"], "the page is an .html file"),
+        (["evaluate", machine_file, "--data", tmp_path / "none.npy"], "there is no such file"),
+    ):
+        code, out, errors = command(*arguments)
+        assert (code, out) == (2, ""), errors
+        assert message in errors
+        assert errors.count("\n") == 1, errors
+
+
 def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
     file = tmp_path / "file"
     file.write_text("hello")
@@ -318,6 +558,8 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
         (["info", tmp_path / "x"], "is not the folder of a run"),
         (["train", data, "--hiden", "3"], "No such option"),
         (["sample"], "Missing argument"),
+        (["train", data], "Missing option '--out' / '-o'; see"),
+        (["train", "--out", tmp_path / "x"], "missing data: give a data set, a file or a folder"),
         (["train", data, "--interval", "0;1", "--out", tmp_path / "x"], "two numbers, as in 0,1"),
     ):
         done = run_cli(*arguments)
@@ -348,8 +590,48 @@ def test_help_is_quick_and_has_examples():
     done = run_cli("--help")
     assert done.returncode == 0
     assert time.perf_counter() - start < 2.0  # 0.3 s on a quiet machine; torch alone takes longer than 2
-    for command in ("train", "info", "evaluate", "sample", "landscape", "report", "demo", "convert"):
-        assert "Example:" in CliRunner().invoke(app, [command, "--help"]).stdout
+    for name in ("train", "info", "evaluate", "sample", "landscape", "report", "demo", "convert"):
+        assert "Example:" in CliRunner().invoke(app, [name, "--help"]).stdout
+
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+def help_of(name):
+    """As a terminal shows it that is wide enough for every line."""
+    wide = {"COLUMNS": "1000", "TERMINAL_WIDTH": "1000"}
+    shown = CliRunner(env=wide).invoke(app, [name, "--help"], catch_exceptions=False).stdout
+    return [" ".join(line.strip("│ \n").split()) for line in shown.splitlines()]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_texts_are_shown_word_for_word(name):
+    """What looks like markup, as [float32], would be left out."""
+    shown, params = help_of(name), COMMANDS[name].params
+    assert len(params) > 1
+    for param in params:
+        assert param.help, param.name
+        assert any(" ".join(param.help.split()) in line for line in shown), param.help
+        assert "[" not in param.help.replace("[x>=", ""), "defaults are shown by typer"
+    for line in (COMMANDS[name].epilog, COMMANDS[name].help.splitlines()[0]):
+        assert " ".join(line.split()) in shown
+
+
+def test_every_option_of_train_names_its_default():
+    shown = help_of("train")
+    defaults = {field.name: field.default for field in fields(Settings)}
+    assert not [line for line in shown if line.startswith("* --out -o") and "[required]" not in line]
+    assert sum("[required]" in line for line in shown) == 1
+    options = {param.name: param.opts[0] for param in COMMANDS["train"].params if param.name in defaults}
+    assert {*defaults} == {*options}
+    for name in defaults.keys() - {"data"}:
+        (line,) = [line for line in shown if line.startswith(f"{options[name]} ")]
+        found = re.fullmatch(r".*\[default: \((.*)\)\]", line)
+        assert found, line
+        value = defaults[name]
+        if value is not None:  # others are chosen by what the rest is, in words
+            value = ",".join(map(str, value)) if isinstance(value, tuple) else "off" if value is False else f"{value}"
+            assert found[1] == value.removesuffix(".0"), line
 
 
 def test_a_diverging_run_exits_with_4(data, tmp_path):
@@ -561,6 +843,17 @@ def test_a_run_goes_on_where_it_was_made_only(data, tmp_path):
         run.checkpoint(epoch, tensors, values)
     with pytest.raises(RunError, match="the training was on a cuda device"):
         run_training(settings(data, epochs=2), tmp_path / "run")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_on_a_gpu_is_trained_further(data, tmp_path):
+    """There the learning rate is a tensor, which captured steps read."""
+    run_training(settings(data, learning_rate=0.1), tmp_path / "run", "cuda")
+    run = run_training(settings(data, learning_rate=0.1, epochs=6), tmp_path / "run", "cuda")
+    rates = [record["learning_rate"] for record in run.records]
+    powers = [0, 1 / 4, 2 / 4, 3 / 4, 4 / 6, 5 / 6]
+    assert rates == pytest.approx([0.1 * 0.01**power for power in powers], rel=1e-5)
 
 
 @pytest.mark.gpu

@@ -140,9 +140,7 @@ def test_a_log_likelihood_that_tap_over_counts_is_warned_of_at_once():
     signs = torch.tensor([[i & 1, i >> 1 & 1, i >> 2 & 1, i >> 3 & 1] for i in range(16)]) * 2.0 - 1
     x = signs.repeat_interleave(4, 1).repeat(5, 1)
     machine = rbm(Spin(16), Spin(4), 3 * torch.eye(4).repeat_interleave(4, 0))
-    with pytest.warns(
-        TrainingWarning, match=r"epoch 1: TAP's log-likelihood is -0\.\d+ .* exact one is -2\."
-    ):
+    with pytest.warns(TrainingWarning, match=r"epoch 1: TAP's log-likelihood is -0\.\d+ .* exact one is -2\."):
         fit(
             machine,
             x,

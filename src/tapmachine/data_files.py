@@ -81,14 +81,13 @@ def read_folder(folder: Path) -> dict[str, Array]:
     return {str(path): read_file(path, "", False)[0] for path in paths}
 
 
-def read_file(path: Path, key: str, gaps: bool, keep_index: bool = False) -> tuple[Array, TextLayout | None]:
+def read_file(path: Path, key: str, gaps: bool) -> tuple[Array, TextLayout | None]:
     """The array in a file, of a plain .npy file a memory map; and the layout of a text file.
 
     Args:
         path: of the file.
         key: of the array, in an .npz file.
         gaps: whether a cell of a .csv file may be empty, which is NaN then.
-        keep_index: whether unnamed first columns of a .csv file are data.
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".npz"):
@@ -105,7 +104,7 @@ def read_file(path: Path, key: str, gaps: bool, keep_index: bool = False) -> tup
     if len(content) >= 4 and content[:2] == b"\0\0" and content[2] in IDX_TYPES:
         return from_idx(content, str(path)), None
     if is_text(name):
-        return _from_csv(content, path, gaps, keep_index)
+        return _from_csv(content, path, gaps)
     hint = next((hint for suffixes, hint in CONVERSIONS.items() if name.lower().endswith(suffixes)), None)
     raise DataError(f"{path}: {hint or 'is not a .npy, .npz, .csv or idx file'}")
 
@@ -234,12 +233,12 @@ def from_idx(content: bytes, name: str) -> Array:
 # ----- text
 
 
-def _from_csv(content: bytes, path: Path, gaps: bool, keep_index: bool) -> tuple[Array, TextLayout]:
+def _from_csv(content: bytes, path: Path, gaps: bool) -> tuple[Array, TextLayout]:
     """Numbers separated by commas (or what the first line shows), perhaps under a line of names."""
     separator, numbered = _cells(content, path, gaps)
     table = [cells for _, cells in numbered]
     names = tuple(table[0]) if _is_header(table, gaps) else None
-    n_index = 0 if names is None or keep_index else _index_width(names)
+    n_index = 0 if names is None else _index_width(names)
     rows, index = [], []
     for number, cells in numbered[0 if names is None else 1 :]:
         if len(cells) != len(table[0]):

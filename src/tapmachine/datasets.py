@@ -66,9 +66,7 @@ class DataSet:
         return digest.hexdigest()
 
 
-def read(
-    source: str | Path, gaps: bool = False, scale_beyond: int | None = INTENSITIES, keep_index: bool = False
-) -> DataSet:
+def read(source: str | Path, gaps: bool = False, scale_beyond: int | None = INTENSITIES) -> DataSet:
     """Rows from a named data set, a file or a folder of files.
 
     Args:
@@ -79,7 +77,6 @@ def read(
         gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
         scale_beyond: bytes (uint8, of any shape) are divided by 255 if the largest of them is greater than this; with
             None they never are.
-        keep_index: whether the first columns of a .csv file are data, too, if they have no name.
 
     Raises:
         DataError: if it cannot be read, naming file, row and column where that helps.
@@ -100,7 +97,7 @@ def read(
         if Path(path).is_dir():
             arrays = read_folder(Path(path))
         else:
-            array, layout = read_file(Path(path), key, gaps, keep_index)
+            array, layout = read_file(Path(path), key, gaps)
             arrays = {str(source): array}
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; named data sets are {', '.join(NAMED)}") from None

@@ -16,9 +16,10 @@ from tapmachine.machine import rbm
 from tapmachine.runs import RunError, RunFolder
 from tapmachine.units import Binary
 
-NEEDED = ("torch", "numpy", "scikit-learn", "safetensors", "typer", "rich", "pooch")
-OPTIONAL = {"matplotlib": "pictures", "h5py": "files of rbms and clusterbm", "tensorboard": "TensorBoard"}
+NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "pooch", "matplotlib")
+OPTIONAL = {"h5py": "files of rbms and clusterbm", "tensorboard": "TensorBoard"}
 LITTLE_DISK = 2**30  # bytes
+SOME = 10  # epochs that are named one by one
 
 
 class Finding(NamedTuple):
@@ -35,7 +36,7 @@ def check_installation(folder: Path) -> list[Finding]:
         try:
             found.append(Finding("ok", f"{name} {version(name)}"))
         except PackageNotFoundError:
-            found.append(Finding("problem", f"{name} is not installed"))
+            found.append(Finding("problem", f"{name} is not installed; use: pip install {name}"))
     for name, purpose in OPTIONAL.items():
         has = find_spec(name) is not None
         found.append(Finding("ok" if has else "note", f"{name}{'' if has else f' is not installed: no {purpose}'}"))
@@ -64,6 +65,16 @@ def _solved_on(device: str) -> Finding:
     return Finding("ok" if bool(solution.converged.all()) else "problem", f"{device}{name}: a small machine was solved")
 
 
+def _records(run: RunFolder) -> str:
+    """How many records there are, and of which epochs there are none; a RunError if some are damaged."""
+    if damage := run.damaged_records():
+        raise RunError(damage)
+    epochs = {record["epoch"] for record in run.records()}
+    missing = sorted({*range(1, (run.last_epoch() or 0) + 1)} - epochs)
+    which = f"epoch {', '.join(map(str, missing))}" if len(missing) <= SOME else f"{len(missing)} epochs"
+    return f": {len(epochs)}" + (f"; none of {which}" if missing else "")
+
+
 def check_run(path: Path) -> list[Finding]:
     """Settings, records, checkpoints and machines of a run folder, each read whole."""
     from tapmachine.training_runs import machine_of, settings_of
@@ -82,7 +93,7 @@ def check_run(path: Path) -> list[Finding]:
     if run.settings() is None:
         return [Finding("problem", f"{path}: is not the folder of a run")]
     look("settings", lambda: f": {settings_of(run).all_epochs} epochs")
-    look("records", lambda: f": {len(run.records())}")
+    look("records", lambda: _records(run))
     for name, problem in run.damaged_checkpoints().items():
         found.append(Finding("problem" if problem else "ok", f"checkpoint {name}{problem and ': ' + problem}"))
     if run.last_epoch() is None:

@@ -26,6 +26,7 @@ from tapmachine.units import (
 )
 
 FORMAT = 1
+MACHINE_FILE = "machine.safetensors"  # in a run folder
 KEY = "tapmachine"  # of the entry in the file's header
 
 Description = dict[str, Any]  # what JSON can hold
@@ -73,24 +74,37 @@ def save(machine: BoltzmannMachine, path: str | Path, data: Description | None =
 def load(
     path: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> BoltzmannMachine:
-    """Reads a machine that `save` wrote.
+    """Load a machine from a file that `save` wrote, or from a run folder.
 
     Args:
-        path: of the file.
-        device: to put it on; the CPU, unless given.
-        dtype: of its parameters; as it was saved, unless given.
+        path: The file; or the folder of a run, for its machine at the last checkpoint.
+        device: Device to put the machine on. Default: the CPU.
+        dtype: Type of the parameters. Default: as saved.
 
     Raises:
-        FileError: if the file is not a machine, is damaged, or was written by a newer version.
+        FileError: If there is no machine, or it is damaged or was written by a newer version.
     """
+    path = machine_file(path)
     tensors, description = read_tensors(path, "machine")
     return rebuild(path, tensors, description).to(device=device, dtype=dtype)
 
 
 def data_description(path: str | Path) -> Description:
-    """What `save` was told of the data."""
-    found: Description = read_tensors(path, "machine")[1].get("data", {})
+    """The description of the data that was given to `save`, or that a run has saved with its machine.
+
+    Args:
+        path: As for `load`.
+    """
+    found: Description = read_tensors(machine_file(path), "machine")[1].get("data", {})
     return found
+
+
+def machine_file(path: str | Path) -> Path:
+    """The file itself, or that of a run folder."""
+    path = Path(path)
+    if path.is_dir() and not (path / MACHINE_FILE).exists():
+        raise FileError(f"{path}: is a folder without {MACHINE_FILE}; expected the file of a machine, or a run folder")
+    return path / MACHINE_FILE if path.is_dir() else path
 
 
 # ----- a machine as tensors and a description

@@ -26,7 +26,7 @@ def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
 
     Raises:
         FileError: if it is no such file, or does not hold that update.
-        ImportError: if h5py is not installed; `pip install 'tapmachine[hdf5]'`.
+        ImportError: if h5py is not installed; `pip install h5py`.
     """
     h5py = _h5py()
     if not Path(path).is_file():
@@ -121,5 +121,5 @@ def _h5py() -> Any:
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError:
-        raise ImportError("HDF5 files need h5py, which is not installed; use: pip install 'tapmachine[hdf5]'") from None
+        raise ImportError("h5py, which HDF5 files need, is not installed; use: pip install h5py") from None
     return h5py

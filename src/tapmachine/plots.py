@@ -24,9 +24,7 @@ def new_figure(width: float, height: float) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError(
-            "pictures need matplotlib, which is not installed; use: pip install 'tapmachine[plots]'"
-        ) from None
+        raise ImportError("matplotlib, which pictures need, is not installed; use: pip install matplotlib") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -2,6 +2,7 @@
 
 RUN/settings.json          what was asked for
 RUN/metrics.jsonl          a record for each epoch
+RUN/metrics.damaged.jsonl  lines of it that could not be read, if there ever were any
 RUN/events.jsonl           what happened: begun, gone on, stopped, finished, failed
 RUN/machine.safetensors    the machine as it was at the last checkpoint
 RUN/machines/              the machine at some of the epochs
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +22,16 @@ from typing import Any
 
 from torch import Tensor
 
-from tapmachine.files import FORMAT, Description, FileError, read_tensors, save, write_atomically, write_tensors
+from tapmachine.files import (
+    FORMAT,
+    MACHINE_FILE,
+    Description,
+    FileError,
+    read_tensors,
+    save,
+    write_atomically,
+    write_tensors,
+)
 from tapmachine.machine import BoltzmannMachine
 
 KEPT = 2  # checkpoints: should the last one be damaged, there is the one before
@@ -94,6 +105,15 @@ class RunFolder:
 
     def settings(self) -> Description | None:
         """What was asked for, or None in a new folder."""
+        found = self._settings_file()
+        return None if found is None else found["settings"]
+
+    def earlier_digests(self) -> list[str]:
+        """Digests of the settings that the run had before its number of epochs, or what is recorded, was changed."""
+        found = self._settings_file() or {}
+        return [str(digest) for digest in found.get("earlier", ())]
+
+    def _settings_file(self) -> Description | None:
         path = self.path / "settings.json"
         try:
             text = path.read_text()
@@ -108,33 +128,77 @@ class RunFolder:
             raise RunError(f"{path}: is not the settings of a run") from None
         if version != FORMAT:
             raise RunError(f"{path}: has format {version!r}; this version reads {FORMAT}; another one wrote it")
-        if not isinstance(settings, dict):
+        if not isinstance(settings, dict) or not isinstance(found.get("earlier", []), list):
             raise RunError(f"{path}: is not the settings of a run")
-        return settings
+        return dict(found)
 
-    def write_settings(self, settings: Description) -> None:
-        """Writes what is asked for, once."""
-        text = json.dumps({"format": FORMAT, "settings": settings}, indent=2) + "\n"
-        write_atomically(self.path / "settings.json", text.encode())
+    def write_settings(self, settings: Description, earlier: Sequence[str] = ()) -> None:
+        """Writes what is asked for, and the digests of what was asked for earlier.
+
+        Both are in one file, so that a run that is killed has the old settings or the new ones, and knows checkpoints
+        and machines of either as its own.
+        """
+        content = {"format": FORMAT, "settings": settings} | ({"earlier": list(earlier)} if earlier else {})
+        write_atomically(self.path / "settings.json", (json.dumps(content, indent=2) + "\n").encode())
 
     # ----- records
 
     def records(self) -> list[dict[str, Any]]:
-        """The records of all epochs; a line that was cut off, or is damaged, is left out."""
-        found = []
-        with suppress(FileNotFoundError):
-            for line in (self.path / "metrics.jsonl").read_text(errors="replace").splitlines():
-                with suppress(ValueError, RecursionError):
-                    record = json.loads(line)
-                    if isinstance(record, dict) and isinstance(record.get("epoch"), int):
-                        found.append(record)
+        """The records of all epochs. A damaged line is left out, with a `RunWarning` that names it."""
+        found, damaged = self._read_records()
+        if damaged:
+            warnings.warn(f"{self._damage(damaged)}; skipped", RunWarning, stacklevel=2)
         return found
 
+    def damaged_records(self) -> str:
+        """Which lines of the records are damaged, in words; nothing, if all are whole."""
+        damaged = self._read_records()[1]
+        return self._damage(damaged) if damaged else ""
+
     def forget_records_after(self, epoch: int) -> None:
-        """Drops records of epochs that will be run again."""
-        kept = [record for record in self.records() if record["epoch"] <= epoch]
-        text = "".join(json.dumps(record) + "\n" for record in kept)
+        """Drops records of epochs that will be run again. Damaged lines are moved to a file of their own."""
+        found, damaged = self._read_records()
+        if damaged:
+            copy = self.path / "metrics.damaged.jsonl"
+            before = copy.read_bytes() if copy.exists() else b""
+            new = [line for line in damaged.values() if line not in before.split(b"\n")]  # not twice, after a kill
+            write_atomically(copy, before + b"".join(line + b"\n" for line in new))
+            warnings.warn(f"{self._damage(damaged)}; moved to {copy.name}", RunWarning, stacklevel=3)
+        text = "".join(json.dumps(record) + "\n" for record in found if record["epoch"] <= epoch)
         write_atomically(self.path / "metrics.jsonl", text.encode())
+
+    def _read_records(self) -> tuple[list[dict[str, Any]], dict[int, bytes]]:
+        """The records, and lines that are none, by their number. A record that a kill has cut off is neither."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return [], {}
+        parsed = {number: _record(line) for number, line in enumerate(lines, 1) if line}
+        epochs = [record["epoch"] for record in parsed.values() if record is not None]
+        found = list[dict[str, Any]]()
+        for number, record in parsed.items():
+            if record is None:
+                continue
+            # Epochs rise from line to line; of two that do not, the one that its neighbours contradict is damaged.
+            last, after = found[-1]["epoch"] if found else 0, epochs[len(found) + 1 :][:1]
+            if record["epoch"] <= last or (after and last < after[0] < record["epoch"]):
+                epochs.pop(len(found))
+                parsed[number] = None
+            else:
+                found.append(record)
+        damaged = {number: lines[number - 1] for number, record in parsed.items() if record is None}
+        # A record is written before the checkpoint of its epoch: one that was cut off by a kill lies beyond the last.
+        saved = 0
+        with suppress(RunError):
+            saved = self.last_epoch() or 0
+        if max((record["epoch"] for record in found), default=0) >= saved:
+            damaged.pop(len(lines), None)
+        return found, damaged
+
+    def _damage(self, damaged: dict[int, bytes]) -> str:
+        which = ", ".join(map(str, damaged))
+        lines = f"line {which} is" if len(damaged) == 1 else f"lines {which} are"
+        return f"{self.path / 'metrics.jsonl'}: {lines} damaged"
 
     def note(self, event: str, **details: Any) -> None:
         """Adds a line to the log of what happened to the run; one that cannot be written costs nothing else."""
@@ -220,7 +284,7 @@ class RunFolder:
     @property
     def machine_path(self) -> Path:
         """Of the machine as it was at the last checkpoint."""
-        return self.path / "machine.safetensors"
+        return self.path / MACHINE_FILE
 
     def save_machine(self, machine: BoltzmannMachine, data: Description, epoch: int | None = None) -> None:
         """Saves the machine; with an epoch, beside those of other epochs."""
@@ -240,6 +304,54 @@ class RunFolder:
     def machine_at(self, epoch: int) -> Path:
         """Of the machine at an epoch."""
         return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
+
+
+class MachineFile(RunFolder):
+    """A machine in a file by itself, to be looked at like a run: one without data, records and other epochs.
+
+    Args:
+        path: of a file that `save` wrote.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = None
+        self._description = read_tensors(self.path, "machine")[1]
+
+    @property
+    def machine_path(self) -> Path:
+        """Of the file."""
+        return self.path
+
+    def settings(self) -> Description:
+        """As far as they say how other data are prepared for the machine."""
+        visible, dtype = self._description["layers"][0]["type"], self._description["dtype"]
+        return {
+            "data": str(self.path),
+            "visible": "categorical" if visible == "Categorical" else "auto",
+            "dtype": dtype if dtype == "float64" else "float32",
+        }
+
+    def earlier_digests(self) -> list[str]:
+        """Of the run that it is from, if it is from one."""
+        return [str(self._description["data"]["run"])] if "run" in self._description.get("data", {}) else []
+
+    def records(self) -> list[dict[str, Any]]:
+        """None."""
+        return []
+
+    def last_epoch(self) -> int:
+        """After which it was saved; 0 if that is not known."""
+        return int(self._description.get("data", {}).get("epoch", 0))
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record of an epoch in a line; None if there is none."""
+    try:
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and type(record.get("epoch")) is int else None
 
 
 def _sha256(path: Path) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -15,6 +15,8 @@ REAL_NUMBERS = ("validation", "binarise", "interval", "learning_rate", "decay", 
 OBJECTIVES = ("default", "tap", "herded", "cd", "pcd")
 PRODUCTS = ("float32", "tf32", "bfloat16")
 STARTS = ("batch", "data", "noisy", "random", "persistent", "herded")
+# What a run that was begun may change: how long it is, and how much of it is recorded. None of it changes the past.
+ADJUSTABLE = ("epochs", "measure_every", "save_every", "keep_every")
 KEPT_MACHINES = 24  # at rising distances, from the first epoch to the last; of few epochs, each
 
 # How settings are called in errors.
@@ -171,10 +173,21 @@ class Settings:
         interval = None if self.interval is None else list(self.interval)
         return asdict(self) | {"hidden": list(self.hidden), "interval": interval}
 
-    def changes_from(self, other: "Settings") -> list[str]:
-        """What differs, in words."""
+    def changes_from(self, other: "Settings") -> dict[str, str]:
+        """The settings that differ, by name, in words."""
         mine, theirs = self._meaning(), other._meaning()
-        return [f"{name} was {theirs[name]!r} and is {mine[name]!r}" for name in mine if mine[name] != theirs[name]]
+        return {
+            name: f"{name} was {theirs[name]!r} and is {mine[name]!r}" for name in mine if mine[name] != theirs[name]
+        }
+
+    def continuing(self, earlier: "Settings") -> "Settings":
+        """The same for a run that was begun with earlier settings, whose pretraining stays as long as it was.
+
+        By default the length of pretraining follows the number of epochs, which may be another one now.
+        """
+        if self.pretrain is not None or self.pretrain_epochs == earlier.pretrain_epochs:
+            return self
+        return replace(self, pretrain=earlier.pretrain_epochs)
 
     def digest(self) -> str:
         """The same for settings that make the same of the same data, wherever those are.
@@ -207,7 +220,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: there is no such file") from None
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: is not JSON: {error}") from None
-    if isinstance(found, dict) and found.keys() == {"format", "settings"}:  # of a run folder
+    if isinstance(found, dict) and {"format", "settings"} <= found.keys():  # of a run folder
         found = of_run(found["settings"])
     if not isinstance(found, dict):
         raise SettingsError(f"{path}: holds no settings by name")

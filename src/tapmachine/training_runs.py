@@ -1,28 +1,30 @@
 """Training in a run folder: repeat the call to go on where it was, to the bit."""
 
 import hashlib
+import math
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import ExponentialLR
 
 from tapmachine import __version__
 from tapmachine.datasets import DataError, read
 from tapmachine.distributed import wait_for_all, world
-from tapmachine.files import FileError, data_description, read_tensors, rebuild
+from tapmachine.files import data_description, read_tensors, rebuild
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.precision import products_in
 from tapmachine.recipes import NewMachine, bytes_scaled_beyond, make_machine, make_trainer, prepare_rows
 from tapmachine.rows_on_disk import RowsOnDisk
-from tapmachine.runs import RunError, RunFolder, RunWarning
-from tapmachine.settings import Settings, SettingsError, check_names, of_run
+from tapmachine.runs import MachineFile, RunError, RunFolder, RunWarning
+from tapmachine.settings import ADJUSTABLE, Settings, SettingsError, check_names, of_run
 from tapmachine.training import Monitor, PretrainingTrainer, Stopped, Trainer, TrainingState
 from tapmachine.training.data import Rows, held_in_memory
 from tapmachine.training.report import Reporter
@@ -100,23 +102,27 @@ def run_training(
     """Trains as the settings say, in a folder; or goes on, if it was begun there.
 
     Args:
-        settings: of the run. In a folder that has some, they must be the same.
+        settings: of the run. In a folder that has some, they must be the same, except that `epochs` may be larger, and
+            `measure_every`, `save_every` and `keep_every` may differ. With more epochs a run goes on, also if it was
+            finished; the learning rate of epoch t is then initial·decay^(t/epochs) with the new number of epochs.
         folder: of the run.
         device: to train on.
         progress: as for `fit`.
         say: what to do with a line on what happens.
 
     Raises:
-        RunError: if the folder is another run's, or is in use.
+        RunError: if the folder is another run's, has more epochs, or is in use.
     """
     if settings.products != "float32" and torch.device(device).type == "cpu":
         raise ValueError(
             f"products in {settings.products} are for a GPU, and this is a CPU; leave --products out, or let a run "
             "that has it go on where there is one"
         )
-    run = RunFolder(folder)
-    _check_same(run, settings)
-    data = _read_data_for(run, settings)
+    run, asked = RunFolder(folder), settings
+    settings = _for_run(run, settings)
+    if settings.pretrain != asked.pretrain:
+        say(f"{run.path}: pretraining stays at {settings.pretrain} epochs for each layer")
+    data = read_data(settings)
     for note in data.notes:
         say(note)
     with named(settings.data):
@@ -127,11 +133,16 @@ def run_training(
     say(f"visible units {new.why}")
     first = world().leads  # of several processes one writes, and all train
     with run if first else nullcontext():  # nobody else writes to it from now on
-        _check_same(run, settings)
-        resumed_at = _resume(run, trainer, data.digest, settings.digest(), say)
+        _for_run(run, settings)
+        resumed_at = _resume(run, trainer, data.digest, settings, say)
+        digests, changes = _digests_of(run), _changes(run, settings)
         wait_for_all()  # before what they have read is written anew
         if first:
-            run.write_settings(settings.as_json())
+            # From here on a run that was made longer is one of that length: its checkpoints and machines so far are
+            # known by the digests of earlier settings, and a kill before the next checkpoint repeats what was done.
+            run.write_settings(settings.as_json(), [digest for digest in digests if digest != settings.digest()])
+            if changes:
+                run.note("settings changed", epoch=resumed_at, changes=list(changes.values()))
             run.forget_records_after(resumed_at)
         records = run.path / "metrics.jsonl" if first else None
         with (
@@ -201,10 +212,14 @@ def named(source: str) -> Iterator[None]:
         raise DataError(f"{source}: {error}") from None
 
 
-def read_data(settings: Settings, **options: Any) -> _Data[Rows]:
-    """The rows to train on, and those held out; with options of `datasets.read`."""
-    options = {"scale_beyond": bytes_scaled_beyond(settings)} | options
-    source = read(settings.data, **options)
+def read_data(settings: Settings) -> _Data[Rows]:
+    """The rows to train on, and those held out."""
+    return _read_data(settings, bytes_scaled_beyond(settings))
+
+
+def _read_data(settings: Settings, scale_beyond: int | None) -> _Data[Rows]:
+    """The same, with bytes scaled as by `datasets.read`."""
+    source = read(settings.data, scale_beyond=scale_beyond)
     with named(settings.data):
         x = prepare_rows(settings, source.rows)
     names = None if source.layout is None else source.layout.column_names()
@@ -214,7 +229,7 @@ def read_data(settings: Settings, **options: Any) -> _Data[Rows]:
     if settings.validation is None:
         return found
     if isinstance(settings.validation, str):
-        other = read(settings.validation, **options | {"scale_beyond": source.scale_beyond})
+        other = read(settings.validation, scale_beyond=source.scale_beyond)
         with named(settings.validation):
             held_out = prepare_rows(settings, other.rows)
             if held_out.shape[1] != x.shape[1]:
@@ -245,28 +260,26 @@ def scale_of_bytes(run: RunFolder) -> int | None:
     return found
 
 
-def _read_data_for(run: RunFolder, settings: Settings) -> _Data[Rows]:
-    """The data as a run reads them: those of the first versions scaled images alone, and kept every column."""
-    data = read_data(settings)
-    origin: dict[str, Any] = {}
-    with suppress(FileError):  # there is none yet, or it is damaged and will be written again
-        origin = data_description(run.machine_path)
-    if "scale_beyond" not in origin and origin.get("sha256", data.digest) != data.digest:
-        for beyond in (1, None):
-            with suppress(ValueError):  # what is amiss with them is said of the data as they are read now
-                before = read_data(settings, scale_beyond=beyond, keep_index=True)
-                if before.digest == origin["sha256"]:
-                    return before
-    return data
-
-
 def read_data_of(run: RunFolder) -> _Data[Tensor]:
     """The data of a run, if they are still those that it was trained on; in memory, those on disk in part."""
+    if isinstance(run, MachineFile):
+        raise RunError(f"{run.path}: is the file of a machine, which has no data")
     settings = settings_of(run)
-    data = _read_data_for(run, settings)
+    data = read_data(settings)
     if data.digest != data_description(run.machine_path).get("sha256"):
         raise RunError(f"{settings.data}: has changed since {run.path} was trained on it")
     return data.in_memory()
+
+
+def data_for(run: RunFolder, source: str | None = None) -> _Data[Tensor]:
+    """Other data, prepared as those of the run; those of the run, if no source is given."""
+    if source is None:
+        try:
+            return read_data_of(run)
+        except RunError as error:
+            raise RunError(f"{error}; use --data FILE") from None
+    settings = replace(settings_of(run), data=source, validation=None)
+    return _read_data(settings, scale_of_bytes(run)).in_memory()
 
 
 def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | str = "cpu") -> BoltzmannMachine:
@@ -281,7 +294,7 @@ def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | 
     tensors, description = read_tensors(path, "machine")
     origin = description.get("data", {})
     if "run" in origin:  # the first versions left it out
-        if origin["run"] != settings_of(run).digest():
+        if origin["run"] not in _digests_of(run):
             raise RunError(f"{path}: is the machine of a run with other settings than those in {run.path}")
         # The machine is written before the checkpoint, and may be ahead of it after a crash.
         if origin["epoch"] != epoch if epoch is not None else origin["epoch"] < last:
@@ -291,24 +304,51 @@ def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | 
     return rebuild(path, tensors, description).to(device=device)
 
 
-def _check_same(run: RunFolder, settings: Settings) -> None:
+def _digests_of(run: RunFolder) -> list[str]:
+    """Of the settings that a run has and had; nothing in a new folder."""
+    return [] if run.settings() is None else [*run.earlier_digests(), settings_of(run).digest()]
+
+
+def _changes(run: RunFolder, settings: Settings) -> dict[str, str]:
+    """What differs from the settings of the run, if it has some, in words."""
+    return {} if run.settings() is None else settings.changes_from(settings_of(run))
+
+
+def _for_run(run: RunFolder, settings: Settings) -> Settings:
+    """The settings with which a run is begun or goes on; a RunError if it was begun with others."""
     others = run.others()
     if others:
         raise RunError(f"{run.path}: is no run, and holds other things, such as {others[0]}; choose another folder")
-    changes = [] if run.settings() is None else settings.changes_from(settings_of(run))
-    if changes:
-        raise RunError(f"{run.path}: is a run with other settings: {'; '.join(changes)}; choose another folder")
+    if run.settings() is None:
+        return settings
+    before = settings_of(run)
+    settings = settings.continuing(before)
+    changes = _changes(run, settings)
+    fixed = [words for name, words in changes.items() if name not in ADJUSTABLE]
+    if fixed:
+        raise RunError(f"{run.path}: is a run with other settings: {'; '.join(fixed)}; choose another folder")
+    if settings.epochs < before.epochs:
+        raise RunError(
+            f"{run.path}: {changes['epochs']}; the number of epochs can only be raised (epoch {run.last_epoch() or 0} "
+            "is done)"
+        )
+    return settings
 
 
-def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, data: str, settings: str, say: Say) -> int:
-    """Takes up the last checkpoint, if it is of these data and settings, by their digests; its epoch."""
+def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, data: str, settings: Settings, say: Say) -> int:
+    """Takes up the last checkpoint, if it is of these data and this run, by their digests; its epoch."""
     found = run.last_checkpoint()
+    changes = _changes(run, settings)
+    for name, words in changes.items():
+        if name != "epochs" or found is None:
+            say(f"{run.path}: {words}")
     if found is None:
         return 0
     epoch, tensors, values = found
     if values["data"] != data:
         raise RunError(f"{run.path}: the data have changed since this run began; choose another folder")
-    if values.get("settings", settings) != settings:  # the first versions left them out
+    known = [*_digests_of(run), settings.digest()]
+    if values.get("settings", known[-1]) not in known:  # the first versions left them out
         raise RunError(f"{run.path}: its checkpoint is of a run with other settings; nothing was changed")
     try:
         trainer.restore(TrainingState(tensors, values["trainer"]))
@@ -317,9 +357,36 @@ def _resume(run: RunFolder, trainer: Trainer | PretrainingTrainer, data: str, se
         raise RunError(
             f"{run.path}: its checkpoint does not fit; another version may have written it: {reason}"
         ) from None
-    done = epoch >= trainer.epochs
-    say(f"{run.path}: is finished, after {epoch} epochs" if done else f"{run.path}: goes on after epoch {epoch}")
+    _reschedule(trainer, settings)
+    if "epochs" in changes:
+        rate = "" if settings.decay == 1 else f"; the learning rate now falls over {settings.epochs} epochs"
+        say(f"{run.path}: continuing from epoch {epoch} to {trainer.epochs}{rate}")
+    elif epoch >= trainer.epochs:
+        say(f"{run.path}: is finished, after {epoch} epochs")
+    else:
+        say(f"{run.path}: goes on after epoch {epoch}")
     return epoch
+
+
+def _reschedule(trainer: Trainer | PretrainingTrainer, settings: Settings) -> None:
+    """Lets the learning rate of a checkpoint fall over as many epochs as there are now, if those have become more.
+
+    The rate of epoch t is initial·decay^(t/epochs), times what divergences have cut. It depends on the checkpoint and
+    the settings only: a run that was made longer comes to the same bits, however often it is killed afterwards.
+    """
+    now = trainer.trainer if isinstance(trainer, PretrainingTrainer) else trainer
+    if now is None or not isinstance(now.scheduler, ExponentialLR):
+        return
+    gamma = settings.decay ** (1 / max(1, now.epochs))
+    if math.isclose(now.scheduler.gamma, gamma, rel_tol=1e-12):  # as it was
+        return
+    now.scheduler.gamma = gamma
+    rates = [float(base) * gamma**now.finished for base in now.scheduler.base_lrs]  # which divergences have cut
+    for group, rate in zip(now.optimizer.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):  # a captured step reads the tensor that is there
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def _save(

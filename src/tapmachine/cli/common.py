@@ -26,10 +26,16 @@ app = typer.Typer(
 USAGE_ERROR: Any = typer.BadParameter.__base__  # typer has it from click, or brings its own
 BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit codes; docs/reliability.md says what they mean
 
-Run = Annotated[Path, typer.Argument(help="The run folder.", show_default=False)]
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU, if there is one.")]
-Seed = Annotated[int, typer.Option(help="Of all draws.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what was asked for.")]
+Run = Annotated[Path, typer.Argument(help="Run folder, or the file of a machine.", show_default=False)]
+Device = Annotated[str, typer.Option(help="Device: cpu, cuda, or auto (a GPU if there is one).")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Data to use, as for train.", show_default="the data of the run; required for the file of a machine"
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -42,10 +48,10 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Boltzmann machines, trained and scored deterministically by the TAP mean field."""
+    """Train, score, inspect and use Restricted and Deep Boltzmann Machines, with the TAP mean field."""
 
 
 def main() -> None:
@@ -106,11 +112,11 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
 
 
 def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
-    """A run that has a checkpoint, and its machine."""
-    from tapmachine.runs import RunError, RunFolder
+    """A run that has a checkpoint, or the file of a machine, which is like one without data; and its machine."""
+    from tapmachine.runs import MachineFile, RunError, RunFolder
     from tapmachine.training_runs import machine_of
 
-    folder = RunFolder(path)
+    folder = MachineFile(path) if path.is_file() else RunFolder(path)
     if folder.settings() is None or not folder.machine_path.exists():
         raise RunError(f"{path}: is not the folder of a run, or has no checkpoint yet")
     return folder, machine_of(folder, device=device)

@@ -5,26 +5,27 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.cli.common import AsJson, Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
+from tapmachine.cli.common import AsJson, Data, Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
 
 
 @app.command(epilog="Example:  tapmachine compare runs/d --starts 20")
 def compare(
     run: Run,
-    starts: Annotated[int, typer.Option(min=1, help="Rows of the data to solve from.")] = 20,
+    starts: Annotated[int, typer.Option(min=1, help="Number of data rows to solve from.")] = 20,
+    data: Data = None,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare schemes on a run's machine: free energy, errors of means and correlations, convergence, time."""
+    """Compare approximations on a machine: free energy, errors of means and correlations, convergence, time."""
     from tapmachine.comparison import compare_schemes
     from tapmachine.likelihood.score import check_rows, spaced
     from tapmachine.recipes import pick_device
-    from tapmachine.training_runs import read_data_of
+    from tapmachine.training_runs import data_for
 
     folder, machine = open_run(run, pick_device(device))
     with warnings_as_lines(quiet):
-        rows = check_rows(machine, spaced(read_data_of(folder).train, starts).to(machine.device))
+        rows = check_rows(machine, spaced(data_for(folder, data).train, starts).to(machine.device))
     say = speaker(quiet or as_json)
     with warnings_as_lines(quiet):
         found = compare_schemes(machine, rows, callback=lambda name: say(f"{name} …"))

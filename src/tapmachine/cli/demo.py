@@ -10,7 +10,7 @@ from tapmachine.cli.common import Device, Quiet, app, speaker, warnings_as_lines
 
 @app.command(epilog="Example:  tapmachine demo --out demo")
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("demo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder.")] = Path("demo"),
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:

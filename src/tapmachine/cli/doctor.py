@@ -11,10 +11,10 @@ from tapmachine.cli.common import BAD_INPUT, AsJson, app
 
 @app.command(epilog="Example:  tapmachine doctor runs/d")
 def doctor(
-    run: Annotated[Path | None, typer.Argument(help="A run folder to look at, too.", show_default=False)] = None,
+    run: Annotated[Path | None, typer.Argument(help="Run folder to check as well.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the installation (packages, devices, compilers, disk), and whether a run folder is whole."""
+    """Check the installation (packages, devices, compilers, disk) and, if given, the files of a run."""
     from tapmachine.doctor import check_installation, check_run
 
     findings = check_installation(Path("."))

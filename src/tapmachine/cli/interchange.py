@@ -10,12 +10,17 @@ from tapmachine.cli.common import Quiet, app
 
 @app.command(epilog="Example:  tapmachine convert rbm.h5 machine.safetensors")
 def convert(
-    source: Annotated[Path, typer.Argument(help="A .safetensors or .h5 file, or a run folder.", show_default=False)],
-    target: Annotated[Path, typer.Argument(help="A .safetensors or .h5 file.", show_default=False)],
-    update: Annotated[int | None, typer.Option(help="Which one, of an .h5 file; the last, and 1 to write.")] = None,
+    source: Annotated[
+        Path, typer.Argument(help="Machine to read: a .safetensors or .h5 file, or a run folder.", show_default=False)
+    ],
+    target: Annotated[Path, typer.Argument(help="File to write: .safetensors or .h5.", show_default=False)],
+    update: Annotated[
+        int | None,
+        typer.Option(help="Number of the update in an .h5 file.", show_default="the last one to read, 1 to write"),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Bring a machine from rbms' and clusterbm's HDF5 to ours, or the other way."""
+    """Convert a machine between the HDF5 files of rbms and clusterbm and .safetensors files."""
     from tapmachine.files import data_description, load, save
     from tapmachine.interchange import read_rbms, write_rbms
     from tapmachine.runs import RunFolder

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.cli.common import Device, Quiet, Run, app, numbers, open_run, speaker, warnings_as_lines
+from tapmachine.cli.common import Data, Device, Quiet, Run, app, numbers, open_run, speaker, warnings_as_lines
 
 NOISE = 0.1  # the share of values that are replaced in noisy starts
 
@@ -13,21 +13,34 @@ NOISE = 0.1  # the share of values that are replaced in noisy starts
 @app.command(epilog="Example:  tapmachine landscape runs/d --starts 1000")
 def landscape(
     run: Run,
-    starts: Annotated[int, typer.Option(min=1, help="How many, no more than that.")] = 1000,
+    starts: Annotated[int, typer.Option(min=1, help="Maximum number of starting points.")] = 1000,
     start_from: Annotated[
-        str, typer.Option("--from", help="data; noisy, data with a tenth of the values replaced; or random.")
+        str,
+        typer.Option(
+            "--from", help="Starting points: data, noisy (data with a tenth of the values replaced), or random."
+        ),
     ] = "data",
-    epochs: Annotated[str | None, typer.Option(help="Which, such as 1,5,20; all that were kept, unless given.")] = None,
-    same: Annotated[float, typer.Option(help="Solutions closer than this (RMS over units) are one.")] = 1e-3,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder; RUN/landscape, unless given.")] = None,
+    epochs: Annotated[
+        str | None, typer.Option(help="Epochs to look at, such as 1,5,20.", show_default="all that were kept")
+    ] = None,
+    same: Annotated[
+        float, typer.Option(help="Distance (RMS over units) below which two solutions are the same.")
+    ] = 1e-3,
+    data: Data = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Output folder.", show_default="landscape in the run folder; FILE-landscape for a file"
+        ),
+    ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Find the solutions of a run's machines, epoch by epoch; write tables, figures and their tree."""
+    """Find the TAP solutions of a run's machines, epoch by epoch; write tables, figures and their tree."""
     import io
 
     from tapmachine.distributed import leads, together
-    from tapmachine.files import data_description, write_atomically
+    from tapmachine.files import write_atomically
     from tapmachine.inference import noisy_start, random_start
     from tapmachine.inference.starts import Start
     from tapmachine.landscape import Snapshot, diagnose, track
@@ -44,18 +57,21 @@ def landscape(
     from tapmachine.likelihood.score import spaced
     from tapmachine.plots import new_figure
     from tapmachine.recipes import pick_device
-    from tapmachine.training_runs import read_data_of
+    from tapmachine.training_runs import data_for
 
     new_figure(1, 1)  # says so at once, if there is nothing to draw with
     if start_from not in ("data", "noisy", "random"):
         raise ValueError(f"--from is {start_from!r}; it must be one of data, noisy, random")
     chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
     folder, _ = open_run(run)
-    out = out or run / "landscape"  # made before the work, should that not be possible
+    out = out or (
+        run / "landscape" if run.is_dir() else run.with_name(f"{run.stem}-landscape")
+    )  # made before the work, should that not be possible
     out.mkdir(parents=True, exist_ok=True)
     quiet = quiet or not leads()
     with warnings_as_lines(quiet):
-        data = read_data_of(folder).train
+        found_data = data_for(folder, data)
+    rows, shape = found_data.train, found_data.image_shape
     line = "{:>8}{:>11}{:>9}{:>15}{:>12}{:>12}"
     if not quiet:
         print(line.format("epoch", "solutions", "stable", "not converged", "mean F", "lowest F"))
@@ -69,9 +85,9 @@ def landscape(
     with warnings_as_lines(quiet), together(pick_device(device)) as own:
         machines = KeptMachines(folder, own)
         machine = machines[max(machines)]
-        begin: Start = data
+        begin: Start = rows
         if start_from == "noisy":
-            begin = noisy_start(machine, spaced(data, starts), NOISE)
+            begin = noisy_start(machine, spaced(rows, starts), NOISE)
         elif start_from == "random":
             begin = random_start(machine, starts)
         found = track(machines, begin, epochs=chosen, n_starts=starts, same=same, callback=tell)
@@ -79,9 +95,8 @@ def landscape(
             return
         speaker(quiet)("drawing …")
         embedding = embed_over_starts(found)
-        shape = data_description(folder.machine_path).get("image_shape")
         pictures = landscape_pictures(found, embedding, shape)
-        for ranking in rank_all_fields(machine, data.to(machine.device)):
+        for ranking in rank_all_fields(machine, rows.to(machine.device)):
             name = "receptive_fields" if ranking.layer == 1 else f"receptive_fields_{ranking.layer}"
             pictures[name] = fields_picture(ranking, shape)
     tables = {

@@ -3,6 +3,7 @@
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,12 +18,22 @@ if TYPE_CHECKING:
 
 @app.command(epilog="Example:  tapmachine reproduce bmnist-denoise --quick")
 def reproduce(
-    figure: Annotated[str | None, typer.Argument(help="Its label in the paper, or all.", show_default=False)] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="Say which figures there are.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="On the embedded digits, small: a minute on a CPU.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder; reproduced/full, or …/quick.")] = None,
-    data: Annotated[Path | None, typer.Option(help="A folder with MNIST's files and cbcl_faces.npz.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Machines that are trained at the same time.")] = 1,
+    figure: Annotated[
+        str | None, typer.Argument(help="Label of the figure in the paper, or all.", show_default=False)
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use small machines and the embedded digits.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Output folder.", show_default="reproduced/full, or …/quick")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the files of MNIST and cbcl_faces.npz.", show_default="MNIST is downloaded"),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of machines trained in parallel.")] = 1,
+    centred: Annotated[
+        bool, typer.Option("--centred", help="Center gradients where the units allow it, unlike the paper.")
+    ] = False,
     seed: Seed = 0,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -35,7 +46,7 @@ def reproduce(
             print(f"{name:24}{experiment(name).TITLE}")
         return
     if figure is None:
-        raise ValueError("which figure? name one, or all; --list says which there are")
+        raise ValueError("missing figure: give the label of one, or all; --list shows the labels")
     names = list(FIGURES) if figure == "all" else [figure]
     modules = [experiment(name) for name in names]
     if data is not None and not data.is_dir():
@@ -46,9 +57,10 @@ def reproduce(
     from tapmachine.recipes import pick_device
 
     new_figure(1, 1)  # says so at once, if there is nothing to draw with
-    out = out or Path("reproduced") / (("quick" if quick else "full") + (f"-{seed}" if seed else ""))
+    kind = ("quick" if quick else "full") + ("-centred" if centred else "") + (f"-{seed}" if seed else "")
+    out = out or Path("reproduced") / kind
     say = speaker(quiet)
-    lab = Lab(out, quick, data and data.resolve(), pick_device(device), seed, say).open()
+    lab = Lab(out, quick, data and data.resolve(), pick_device(device), seed, say, centred=centred).open()
     begun = time.perf_counter()
     with warnings_as_lines(quiet):
         needed = {model.name: model for module in modules for model in module.needed(lab)}
@@ -91,10 +103,10 @@ TRAIN_ONE = "import sys; from tapmachine.cli.reproduce import train_one; train_o
 
 
 def _arguments(lab: "Lab") -> list[str]:
-    return [str(lab.out), str(int(lab.quick)), str(lab.data or ""), lab.device, str(lab.seed)]
+    return [str(lab.out), str(int(lab.quick)), str(lab.data or ""), lab.device, str(lab.seed), str(int(lab.centred))]
 
 
-def train_one(name: str, out: str, quick: str, data: str, device: str, seed: str) -> None:
+def train_one(name: str, out: str, quick: str, data: str, device: str, seed: str, centred: str) -> None:
     """Trains one model, in a process of its own."""
     from tapmachine.cli.common import one_line_errors
     from tapmachine.experiments.lab import Lab
@@ -102,4 +114,5 @@ def train_one(name: str, out: str, quick: str, data: str, device: str, seed: str
 
     model = {model.name: model for model in (*TABLE, *DEEP_MODELS)}[name]
     with one_line_errors(), suppress(KeyboardInterrupt):  # which the process that started this one speaks of
-        Lab(Path(out), quick == "1", Path(data) if data else None, device, int(seed), speaker(False)).run(model)
+        lab = Lab(Path(out), quick == "1", Path(data) if data else None, device, int(seed), speaker(False))
+        replace(lab, centred=centred == "1").run(model)

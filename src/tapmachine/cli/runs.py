@@ -10,6 +10,7 @@ import typer
 from tapmachine.cli.arrays import SUFFIXES, save_array
 from tapmachine.cli.common import (
     AsJson,
+    Data,
     Device,
     Quiet,
     Run,
@@ -30,21 +31,27 @@ if TYPE_CHECKING:
 
 @app.command(epilog="Example:  tapmachine info runs/d")
 def info(run: Run, as_json: AsJson = False) -> None:
-    """Say what a run is: its data, its machine, how far it came."""
+    """Show what a run or the file of a machine holds: data, machine, and how far training has come."""
+    from tapmachine.files import data_description
+    from tapmachine.runs import MachineFile
     from tapmachine.training_runs import settings_of
 
     folder, machine = open_run(run)
-    settings, records = folder.settings() or {}, folder.records()
+    with warnings_as_lines(quiet=False):
+        settings, records = folder.settings() or {}, folder.records()
+    epochs = folder.last_epoch() or 0  # by its checkpoints: records may be damaged
     if as_json:
-        print(
-            json.dumps({"settings": settings, "machine": machine.summary(), "epochs": len(records), "records": records})
-        )
+        print(json.dumps({"settings": settings, "machine": machine.summary(), "epochs": epochs, "records": records}))
         return
     changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
     print(f"{run}: {machine.summary()}, {machine.dtype}".replace("torch.", ""))
+    if isinstance(folder, MachineFile):
+        known = {name: value for name, value in data_description(run).items() if value is not None}
+        print("data: " + (", ".join(f"{name} {value}" for name, value in known.items()) or "nothing is known"))
+        return
     print(f"data: {settings.get('data')}")
     asked = settings_of(folder).all_epochs
-    print(f"epochs: {len(records)} of {asked}; {summary(records[-1]) if records else 'none yet'}")
+    print(f"epochs: {epochs} of {asked}; {summary(records[-1]) if records else 'none yet'}")
     print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
 
 
@@ -56,16 +63,22 @@ def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
 @app.command(epilog="Example:  tapmachine evaluate runs/d --ais")
 def evaluate(
     run: Run,
-    data: Annotated[str | None, typer.Option(help="Other data to score; those of the run, unless given.")] = None,
-    ais: Annotated[bool, typer.Option("--ais", help="All estimators, annealed importance sampling, too.")] = False,
-    exact: Annotated[bool, typer.Option("--exact", help="By enumeration, too; for small machines.")] = False,
-    temperatures: Annotated[int | None, typer.Option(help="Of the annealing; as many as it takes.")] = None,
+    data: Data = None,
+    ais: Annotated[
+        bool, typer.Option("--ais", help="Compare all estimators, including annealed importance sampling.")
+    ] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Add the exact log-likelihood by enumeration, for small machines.")
+    ] = False,
+    temperatures: Annotated[
+        int | None, typer.Option(help="Number of temperatures of --ais, which it implies.", show_default="adaptive")
+    ] = None,
     device: Device = "auto",
     seed: Seed = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a run's machine: the log-likelihood of its data in nats, by one estimator or several."""
+    """Score a machine: the log-likelihood of data in nats, by one estimator or several."""
     from tapmachine.distributed import leads, together
     from tapmachine.likelihood import compare_likelihoods
     from tapmachine.likelihood.score import check_rows
@@ -101,21 +114,13 @@ def evaluate(
 
 
 def _data_to_score(folder: "RunFolder", data: str | None, say: Callable[[str], None]) -> dict[str, "Tensor"]:
-    from dataclasses import replace
+    from tapmachine.training_runs import data_for
 
-    from tapmachine.runs import RunError
-    from tapmachine.training_runs import read_data, read_data_of, scale_of_bytes, settings_of
-
+    found = data_for(folder, data)
     if data is not None:
-        settings = replace(settings_of(folder), data=data, validation=None)
-        other = read_data(settings, scale_beyond=scale_of_bytes(folder))
-        for note in other.notes:
+        for note in found.notes:
             say(note)
-        return {data: other.in_memory().train}
-    try:
-        found = read_data_of(folder)
-    except RunError as error:
-        raise RunError(f"{error}; to score it as it is, use --data") from None
+        return {data: found.train}
     return {"train": found.train} | ({} if found.held_out is None else {"held out": found.held_out})
 
 
@@ -146,16 +151,26 @@ def _scores(
 @app.command(epilog="Example:  tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
 def sample(
     run: Run,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .tsv file.")] = Path("samples.npy"),
-    count: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
-    sweeps: Annotated[int, typer.Option(min=0, help="Of block Gibbs sampling.")] = 1000,
-    start_from: Annotated[str, typer.Option("--from", help="Where chains start: data, or TAP solutions.")] = "data",
-    picture: Annotated[Path | None, typer.Option(help="A .png file, if rows are images.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output file: .npy, .csv or .tsv.")] = Path("samples.npy"),
+    count: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 100,
+    sweeps: Annotated[int, typer.Option(min=0, help="Sweeps of block Gibbs sampling for each sample.")] = 1000,
+    start_from: Annotated[
+        str, typer.Option("--from", help="Starting points of the chains: data, or solutions, from those of TAP.")
+    ] = "data",
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            help="Data to start from, as for train.",
+            show_default="the data of the run; required for the file of a machine",
+        ),
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Picture of the samples (.png), if rows are images.")] = None,
     device: Device = "auto",
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Draw samples by Gibbs chains that start from data, or from the machine's own solutions."""
+    """Draw samples by Gibbs chains that start from data, or from the TAP solutions of the machine."""
     import torch
 
     from tapmachine.data_files import TextLayout
@@ -164,7 +179,7 @@ def sample(
     from tapmachine.plots import image_grid, new_figure
     from tapmachine.recipes import pick_device
     from tapmachine.sampling import gibbs, sample_solutions
-    from tapmachine.training_runs import read_data_of
+    from tapmachine.training_runs import data_for
 
     if start_from not in ("data", "solutions"):
         raise ValueError(f"--from is {start_from!r}; it must be data or solutions")
@@ -175,7 +190,7 @@ def sample(
     if picture is not None and shape is None:
         raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
     with warnings_as_lines(quiet=False):
-        data = read_data_of(folder)
+        data = data_for(folder, source)
     x = data.train
     rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator(machine.device).manual_seed(seed)
@@ -198,16 +213,28 @@ def sample(
 @app.command(epilog="Example:  tapmachine report runs/d")
 def report(
     run: Run,
-    starts: Annotated[int, typer.Option(min=1, help="Rows of the data to solve from, no more than that.")] = 500,
+    starts: Annotated[int, typer.Option(min=1, help="Maximum number of data rows to solve from.")] = 500,
+    data: Data = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="HTML file to write.",
+            show_default="report.html in the run folder; FILE.html for a file",
+        ),
+    ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write a page about a run, report.html in its folder: curves, a map of its solutions over the epochs, samples."""
+    """Write a self-contained page about a machine: training curves, a map of its solutions, samples."""
     from tapmachine.recipes import pick_device
     from tapmachine.report import write_report
 
+    if out is not None and (out.suffix != ".html" or out.is_dir()):
+        raise ValueError(f"{out}: the page is an .html file, such as report.html")
     folder, _ = open_run(run)
     with warnings_as_lines(quiet):
-        path = write_report(folder, pick_device(device), n_starts=starts, say=speaker(quiet))
+        path = write_report(folder, pick_device(device), n_starts=starts, say=speaker(quiet), data=data, out=out)
     if not quiet:
         print(path)

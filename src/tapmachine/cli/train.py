@@ -21,55 +21,156 @@ from tapmachine.cli.common import (
 from tapmachine.settings import HIDDEN, OBJECTIVES, PRODUCTS, STARTS, VISIBLE, Settings, read_settings
 
 
+def _default(name: str) -> str:
+    """The default of a setting, for the help: an option by itself is None, so as not to override a file of settings."""
+    value = getattr(Settings, name)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}" if value == 0 else str(value)
+
+
 @app.command(epilog="Example:  tapmachine train digits --binarise 0.5 --hidden 64 --epochs 100 --out runs/d")
 def train(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="digits, mnist, mnist-test, a .npy, .npz[:name], .csv or idx(.gz) file, or a folder of .npy files.",
+            help="Data: digits, mnist, mnist-test, a .npy, .npz (FILE.npz:NAME), .csv or idx(.gz) file, or a folder "
+            "of .npy files. Not needed to continue a run.",
             show_default=False,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder.", show_default=False)] = None,
-    settings: Annotated[Path | None, typer.Option(help="A JSON file with settings; flags come before it.")] = None,
-    hidden: Annotated[str | None, typer.Option(help="Hidden units; of several layers as 500,200.  [100]")] = None,
-    visible: Annotated[str | None, typer.Option(help=f"{', '.join(VISIBLE)}.")] = None,
-    hidden_units: Annotated[str | None, typer.Option(help=f"{', '.join(HIDDEN)}.")] = None,
-    pretrain: Annotated[int | None, typer.Option(help="Epochs for each of several layers, one by one.  [1/5]")] = None,
-    pretrain_on: Annotated[str | None, typer.Option(help="samples or means, of the layer below.")] = None,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder.", show_default=False)],
+    settings: Annotated[
+        Path | None, typer.Option(help="JSON settings file; command-line flags take precedence.")
+    ] = None,
+    hidden: Annotated[
+        str | None,
+        typer.Option(help="Number of hidden units; several layers as 500,200.", show_default=_default("hidden")),
+    ] = None,
+    visible: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Type of the visible units: {', '.join(VISIBLE)}. auto infers it from the data.",
+            show_default=_default("visible"),
+        ),
+    ] = None,
+    hidden_units: Annotated[
+        str | None,
+        typer.Option(help=f"Type of the hidden units: {', '.join(HIDDEN)}.", show_default=_default("hidden_units")),
+    ] = None,
+    pretrain: Annotated[
+        int | None,
+        typer.Option(help="Pretraining epochs of each of several hidden layers.", show_default="a fifth of --epochs"),
+    ] = None,
+    pretrain_on: Annotated[
+        str | None,
+        typer.Option(
+            help="What a layer is pretrained on: samples or means of the layer below.",
+            show_default=_default("pretrain_on"),
+        ),
+    ] = None,
     doubled: Annotated[
-        bool | None, typer.Option("--doubled", help="Pretrain layers as hearing from two sides.")
+        bool | None,
+        typer.Option(
+            "--doubled",
+            help="Pretrain each layer with the input it will have from both sides (Salakhutdinov and Hinton).",
+            show_default="off",
+        ),
     ] = None,
-    interval: Annotated[str | None, typer.Option(help="Of real values, as 0,1; that of the data.")] = None,
-    binarise: Annotated[float | None, typer.Option(help="Values above it become 1, the others 0.")] = None,
-    validation: Annotated[str | None, typer.Option(help="Held-out rows: a file, or a share such as 0.1.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.  [50]")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows of each step; 10 to 100, by the number of rows.")] = None,
-    objective: Annotated[str | None, typer.Option(help=f"{', '.join(OBJECTIVES)}.")] = None,
-    sweeps: Annotated[int | None, typer.Option(help="Of the objective's solutions or chains.")] = None,
-    particles: Annotated[int | None, typer.Option(help="Solutions or chains.")] = None,
-    start: Annotated[str | None, typer.Option(help=f"Of TAP's solutions: {', '.join(STARTS)}.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="The first step size; suits the data.")] = None,
-    decay: Annotated[float | None, typer.Option(help="What is left of it in the end.  [0.01]")] = None,
-    momentum: Annotated[float | None, typer.Option(help="η.  [0.5]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="ε of the ℓ2 penalty.  [0]")] = None,
-    l1: Annotated[float | None, typer.Option("--l1", help="ε of the ℓ1 penalty.  [0]")] = None,
-    centred: Annotated[bool | None, typer.Option("--centred/--not-centred", help="Centred gradients.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, the default, or float64.")] = None,
+    interval: Annotated[
+        str | None,
+        typer.Option(help="Interval of real values, such as 0,1.", show_default="0,1 or the range of the data"),
+    ] = None,
+    binarise: Annotated[
+        float | None, typer.Option(help="Threshold: values above it become 1, others 0.", show_default="off")
+    ] = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Held-out rows: a file, or a fraction such as 0.1.", show_default="none")
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Passes over the data. With more than before, a run continues.", show_default=_default("epochs")
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Rows of each gradient step.", show_default="1/50 of the rows, between 10 and 100"),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Training objective: {', '.join(OBJECTIVES)}. default is herded chains, followed by a TAP sweep "
+            "where a layer is real-valued.",
+            show_default=_default("objective"),
+        ),
+    ] = None,
+    sweeps: Annotated[
+        int | None,
+        typer.Option(help="Sweeps of the TAP solutions or chains in each step.", show_default="10; 1 for cd"),
+    ] = None,
+    particles: Annotated[
+        int | None, typer.Option(help="Number of TAP solutions or chains.", show_default="the batch size")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Starting points of the TAP solutions: {', '.join(STARTS)}.", show_default=_default("start")
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Initial learning rate.", show_default="chosen from the data")
+    ] = None,
+    decay: Annotated[
+        float | None,
+        typer.Option(help="Final learning rate as a fraction of the initial one.", show_default=_default("decay")),
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="Momentum of the gradient steps.", show_default=_default("momentum"))
+    ] = None,
+    weight_decay: Annotated[
+        float | None,
+        typer.Option(help="Coefficient of the L2 penalty on the weights.", show_default=_default("weight_decay")),
+    ] = None,
+    l1: Annotated[
+        float | None,
+        typer.Option("--l1", help="Coefficient of the L1 penalty on the weights.", show_default=_default("l1")),
+    ] = None,
+    centred: Annotated[
+        bool | None,
+        typer.Option(
+            "--centred/--not-centred",
+            help="Whether gradients are centered.",
+            show_default="centered where the units allow it",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Type of the parameters: float32 or float64.", show_default=_default("dtype"))
+    ] = None,
     products: Annotated[
-        str | None, typer.Option(help=f"Format of matrix products on a GPU: {', '.join(PRODUCTS)}.  [float32]")
+        str | None,
+        typer.Option(
+            help=f"Format of matrix products on a GPU: {', '.join(PRODUCTS)}.", show_default=_default("products")
+        ),
     ] = None,
-    measure_every: Annotated[int | None, typer.Option(help="Epochs between measurements.  [1]")] = None,
-    save_every: Annotated[int | None, typer.Option(help="Epochs between checkpoints.  [1]")] = None,
+    measure_every: Annotated[
+        int | None, typer.Option(help="Epochs between measurements.", show_default=_default("measure_every"))
+    ] = None,
+    save_every: Annotated[
+        int | None, typer.Option(help="Epochs between checkpoints.", show_default=_default("save_every"))
+    ] = None,
     keep_every: Annotated[
-        int | None, typer.Option(help="Epochs between machines that are kept; 0: none.  [about 20 in all]")
+        int | None, typer.Option(help="Epochs between kept machines; 0 keeps none.", show_default="about 20 in all")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the weights, the order and all draws.  [0]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.", show_default=_default("seed"))] = None,
     device: Device = "auto",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a machine; repeat the command to go on after a crash, to the bit; --out RUN alone is enough."""
+    """Train a machine in a run folder, or continue a run.
+
+    After a crash, --out RUN is enough, and the run ends in the same bits. With --epochs and --out, a run continues to
+    a larger number of epochs, also if it was finished.
+    """
     given = {
         "pretrain": pretrain, "pretrain_on": pretrain_on, "doubled": doubled,
         "data": data, "visible": visible, "hidden_units": hidden_units, "binarise": binarise, "epochs": epochs,
@@ -79,8 +180,6 @@ def train(
         "save_every": save_every, "keep_every": keep_every, "seed": seed, "hidden": numbers("hidden", hidden, int),
         "interval": numbers("interval", interval, float), "validation": _share_or_file(validation),
     }  # fmt: skip
-    if out is None:
-        raise ValueError("where to? say --out FOLDER")
     chosen = _settings(out, settings, {name: value for name, value in given.items() if value is not None})
     from tapmachine.distributed import leads, together
     from tapmachine.recipes import pick_device
@@ -110,7 +209,7 @@ def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
         if isinstance(found.get(name), str):
             found[name] = _absolute(found[name])
     if "data" not in found:
-        raise ValueError("which data? name a data set, a file or a folder, as in: tapmachine train digits --out RUN")
+        raise ValueError("missing data: give a data set, a file or a folder, as in: tapmachine train digits --out RUN")
     return Settings(**found)
 
 

@@ -6,7 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,7 @@ class Lab:
         seed: of all trainings.
         say: what to do with a line on what happens.
         missing: what was asked for and is not at hand, in words.
+        centred: whether trainings have centred gradients.
     """
 
     out: Path
@@ -59,10 +60,11 @@ class Lab:
     seed: int = 0
     say: Callable[[str], None] = field(default=lambda line: None, compare=False)
     missing: set[str] = field(default_factory=set, compare=False)
+    centred: bool = False
 
     def open(self) -> "Lab":
         """Makes the folder, or a RunError if it is that of other experiments."""
-        own = {"quick": self.quick, "seed": self.seed}
+        own = {"quick": self.quick, "seed": self.seed} | ({"centred": True} if self.centred else {})
         path = self.out / "experiments.json"
         if path.exists():
             try:
@@ -122,7 +124,7 @@ class Lab:
 
     def model(self, model: Model) -> Model:
         """As it is trained here."""
-        return quick(model) if self.quick else model
+        return replace(quick(model) if self.quick else model, centred=self.centred)
 
     def run(self, model: Model) -> RunFolder:
         """The folder of a model's training, which is finished, now if not before."""

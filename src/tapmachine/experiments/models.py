@@ -26,6 +26,7 @@ class Model:
         keep_every: epochs between machines that are kept; about 20 at rising distances, unless given.
         measured: epochs whose solutions are looked at, of those that are kept; all, unless given.
         n_starts: rows that solutions are looked for from.
+        centred: whether gradients are centred, where the units allow it; not in the paper.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Model:
     keep_every: int | None = None
     measured: tuple[int, ...] = ()
     n_starts: int = 10_000
+    centred: bool = False
 
     def settings(self, train: str, test: str | float, seed: int) -> Settings:
         """Of its training on given rows; rows held out may be a share of them."""
@@ -63,7 +65,7 @@ class Model:
             decay=self.decay,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-            centred=False,
+            centred=None if self.centred else False,
             seed=seed,
             measure_every=5,
             save_every=5,

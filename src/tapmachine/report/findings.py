@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tapmachine.files import data_description
 from tapmachine.landscape import Embedding, FieldRanking, Snapshot, Track, track
 from tapmachine.landscape.embedding import embed_over_starts
 from tapmachine.landscape.fields import rank_all_fields
@@ -16,9 +15,9 @@ from tapmachine.landscape.tracking import KeptMachines
 from tapmachine.likelihood import Comparison, compare_likelihoods
 from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.runs import RunFolder
+from tapmachine.runs import MachineFile, RunFolder
 from tapmachine.sampling import gibbs
-from tapmachine.training_runs import read_data_of
+from tapmachine.training_runs import data_for
 
 N_STARTS = 500
 N_EPOCHS = 24  # no more of those that were kept
@@ -57,7 +56,13 @@ class Findings:
     image_shape: Sequence[int] | None
 
 
-def look_at(folder: RunFolder, device: str = "cpu", n_starts: int = N_STARTS, say: Say = lambda line: None) -> Findings:
+def look_at(
+    folder: RunFolder,
+    device: str = "cpu",
+    n_starts: int = N_STARTS,
+    say: Say = lambda line: None,
+    source: str | None = None,
+) -> Findings:
     """Follows the landscape through a run, scores its last machine and draws samples from it.
 
     Args:
@@ -65,11 +70,12 @@ def look_at(folder: RunFolder, device: str = "cpu", n_starts: int = N_STARTS, sa
         device: to compute on.
         n_starts: rows of the data that solutions are started from, no more than that.
         say: what to do with a line on what happens.
+        source: of other data than the run's, such as a file.
     """
     machines = KeptMachines(folder, device)
     kept = sorted(machines)
     machine = machines[kept[-1]]
-    data = read_data_of(folder)
+    data = data_for(folder, source)
     train = data.train.to(machine.device)
     epochs = [kept[position] for position in slices(kept, N_EPOCHS)]
 
@@ -90,7 +96,7 @@ def look_at(folder: RunFolder, device: str = "cpu", n_starts: int = N_STARTS, sa
     samples = gibbs(machine, rows, SAMPLE_SWEEPS, torch.Generator(machine.device).manual_seed(0))[0]
     return Findings(
         machine,
-        folder.settings() or {},
+        {"file": str(folder.path), "data": source} if isinstance(folder, MachineFile) else folder.settings() or {},
         folder.records(),
         found,
         embed_over_starts(found),
@@ -98,5 +104,5 @@ def look_at(folder: RunFolder, device: str = "cpu", n_starts: int = N_STARTS, sa
         rank_all_fields(machine, train),
         rows.cpu(),
         samples.cpu(),
-        data_description(folder.machine_path).get("image_shape"),
+        data.image_shape,
     )

@@ -17,7 +17,7 @@ from tapmachine.landscape.figures import fields_picture, landscape_pictures
 from tapmachine.plots import Picture, heat_map, image_grid, new_figure, training_curves
 from tapmachine.report.findings import N_STARTS, SAMPLE_SWEEPS, Findings, Say, look_at
 from tapmachine.report.interactive import for_script, tree_svg
-from tapmachine.runs import RunFolder
+from tapmachine.runs import MachineFile, RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,8 +32,10 @@ def write_report(
     more: Sequence[Picture] = (),
     n_starts: int = N_STARTS,
     say: Say = lambda line: None,
+    data: str | None = None,
+    out: Path | None = None,
 ) -> Path:
-    """Writes the page of a run, report.html, into its folder.
+    """Write the page of a run, or of a machine in a file by itself.
 
     Args:
         folder: of the run.
@@ -41,14 +43,18 @@ def write_report(
         more: pictures to put first.
         n_starts: rows of the data that solutions are started from, no more than that.
         say: what to do with a line on what happens.
+        data: a source of other data than the run's, which a file by itself needs.
+        out: the file to write; report.html in the folder of a run, and beside the file of a machine, by default.
 
     Returns:
         Where it is.
     """
     new_figure(1, 1)  # says so at once, if there is nothing to draw with
-    found = look_at(folder, device, n_starts, say)
-    path = folder.path / "report.html"
-    write_atomically(path, page(found, folder.path.resolve().name, more).encode())
+    found = look_at(folder, device, n_starts, say, data)
+    alone = isinstance(folder, MachineFile)
+    path = out or (folder.path.with_suffix(".html") if alone else folder.path / "report.html")
+    name = folder.path.stem if alone else folder.path.resolve().name
+    write_atomically(path, page(found, name, more).encode())
     return path
 
 
@@ -61,8 +67,7 @@ def page(found: Findings, name: str, more: Sequence[Picture] = ()) -> str:
     sections = [
         _facts(found),
         _figures(more),
-        "<h2>Training</h2>",
-        _figures([_curves(found), pictures["free_energies"]]),
+        *(["<h2>Training</h2>", _figures([_curves(found), pictures["free_energies"]])] if found.records else []),
         "<h3>Log-likelihood, in nats</h3>",
         _likelihoods(found),
         "<h2>Solutions</h2>",
@@ -118,7 +123,8 @@ def _facts(found: Findings) -> str:
     stable = int(last.stable.sum())
     failed = f"; {last.n_not_converged} starts did not converge" if last.n_not_converged else ""
     count = f"{last.n_solutions}, {stable} of them stable, from {len(last.basin)} rows of the data{failed}"
-    facts = [("machine", found.machine.summary()), ("epoch", str(last.epoch)), ("TAP solutions", count)]
+    epoch = [("epoch", str(last.epoch))] if found.records else []  # a machine by itself has none
+    facts = [("machine", found.machine.summary()), *epoch, ("TAP solutions", count)]
     return _table(facts)
 
 
