@@ -62,7 +62,7 @@ class _Epoch:
 
 def _warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
     largest = max(abs(float(bound)) for bound in x.aminmax())
-    if machine.units()[0].n_states() is None and largest > LARGE_VALUES:
+    if not machine.units()[0].is_countable() and largest > LARGE_VALUES:
         warnings.warn(
             f"values reach {largest:g}; real-valued units are trained well on values of about 1: scale the data",
             TrainingWarning,
