@@ -24,6 +24,7 @@ from tapmachine.likelihood.score import (
 )
 from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.units.checks import check_count
 
 MOST_ROWS = 10_000  # of the data, that are scored
 MOST_PSEUDO_ROWS = 1_000  # by pseudo-likelihood, where a row costs as much as hundreds do elsewhere
@@ -163,7 +164,7 @@ def compare_likelihoods(
         table.add_tap(solutions, scheme or TAP())
         table.add_annealing(schedule, n_runs, data, seed)
         if len(machine.layers) <= 2:
-            few = min(n_visible, machine.units()[0].n)
+            few = min(check_count("n_visible", n_visible), machine.units()[0].n)
             table.add(PSEUDO, lambda x: pseudo_log_likelihood(machine, x, few, seed=seed), MOST_PSEUDO_ROWS)
         if can_enumerate(machine, EXACT_BITS):
             table.add_exact()

@@ -17,6 +17,7 @@ from tapmachine.likelihood.score import (
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.special import gauss_legendre
 from tapmachine.units import Units
+from tapmachine.units.checks import check_count
 
 DROP = 40.0  # a density is cut off where it has fallen by exp(−40), or so many standard deviations away
 DOUBLINGS = 60  # to find where that is, where nothing else tells
@@ -66,10 +67,7 @@ def pseudo_log_likelihood(
         )
     check_normalisable(machine)
     n = machine.units()[0].n
-    if n_visible is None:
-        n_visible = n
-    if isinstance(n_visible, bool) or not (isinstance(n_visible, int) and 1 <= n_visible <= n):
-        raise ValueError(f"n_visible is {n_visible!r}; it must be a whole number from 1 to {n}")
+    n_visible = n if n_visible is None else check_count("n_visible", n_visible, at_most=n)
     chosen = torch.arange(n, device=rows.device).expand(len(rows), n)
     if n_visible < n:
         keys = torch.rand((len(rows), n), generator=torch.Generator().manual_seed(seed))
