@@ -18,6 +18,7 @@ from tapmachine import (
     TAP,
     Binary,
     Categorical,
+    EstimateError,
     Gaussian,
     Snapshot,
     SolutionTree,
@@ -29,6 +30,7 @@ from tapmachine import (
     dbm,
     diagnose,
     embed,
+    exact_log_likelihood,
     find_solutions,
     load,
     noisy_start,
@@ -532,7 +534,8 @@ def test_words_on_the_extremes():
     x = torch.eye(6).repeat(5, 1)
     words = diagnose(find_solutions(nothing, x))
     assert words[0] == "1 solution from 30 starts."
-    assert "sees no structure" in words[1]
+    assert words[1] == "All starts end in it: the mean field has a single state."
+    assert "alone do not tell" in words[2]
     assert "too few starts" in diagnose(find_solutions(nothing, x[:3]))[1]
     # Every pattern a solution: what a machine looks like that learns by heart.
     machine, patterns = hopfield(30, n=400, beta=8.0)
@@ -540,6 +543,63 @@ def test_words_on_the_extremes():
     assert "30 starts end in solutions of their own, most of them where they started" in words[1]
     uneven = torch.cat((torch.ones(95, 30), -torch.ones(5, 30)))
     assert "95 of the starts end in the same one" in diagnose(find_solutions(magnet(2.0), uneven))[1]
+
+
+def pairs_of_units(n_rows, seed=0):
+    """Twelve bits, of which the second six repeat the first: worth 6·ln 2 nats to a machine that sees it."""
+    half = (torch.rand(n_rows, 6, generator=torch.Generator().manual_seed(seed)) < 0.5).double()
+    return torch.cat((half, half), -1)
+
+
+def machine_of_pairs(strength):
+    """A hidden unit for each pair that favours 00 and 11; the fields keep all means at ½."""
+    weights = strength * torch.eye(6).double().repeat(2, 1)
+    fields = [torch.full((n,), -strength * share).double() for n, share in ((12, 0.5), (6, 1.0))]
+    return rbm(Binary(12, field=fields[0]), Binary(6, field=fields[1]), weights=weights)
+
+
+def test_one_solution_is_no_verdict():
+    """Machines with a single TAP solution, from untrained to trained: their log-likelihood tells them apart."""
+    x = pairs_of_units(400)
+    for machine, verdict in (
+        (machine_of_pairs(0.0), "no better than that of independent units"),
+        (machine_of_pairs(1.5), "above that of independent units"),
+        (rbm(Binary(12, field=torch.full((12,), 3.0).double()), Binary(6).double()), "untrained, or its training has"),
+    ):
+        landscape = find_solutions(machine, x[:40])
+        words = diagnose(landscape, machine, x)
+        assert words[:2] == ["1 solution from 40 starts.", "All starts end in it: the mean field has a single state."]
+        assert verdict in words[2]
+        assert "(exact)" in words[2]
+        assert ("under-fitting" in words[2]) == (verdict == "no better than that of independent units")
+        assert not any("under-fitting" in sentence for sentence in diagnose(landscape))
+    gain = float(exact_log_likelihood(machine_of_pairs(1.5), x)) + 12 * math.log(2)
+    words = diagnose(find_solutions(machine_of_pairs(1.5), x[:40]), machine_of_pairs(1.5), x)
+    assert float(words[2].split("(exact), ")[1].split(" above")[0]) == pytest.approx(gain, abs=0.1)
+    assert "though not as separate solutions" in words[2]
+
+
+def test_a_machine_whose_mean_field_has_broken_down_and_one_that_overfits():
+    strong, x = machine_of_pairs(8.0), pairs_of_units(400)
+    words = diagnose(find_solutions(strong, x[:100]), strong, x)
+    assert any("the couplings are too strong for the mean field" in sentence for sentence in words)
+    weak = machine_of_pairs(1.0)
+    landscape = find_solutions(weak, x[:40])
+    assert not any("too strong" in sentence for sentence in diagnose(landscape, weak, x))
+    other = (torch.rand(400, 12, generator=torch.Generator().manual_seed(1)) < 0.5).double()  # halves do not agree
+    assert any("it over-fits by that" in sentence for sentence in diagnose(landscape, weak, x, other))
+    assert not any("over-fits" in sentence for sentence in diagnose(landscape, weak, x, pairs_of_units(400, seed=2)))
+
+
+def test_a_log_likelihood_that_cannot_be_had_is_no_evidence(monkeypatch):
+    machine, x = machine_of_pairs(1.0), pairs_of_units(100)
+    landscape = find_solutions(machine, x[:40])
+
+    def refuse(*arguments):
+        raise EstimateError("no")
+
+    monkeypatch.setattr("tapmachine.landscape.diagnosis.exact_log_likelihood", refuse)
+    assert "no reliable log-likelihood" in diagnose(landscape, machine, x)[2]
 
 
 # ----- pictures

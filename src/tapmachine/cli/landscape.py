@@ -55,7 +55,8 @@ def landscape(
     out.mkdir(parents=True, exist_ok=True)
     quiet = quiet or not leads()
     with warnings_as_lines(quiet):
-        data = read_data_of(folder).train
+        read = read_data_of(folder)
+    data = read.train
     line = "{:>8}{:>11}{:>9}{:>15}{:>12}{:>12}"
     if not quiet:
         print(line.format("epoch", "solutions", "stable", "not converged", "mean F", "lowest F"))
@@ -97,6 +98,8 @@ def landscape(
         picture.figure.savefig(content, format="png", dpi=120)
         write_atomically(out / f"{name}.png", content.getvalue())
     if not quiet:
-        for sentence in diagnose(found.snapshots[-1]):
+        last = found.snapshots[-1]
+        print(f"At epoch {last.epoch}:")
+        for sentence in diagnose(last, machine, data, read.held_out):
             print(sentence)
         print(f"{out}: {', '.join([*(f'{name}.csv' for name in tables), 'tree.nwk', *(f'{n}.png' for n in pictures)])}")

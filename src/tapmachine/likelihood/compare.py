@@ -286,7 +286,7 @@ def _disagreements(rows: list[ComparisonRow], n_visible: int) -> list[str]:
         gap = judge.log_partition - row.log_partition
         errors = [e for e in (row.log_partition_error, judge.log_partition_error) if e == e]
         if abs(gap) > allowed + 3 * sum(errors):
-            reason = "the couplings may have grown beyond its range, as by over-training; go by the other"
+            reason = "the couplings are too strong for it; go by the other"
             summed = found.get(f"{row.estimator}, log-sum-exp")
             if row is forward:
                 reason = "its chains miss a part of the machine; start them elsewhere, or use more temperatures"
