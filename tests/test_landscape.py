@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine_cases import machine_of
+from matplotlib.colors import to_rgb
 from typer.testing import CliRunner
 
 from tapmachine import (
@@ -44,7 +45,7 @@ from tapmachine import (
     unique,
 )
 from tapmachine.cli import app
-from tapmachine.landscape.diagnosis import density
+from tapmachine.landscape.diagnosis import density, density_curve
 from tapmachine.landscape.figures import epochs_table, landscape_pictures
 from tapmachine.landscape.find import count_at
 from tapmachine.merging import groups
@@ -632,6 +633,26 @@ def test_pictures(tmp_path):
     plots.solution_map(axes[5], images[:5, :2].numpy(), images[:5, 2].numpy())
     assert len(axes[4].artists) == 3
     figure.savefig(tmp_path / "all.png")
+
+
+def test_pictures_can_be_told_apart():
+    figure = plots.new_figure(6, 6)
+    first, second, third, fourth = figure.subplots(2, 2).flat
+    generator = torch.Generator().manual_seed(0)
+    for number in range(2):  # on the same axes: bars have the colour of their own curve
+        values = number + torch.randn(30, generator=generator)
+        plots.free_energy_histogram(first, values, density_curve(values))
+        assert first.patches[-1].get_facecolor()[:3] == to_rgb(first.lines[-1].get_color())
+    assert first.lines[0].get_color() != first.lines[1].get_color()
+    plots.free_energies(second, [1, 2], [torch.zeros(1), torch.ones(2)])
+    assert all(handle.get_alpha() == 1 for handle in second.get_legend().legend_handles)
+    images = torch.tensor([[0.0, 1.0, 1.0, 0.0]])
+    plots.image_strips(third, {"noisy": images.repeat(3, 1)}, (2, 2), ["p = 0", "p = 0.1", "p = 0.2"])
+    assert [label.get_text() for label in third.get_xticklabels()] == ["p = 0", "p = 0.1", "p = 0.2"]
+    ink = third.images[0].cmap(1.0)[:3], third.images[0].cmap(0.0)[:3]
+    assert ink == ((0, 0, 0), (1, 1, 1))  # black on white, as in the paper
+    drawn = plots.image_grid(fourth, images - 0.5, (2, 2))
+    assert drawn.get_clim() == (-1, 1)  # what a colour bar needs
 
 
 # ----- the command line
