@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
 from tapmachine import Spin, exact_log_partition, find_solutions, random_start, tap_log_likelihood
 from tapmachine.cli import app
 from tapmachine.datasets import DataError, mnist_labels
-from tapmachine.experiments import FIGURES, claims, experiment, free_energy_curves, solutions
+from tapmachine.experiments import FIGURES, claims, experiment, free_energy_curves, parameters, solutions
 from tapmachine.experiments.lab import Lab, MissingDataError, images_of, images_table, nearest
 from tapmachine.experiments.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
 from tapmachine.runs import RunError
@@ -108,6 +109,22 @@ def test_free_energies_of_the_small_machine(tmp_path):
     assert inner.sum() == len(found) == 2
     np.testing.assert_allclose(sorted(tap[1:-1][inner]), found, atol=0.01)
     assert rows[0]["tap_mean"] == pytest.approx(float(found.mean()), abs=1e-4)
+    # Points are spaced evenly in m, so that the curve between the minima is no polygon.
+    assert np.diff(m).max() < 1.5 * 2 / (len(m) - 1)
+
+
+def test_the_table_of_settings_can_be_read(tmp_path):
+    figure = parameters.draw(Lab(tmp_path))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    cells = figure.axes[0].tables[0].get_celld()
+    assert {cell.get_text().get_fontsize() for cell in cells.values()} == {11}
+    renderer = canvas.get_renderer()
+    for cell in cells.values():
+        letters, box = (part.get_window_extent(renderer) for part in (cell.get_text(), cell))
+        assert letters.width <= box.width
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.width
 
 
 def test_images_survive_a_table():

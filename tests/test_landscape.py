@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine_cases import machine_of
+from matplotlib.colors import to_rgb
 from typer.testing import CliRunner
 
 from tapmachine import (
@@ -18,6 +19,7 @@ from tapmachine import (
     TAP,
     Binary,
     Categorical,
+    EstimateError,
     Gaussian,
     Snapshot,
     SolutionTree,
@@ -29,6 +31,7 @@ from tapmachine import (
     dbm,
     diagnose,
     embed,
+    exact_log_likelihood,
     find_solutions,
     load,
     noisy_start,
@@ -42,7 +45,7 @@ from tapmachine import (
     unique,
 )
 from tapmachine.cli import app
-from tapmachine.landscape.diagnosis import density
+from tapmachine.landscape.diagnosis import density, density_curve
 from tapmachine.landscape.figures import epochs_table, landscape_pictures
 from tapmachine.landscape.find import count_at
 from tapmachine.merging import groups
@@ -532,7 +535,8 @@ def test_words_on_the_extremes():
     x = torch.eye(6).repeat(5, 1)
     words = diagnose(find_solutions(nothing, x))
     assert words[0] == "1 solution from 30 starts."
-    assert "sees no structure" in words[1]
+    assert words[1] == "All starts end in it: the mean field has a single state."
+    assert "alone do not tell" in words[2]
     assert "too few starts" in diagnose(find_solutions(nothing, x[:3]))[1]
     # Every pattern a solution: what a machine looks like that learns by heart.
     machine, patterns = hopfield(30, n=400, beta=8.0)
@@ -540,6 +544,63 @@ def test_words_on_the_extremes():
     assert "30 starts end in solutions of their own, most of them where they started" in words[1]
     uneven = torch.cat((torch.ones(95, 30), -torch.ones(5, 30)))
     assert "95 of the starts end in the same one" in diagnose(find_solutions(magnet(2.0), uneven))[1]
+
+
+def pairs_of_units(n_rows, seed=0):
+    """Twelve bits, of which the second six repeat the first: worth 6·ln 2 nats to a machine that sees it."""
+    half = (torch.rand(n_rows, 6, generator=torch.Generator().manual_seed(seed)) < 0.5).double()
+    return torch.cat((half, half), -1)
+
+
+def machine_of_pairs(strength):
+    """A hidden unit for each pair that favours 00 and 11; the fields keep all means at ½."""
+    weights = strength * torch.eye(6).double().repeat(2, 1)
+    fields = [torch.full((n,), -strength * share).double() for n, share in ((12, 0.5), (6, 1.0))]
+    return rbm(Binary(12, field=fields[0]), Binary(6, field=fields[1]), weights=weights)
+
+
+def test_one_solution_is_no_verdict():
+    """Machines with a single TAP solution, from untrained to trained: their log-likelihood tells them apart."""
+    x = pairs_of_units(400)
+    for machine, verdict in (
+        (machine_of_pairs(0.0), "no better than that of independent units"),
+        (machine_of_pairs(1.5), "above that of independent units"),
+        (rbm(Binary(12, field=torch.full((12,), 3.0).double()), Binary(6).double()), "untrained, or its training has"),
+    ):
+        landscape = find_solutions(machine, x[:40])
+        words = diagnose(landscape, machine, x)
+        assert words[:2] == ["1 solution from 40 starts.", "All starts end in it: the mean field has a single state."]
+        assert verdict in words[2]
+        assert "(exact)" in words[2]
+        assert ("under-fitting" in words[2]) == (verdict == "no better than that of independent units")
+        assert not any("under-fitting" in sentence for sentence in diagnose(landscape))
+    gain = float(exact_log_likelihood(machine_of_pairs(1.5), x)) + 12 * math.log(2)
+    words = diagnose(find_solutions(machine_of_pairs(1.5), x[:40]), machine_of_pairs(1.5), x)
+    assert float(words[2].split("(exact), ")[1].split(" above")[0]) == pytest.approx(gain, abs=0.1)
+    assert "though not as separate solutions" in words[2]
+
+
+def test_a_machine_whose_mean_field_has_broken_down_and_one_that_overfits():
+    strong, x = machine_of_pairs(8.0), pairs_of_units(400)
+    words = diagnose(find_solutions(strong, x[:100]), strong, x)
+    assert any("the couplings are too strong for the mean field" in sentence for sentence in words)
+    weak = machine_of_pairs(1.0)
+    landscape = find_solutions(weak, x[:40])
+    assert not any("too strong" in sentence for sentence in diagnose(landscape, weak, x))
+    other = (torch.rand(400, 12, generator=torch.Generator().manual_seed(1)) < 0.5).double()  # halves do not agree
+    assert any("it over-fits by that" in sentence for sentence in diagnose(landscape, weak, x, other))
+    assert not any("over-fits" in sentence for sentence in diagnose(landscape, weak, x, pairs_of_units(400, seed=2)))
+
+
+def test_a_log_likelihood_that_cannot_be_had_is_no_evidence(monkeypatch):
+    machine, x = machine_of_pairs(1.0), pairs_of_units(100)
+    landscape = find_solutions(machine, x[:40])
+
+    def refuse(*arguments):
+        raise EstimateError("no")
+
+    monkeypatch.setattr("tapmachine.landscape.diagnosis.exact_log_likelihood", refuse)
+    assert "no reliable log-likelihood" in diagnose(landscape, machine, x)[2]
 
 
 # ----- pictures
@@ -572,6 +633,26 @@ def test_pictures(tmp_path):
     plots.solution_map(axes[5], images[:5, :2].numpy(), images[:5, 2].numpy())
     assert len(axes[4].artists) == 3
     figure.savefig(tmp_path / "all.png")
+
+
+def test_pictures_can_be_told_apart():
+    figure = plots.new_figure(6, 6)
+    first, second, third, fourth = figure.subplots(2, 2).flat
+    generator = torch.Generator().manual_seed(0)
+    for number in range(2):  # on the same axes: bars have the colour of their own curve
+        values = number + torch.randn(30, generator=generator)
+        plots.free_energy_histogram(first, values, density_curve(values))
+        assert first.patches[-1].get_facecolor()[:3] == to_rgb(first.lines[-1].get_color())
+    assert first.lines[0].get_color() != first.lines[1].get_color()
+    plots.free_energies(second, [1, 2], [torch.zeros(1), torch.ones(2)])
+    assert all(handle.get_alpha() == 1 for handle in second.get_legend().legend_handles)
+    images = torch.tensor([[0.0, 1.0, 1.0, 0.0]])
+    plots.image_strips(third, {"noisy": images.repeat(3, 1)}, (2, 2), ["p = 0", "p = 0.1", "p = 0.2"])
+    assert [label.get_text() for label in third.get_xticklabels()] == ["p = 0", "p = 0.1", "p = 0.2"]
+    ink = third.images[0].cmap(1.0)[:3], third.images[0].cmap(0.0)[:3]
+    assert ink == ((0, 0, 0), (1, 1, 1))  # black on white, as in the paper
+    drawn = plots.image_grid(fourth, images - 0.5, (2, 2))
+    assert drawn.get_clim() == (-1, 1)  # what a colour bar needs
 
 
 # ----- the command line

@@ -364,6 +364,12 @@ def test_comparison():
     assert sampled.rows[0].mean_error < 0.05
     assert math.isnan(sampled.rows[0].log_partition_error)
     assert "TAP" in repr(sampled)
+    lines = sampled.table().splitlines()
+    assert "nan" not in sampled.table()
+    assert "RMSE means" in lines[0]
+    assert lines[1].split()[2] == "–"  # the error of ln Z, which is not known
+    assert lines[-1].startswith("– is not available")
+    assert "not available" not in table.table()
 
 
 def test_training_with_adaptive_tap():

@@ -1,6 +1,7 @@
 """The page about a run, in a real browser: it loads, answers to pointer and keyboard, and asks nobody for anything."""
 
 import json
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -207,6 +208,8 @@ def test_every_kind_of_data_on_every_screen(visit, kind, size, colours):
     assert box["width"] > 50
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") == (colours == "light")
+    outline = page.evaluate("getComputedStyle(document.querySelector('#solutions circle')).stroke")
+    assert min(map(int, re.findall(r"\d+", outline)[:3])) >= 200  # light, so that dark dots stand out from a dark map
 
 
 def test_without_scripts_there_are_pictures(visit):
@@ -230,6 +233,9 @@ def test_a_page_holds_all_it_needs(kind, page_of):
     assert len(text) < 1_500_000
     for expected in ("AIS, reverse", "pseudo", "Settings", "TAP solutions", "batch_size"):
         assert expected in text
+    last = RunFolder(page_of(kind)).last_epoch()
+    assert f"At epoch {last}, the last of those shown:" in text  # the sentences do not follow the slider
+    assert "that of independent units" in text
 
 
 def test_sheets_hold_rows_of_grey():

@@ -458,7 +458,7 @@ def test_train_info_evaluate_and_sample(data, tmp_path):
     assert json.loads(trained)["last"]["epoch"] == 3
     assert "16 Binary – 5 Binary, float32" in invoke("info", folder)
     assert json.loads(invoke("info", folder, "--json"))["epochs"] == 3
-    assert "TAP" in invoke("evaluate", folder)
+    assert "divided by the number of all units, visible and hidden" in invoke("evaluate", folder)
     rows = json.loads(invoke("evaluate", folder, "--exact", "--json"))
     assert [row["estimator"] for row in rows] == ["TAP, average", "TAP, log-sum-exp", "exact"]
     assert rows[1]["mean"] == pytest.approx(rows[2]["mean"], abs=1.0)

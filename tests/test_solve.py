@@ -12,6 +12,7 @@ from machine_cases import Tensors, machine_of
 from tapmachine import (
     TAP,
     Binary,
+    Categorical,
     Gaussian,
     Moments,
     NaiveMeanField,
@@ -386,7 +387,6 @@ def test_strong_couplings_with_several_states_in_float32(kinds):
         (torch.zeros(2, 4), r"start, layer 0: Binary: x has shape \(2, 4\); it must end in \(3,\)"),
         (torch.zeros(3), r"start, layer 0: it has shape \(3,\); it must be \(K, 3\)"),
         (torch.zeros(0, 3), r"start, layer 0: it has shape \(0, 3\)"),
-        (torch.zeros(2, 3, dtype=torch.float64), "start, layer 0: Binary: x is torch.float64"),
         (Moments(torch.zeros(2, 3), torch.full((2, 3), -1.0)), r"start, layer 0: Binary: the variance\[0, 0\] is -1"),
         ([Moments(torch.zeros(2, 3), torch.zeros(2, 3))], "start has moments for 1 layers; the machine has 2"),
         ("data", "start is a str; it must be data of shape"),
@@ -395,6 +395,19 @@ def test_strong_couplings_with_several_states_in_float32(kinds):
 def test_a_bad_start(start, message):
     with pytest.raises(ValueError, match=message):
         solve(rbm(Binary(3), Binary(2)), start)
+
+
+def test_a_start_of_another_dtype_is_converted():
+    machine = rbm(Binary(3), Categorical(2, 3))
+    x = torch.eye(3)
+    expected = solve(machine, x)
+    for start in (x.double(), x.numpy().astype("float64"), Moments(x.double(), torch.zeros(3, 3).double())):
+        found = solve(machine, start)
+        assert torch.equal(found.free_energy, expected.free_energy)
+        assert found.moments[0].mean.dtype == torch.float32
+    precise = solve(machine.double(), x)
+    machine.float()
+    assert bool(solve(machine, precise).converged.all())  # probabilities that were rounded still add up to 1
 
 
 def test_starts_that_do_not_fit_each_other():

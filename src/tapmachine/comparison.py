@@ -119,13 +119,21 @@ class SchemeComparison:
 
     def table(self) -> str:
         """The rows as text."""
-        names = ("scheme", "ln Z", "error", "means", "correlations", "converged", "sweeps", "seconds")
-        lines = ["{:24}{:>12}{:>11}{:>11}{:>14}{:>11}{:>9}{:>9}".format(*names)]
+        names = ("scheme", "ln Z", "its error", "RMSE means", "RMSE corr.", "converged", "sweeps", "seconds")
+        lines = ["{:24}{:>12}{:>12}{:>12}{:>12}{:>11}{:>9}{:>9}".format(*names)]
         for row in self.rows:
-            errors = f"{row.log_partition_error:11.2e}{row.mean_error:11.2e}{row.correlation_error:14.2e}"
+            errors = (row.log_partition_error, row.mean_error, row.correlation_error)
+            numbers = _cell(row.log_partition, "12.4f") + "".join(_cell(error, "12.2e") for error in errors)
             rest = f"{row.converged:11.1%}{row.sweeps:9.0f}{row.seconds:9.2f}"
-            lines.append(f"{row.scheme:24}{row.log_partition:12.4f}{errors}{rest}")
-        return "\n".join([*lines, f"against {self.reference}"])
+            lines.append(f"{row.scheme:24}{numbers}{rest}")
+        lines.append(f"Errors are relative to {self.reference}; RMSE is over all units, or coupled pairs of units.")
+        columns = ("log_partition", "log_partition_error", "mean_error", "correlation_error")
+        if any(getattr(row, name) != getattr(row, name) for row in self.rows for name in columns):
+            lines.append(
+                "– is not available: the exact ln Z beyond 2^20 states of the smaller side, correlations in large "
+                "machines or where they cannot be computed, anything of a scheme that did not converge."
+            )
+        return "\n".join(lines)
 
     def as_dicts(self) -> list[dict[str, float | str]]:
         """The rows as dictionaries."""
@@ -133,6 +141,11 @@ class SchemeComparison:
 
     def __repr__(self) -> str:
         return self.table()
+
+
+def _cell(value: float, form: str) -> str:
+    """A number in its column; a dash for NaN."""
+    return "–".rjust(int(form.split(".")[0])) if value != value else format(value, form)
 
 
 class _Truth:

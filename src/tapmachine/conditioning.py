@@ -116,7 +116,7 @@ def is_clamped(machine: BoltzmannMachine) -> bool:
 
 
 def _layer(machine: BoltzmannMachine, layer: int) -> Units:
-    if not (isinstance(layer, int) and 0 <= layer < len(machine.layers)):
+    if isinstance(layer, bool) or not (isinstance(layer, int) and 0 <= layer < len(machine.layers)):
         raise ValueError(f"the machine has {len(machine.layers)} layers, from 0")
     return machine.units()[layer]
 

@@ -208,7 +208,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         settings = self._training.settings
         x = prepare_rows(settings, array).to(machine.device)
         units = machine.units()[0]
-        if units.n_states() is not None or settings.interval is not None:
+        if units.is_countable() or settings.interval is not None:
             return x
         lower, upper = (bound.detach() for bound in units.bounds())
         outside = (x < lower) | (x > upper)

@@ -18,12 +18,14 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import (
     Binary,
     Categorical,
+    Custom,
     Gaussian,
     Spin,
     TruncatedGaussBernoulli,
     TruncatedGaussian,
     Units,
 )
+from tapmachine.units.conditioned import Conditioned
 
 FORMAT = 1
 MACHINE_FILE = "machine.safetensors"  # in a run folder
@@ -116,12 +118,17 @@ def describe(machine: BoltzmannMachine) -> tuple[dict[str, Tensor], Description]
     for number, units in enumerate(machine.units()):
         name = type(units).__name__
         if name not in _MAKERS:
-            raise FileError(
-                f"layer {number}: {name} units cannot be saved; a file holds numbers, not functions or evidence"
-            )
+            raise FileError(f"layer {number}: {name} units cannot be saved; {_reason(units)}")
         layers.append({"type": name, "n": units.n} | ({"q": units.q} if isinstance(units, Categorical) else {}))
     tensors = {name: value.detach().cpu().contiguous() for name, value in machine.state_dict().items()}
     return tensors, {"layers": layers, "dtype": str(machine.dtype).removeprefix("torch.")}
+
+
+def _reason(units: Units) -> str:
+    """Why units cannot be saved."""
+    if isinstance(units, Custom | Conditioned):
+        return "a file holds numbers, not functions or evidence"
+    return "a file can hold the unit types of tapmachine only; use torch.save(machine.state_dict(), …) for others"
 
 
 def rebuild(path: str | Path, tensors: Mapping[str, Tensor], description: Description) -> BoltzmannMachine:

@@ -10,6 +10,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 
 class Picture(NamedTuple):
@@ -28,7 +29,9 @@ def new_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int | None = None) -> None:
+def image_grid(
+    ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int | None = None, ink: str = "white"
+) -> "AxesImage":
     """Many small images side by side, each on its own scale, so that 0 is grey where they have both signs.
 
     Args:
@@ -36,6 +39,10 @@ def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int 
         images: (N, pixels).
         shape: of each, in pixels: height and width.
         columns: how many in a row; a square of them, unless given.
+        ink: the colour of the largest values of images without a sign, white or black.
+
+    Returns:
+        What was drawn, as for a colour bar.
     """
     from matplotlib import colormaps
 
@@ -52,9 +59,11 @@ def image_grid(ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int 
     for number, image in enumerate((images / size).view(count, height, width)):
         top, left = number // columns * (height + 1), number % columns * (width + 1)
         canvas[top : top + height, left : left + width] = image
-    colours = colormaps["RdBu_r" if signed else "gray"].with_extremes(bad="0.6")  # of the gaps
-    ax.imshow(canvas.numpy(), cmap=colours, vmin=-1.0 if signed else 0.0, vmax=1.0, interpolation="nearest")
+    unsigned = "gray_r" if ink == "black" else "gray"
+    colours = colormaps["RdBu_r" if signed else unsigned].with_extremes(bad="0.6")  # of the gaps
+    drawn = ax.imshow(canvas.numpy(), cmap=colours, vmin=-1.0 if signed else 0.0, vmax=1.0, interpolation="nearest")
     ax.set_axis_off()
+    return drawn
 
 
 def training_curves(
@@ -99,7 +108,9 @@ def free_energies(ax: "Axes", epochs: Sequence[int], values: Sequence[Tensor]) -
     counts.plot(epochs, [len(own) for own in values], color="tab:green")
     counts.set_ylabel("number of solutions", color="tab:green")
     counts.set_ylim(bottom=0)
-    ax.legend()
+    for handle in ax.legend().legend_handles:
+        if handle is not None:
+            handle.set_alpha(1)  # a single dot as faint as those of the plot cannot be seen
 
 
 def free_energy_histogram(ax: "Axes", values: Tensor, curve: tuple[Tensor, Tensor] | None = None) -> None:
@@ -111,9 +122,10 @@ def free_energy_histogram(ax: "Axes", values: Tensor, curve: tuple[Tensor, Tenso
         curve: where a density was evaluated, and its values there.
     """
     values = torch.as_tensor(values)
-    ax.hist(values.cpu().numpy(), bins=min(50, max(1, len(values))), density=curve is not None, alpha=0.5)
-    if curve is not None:
-        ax.plot(*(z.cpu().numpy() for z in curve))
+    # The bars have the colour of their curve, also where several of them share the axes.
+    colour = None if curve is None else ax.plot(*(z.cpu().numpy() for z in curve))[0].get_color()
+    bins = min(50, max(1, len(values)))
+    ax.hist(values.cpu().numpy(), bins=bins, density=curve is not None, alpha=0.5, color=colour)
     ax.set_xlabel("free energy, nats")
     ax.set_ylabel("density" if curve is not None else "solutions")
 
@@ -245,25 +257,26 @@ def denoising_curves(
     ax.legend()
 
 
-def image_strips(ax: "Axes", rows: Mapping[str, Tensor], shape: tuple[int, int]) -> None:
+def image_strips(
+    ax: "Axes", rows: Mapping[str, Tensor], shape: tuple[int, int], columns: Sequence[str] | None = None
+) -> None:
     """Rows of images below each other: originals, noisy ones, restored ones [fig:bmnist-denoise-images].
 
     Args:
         ax: axes to draw on.
         rows: images of each row, (N, pixels), by its name.
         shape: of each image, in pixels.
+        columns: what is written above each column.
     """
-    columns = max(len(images) for images in rows.values())
-    image_grid(
-        ax,
-        torch.cat([torch.cat((z, z.new_zeros(columns - len(z), z.shape[1]))) for z in rows.values()]),
-        shape,
-        columns,
-    )
+    count = max(len(images) for images in rows.values())
+    padded = torch.cat([torch.cat((z, z.new_zeros(count - len(z), z.shape[1]))) for z in rows.values()])
+    image_grid(ax, padded, shape, count, ink="black")
     ax.set_axis_on()
-    height = shape[0] + 1
+    height, width = shape[0] + 1, shape[1] + 1
     ax.set_yticks([height * number + height / 2 - 1 for number in range(len(rows))], list(rows))
-    ax.set_xticks([])
+    places = [width * number + width / 2 - 1 for number in range(count)] if columns is not None else []
+    ax.set_xticks(places, columns)
+    ax.xaxis.tick_top()
     ax.tick_params(length=0)
     for side in ax.spines.values():
         side.set_visible(False)

@@ -134,7 +134,7 @@ def make_machine(settings: Settings, x: Rows, held_out: Rows | None = None) -> N
     visible = visible.to(dtype)
     bounds = visible.bounds()
     scale, shift = 1.0, torch.zeros(())
-    if visible.n_states() is None:
+    if not visible.is_countable():  # counts and categories have no unit of measurement
         scale, shift = _units_of_measurement(visible, x)
         visible = visible.rescaled(1 / scale, -shift / scale)
     layers = [visible, *(HIDDEN[settings.hidden_units](n).to(dtype) for n in settings.hidden)]

@@ -8,6 +8,7 @@ from torch import Tensor
 from tapmachine.beliefs import Solution, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
+from tapmachine.units.checks import check_count
 
 
 @torch.no_grad()
@@ -37,8 +38,7 @@ def gibbs(
         >>> visible.shape, hidden.shape
         (torch.Size([2, 5]), torch.Size([2, 3]))
     """
-    if n_sweeps < 0:
-        raise ValueError(f"n_sweeps is {n_sweeps!r}; it must be 0 or more")
+    n_sweeps = check_count("n_sweeps", n_sweeps, 0)
     layers = machine.units()
     if not isinstance(states, Tensor | Sequence):
         raise ValueError(f"states are a {type(states).__name__}; they must be a torch.Tensor, or a list of them")

@@ -112,6 +112,8 @@ def landscape(
         picture.figure.savefig(content, format="png", dpi=120)
         write_atomically(out / f"{name}.png", content.getvalue())
     if not quiet:
-        for sentence in diagnose(found.snapshots[-1]):
+        last = found.snapshots[-1]
+        print(f"At epoch {last.epoch}:")
+        for sentence in diagnose(last, machine, rows, found_data.held_out):
             print(sentence)
         print(f"{out}: {', '.join([*(f'{name}.csv' for name in tables), 'tree.nwk', *(f'{n}.png' for n in pictures)])}")

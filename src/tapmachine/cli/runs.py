@@ -78,7 +78,10 @@ def evaluate(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a machine: the log-likelihood of data in nats, by one estimator or several."""
+    """Score a machine: the log-likelihood of data in nats, by one estimator or several.
+
+    "per unit" is the mean divided by the number of all units, visible and hidden.
+    """
     from tapmachine.distributed import leads, together
     from tapmachine.likelihood import compare_likelihoods
     from tapmachine.likelihood.score import check_rows
@@ -111,6 +114,7 @@ def evaluate(
         solutions = row.get("n_solutions", "")
         numbers = f"{row['mean']:12.3f}{row['standard_error']:10.3f}{row['per_unit']:12.4f}{solutions:>11}"
         print(f"{row['estimator']:20}{Path(row['data']).name[:11]:12}{numbers}")
+    print("per unit: the mean divided by the number of all units, visible and hidden")
 
 
 def _data_to_score(folder: "RunFolder", data: str | None, say: Callable[[str], None]) -> dict[str, "Tensor"]:

@@ -39,6 +39,7 @@ def draw(lab: Lab) -> "Figure":
         name if isinstance(name, str) else f"{name:.0f}": images_of([row for row in rows if row["method"] == name])
         for name in names
     }
-    figure = new_figure(8, 0.72 * len(strips))
-    image_strips(figure.subplots(), strips, lab.image_shape(BINARY))
+    noise = [f"p = {p:g}" for p in sorted({float(row["p"]) for row in rows})]
+    figure = new_figure(10, 0.84 * len(strips) + 0.4)
+    image_strips(figure.subplots(), strips, lab.image_shape(BINARY), noise)
     return figure

@@ -58,25 +58,28 @@ def table(lab: Lab) -> list[Row]:
 
 
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the tables of solutions."""
+    """The figure, from the tables of solutions: F over training, and its distribution at some epochs, a panel each."""
     table(lab)
-    models = _models(lab)
-    figure = new_figure(4.6 * len(models), 6)
-    axes = figure.subplots(2, len(models), squeeze=False)
-    for column, model in enumerate(models):
-        found = by_epoch(lab, model)
-        top, bottom = axes[0][column], axes[1][column]
+    models = {model: by_epoch(lab, model) for model in _models(lab)}
+    dense = {model: [e for e in nearest(list(own), SLICES) if _is_spread(own[e])] for model, own in models.items()}
+    n_slices = max(map(len, dense.values()), default=0)
+    figure = new_figure(4.6 * len(models), 3 + 1.3 * n_slices)
+    grid = figure.add_gridspec(1 + n_slices, len(models), height_ratios=[3, *[1.3] * n_slices])
+    for column, (model, found) in enumerate(models.items()):
+        top = figure.add_subplot(grid[0, column])
         free_energies(top, list(found), list(found.values()))
         top.set_title(f"({LETTERS[model.data]}) {model.data}, {lab.model(model).hidden[0]} hidden units")
-        for epoch in nearest(list(found), SLICES):
-            values = found[epoch]
-            spread = float(values.max() - values.min()) > 1e-6
-            curve = density_curve(values) if len(values) > FEW and spread else None
-            if curve is not None:
-                free_energy_histogram(bottom, values, curve)
-                bottom.lines[-1].set_label(f"epoch {epoch}")
-        if bottom.lines:
-            bottom.legend()
-        else:
-            bottom.set_axis_off()
+        for row, epoch in enumerate(dense[model], 1):
+            ax = figure.add_subplot(grid[row, column])
+            # Bands are narrow beside the way that F goes over training, so each epoch has a scale of its own.
+            free_energy_histogram(ax, found[epoch], density_curve(found[epoch]))
+            ax.set_ylabel("density", fontsize=8)
+            ax.set_title(f"epoch {epoch}: {len(found[epoch])} solutions", fontsize=8, loc="left")
+            if row < len(dense[model]):
+                ax.set_xlabel("")
     return figure
+
+
+def _is_spread(values: Tensor) -> bool:
+    """Whether there are enough solutions, of different F, for a density."""
+    return len(values) > FEW and float(values.max() - values.min()) > 1e-6

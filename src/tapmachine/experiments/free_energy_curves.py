@@ -7,6 +7,7 @@ common magnetisation m.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from tapmachine.beliefs import Moments, Tilt
@@ -15,7 +16,7 @@ from tapmachine.experiments.lab import Lab, Row
 from tapmachine.experiments.models import Model
 from tapmachine.inference import TAP, random_start
 from tapmachine.landscape.find import find_solutions
-from tapmachine.likelihood.exact import exact_log_partition, exact_moments
+from tapmachine.likelihood.exact import ExactMoments, exact_log_partition, exact_moments
 from tapmachine.machine import BoltzmannMachine, pairwise
 from tapmachine.plots import new_figure
 from tapmachine.units import Spin
@@ -27,7 +28,9 @@ TITLE = "Helmholtz, Gibbs and TAP free energies of a small machine"
 N_SPINS = 12
 COUPLING = 1.5  # of all pairs together, where TAP has two minima from about 1.1 on
 FIELD = 0.04  # that makes one of them deeper
-FIELDS = torch.linspace(-1.6, 1.6, 81, dtype=torch.float64)
+LARGEST_FIELD = 1.6
+LARGEST_MEAN = 0.99
+N_POINTS = 81
 
 
 def needed(lab: Lab) -> list[Model]:
@@ -41,6 +44,18 @@ def magnet() -> BoltzmannMachine:
     return pairwise(Spin(N_SPINS, field=FIELD).double(), weights)
 
 
+def _magnetised(machine: BoltzmannMachine, field: float) -> ExactMoments:
+    return exact_moments(condition(machine, Tilt(torch.full((N_SPINS,), field, dtype=torch.float64), 0.0)))
+
+
+def _fields(machine: BoltzmannMachine) -> list[float]:
+    """Fields at which the magnetisations are evenly spaced: m jumps from one side to the other near 0."""
+    tried = LARGEST_FIELD * torch.linspace(-1, 1, 201, dtype=torch.float64) ** 5
+    means = [float(_magnetised(machine, field).moments[0].mean.mean()) for field in tried.tolist()]
+    wanted = np.linspace(-LARGEST_MEAN, LARGEST_MEAN, N_POINTS)
+    return [float(field) for field in np.interp(wanted, means, tried.numpy())]
+
+
 @torch.no_grad()
 def table(lab: Lab) -> list[Row]:
     """Over m: the Gibbs free energy max_h [hNm − ln Z(h)], TAP's, and what does not depend on m."""
@@ -49,8 +64,8 @@ def table(lab: Lab) -> list[Row]:
         machine = magnet()
         tap = find_solutions(machine, random_start(machine, 100)).free_energy
         exact = -float(exact_log_partition(machine))
-        for field in FIELDS:
-            tilted = exact_moments(condition(machine, Tilt(field.expand(N_SPINS), 0.0)))
+        for field in _fields(machine):
+            tilted = _magnetised(machine, field)
             m = tilted.moments[0].mean.mean()
             mean = m.expand(1, N_SPINS)
             units = machine.units()[0]

@@ -44,9 +44,13 @@ def table(lab: Lab) -> list[Row]:
 def draw(lab: Lab) -> "Figure":
     """The table, as a picture."""
     rows = table(lab)
-    figure = new_figure(10, 0.35 * len(rows) + 0.6)
+    figure = new_figure(9.6, 0.35 * (len(rows) + 1))
     ax = figure.subplots()
     ax.set_axis_off()
     cells = [[f"{v:g}" if isinstance(v, float) else v for v in row.values()] for row in rows]
-    ax.table(cells, colLabels=list(rows[0]), loc="center")
+    drawn = ax.table(cells, colLabels=list(rows[0]), loc="center", cellLoc="center")
+    drawn.auto_set_font_size(False)  # which shrinks all letters until those of the widest cell fit
+    drawn.set_fontsize(11)
+    drawn.auto_set_column_width(list(range(len(rows[0]))))
+    drawn.scale(1, 1.6)
     return figure

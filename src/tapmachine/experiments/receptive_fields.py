@@ -79,12 +79,14 @@ def draw(lab: Lab) -> "Figure":
     """The figure, from the tables."""
     rows = images(lab)
     localised = {(row["data"], row["n_hidden"]): float(row["median_reach"]) for row in table(lab)}
-    figure = new_figure(9, 1.15 * len(localised))
+    figure = new_figure(14, 0.8 * len(localised) + 0.8)
     axes = figure.subplots(len(localised), 2, squeeze=False)
     for (data, n_hidden), pair in zip(localised, axes, strict=True):
         for ax, kind in zip(pair, ("spread", "activation"), strict=True):
             own = [row for row in rows if (row["data"], row["n_hidden"], row["ranked_by"]) == (data, n_hidden, kind)]
-            image_grid(ax, images_of(own), lab.image_shape(str(data)), columns=N_FIELDS)
+            drawn = image_grid(ax, images_of(own), lab.image_shape(str(data)), columns=N_FIELDS)
             said = f", reach {localised[data, n_hidden]:.2f}" if kind == "spread" else ""
-            ax.set_title(f"({LETTERS[str(data)]}) {data}, {float(n_hidden):.0f}, by {kind}{said}", fontsize=8)
+            ax.set_title(f"({LETTERS[str(data)]}) {data}, {float(n_hidden):.0f}, by {kind}{said}", fontsize=10)
+    label = "weight, as a share of the largest of its field"
+    figure.colorbar(drawn, ax=axes, location="bottom", label=label, aspect=60, shrink=0.5)
     return figure

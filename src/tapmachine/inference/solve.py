@@ -11,10 +11,11 @@ from tapmachine.compilation import compiled
 from tapmachine.inference.mean_field import TAP, Scheme
 from tapmachine.inference.process import Process, choose, join, select
 from tapmachine.inference.replay import Replay
-from tapmachine.inference.starts import Start, prior_moments, starting_moments
+from tapmachine.inference.starts import Start, fitting, prior_moments, starting_moments
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.precision import products_in
 from tapmachine.units import Units
+from tapmachine.units.checks import check_count
 
 CPU_BATCH = 256  # particles at a time: enough for matrix products; more, if they are small
 CPU_VALUES = 2**22  # and few enough for elementwise work to stay in cache
@@ -84,12 +85,11 @@ def solve(
     """
     if not tol > 0:
         raise ValueError(f"tol is {tol!r}; it must be greater than 0")
-    for name, value in (("max_sweeps", max_sweeps), ("batch_size", batch_size)):
-        if value is not None and not (isinstance(value, int) and value >= 1):
-            raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+    max_sweeps = check_count("max_sweeps", max_sweeps)
+    batch_size = None if batch_size is None else check_count("batch_size", batch_size)
     if not isinstance(scheme, Scheme | None):
         raise ValueError(f"scheme is {scheme!r}; it must be one such as TAP()")
-    starts = starting_moments(machine, start)
+    starts = starting_moments(machine, fitting(machine, start))
     scheme = scheme or TAP()
     process = scheme.bind(machine)
     on_device = machine.device.type != "cpu"

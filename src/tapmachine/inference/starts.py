@@ -9,7 +9,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Solution, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
-from tapmachine.units.checks import check_tensor, from_array
+from tapmachine.units.checks import check_count, check_tensor, from_array
 
 Start = Tensor | Moments | Sequence[Moments] | Solution | None
 
@@ -32,8 +32,7 @@ def random_start(
         >>> random_start(rbm(Binary(4), Binary(2)), n_particles=3).mean.shape
         torch.Size([3, 4])
     """
-    if not (isinstance(n_particles, int) and n_particles >= 1):
-        raise ValueError(f"n_particles is {n_particles!r}; it must be a whole number, 1 or more")
+    n_particles = check_count("n_particles", n_particles)
     generator = generator or torch.Generator(machine.device).manual_seed(0)
     mean = random_means(machine.units()[0], n_particles, generator)
     return Moments(mean, torch.zeros_like(mean))
@@ -96,10 +95,15 @@ def fitting(machine: BoltzmannMachine, starts: Start | np.ndarray) -> Start:
         starts = check_tensor(starts, "start")
         return starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
     if isinstance(starts, Moments):
-        return normalised(Moments(*(z.to(machine.device, machine.dtype) for z in starts)))
+        return _fitting_moments(machine, starts)
     if isinstance(starts, Sequence) and all(isinstance(own, Moments) for own in starts):
-        return [normalised(Moments(*(z.to(machine.device, machine.dtype) for z in own))) for own in starts]
+        return [_fitting_moments(machine, Moments(*own)) for own in starts]
     return starts
+
+
+def _fitting_moments(machine: BoltzmannMachine, moments: Moments) -> Moments:
+    moved = Moments(*(check_tensor(z, "start").to(machine.device, machine.dtype) for z in moments))
+    return moved if moments.mean.dtype == machine.dtype else normalised(moved)
 
 
 def normalised(moments: Moments) -> Moments:

@@ -1,17 +1,25 @@
 """What a landscape says about a machine, in words."""
 
+from copy import deepcopy
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from tapmachine.likelihood.compare import MOST_DEEP_ROWS
+from tapmachine.likelihood.score import EstimateError, check_rows, in_double, spaced
+from tapmachine.likelihood.unbiased import has_drifted, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import GLASSY
 
 MANY_STARTS = 20  # fewer do not tell
 MOST = 0.9  # of the starts, in one solution
 MANY_SOLUTIONS = 10  # fewer do not make bands
 CLOSE = 0.05  # of the support, root mean square: a start that moves less was a solution before
+SCORED_ROWS = 1000  # of the data, for the log-likelihood
+SURE = 3.0  # standard errors
+LARGEST_ERROR = 0.5  # nats, of an ln Z that is evidence
 GRID = 512  # points at which a density is evaluated
 VALLEY = 0.7  # of the lower of two peaks: where the density falls below, there are two bands
 PEAK = 0.05  # of the highest: what is lower is a straggler, and no band
@@ -102,41 +110,73 @@ def _valleys(heights: list[float]) -> list[int]:
     return cuts
 
 
-def diagnose(found: Found) -> list[str]:
-    """What a `Landscape` or a `Snapshot` says about its machine: a sentence for each thing that a user should know.
+class _Evidence(NamedTuple):
+    """What an unbiased log-likelihood says, in nats for each row.
+
+    Attributes:
+        method: by which it was found, "exact" or "annealed".
+        mean: of the training data.
+        gain, gain_error: over independent units that fit the same data, and its standard error.
+        log_partition, log_partition_error: the ln Z behind it.
+        gap, gap_error: by how much held-out data are below the training data; None without any.
+    """
+
+    method: str
+    mean: float
+    gain: float
+    gain_error: float
+    log_partition: float
+    log_partition_error: float
+    gap: float | None
+    gap_error: float
+
+
+def diagnose(
+    found: Found,
+    machine: BoltzmannMachine | None = None,
+    x: Tensor | None = None,
+    held_out: Tensor | None = None,
+) -> list[str]:
+    """Describe what a landscape says about its machine, one sentence for each finding.
+
+    The number of solutions alone does not tell an untrained machine from a trained one. With the machine and its
+    training data, its log-likelihood (exact if it can be enumerated, annealed otherwise) is compared with that of
+    independent units fitted to the data, with that of held-out data, and with the free energies of the solutions.
+
+    Args:
+        found: a `Landscape` or a `Snapshot`.
+        machine: the machine whose solutions they are.
+        x: its training data, (N, n_visible).
+        held_out: other data, (M, n_visible).
 
     Example:
         >>> import torch
         >>> from tapmachine import Binary, diagnose, find_solutions, rbm
-        >>> diagnose(find_solutions(rbm(Binary(6), Binary(3)), torch.eye(6).repeat(4, 1)))[0]
+        >>> machine, x = rbm(Binary(6), Binary(3)), torch.eye(6).repeat(4, 1)
+        >>> landscape = find_solutions(machine, x)
+        >>> diagnose(landscape)[0]
         '1 solution from 24 starts.'
+        >>> diagnose(landscape, machine, x)[2][:66]
+        'The log-likelihood of the training data is -4.16 nats (exact), 1.4'
     """
     n_starts, n_solutions = len(found.basin), len(found.free_energy)
     ended = found.basin[found.basin >= 0]
     failed = n_starts - len(ended)
+    evidence = None if machine is None or x is None else _evidence(machine, x, held_out)
+    said = []
     if n_solutions == 0:
-        return [f"None of {n_starts} starts has converged: raise max_sweeps, or look for parameters that diverged."]
-    counts = torch.bincount(ended, minlength=n_solutions)
-    alone, largest = int((counts == 1).sum()), int(counts.max())
-    said = [f"{n_solutions} solution{'s' if n_solutions > 1 else ''} from {len(ended)} starts."]
-    if len(ended) < MANY_STARTS:
-        said.append("There are too few starts that converged to say more.")
-    elif n_solutions == 1:
-        said.append(
-            "All starts end in it: the machine sees no structure in them (under-fitting, or too early in its training)."
-        )
-    elif alone > GLASSY * len(ended):
-        close = float((found.distance[found.basin >= 0] < CLOSE).double().mean())
-        where = ", most of them where they started: it memorises its data" if close > 0.5 else ""
-        said.append(
-            f"{alone} starts end in solutions of their own{where} (a spin-glass phase, as by over-training; or there "
-            "are too few starts to tell)."
-        )
-    elif largest > MOST * len(ended):
-        said.append(
-            f"{largest} of the starts end in the same one: there is little more than one state (under-fitting, or "
-            "chains that mix so well that modes are not apart)."
-        )
+        said.append(f"None of {n_starts} starts has converged: raise max_sweeps, or look for parameters that diverged.")
+    else:
+        said.append(f"{n_solutions} solution{'s' if n_solutions > 1 else ''} from {len(ended)} starts.")
+        said += _on_basins(found, ended)
+    if evidence is not None:
+        said += _on_likelihood(evidence, found)
+    elif machine is not None and x is not None:
+        said.append("There is no reliable log-likelihood to tell how much the machine has learnt.")
+    elif n_solutions and len(ended) >= MANY_STARTS:
+        said.append("How much the machine has learnt, its solutions alone do not tell: compare its log-likelihood.")
+    if n_solutions == 0:
+        return said
     groups = bands(found.free_energy)
     if len(groups) > 1 and n_solutions >= MANY_SOLUTIONS:
         listed = ", ".join(f"{band.n_solutions} from {band.low:.1f} to {band.high:.1f}" for band in groups[:5])
@@ -148,3 +188,95 @@ def diagnose(found: Found) -> list[str]:
     if failed:
         said.append(f"{failed} of {n_starts} starts have not converged, and are left out.")
     return said
+
+
+def _on_basins(found: Found, ended: Tensor) -> list[str]:
+    """How the starts are spread over the solutions; this alone is no verdict."""
+    counts = torch.bincount(ended, minlength=len(found.free_energy))
+    alone, largest = int((counts == 1).sum()), int(counts.max())
+    if len(ended) < MANY_STARTS:
+        return ["There are too few starts that converged to say more."]
+    if len(counts) == 1:
+        return ["All starts end in it: the mean field has a single state."]
+    if alone > GLASSY * len(ended):
+        close = float((found.distance[found.basin >= 0] < CLOSE).double().mean())
+        where = ", most of them where they started" if close > 0.5 else ""
+        return [
+            f"{alone} starts end in solutions of their own{where}: the machine has memorised its data or is in a "
+            "spin-glass phase, or there are too few starts to tell."
+        ]
+    if largest > MOST * len(ended):
+        return [f"{largest} of the starts end in the same one: the mean field has little more than one state."]
+    return []
+
+
+def _on_likelihood(evidence: _Evidence, found: Found) -> list[str]:
+    """What the log-likelihood says, which may or may not bear out the solutions."""
+    value = f"The log-likelihood of the training data is {evidence.mean:.2f} nats ({evidence.method})"
+    independent = evidence.mean - evidence.gain
+    if evidence.gain < -SURE * evidence.gain_error:
+        said = [
+            f"{value}, {-evidence.gain:.2f} below that of independent units ({independent:.2f}): the machine is "
+            "untrained, or its training has diverged."
+        ]
+    elif evidence.gain <= SURE * evidence.gain_error:
+        said = [
+            f"{value}, no better than that of independent units ({independent:.2f}): the machine has learnt no more "
+            "than the means of its data (too early in its training, or under-fitting)."
+        ]
+    else:
+        one = len(found.free_energy) == 1 and len(found.basin) >= MANY_STARTS
+        hidden = ", though not as separate solutions" if one else ""
+        said = [
+            f"{value}, {evidence.gain:.2f} above that of independent units ({independent:.2f}): the machine has learnt "
+            f"dependencies{hidden}."
+        ]
+    if evidence.gap is not None and evidence.gap > SURE * evidence.gap_error:
+        said.append(f"Held-out data are {evidence.gap:.2f} nats less likely than training data: it over-fits by that.")
+    if len(found.free_energy):
+        off = float(-found.free_energy.double().mean()) - evidence.log_partition
+        if has_drifted(off, evidence.mean, evidence.log_partition_error):
+            said.append(
+                f"By their free energies ln Z would be {abs(off):.1f} nats {'higher' if off > 0 else 'lower'}: the "
+                "couplings are too strong for the mean field, and its solutions need not be states of the machine."
+            )
+    return said
+
+
+@torch.no_grad()
+def _evidence(machine: BoltzmannMachine, x: Tensor, held_out: Tensor | None) -> _Evidence | None:
+    """An unbiased log-likelihood beside that of independent units; None where there is none to be relied on."""
+    machine = in_double(machine)
+    x = check_rows(machine, x.to(machine.dtype) if x.is_floating_point() else x)
+    most = SCORED_ROWS if len(machine.layers) <= 2 else MOST_DEEP_ROWS
+    sets = [spaced(x, most)]
+    if held_out is not None:
+        other = held_out.to(machine.dtype) if held_out.is_floating_point() else held_out
+        sets.append(spaced(check_rows(machine, other), most))
+    rows = torch.cat(sets)
+    try:
+        partition = unbiased_log_partition(machine, x)
+    except EstimateError:
+        return None
+    if partition.error > LARGEST_ERROR:
+        return None
+    scored = unbiased_log_likelihood(machine, rows, partition)
+    values = scored.values.split([len(own) for own in sets])
+    independent = deepcopy(machine.units()[0]).fit_to(x).log_prior(sets[0]).sum(-1)
+    gains = values[0] - independent
+    common = partition.error
+    gain_error = (float(gains.var(correction=0)) / len(gains) + common**2) ** 0.5
+    gap, gap_error = None, 0.0
+    if len(values) > 1:
+        gap = float(values[0].mean() - values[1].mean())
+        gap_error = sum(float(own.var(correction=0)) / len(own) for own in values) ** 0.5
+    return _Evidence(
+        partition.method,
+        float(values[0].mean()),
+        float(gains.mean()),
+        gain_error,
+        float(scored.log_partition),
+        common,
+        gap,
+        gap_error,
+    )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tapmachine.landscape.find import Landscape
 from tapmachine.landscape.tracking import Snapshot, Track, snapshot_of
+from tapmachine.units.checks import check_count
 
 N_NEIGHBOURS = 10
 MOST_POINTS = 2000  # that a map is fitted to: the time grows with their square, and more
@@ -56,6 +57,7 @@ def embed(
         >>> embed(found, x).solutions[0].shape
         torch.Size([1, 2])
     """
+    n_neighbours = check_count("n_neighbours", n_neighbours)
     if isinstance(found, Landscape):
         found = snapshot_of(found)
     snapshots = found.snapshots if isinstance(found, Track) else [found] if isinstance(found, Snapshot) else list(found)

@@ -21,6 +21,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.merging import SAME, unique
 from tapmachine.runs import RunError, RunFolder
 from tapmachine.training_runs import machine_of, read_data_of
+from tapmachine.units.checks import check_count
 
 N_STARTS = 1000
 
@@ -147,8 +148,7 @@ def track(
         Track(2 epochs, 1 solutions at epoch 1, 1 at 2)
     """
     machines: Mapping[int, BoltzmannMachine]
-    if isinstance(n_starts, bool) or not (isinstance(n_starts, int) and n_starts >= 1):
-        raise ValueError(f"n_starts is {n_starts!r}; it must be a whole number, 1 or more")
+    n_starts = check_count("n_starts", n_starts)
     if isinstance(run, Mapping):
         if not run:
             raise ValueError("there are no machines")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tapmachine.units.checks import check_count
+
 
 @dataclass(frozen=True, eq=False)
 class SolutionTree:
@@ -57,8 +59,7 @@ class SolutionTree:
             n_clusters: how many; at the last epoch there may be fewer.
             least: the share of the starts that makes a cluster a large one.
         """
-        if isinstance(n_clusters, bool) or not (isinstance(n_clusters, int) and n_clusters >= 1):
-            raise ValueError(f"n_clusters is {n_clusters!r}; it must be a whole number, 1 or more")
+        n_clusters = check_count("n_clusters", n_clusters)
         for epoch in self.epochs:
             found = self.clusters(epoch)
             sizes = torch.bincount(found[found >= 0])

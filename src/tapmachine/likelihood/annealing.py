@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from tapmachine.likelihood.score import (
     n_units,
 )
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.units.checks import check_count
 
 ENOUGH_TEMPERATURES = (1_000, 4_000, 16_000)  # tried in turn, unless a schedule is given
 ENOUGH_WEIGHT = 0.5  # effective share of the runs, at which they are enough
@@ -267,9 +269,8 @@ def _check_call(
 ) -> None:
     check_machine(machine)
     check_normalisable(machine)
-    for name, value, least in (("n_runs", n_runs, 2), ("seed", seed, 0)):
-        if isinstance(value, bool) or not (isinstance(value, int) and value >= least):
-            raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")
+    check_count("n_runs", n_runs, 2)
+    check_count("seed", seed, 0)
     if samples is not None and not reverse:
         raise ValueError("samples are where reverse runs start; pass reverse=True with them")
     if machine.n_rows is not None and (data is not None or samples is not None):
@@ -277,8 +278,8 @@ def _check_call(
 
 
 def _check_schedule(schedule: Tensor | Sequence[float] | int) -> Tensor:
-    if isinstance(schedule, int):
-        return linear_schedule(schedule)
+    if isinstance(schedule, int | np.integer):
+        return linear_schedule(check_count("schedule", schedule))
     try:
         betas = torch.as_tensor(schedule).detach().double().cpu()
     except (TypeError, ValueError, RuntimeError):

@@ -25,6 +25,7 @@ from tapmachine.likelihood.score import (
 from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood
 from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.units.checks import check_count
 
 MOST_ROWS = 10_000  # of the data, that are scored
 MOST_PSEUDO_ROWS = 1_000  # by pseudo-likelihood, where a row costs as much as hundreds do elsewhere
@@ -163,7 +164,7 @@ def compare_likelihoods(
         table.add_tap(solutions, scheme or TAP())
         table.add_annealing(schedule, n_runs, data, seed)
         if len(machine.layers) <= 2:
-            few = min(n_visible, machine.units()[0].n)
+            few = min(check_count("n_visible", n_visible), machine.units()[0].n)
             table.add(PSEUDO, lambda x: pseudo_log_likelihood(machine, x, few, seed=seed), MOST_PSEUDO_ROWS)
         if can_enumerate(machine, EXACT_BITS):
             table.add_exact()
@@ -284,7 +285,7 @@ def _disagreements(rows: list[ComparisonRow]) -> list[str]:
         gap = judge.log_partition - row.log_partition
         errors = [e for e in (row.log_partition_error, judge.log_partition_error) if e == e]
         if has_drifted(gap, judge.train, sum(errors)):
-            reason = "the couplings may have grown beyond its range, as by over-training; go by the other"
+            reason = "the couplings are too strong for it; go by the other"
             summed = found.get(f"{row.estimator}, log-sum-exp")
             if row is forward:
                 reason = "its chains miss a part of the machine; start them elsewhere, or use more temperatures"

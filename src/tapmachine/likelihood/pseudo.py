@@ -17,12 +17,17 @@ from tapmachine.likelihood.score import (
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.special import gauss_legendre
 from tapmachine.units import Units
+from tapmachine.units.checks import check_count
 
 DROP = 40.0  # a density is cut off where it has fallen by exp(−40), or so many standard deviations away
 DOUBLINGS = 60  # to find where that is, where nothing else tells
 PANEL_NODES = 16
 FEWEST_PANELS, MOST_PANELS = 4, 4096
 ACCURACY = 1e-12  # of ln of an integral, by doubling the panels
+
+BLOCK = 64  # states of a countable support that are summed at a time
+MOST_STATES = 2**16
+COVERED = 1e-9  # the share of the prior's mass, under any field that occurs, that may lie beyond the states summed
 
 LogDensity = Callable[[Tensor], Tensor]  # (Q, N, S) -> (Q, N, S): at Q values of each of S units in N rows
 
@@ -33,9 +38,9 @@ def pseudo_log_likelihood(
 ) -> LogLikelihood:
     """The log-pseudo-likelihood Σ_i ln P(x_i | all other visible units) of rows of data, in float64.
 
-    Exact: the hidden units are summed over, and so is the unit itself: over its states or, if it is real-valued, by
-    quadrature of its one-dimensional conditional density. It needs no ln Z. For machines with one hidden layer, or
-    pairwise ones.
+    Exact: the hidden units are summed over, and so is the unit itself: over its states (of infinitely many, until the
+    rest is negligible) or, if it is real-valued, by quadrature of its one-dimensional conditional density. It needs no
+    ln Z. For machines with one hidden layer, or pairwise ones.
 
     Args:
         machine: a machine that is not conditioned.
@@ -43,6 +48,10 @@ def pseudo_log_likelihood(
         n_visible: how many units to take, drawn at random for each row; the sum is scaled up to all units. The paper
             took 100 of 784. Without it, all of them.
         seed: of that draw.
+
+    Raises:
+        EstimateError: if a conditional cannot be normalised or resolved, or if values between the states of a unit
+            are no states although its type does not say that they are countable (`Units.is_countable`).
 
     Example:
         >>> import torch
@@ -58,10 +67,7 @@ def pseudo_log_likelihood(
         )
     check_normalisable(machine)
     n = machine.units()[0].n
-    if n_visible is None:
-        n_visible = n
-    if isinstance(n_visible, bool) or not (isinstance(n_visible, int) and 1 <= n_visible <= n):
-        raise ValueError(f"n_visible is {n_visible!r}; it must be a whole number from 1 to {n}")
+    n_visible = n if n_visible is None else check_count("n_visible", n_visible, at_most=n)
     chosen = torch.arange(n, device=rows.device).expand(len(rows), n)
     if n_visible < n:
         keys = torch.rand((len(rows), n), generator=torch.Generator().manual_seed(seed))
@@ -83,7 +89,10 @@ def _conditionals(machine: BoltzmannMachine) -> Callable[[BoltzmannMachine, Tens
     """How to find ln P(x_i | x_{−i}), of shape (N, S), from data and the numbers of S units for each row."""
     if machine.is_pairwise:
         return _with_all_others
-    return _over_states if machine.units()[0].n_states() is not None else _over_densities
+    units = machine.units()[0]
+    if units.n_states() is not None:
+        return _over_states
+    return _over_numbered_states if units.is_countable() else _over_densities
 
 
 def _with_all_others(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
@@ -108,6 +117,60 @@ def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor
         total = [(log_prior[:, unit] + gains(unit, states[:, unit])).logsumexp(0) for unit in chosen[rows].unbind(1)]
         parts.append(own[rows] - torch.stack(total, -1))
     return torch.cat(parts)
+
+
+def _over_numbered_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
+    """Sums over the states of units with countably many, in the order of their numbers."""
+    units = machine.units()[0]
+    least = _states_that_matter(machine)
+    own = units.log_prior(x, validate=False).gather(1, chosen)
+    parts = []
+    for rows in _row_chunks(machine, x, BLOCK):
+        log_weight = _log_density(machine, x[rows], chosen[rows])
+        total = torch.full_like(own[rows], -torch.inf)
+        for first in range(0, MOST_STATES, BLOCK):
+            states = _numbered_states(units, first)  # (Q, n)
+            block = log_weight(states[:, chosen[rows]]).logsumexp(0)
+            total = torch.logaddexp(total, block)
+            if first + BLOCK >= least and bool((block <= total - DROP).all()):
+                break
+        else:
+            raise _too_many_states(units)
+        parts.append(own[rows] - total)
+    return torch.cat(parts)
+
+
+def _states_that_matter(machine: BoltzmannMachine) -> int:
+    """How many states hold the prior's mass under the weakest and the strongest field that hidden units can send.
+
+    The weight of a state is a mixture of the prior's under fields between these two. All mass is covered when ln of the
+    sum is ln Z(B,0), so that a gap between states of some weight cannot be mistaken for the tail.
+    """
+    units = machine.units()[0]
+    extremes = _extreme_fields(machine)
+    zero = torch.zeros(units.n, dtype=units.dtype, device=units.device)
+    fields = torch.stack([zero] if extremes is None else [zero, *extremes])
+    everything = units.log_partition(Tilt(fields, 0.0))
+    covered = torch.full_like(everything, -torch.inf)
+    for first in range(0, MOST_STATES, BLOCK):
+        states = _numbered_states(units, first).unsqueeze(1)  # (Q, 1, n)
+        block = (units.log_prior(states, validate=False) + fields * states).logsumexp(0)
+        covered = torch.logaddexp(covered, block)
+        if bool(((everything - covered).abs() <= COVERED * (1 + everything.abs())).all()):
+            return first + BLOCK
+    raise _too_many_states(units)
+
+
+def _numbered_states(units: Units, first: int) -> Tensor:  # (Q, n)
+    numbers = torch.arange(first, first + BLOCK, device=units.device)
+    return units.decode(numbers.unsqueeze(-1).expand(BLOCK, units.n))
+
+
+def _too_many_states(units: Units) -> EstimateError:
+    return EstimateError(
+        f"the conditionals of {type(units).__name__} units are not summed by their first {MOST_STATES} states: the "
+        "couplings are too strong, or log_partition, log_prior and decode do not belong together"
+    )
 
 
 def _over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
@@ -171,6 +234,7 @@ def _row_chunks(machine: BoltzmannMachine, x: Tensor, n_values: int) -> list[sli
 def _log_integral(log_density: LogDensity, machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
     """ln ∫ exp(log_density) over the support of each unit, by Gauss–Legendre panels, as many as it takes."""
     low, high = _window(log_density, machine, x, chosen)
+    _check_interval(machine.units()[0], x[0], chosen[0], low[0], high[0])
     nodes, weights = gauss_legendre(PANEL_NODES, x.dtype, x.device)
 
     def with_panels(n_panels: int) -> Tensor:
@@ -195,6 +259,23 @@ def _log_integral(log_density: LogDensity, machine: BoltzmannMachine, x: Tensor,
     )
 
 
+def _check_interval(units: Units, x: Tensor, chosen: Tensor, low: Tensor, high: Tensor) -> None:  # (n,), (S,) each
+    """Raises an EstimateError if values to be integrated over are no states: a countable support was not declared.
+
+    The integral of such a prior would converge, to a wrong number.
+    """
+    nodes, _ = gauss_legendre(PANEL_NODES, x.dtype, x.device)
+    values = (low + nodes.unsqueeze(-1) * (high - low)).clamp(low, high)
+    points = x.expand(len(values), -1).scatter(-1, chosen.expand(values.shape), _off_atoms(units, values))
+    try:
+        units.check_states(points)
+    except ValueError as error:
+        raise EstimateError(
+            f"the conditional density of a visible unit cannot be integrated, since values in between are no states "
+            f"({error}); if the values are countable, override is_countable and decode"
+        ) from None
+
+
 def _window(
     log_density: LogDensity, machine: BoltzmannMachine, x: Tensor, chosen: Tensor
 ) -> tuple[Tensor, Tensor]:  # (N, S) each
@@ -203,21 +284,28 @@ def _window(
     It is a mixture of the prior under fields from Σ min Wh to Σ max Wh, so its mass lies between that of the prior
     under the one and under the other.
     """
-    units, hidden = machine.units()
+    units = machine.units()[0]
     lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())
     if units.atoms() is not None and bool(torch.isfinite(upper - lower).all()):
         return lower, upper  # the moments are not those of the density alone
-    ends = [bound.expand(hidden.state_shape).flatten() for bound in hidden.bounds()]
-    if bool(torch.isinf(torch.stack(ends)).any()) or units.atoms() is not None:
+    fields = _extreme_fields(machine)
+    if fields is None or units.atoms() is not None:
         return _searched_window(log_density, units, x, chosen)
-    products = [machine.coupling(0).detach() * end for end in ends]  # (n, n_hidden)
-    fields = [torch.minimum(*products).sum(-1), torch.maximum(*products).sum(-1)]
     (low_mean, low_variance), (high_mean, high_variance) = (units.moments(Tilt(field, 0.0)) for field in fields)
     unbounded = torch.isinf(units.bounds()[0]) & torch.isinf(units.bounds()[1])
     deviations = torch.where(unbounded, (2 * DROP) ** 0.5 + 1, DROP)  # a Gaussian falls faster than at an edge
     reach = deviations * torch.maximum(low_variance, high_variance).sqrt()
     low, high = (low_mean - reach)[chosen], (high_mean + reach)[chosen]
     return torch.maximum(low, lower), torch.minimum(high, upper)
+
+
+def _extreme_fields(machine: BoltzmannMachine) -> tuple[Tensor, Tensor] | None:  # (n,) each
+    """The least and the greatest field that hidden units can send; None if it has no limit."""
+    hidden = machine.units()[1]
+    if not hidden.is_bounded():
+        return None
+    products = [machine.coupling(0).detach() * bound.expand(hidden.state_shape).flatten() for bound in hidden.bounds()]
+    return torch.minimum(*products).sum(-1), torch.maximum(*products).sum(-1)
 
 
 def _searched_window(log_density: LogDensity, units: Units, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:

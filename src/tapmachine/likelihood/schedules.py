@@ -6,6 +6,7 @@ from torch import Tensor
 from tapmachine.likelihood.paths import STRIDE, anneal, path_to, seeded
 from tapmachine.likelihood.score import check_machine, check_normalisable
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.units.checks import check_count
 
 PILOTS = 2  # that measure the path; the first one takes equal steps
 PILOT_STRIDES = 25  # stretches that each of them measures
@@ -20,8 +21,7 @@ def linear_schedule(n_temperatures: int) -> Tensor:  # (n_temperatures + 1,), fl
         >>> linear_schedule(4)
         tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000], dtype=torch.float64)
     """
-    if isinstance(n_temperatures, bool) or not (isinstance(n_temperatures, int) and n_temperatures >= 1):
-        raise ValueError(f"n_temperatures is {n_temperatures!r}; it must be a whole number, 1 or more")
+    n_temperatures = check_count("n_temperatures", n_temperatures)
     return torch.linspace(0.0, 1.0, n_temperatures + 1, dtype=torch.float64)
 
 
@@ -63,9 +63,8 @@ def adaptive_schedule(
     """
     check_machine(machine)
     check_normalisable(machine)
-    if isinstance(n_runs, bool) or not (isinstance(n_runs, int) and n_runs >= 2):
-        raise ValueError(f"n_runs is {n_runs!r}; it must be a whole number, 2 or more")
-    linear_schedule(n_temperatures)  # checks the number
+    n_runs = check_count("n_runs", n_runs, 2)
+    n_temperatures = check_count("n_temperatures", n_temperatures)
     path = path_to(machine, data, seed)
     pilot = linear_schedule(PILOT_STRIDES * STRIDE)
     for number in range(PILOTS):

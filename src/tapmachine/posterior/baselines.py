@@ -6,7 +6,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.channels import Channel
 from tapmachine.units import Units
-from tapmachine.units.checks import check_tensor
+from tapmachine.units.checks import check_count, check_tensor
 
 CHUNK = 2**26  # distances held at a time
 
@@ -60,8 +60,7 @@ def nearest_neighbours(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k)
         raise ValueError(
             f"data have shape {tuple(data.shape)}, y has {tuple(y.shape)}; they must have the same columns"
         )
-    if isinstance(k, bool) or not (isinstance(k, int) and 1 <= k <= len(data)):
-        raise ValueError(f"k is {k!r}; it must be a whole number from 1 to {len(data)}")
+    k = check_count("k", k, at_most=len(data))
     for name, values, bad in (("data", data, torch.isfinite(data).logical_not()), ("y", y, torch.isinf(y))):
         if bool(bad.any()):
             row, column = bad.nonzero()[0].tolist()

@@ -17,6 +17,7 @@ from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_fai
 from tapmachine.posterior.observations import as_examples, as_observations
 from tapmachine.sampling import gibbs, sweep_chain
 from tapmachine.units import Units
+from tapmachine.units.checks import check_count
 
 N_NEIGHBOURS = 3  # examples that solutions start from, unless told
 BURN_IN = 0.1  # of a chain
@@ -89,8 +90,7 @@ def denoise(
 
         channel = estimate_channel(machine, y, channel, scheme)
     examples = None if data is None else as_examples(machine, data)
-    if examples is not None and not (isinstance(n_neighbours, int) and n_neighbours >= 1):
-        raise ValueError(f"n_neighbours is {n_neighbours!r}; it must be a whole number, 1 or more")
+    n_neighbours = check_count("n_neighbours", n_neighbours)
     given = None if starts is None else [_each_layer(machine, start, len(y)) for start in starts]
     n_starts = len(given) if given is not None else 1 if examples is None else 1 + n_neighbours
     size = max(1, CHUNK_VALUES // (n_starts * sum(machine.sizes)))
@@ -152,8 +152,7 @@ def gibbs_posterior(
     """
     y = as_observations(machine, y)
     check_channel(channel)
-    if isinstance(n_sweeps, bool) or not (isinstance(n_sweeps, int) and n_sweeps >= 1):
-        raise ValueError(f"n_sweeps is {n_sweeps!r}; it must be a whole number, 1 or more")
+    n_sweeps = check_count("n_sweeps", n_sweeps)
     generator = generator or torch.Generator(machine.device).manual_seed(0)
     conditioned = channel.observe(machine, y).machine
     units = conditioned.units()[0]

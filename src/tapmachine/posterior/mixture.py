@@ -54,7 +54,7 @@ class Posterior:
     def states(self) -> Tensor:  # (K, n)
         """Each visible unit's most probable state, as in data.
 
-        Of more than two numbers it is the one next to the mean; of real-valued units, the mean itself.
+        Of more than two numbers it is the one next to the mean; of units without a finite set of states, the mean.
         """
         if len(self.units.state_shape) > 1:
             return self.mean.argmax(-1)

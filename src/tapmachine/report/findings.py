@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tapmachine.landscape import Embedding, FieldRanking, Snapshot, Track, track
+from tapmachine.landscape import Embedding, FieldRanking, Snapshot, Track, diagnose, track
 from tapmachine.landscape.embedding import embed_over_starts
 from tapmachine.landscape.fields import rank_all_fields
 from tapmachine.landscape.figures import slices
@@ -38,6 +38,7 @@ class Findings:
         settings, records: as they are in its folder.
         track: the landscape at the epochs that were kept.
         embedding: of its solutions over its starts; None if there are too few.
+        diagnosis: sentences on the last of these landscapes.
         likelihoods: by all estimators.
         rankings: of the receptive fields of every hidden layer.
         rows, samples: of the data, and Gibbs chains that started there.
@@ -49,6 +50,7 @@ class Findings:
     records: list[dict[str, Any]]
     track: Track
     embedding: Embedding | None
+    diagnosis: list[str]
     likelihoods: Comparison
     rankings: tuple[FieldRanking, ...]
     rows: Tensor
@@ -100,6 +102,7 @@ def look_at(
         folder.records(),
         found,
         embed_over_starts(found),
+        diagnose(found.snapshots[-1], machine, train, data.held_out),
         likelihoods,
         rank_all_fields(machine, train),
         rows.cpu(),

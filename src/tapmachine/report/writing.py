@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tapmachine.files import write_atomically
-from tapmachine.landscape import diagnose
 from tapmachine.landscape.figures import fields_picture, landscape_pictures
 from tapmachine.plots import Picture, heat_map, image_grid, new_figure, training_curves
 from tapmachine.report.findings import N_STARTS, SAMPLE_SWEEPS, Findings, Say, look_at
@@ -71,7 +70,8 @@ def page(found: Findings, name: str, more: Sequence[Picture] = ()) -> str:
         "<h3>Log-likelihood, in nats</h3>",
         _likelihoods(found),
         "<h2>Solutions</h2>",
-        _list(diagnose(found.track.snapshots[-1])),
+        f"<p>At epoch {found.track.snapshots[-1].epoch}, the last of those shown:</p>",
+        _list(found.diagnosis),
         _MAP if script else "",
         "<noscript>" + _figures([maps]) + "</noscript>" if maps else "",
         _figures([pictures[key] for key in ("map", "free_energy_slices") if key in pictures]),

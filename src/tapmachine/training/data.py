@@ -15,7 +15,7 @@ from tapmachine.likelihood.score import check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.rows_on_disk import RowsOnDisk
 from tapmachine.training.monitor import TrainingWarning
-from tapmachine.units.checks import from_array, rows_at_a_time
+from tapmachine.units.checks import check_count, from_array, rows_at_a_time
 
 Array = np.ndarray[Any, Any]
 Rows = Tensor | RowsOnDisk
@@ -92,9 +92,7 @@ class Batches:
         validate: bool = True,
     ) -> None:
         self.machine, self.device, self.dtype = machine, machine.device, machine.dtype
-        if isinstance(batch_size, bool) or not (isinstance(batch_size, int) and batch_size >= 1):
-            raise ValueError(f"batch_size is {batch_size!r}; it must be a whole number, 1 or more")
-        self.batch_size = batch_size
+        self.batch_size = check_count("batch_size", batch_size)
         self.weights: Tensor | None = None  # 1 on average
         self.sample_weights: Tensor | None = None
         self.order = torch.Generator().manual_seed(seed)

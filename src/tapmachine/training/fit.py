@@ -70,7 +70,8 @@ def fit(
     """Trains a machine in place [alg:rbmTrain], and records how it goes.
 
     Each step minimises F of the machine clamped to a batch less F of the free machine. With the defaults it is
-    deterministic, and the best that was found without sampling (see `default_objective`).
+    deterministic: herded Gibbs chains for binary and categorical units, without TAP; a TAP sweep from such chains for
+    other units (see `default_objective`). Persistent chains that are sampled, `PCD(10)`, fit binary data better.
 
     Args:
         machine: any machine, with weights as it was made with: small and random, for a new one.

@@ -16,6 +16,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import draw_layers, sweep_chain
 from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers, sweep_from
 from tapmachine.training.starts import LIFETIME, Carry, Context, FromBatch, Herded, Start, has_herded_states
+from tapmachine.units.checks import check_count
 
 LEAST_CHAINS = 100  # of the default
 
@@ -71,10 +72,9 @@ class TAPObjective(Objective):
         n_sweeps: int | None = 10,
         scheme: Scheme | None = None,
     ) -> None:
-        for name, value in (("n_particles", n_particles), ("n_sweeps", n_sweeps)):
-            if value is not None and not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
-        self.start, self.n_particles, self.n_sweeps = start or FromBatch(), n_particles, n_sweeps
+        self.start = start or FromBatch()
+        self.n_particles = None if n_particles is None else check_count("n_particles", n_particles)
+        self.n_sweeps = None if n_sweeps is None else check_count("n_sweeps", n_sweeps)
         self.scheme = scheme or TAP()
         self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
 
@@ -152,9 +152,7 @@ class _GibbsSampled(_Sampled):
     """Samples after k sweeps of block Gibbs sampling."""
 
     def __init__(self, n_sweeps: int) -> None:
-        if isinstance(n_sweeps, bool) or not (isinstance(n_sweeps, int) and n_sweeps >= 1):
-            raise ValueError(f"{type(self).__name__}: k is {n_sweeps!r}; it must be a whole number, 1 or more")
-        self.n_sweeps = n_sweeps
+        self.n_sweeps = check_count(f"{type(self).__name__}: k", n_sweeps)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_sweeps})"
@@ -207,9 +205,7 @@ class PCD(_GibbsSampled):
 
     def __init__(self, k: int = 1, n_chains: int | None = None) -> None:
         super().__init__(k)
-        if n_chains is not None and not (isinstance(n_chains, int) and n_chains >= 1):
-            raise ValueError(f"n_chains is {n_chains!r}; it must be a whole number, 1 or more")
-        self.n_chains = n_chains
+        self.n_chains = None if n_chains is None else check_count("n_chains", n_chains)
 
     def prepare(self, context: Context) -> Carry:
         count = self.n_chains or len(context.batch)
@@ -241,9 +237,8 @@ class HerdedPCD(_Sampled):
     is_split = True
 
     def __init__(self, k: int = 10, n_chains: int | None = None, lifetime: int | None = LIFETIME) -> None:
-        if n_chains is not None and not (isinstance(n_chains, int) and n_chains >= 1):
-            raise ValueError(f"n_chains is {n_chains!r}; it must be a whole number, 1 or more")
-        self.start, self.n_chains = Herded(k, lifetime), n_chains
+        self.start = Herded(check_count("HerdedPCD: k", k), lifetime)
+        self.n_chains = None if n_chains is None else check_count("n_chains", n_chains)
 
     def __repr__(self) -> str:
         lifetime = "" if self.start.lifetime == LIFETIME else f", lifetime={self.start.lifetime}"

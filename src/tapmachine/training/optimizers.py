@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from tapmachine.beliefs import Tilt
 from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.units.checks import check_tensor
+from tapmachine.units.checks import check_count, check_tensor
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 0.5, 2000
 MANY_STEPS, MOST_HURRY = 30_000, 4.0
@@ -77,9 +77,9 @@ def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> Exponen
         >>> geometric_decay(optimizer, factor=0.01, epochs=50).gamma ** 50
         0.01...
     """
-    if not (0 < factor <= 1 and epochs >= 1):
-        raise ValueError(f"factor is {factor!r} and epochs {epochs!r}; they must lie in (0, 1] and be 1 or more")
-    return ExponentialLR(optimizer, factor ** (1 / epochs))
+    if not 0 < factor <= 1:
+        raise ValueError(f"factor is {factor!r}; it must lie in (0, 1]")
+    return ExponentialLR(optimizer, factor ** (1 / check_count("epochs", epochs)))
 
 
 def can_be_captured(optimizer: Optimizer) -> bool:

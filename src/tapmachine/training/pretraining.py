@@ -19,6 +19,7 @@ from tapmachine.training.report import Reporter
 from tapmachine.training.state import TrainingState
 from tapmachine.training.trainer import Trainer
 from tapmachine.units import Custom, Units
+from tapmachine.units.checks import check_count
 from tapmachine.units.conditioned import Conditioned
 
 CHUNK_ROWS = 10_000  # that a layer is drawn for at a time
@@ -43,8 +44,7 @@ class Pretraining:
     doubled: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.epochs, bool) or not (isinstance(self.epochs, int) and self.epochs >= 0):
-            raise ValueError(f"epochs is {self.epochs!r}; it must be a whole number, 0 or more")
+        check_count("epochs", self.epochs, 0)
         if self.data not in LAYER_DATA:
             raise ValueError(f"data is {self.data!r}; it must be one of {', '.join(LAYER_DATA)}")
 

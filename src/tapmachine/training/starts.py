@@ -11,6 +11,7 @@ from tapmachine.beliefs import Tilt
 from tapmachine.distributed import World
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Binary, Units
+from tapmachine.units.checks import check_count
 
 Carry = tuple[Tensor, ...]  # what is handed on from step to step
 
@@ -166,10 +167,8 @@ class Herded(Start):
     is_carried = True
 
     def __init__(self, n_sweeps: int = 1, lifetime: int | None = LIFETIME) -> None:
-        for name, value in (("n_sweeps", n_sweeps), ("lifetime", 1 if lifetime is None else lifetime)):
-            if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"{name} is {value!r}; it must be a whole number, 1 or more")
-        self.n_sweeps, self.lifetime = n_sweeps, lifetime
+        self.n_sweeps = check_count("n_sweeps", n_sweeps)
+        self.lifetime = None if lifetime is None else check_count("lifetime", lifetime)
 
     def prepare(self, context: Context, n_particles: int) -> Carry:
         if context.machine.is_pairwise:

@@ -22,6 +22,7 @@ from tapmachine.training.objectives import HerdedPCD, Objective, default_objecti
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors
 from tapmachine.training.step import Step, StepResult, can_be_centred
+from tapmachine.units.checks import check_count
 
 DECAY = 0.01  # what is left of the default's step size in the end
 WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
@@ -63,7 +64,7 @@ class _Epoch:
 
 def _warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
     largest = max(abs(float(bound)) for bound in x.aminmax())
-    if machine.units()[0].n_states() is None and largest > LARGE_VALUES:
+    if not machine.units()[0].is_countable() and largest > LARGE_VALUES:
         warnings.warn(
             f"values reach {largest:g}; real-valued units are trained well on values of about 1: scale the data",
             TrainingWarning,
@@ -99,8 +100,7 @@ class Trainer:
         seed: int = 0,
         monitor: Monitor | None = None,
     ) -> None:
-        if isinstance(epochs, bool) or not (isinstance(epochs, int) and epochs >= 0):
-            raise ValueError(f"epochs is {epochs!r}; it must be a whole number, 0 or more")
+        epochs = check_count("epochs", epochs, 0)
         if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimizer:
             raise ValueError("the scheduler drives another optimiser; give fit the one that it was made with")
         check_machine(machine)

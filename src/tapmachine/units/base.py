@@ -234,6 +234,15 @@ class Units(Checked, ABC):
         """The number of values that each unit can take; None if the support is not a finite set."""
         return None
 
+    def is_countable(self) -> bool:
+        """Whether the values of a unit can be numbered: finitely many, or infinitely many such as 0, 1, 2, …
+
+        `log_prior` is then the logarithm of a probability, not of a density, and `decode` gives the values by number.
+        The default knows finite sets only: unit types with infinitely many separate values return True here, implement
+        `decode` for the numbers 0, 1, 2, … and leave `n_states` as it is.
+        """
+        return self.n_states() is not None
+
     def atoms(self) -> Tensor | None:  # (n_atoms,)
         """Values that have a probability of their own on a support that is not a finite set; None, if there are none.
 
@@ -242,8 +251,8 @@ class Units(Checked, ABC):
         return None
 
     def decode(self, digits: Tensor) -> Tensor:  # (..., n), int64 -> (..., *state_shape)
-        """The states with the given numbers, from 0 to `n_states` − 1 each."""
-        raise NotImplementedError(f"{type(self).__name__}: the support is not a finite set")
+        """The states with the given numbers, from 0 to `n_states` − 1 each; 0, 1, 2, … for a countable support."""
+        raise NotImplementedError(f"{type(self).__name__}: decode() is not implemented; it must give states by number")
 
 
 def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Tensor) -> Tensor:

@@ -48,6 +48,18 @@ def from_array(values: np.ndarray[Any, Any], name: str) -> Tensor:
     return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ("C", "W")))
 
 
+def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = None) -> int:
+    """The value as an int, if it is a whole number in that range, NumPy's included; or a ValueError."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = at_least - 1
+    if isinstance(value, bool | np.bool_) or count < at_least or (at_most is not None and count > at_most):
+        range_ = f", {at_least} or more" if at_most is None else f" from {at_least} to {at_most}"
+        raise ValueError(f"{name} is {value!r}; it must be a whole number{range_}")
+    return count
+
+
 class Checked(nn.Module):
     """Checks of tilts, states and parameters for a layer of units."""
 
@@ -166,14 +178,7 @@ class Checked(nn.Module):
 
     def as_count(self, value: int, name: str, least: int) -> int:
         """A whole number that is large enough, or a ValueError."""
-        try:
-            count = operator.index(value)
-        except TypeError:
-            count = least - 1
-        if isinstance(value, bool) or count < least:
-            requirement = f"it must be a whole number, {least} or more"
-            raise ValueError(f"{type(self).__name__}: {name} is {value!r}; {requirement}")
-        return count
+        return check_count(f"{type(self).__name__}: {name}", value, least)
 
     def common_dtype(self, *values: Values | None) -> torch.dtype:
         """The dtype of the first floating tensor among the values, or torch's default; float32 or float64."""

@@ -35,6 +35,9 @@ class Conditioned(Units):
     def is_bounded(self) -> bool:
         return self.base.is_bounded()
 
+    def is_countable(self) -> bool:
+        return self.n_states() is not None or self.base.is_countable()
+
     def atoms(self) -> Tensor | None:
         return self.base.atoms()
 

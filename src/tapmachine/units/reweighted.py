@@ -46,8 +46,8 @@ class Reweighted(Conditioned):
         super().__init__(base)
         if base.n_states() is None and not base.is_bounded():
             raise ValueError(
-                f"{type(base).__name__}: a likelihood that is no tilt needs units on a bounded support or with a set "
-                "of states"
+                f"{type(base).__name__}: a likelihood that is no tilt needs units on a bounded support or with a "
+                "finite set of states"
             )
         self.log_likelihood = log_likelihood
         self.register_buffer("y", self._evidence(y, "y", (base.n,)), persistent=False)

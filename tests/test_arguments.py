@@ -1,0 +1,173 @@
+"""Counts as arguments: whole numbers of any kind, and nothing else."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+import tapmachine
+from tapmachine import (
+    CD,
+    PCD,
+    RBM,
+    Binary,
+    BinarySymmetric,
+    Herded,
+    HerdedPCD,
+    Monitor,
+    TAPObjective,
+    Trainer,
+    adaptive_schedule,
+    ais_log_likelihood,
+    ais_log_partition,
+    clamp,
+    compare_likelihoods,
+    compare_schemes,
+    condition,
+    dbm,
+    denoise,
+    embed,
+    find_solutions,
+    fit,
+    geometric_decay,
+    gibbs,
+    gibbs_posterior,
+    impute,
+    linear_schedule,
+    nearest_neighbours,
+    paper_sgd,
+    pretrain,
+    pseudo_log_likelihood,
+    random_start,
+    rank_fields,
+    rbm,
+    solve,
+    track,
+)
+from tapmachine.beliefs import Tilt
+from tapmachine.training.pretraining import Pretraining
+from tapmachine.units.checks import check_count
+
+X = torch.eye(4).repeat(3, 1)
+NOISE = BinarySymmetric(0.1)
+
+
+def small():
+    return rbm(Binary(4), Binary(2))
+
+
+# Every public function with a count, as it is called with one; a name may have several.
+CALLS = [
+    ("CD", "k", CD),
+    ("Herded", "n_sweeps", Herded),
+    ("Herded", "lifetime", lambda n: Herded(1, n)),
+    ("HerdedPCD", "k", HerdedPCD),
+    ("HerdedPCD", "n_chains", lambda n: HerdedPCD(1, n)),
+    ("HerdedPCD", "lifetime", lambda n: HerdedPCD(1, lifetime=n)),
+    ("PCD", "k", PCD),
+    ("PCD", "n_chains", lambda n: PCD(1, n)),
+    ("Pretraining", "epochs", Pretraining),
+    ("RBM", "n_hidden", lambda n: RBM(n, epochs=1).fit(X)),
+    ("RBM", "epochs", lambda n: RBM(2, epochs=n).fit(X)),
+    ("RBM", "batch_size", lambda n: RBM(2, epochs=1, batch_size=n).fit(X)),
+    ("RBM", "pretrain", lambda n: RBM((2, 2), epochs=1, pretrain=n).fit(X)),
+    ("RBM", "sweeps", lambda n: RBM(2, epochs=1, objective="pcd", sweeps=n).fit(X)),
+    ("RBM", "particles", lambda n: RBM(2, epochs=1, objective="pcd", particles=n).fit(X)),
+    ("TAPObjective", "n_particles", lambda n: TAPObjective(n_particles=n)),
+    ("TAPObjective", "n_sweeps", lambda n: TAPObjective(n_sweeps=n)),
+    ("Trainer", "epochs", lambda n: Trainer(small(), X, epochs=n)),
+    ("Trainer", "batch_size", lambda n: Trainer(small(), X, epochs=1, batch_size=n)),
+    ("adaptive_schedule", "n_temperatures", lambda n: adaptive_schedule(small(), n_temperatures=n)),
+    ("adaptive_schedule", "n_runs", lambda n: adaptive_schedule(small(), n_temperatures=2, n_runs=n)),
+    ("ais_log_likelihood", "schedule", lambda n: ais_log_likelihood(small(), X, schedule=n)),
+    ("ais_log_likelihood", "n_runs", lambda n: ais_log_likelihood(small(), X, schedule=2, n_runs=n)),
+    ("ais_log_partition", "schedule", lambda n: ais_log_partition(small(), schedule=n)),
+    ("ais_log_partition", "n_runs", lambda n: ais_log_partition(small(), schedule=2, n_runs=n)),
+    ("clamp", "layer", lambda n: clamp(small(), torch.zeros(2), layer=n)),
+    ("compare_likelihoods", "schedule", lambda n: compare_likelihoods(small(), X, schedule=n)),
+    ("compare_likelihoods", "n_runs", lambda n: compare_likelihoods(small(), X, schedule=2, n_runs=n)),
+    ("compare_likelihoods", "n_visible", lambda n: compare_likelihoods(small(), X, schedule=2, n_visible=n)),
+    ("compare_schemes", "max_sweeps", lambda n: compare_schemes(small(), X, max_sweeps=n)),
+    ("condition", "layer", lambda n: condition(small(), Tilt(0.0, 0.0), layer=n)),
+    ("denoise", "n_neighbours", lambda n: denoise(small(), X, NOISE, data=X, n_neighbours=n)),
+    ("denoise", "max_sweeps", lambda n: denoise(small(), X, NOISE, max_sweeps=n)),
+    ("embed", "n_neighbours", lambda n: embed(find_solutions(small(), X), X, n_neighbours=n)),
+    ("find_solutions", "max_sweeps", lambda n: find_solutions(small(), X, max_sweeps=n)),
+    ("fit", "epochs", lambda n: fit(small(), X, epochs=n)),
+    ("fit", "batch_size", lambda n: fit(small(), X, epochs=1, batch_size=n)),
+    ("geometric_decay", "epochs", lambda n: geometric_decay(paper_sgd(small(), 0.1), 0.1, n)),
+    ("gibbs", "n_sweeps", lambda n: gibbs(small(), X, n)),
+    ("gibbs_posterior", "n_sweeps", lambda n: gibbs_posterior(small(), X, NOISE, n)),
+    ("linear_schedule", "n_temperatures", linear_schedule),
+    ("nearest_neighbours", "k", lambda n: nearest_neighbours(X, X, n)),
+    ("pretrain", "epochs", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=n)),
+    ("pretrain", "batch_size", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=1, batch_size=n)),
+    ("pseudo_log_likelihood", "n_visible", lambda n: pseudo_log_likelihood(small(), X, n)),
+    ("random_start", "n_particles", lambda n: random_start(small(), n)),
+    ("rank_fields", "layer", lambda n: rank_fields(small(), layer=n)),
+    ("solve", "max_sweeps", lambda n: solve(small(), X, max_sweeps=n)),
+    ("solve", "batch_size", lambda n: solve(small(), X, batch_size=n)),
+    ("track", "n_starts", lambda n: track({1: small()}, X, n_starts=n)),
+    ("track", "max_sweeps", lambda n: track({1: small()}, X, n_starts=4, max_sweeps=n)),
+]
+CALLS += [("Monitor", name, lambda n, name=name: Monitor(**{name: n})) for name in ("n_starts", "n_rows", "max_sweeps")]
+CALLS += [("Monitor", "every", lambda n: Monitor(every=n))]
+every_call = pytest.mark.parametrize("call", [call for *_, call in CALLS], ids=[f"{a}-{b}" for a, b, _ in CALLS])
+
+
+@every_call
+@pytest.mark.parametrize("value", [True, 2.0, "2", -1], ids=repr)
+def test_what_is_no_count_is_refused(call, value):
+    with pytest.raises(ValueError, match=r"(is|layer) \(?'?(True|2\.0|2'?|-1)\D|schedule must rise"):
+        call(value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda n: solve(small(), X, max_sweeps=n, batch_size=n),
+        lambda n: fit(small(), X, epochs=n, batch_size=n, objective=HerdedPCD(n, n, n)),
+        lambda n: fit(small(), X, epochs=1, batch_size=n, objective=PCD(n, n)),
+        lambda n: fit(small(), X, epochs=1, batch_size=n, objective=TAPObjective(n_particles=n, n_sweeps=n)),
+        lambda n: ais_log_partition(small(), schedule=50 * n, n_runs=50 * n),
+        lambda n: gibbs(small(), X, n),
+        lambda n: pseudo_log_likelihood(small(), X, n),
+        lambda n: random_start(small(), n),
+        lambda n: denoise(small(), X, NOISE, data=X, n_neighbours=n),
+        lambda n: impute(small(), X, data=X, n_neighbours=n),
+    ],
+)
+def test_whole_numbers_of_numpy_are_counts(call):
+    call(np.int64(2))
+
+
+def test_messages_of_counts():
+    assert type(check_count("k", np.int32(3))) is int
+    assert check_count("k", 0, 0) == 0
+    for value, limits, message in [
+        (True, (), "k is True; it must be a whole number, 1 or more"),
+        (np.True_, (), r"k is .*True.*; it must be a whole number, 1 or more"),
+        (0, (), "k is 0; it must be a whole number, 1 or more"),
+        (1.0, (0,), "k is 1.0; it must be a whole number, 0 or more"),
+        (5, (1, 4), "k is 5; it must be a whole number from 1 to 4"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            check_count("k", value, *limits)
+
+
+def test_every_public_count_is_in_the_list():
+    """A new argument that is annotated as int, and is no seed, belongs into CALLS or here."""
+    others = {"n", "q", "seed", "epoch", "update", "n_steps", "n_rows", "n_units", "n_solutions"}
+    listed = {(owner, name) for owner, name, _ in CALLS}
+    results = {"ComparisonRow", "FieldRanking", "TAPLogLikelihood", "SolutionTree", "Snapshot", "Progress", "Band"}
+    missing = []
+    for owner in tapmachine.__all__:
+        value = getattr(tapmachine, owner)
+        if not callable(value) or owner in results or (isinstance(value, type) and issubclass(value, Exception)):
+            continue
+        for argument in inspect.signature(value).parameters.values():
+            is_count = argument.annotation in (int, int | None)
+            if is_count and argument.name not in others and (owner, argument.name) not in listed:
+                missing.append((owner, argument.name))
+    assert missing == [("default_objective", "batch_size")]
