@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from tapmachine.conditioning import hidden_given
-from tapmachine.inference import TAP, solve
+from tapmachine.inference import TAP, AdaptiveTAP, solve
+from tapmachine.likelihood.exact import exact_log_likelihood, is_gaussian
 from tapmachine.likelihood.score import EstimateError, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.machine import BoltzmannMachine, rescaled
 from tapmachine.merging import ROUGHLY_SAME, unique
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
+from tapmachine.units import Gaussian
 
 GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
 
@@ -25,7 +27,8 @@ class TrainingWarning(UserWarning):
 class Monitor:
     """Measures a machine on some of the data, deterministically.
 
-    It gives `log_likelihood` (TAP, a mean in nats) and `log_likelihood_per_unit`, `log_sum_exp`, `n_unique` solutions,
+    It gives `log_likelihood` (TAP; adaptive TAP with Gaussian hidden units, and exact if all units are Gaussian; a mean
+    in nats) and `log_likelihood_per_unit`, `log_sum_exp`, `n_unique` solutions,
     `converged` (share of the starts), `reconstruction_error` (mean squared, of visible means after a step up and down)
     and, with validation data, `validation_log_likelihood` (also `_per_unit`) and `free_energy_gap`: mean F of the
     machine clamped to validation data less that for training data, which rises with over-fitting. Of deep machines
@@ -79,14 +82,18 @@ class Monitor:
             on_train = average(clamped_free_energy(machine, rows).double(), share)
             record["free_energy_gap"] = float(clamped_free_energy(machine, held_out).mean() - on_train)
         if self.n_starts:
-            record |= self._log_likelihoods(machine, rows, held_out, share)
+            measure = _exact_log_likelihoods if is_gaussian(machine) else self._log_likelihoods
+            record |= measure(machine, rows, held_out, share)
         return record
 
     def _log_likelihoods(
         self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None, share: Tensor | None
     ) -> dict[str, float]:
         starts = spaced(rows, self.n_starts)
-        solutions = solve(machine, starts, max_sweeps=self.max_sweeps)
+        # Plain TAP has no solution for Gaussian hidden units with strong couplings, though Z is finite.
+        has_gaussians = any(isinstance(units, Gaussian) for units in machine.units()[1:])
+        scheme = AdaptiveTAP() if has_gaussians else TAP()
+        solutions = solve(machine, starts, scheme, max_sweeps=self.max_sweeps)
         found = unique(machine, solutions, same=ROUGHLY_SAME)
         record = {"n_unique": float(len(found)), "converged": float(solutions.converged.double().mean())}
         if len(found) > GLASSY * len(starts) and len(starts) >= 20:
@@ -100,18 +107,37 @@ class Monitor:
         names = ("log_likelihood", "log_likelihood_per_unit", "log_sum_exp")
         record |= dict.fromkeys(names, nan)
         try:
-            scored = tap_log_likelihood(machine, rows, solutions)
+            scored = tap_log_likelihood(machine, rows, solutions, scheme=scheme)
             known = scored.scored
             counts = None if share is None else share[known]
             mean, log_sum_exp = (float(average(z.values[known], counts)) for z in (scored, scored.log_sum_exp))
             record |= dict(zip(names, (mean, mean / scored.n_units, log_sum_exp), strict=True))
             if held_out is not None:
-                beside = tap_log_likelihood(machine, held_out, solutions)
+                beside = tap_log_likelihood(machine, held_out, solutions, scheme=scheme)
                 record["validation_log_likelihood"] = float(beside.mean)
                 record["validation_log_likelihood_per_unit"] = float(beside.per_unit)
         except EstimateError as error:
             warnings.warn(f"there is no log-likelihood: {error}", TrainingWarning, stacklevel=5)
         return record
+
+
+def _exact_log_likelihoods(
+    machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None, share: Tensor | None
+) -> dict[str, float]:
+    """Of two layers of Gaussian units, whose only solution is exact; NaN if they cannot be normalised."""
+    names = ("log_likelihood", "log_likelihood_per_unit", "log_sum_exp")
+    try:
+        scored = exact_log_likelihood(machine, rows)
+        mean = float(average(scored.values, share))
+        record = dict(zip(names, (mean, mean / scored.n_units, mean), strict=True))
+        if held_out is not None:
+            beside = exact_log_likelihood(machine, held_out)
+            record["validation_log_likelihood"] = float(beside.mean)
+            record["validation_log_likelihood_per_unit"] = float(beside.per_unit)
+        return record | {"n_unique": 1.0, "converged": 1.0}
+    except EstimateError as error:
+        warnings.warn(f"there is no log-likelihood: {error}", TrainingWarning, stacklevel=5)
+        return dict.fromkeys(names, float("nan")) | {"n_unique": 0.0, "converged": 0.0}
 
 
 def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor, above: list[Tensor]) -> Tensor:  # (N,)

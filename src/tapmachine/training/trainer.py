@@ -12,16 +12,19 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from tapmachine.distributed import any_of_all, gathered
+from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.data import Batches, Data, Place
+from tapmachine.training.factors import start_from_factors
 from tapmachine.training.monitor import Monitor, TrainingWarning
-from tapmachine.training.objectives import HerdedPCD, Objective, default_objective
+from tapmachine.training.objectives import HerdedPCD, Objective, TAPObjective, default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.report import Record
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors
 from tapmachine.training.step import Step, StepResult, can_be_centred
+from tapmachine.units import Gaussian
 
 DECAY = 0.01  # what is left of the default's step size in the end
 WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
@@ -109,9 +112,11 @@ class Trainer:
         _warn_of_scale(machine, self.batches.sample)
         if not warm_start:
             machine.units()[0].fit_to(self.batches.sample, self.batches.sample_weights)
+            if is_gaussian(machine):
+                start_from_factors(machine, self.batches.sample, self.batches.sample_weights)
         if optimizer is None:
             n_steps = None if self.batches.n_batches is None else epochs * self.batches.n_batches
-            rate = default_learning_rate(machine, self.batches.sample, n_steps)
+            rate = default_learning_rate(machine, self.batches.sample, n_steps, warm_start=True)  # it has started
             optimizer = paper_sgd(machine, rate, weight_decay=0.0)
             scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
@@ -298,9 +303,14 @@ class Trainer:
         groups = self.optimizer.param_groups
         rate = float(groups[0]["lr"])
         if self.cuts > MOST_CUTS:
+            advice = "try a smaller step size, more sweeps, or data on another scale"
+            if isinstance(self.step.objective, TAPObjective) and type(self.machine.units()[-1]) is Gaussian:
+                advice = (
+                    "TAP has no solution for Gaussian hidden units with strong couplings: use the default objective"
+                )
             raise DivergenceError(
                 f"training diverged again and again, last with a step size of {rate:g}; the machine is in its last "
-                "good state; try a smaller step size, more sweeps, or data on another scale"
+                f"good state; {advice}"
             )
         for group in groups:
             if isinstance(group["lr"], Tensor):
