@@ -213,9 +213,6 @@ class PCD(_GibbsSampled):
             raise ValueError(f"n_chains is {n_chains!r}; it must be a whole number, 1 or more")
         self.n_chains = n_chains
 
-    def __repr__(self) -> str:
-        return f"PCD({self.n_sweeps}{'' if self.n_chains is None else f', n_chains={self.n_chains}'})"
-
     def prepare(self, context: Context) -> Carry:
         count = self.n_chains or len(context.batch)
         rows = torch.arange(count, device=context.batch.device) % len(context.batch)
@@ -298,7 +295,8 @@ def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objec
 
     A pairwise machine has no layers for chains to alternate between: it is trained from the batch, as in the paper.
     Gaussian hidden units are not for TAP, which takes the variance of the field on a unit off its precision until none
-    is left, while Z is still finite. Their chains are random; with Gaussian visible units, ln Z is exact.
+    is left, while Z is still finite. With Gaussian visible units ln Z is exact; with others it is CD, since a field
+    without bounds on the units of chains that have lost a cluster of the data makes weights grow without bounds.
 
     Example:
         >>> from tapmachine import Binary, Gaussian, TruncatedGaussian, rbm
@@ -307,14 +305,14 @@ def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objec
         >>> default_objective(rbm(TruncatedGaussian(4), Binary(2)))
         TAPObjective(Herded(10), n_particles=100, n_sweeps=1, TAP())
         >>> default_objective(rbm(Binary(4), Gaussian(2)))
-        PCD(10, n_chains=100)
+        CD(10)
     """
     if machine.is_pairwise:
         return TAPObjective()
     if is_gaussian(machine):
         return ExactGaussian()
     if any(isinstance(units, Gaussian) for units in machine.units()[1:]):
-        return PCD(10, n_chains=max(batch_size, LEAST_CHAINS))
+        return CD(10)
     if all(has_herded_states(units) for units in machine.units()):
         return HerdedPCD(10, n_chains=max(batch_size, LEAST_CHAINS))
     return TAPObjective(Herded(10), n_particles=batch_size, n_sweeps=1)

@@ -5,6 +5,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -294,6 +295,15 @@ class Trainer:
             "seconds": time.perf_counter() - start,
         }
 
+    def _advice(self) -> str:
+        """What to do about a training that diverges."""
+        are_gaussian = [isinstance(units, Gaussian) for units in self.machine.units()[1:]]
+        if any(below and above for below, above in pairwise(are_gaussian)):
+            return "layers of Gaussian units on top of each other are no better than one; use one hidden layer of them"
+        if any(are_gaussian) and isinstance(self.step.objective, TAPObjective):
+            return "TAP has no solution for Gaussian hidden units with strong couplings; use the default objective"
+        return "try a smaller step size, more sweeps, or data on another scale"
+
     def _look(self, good: list[Tensor]) -> int:
         """Cuts the step size, if steps had to be taken back."""
         bad = len(good) - int(torch.stack(good).sum())
@@ -303,14 +313,9 @@ class Trainer:
         groups = self.optimizer.param_groups
         rate = float(groups[0]["lr"])
         if self.cuts > MOST_CUTS:
-            advice = "try a smaller step size, more sweeps, or data on another scale"
-            if isinstance(self.step.objective, TAPObjective) and type(self.machine.units()[-1]) is Gaussian:
-                advice = (
-                    "TAP has no solution for Gaussian hidden units with strong couplings: use the default objective"
-                )
             raise DivergenceError(
                 f"training diverged again and again, last with a step size of {rate:g}; the machine is in its last "
-                f"good state; {advice}"
+                f"good state; {self._advice()}"
             )
         for group in groups:
             if isinstance(group["lr"], Tensor):
