@@ -1,4 +1,4 @@
-"""Gaussian hidden units: with Gaussian visible units a factor analysis, held against scikit-learn's; and with others."""
+"""Gaussian hidden units: with Gaussian visible units a factor analysis, held against scikit-learn's."""
 
 import math
 import warnings
