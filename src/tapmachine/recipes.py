@@ -218,7 +218,8 @@ def _trainer(
 ) -> Trainer:
     batch_size = settings.batch_size or min(len(x), max(FEWEST, min(MOST, len(x) // BATCHES)))
     some = x if isinstance(x, Tensor) else check_rows(machine, some_rows(x, SOME_ROWS))
-    rate = settings.learning_rate or default_learning_rate(machine, some, epochs * (len(x) // batch_size))
+    n_steps = epochs * (len(x) // batch_size)
+    rate = settings.learning_rate or default_learning_rate(machine, some, n_steps, warm_start)
     optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
     return Trainer(
         machine,

@@ -12,7 +12,7 @@ from torch import Tensor
 from tapmachine.beliefs import Solution
 from tapmachine.inference import TAP, Scheme
 from tapmachine.likelihood.annealing import AnnealedEstimate, ais_log_likelihood, ais_log_partition
-from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood
+from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood, is_gaussian
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
 from tapmachine.likelihood.score import (
     EstimateError,
@@ -127,9 +127,10 @@ def compare_likelihoods(
 ) -> Comparison:
     """The log-likelihood by TAP, annealed importance sampling, pseudo-likelihood and, where possible, exactly.
 
-    Believe the exact one, if the machine is small enough for it (2²⁰ states of its smaller side); else annealing, if
-    its forward and reverse runs agree. TAP's costs least, and tells how training goes while the others bear it out. The
-    pseudo-likelihood (machines with one hidden layer or none) compares machines, on a scale of its own.
+    Believe the exact one, if the machine is small enough for it (2²⁰ states of its smaller side) or all its units are
+    Gaussian; else annealing, if its forward and reverse runs agree. TAP's costs least, and tells how training goes
+    while the others bear it out. The pseudo-likelihood (machines with one hidden layer or none) compares machines, on a
+    scale of its own.
 
     Of each set of data up to 10,000 rows are scored, evenly spaced; 1,000 by pseudo-likelihood; and 100 by annealing,
     if the machine has several hidden layers.
@@ -166,7 +167,7 @@ def compare_likelihoods(
         if len(machine.layers) <= 2:
             few = min(check_count("n_visible", n_visible), machine.units()[0].n)
             table.add(PSEUDO, lambda x: pseudo_log_likelihood(machine, x, few, seed=seed), MOST_PSEUDO_ROWS)
-        if can_enumerate(machine, EXACT_BITS):
+        if can_enumerate(machine, EXACT_BITS) or is_gaussian(machine):
             table.add_exact()
     messages = [str(found.message) for found in caught if issubclass(found.category, LikelihoodWarning)]
     for found in caught:
@@ -246,7 +247,11 @@ class _Table:
         start = time.perf_counter()
         most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS  # each one an enumeration
         sets = [spaced(x, most_rows) for x in self.sets]
-        together = exact_log_likelihood(self.machine, torch.cat(sets))
+        try:
+            together = exact_log_likelihood(self.machine, torch.cat(sets))
+        except EstimateError as failure:
+            self._fail("exact", failure)
+            return
         parts = together.values.split([len(x) for x in sets])
         error, size = together.common_error, together.n_units
         found = [LogLikelihood(values, together.log_partition, error, size) for values in parts]

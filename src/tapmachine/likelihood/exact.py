@@ -9,8 +9,10 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.conditioning import clamp
-from tapmachine.likelihood.score import CHUNK_VALUES, LogLikelihood, for_scoring, log_weight, n_units
+from tapmachine.likelihood.score import CHUNK_VALUES, EstimateError, LogLikelihood, for_scoring, log_weight, n_units
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.special import wide
+from tapmachine.units import Gaussian
 
 LARGEST_ENUMERATION = 2**25  # states of the side that is summed over
 
@@ -21,7 +23,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
 
     The side with fewer states is summed over; its units must have finitely many values, the others may be of any type.
     A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side. The units' priors are
-    normalised, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more.
+    normalised, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more. Of two
+    layers of `Gaussian` units, ln Z is a determinant.
 
     Returns:
         ln Z = −F, in float64; one value for each row, if the machine is conditioned on rows of evidence.
@@ -33,6 +36,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     """
     if machine.n_rows is not None:
         return torch.stack([exact_log_partition(_row(machine, row)) for row in range(machine.n_rows)])
+    if is_gaussian(machine):
+        return _checked_gaussian(machine)
     total = torch.full((), -torch.inf, dtype=torch.float64, device=machine.device)
     for log_weights in (part.log_weights for part in _enumerate(machine)):
         total = torch.logaddexp(total, log_weights.logsumexp(0))
@@ -57,6 +62,42 @@ def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
     log_partition = exact_log_partition(machine)
     weights = log_weight(machine, x) if len(machine.layers) <= 2 else exact_log_partition(clamp(machine, x))
     return LogLikelihood(weights - log_partition, log_partition, torch.zeros_like(log_partition), n_units(machine))
+
+
+def is_gaussian(machine: BoltzmannMachine) -> bool:
+    """Whether the machine has two layers of Gaussian units: a factor analysis."""
+    return len(machine.layers) == 2 and all(type(units) is Gaussian for units in machine.units())
+
+
+def gaussian_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
+    """ln Z of two layers of Gaussian units, differentiable; inf where the couplings are too strong for a finite Z.
+
+    In units of their standard deviations s, the deviations y and y' from the means m and m' of the priors have the
+    exponent mWm' + by + b'y' + yKy' − ½y² − ½y'², with K = sWs', b = sWm' and b' = s'Wᵀm. Integrated over y, then y':
+    ln Z = mWm' + ½b² + ½(b' + Kᵀb)(1 − KᵀK)⁻¹(b' + Kᵀb) − ½ ln det(1 − KᵀK).
+    """
+    parameters = [
+        (wide(units.field), wide(units.precision)) for units in machine.units() if isinstance(units, Gaussian)
+    ]
+    (m, s), (m_above, s_above) = ((field / precision, precision.rsqrt()) for field, precision in parameters)
+    weights = wide(machine.weights[0])
+    couplings = s.unsqueeze(1) * weights * s_above
+    b, b_above = s * (weights @ m_above), s_above * (m @ weights)
+    if len(b) < len(b_above):  # the matrix is that of the smaller side
+        couplings, b, b_above = couplings.T, b_above, b
+    identity = torch.eye(len(b_above), dtype=couplings.dtype, device=couplings.device)
+    lower, failed = torch.linalg.cholesky_ex(identity - couplings.T @ couplings)
+    linear = (b_above + b @ couplings).unsqueeze(1)
+    quadratic = b @ b + (linear * torch.cholesky_solve(linear, lower)).sum()
+    log_partition = m @ weights @ m_above + 0.5 * quadratic - lower.diagonal().log().sum()
+    return torch.where(failed == 0, log_partition, torch.inf)
+
+
+def _checked_gaussian(machine: BoltzmannMachine) -> Tensor:
+    log_partition = gaussian_log_partition(machine)
+    if not bool(torch.isfinite(log_partition)):
+        raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
+    return log_partition
 
 
 class ExactMoments(NamedTuple):

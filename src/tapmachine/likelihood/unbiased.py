@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tapmachine.conditioning import clamp, hidden_given
 from tapmachine.likelihood.annealing import ais_log_partition
-from tapmachine.likelihood.exact import can_enumerate, exact_log_partition
+from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, is_gaussian
 from tapmachine.likelihood.score import LikelihoodWarning, LogLikelihood, for_scoring, in_double, log_weight, n_units
 from tapmachine.machine import BoltzmannMachine
 
@@ -74,7 +74,7 @@ def unbiased_log_partition(
         >>> unbiased_log_partition(rbm(Binary(40), Binary(4))).method
         'exact'
     """
-    if can_enumerate(machine, effort.bits):
+    if is_gaussian(machine) or can_enumerate(machine, effort.bits):
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
     for n_temperatures in effort.temperatures:
         with warnings.catch_warnings():

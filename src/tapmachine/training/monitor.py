@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from tapmachine.conditioning import hidden_given
-from tapmachine.inference import TAP, solve
+from tapmachine.inference import TAP, AdaptiveTAP, solve
 from tapmachine.likelihood.compare import MOST_DEEP_ROWS
+from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.likelihood.score import EstimateError, LogLikelihood, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.likelihood.unbiased import CHEAP, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine, rescaled
 from tapmachine.merging import ROUGHLY_SAME, unique
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
+from tapmachine.units import Gaussian
 
 Record = dict[str, Any]  # numbers by their names, and words on how they were found
 
@@ -31,14 +33,15 @@ class TrainingWarning(UserWarning):
 class Monitor:
     """Measures a machine on some of the data, deterministically.
 
-    It records `log_likelihood`, a mean in nats, with its `log_likelihood_method` (`exact` for small machines, otherwise
-    `annealed`) and `log_likelihood_error`, the standard error of ln Z; beside it TAP's `tap_log_likelihood`,
-    `tap_log_likelihood_per_unit` and `tap_log_sum_exp`, the number of different solutions, `n_unique`, and the share
-    of the starts that `converged`; and `reconstruction_error`, the mean squared error of visible means after a step up
-    and down. With validation data also `validation_log_likelihood`, `validation_tap_log_likelihood` (and `_per_unit`)
-    and `free_energy_gap`: mean F of the machine clamped to validation data less that for training data, which rises
-    with over-fitting. Of deep machines also `variation_1`, `variation_2`, …: by how much the means of each hidden layer
-    differ from row to row, a root mean square. With hardly any in a layer, the machine resembles one without it.
+    It records `log_likelihood`, a mean in nats, with its `log_likelihood_method` (`exact` for small and for Gaussian
+    machines, otherwise `annealed`) and `log_likelihood_error`, the standard error of ln Z; beside it TAP's (adaptive
+    TAP's with Gaussian hidden units) `tap_log_likelihood`, `tap_log_likelihood_per_unit` and `tap_log_sum_exp`, the
+    number of different solutions, `n_unique`, and the share of the starts that `converged`; and
+    `reconstruction_error`, the mean squared error of visible means after a step up and down. With validation data also
+    `validation_log_likelihood`, `validation_tap_log_likelihood` (and `_per_unit`) and `free_energy_gap`: mean F of the
+    machine clamped to validation data less that for training data, which rises with over-fitting. Of deep machines also
+    `variation_1`, `variation_2`, …: by how much the means of each hidden layer differ from row to row, a root mean
+    square. With hardly any in a layer, the machine resembles one without it.
 
     Attributes:
         n_starts: rows that solutions are started from; 0 for no solutions, and no TAP log-likelihood.
@@ -86,7 +89,7 @@ class Monitor:
         if held_out is not None:
             on_train = average(clamped_free_energy(machine, rows).double(), share)
             record["free_energy_gap"] = float(clamped_free_energy(machine, held_out).mean() - on_train)
-        if self.n_starts:
+        if self.n_starts and not is_gaussian(machine):  # which has one solution, and an exact ln Z
             record |= self._by_tap(machine, rows, held_out, share)
         if self.n_starts > 0 if self.likelihood is None else self.likelihood:
             record |= self._unbiased(machine, rows, held_out, share)
@@ -94,7 +97,10 @@ class Monitor:
 
     def _by_tap(self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None, share: Tensor | None) -> Record:
         starts = spaced(rows, self.n_starts)
-        solutions = solve(machine, starts, max_sweeps=self.max_sweeps)
+        # Plain TAP has no solution for Gaussian hidden units with strong couplings, though Z is finite.
+        has_gaussians = any(isinstance(units, Gaussian) for units in machine.units()[1:])
+        scheme = AdaptiveTAP() if has_gaussians else TAP()
+        solutions = solve(machine, starts, scheme, max_sweeps=self.max_sweeps)
         found = unique(machine, solutions, same=ROUGHLY_SAME)
         record: Record = {"n_unique": float(len(found)), "converged": float(solutions.converged.double().mean())}
         if len(found) > GLASSY * len(starts) and len(starts) >= 20:
@@ -107,11 +113,11 @@ class Monitor:
         names = ("tap_log_likelihood", "tap_log_likelihood_per_unit", "tap_log_sum_exp")
         record |= dict.fromkeys(names, float("nan"))
         try:
-            scored = tap_log_likelihood(machine, rows, solutions)
+            scored = tap_log_likelihood(machine, rows, solutions, scheme=scheme)
             mean, log_sum_exp = (_mean(z, share) for z in (scored, scored.log_sum_exp))
             record |= dict(zip(names, (mean, mean / scored.n_units, log_sum_exp), strict=True))
             if held_out is not None:
-                beside = tap_log_likelihood(machine, held_out, solutions)
+                beside = tap_log_likelihood(machine, held_out, solutions, scheme=scheme)
                 record["validation_tap_log_likelihood"] = float(beside.mean)
                 record["validation_tap_log_likelihood_per_unit"] = float(beside.per_unit)
         except EstimateError as error:

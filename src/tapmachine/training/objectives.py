@@ -12,10 +12,12 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.inference import TAP, Scheme, solve
+from tapmachine.likelihood.exact import gaussian_log_partition, is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import draw_layers, sweep_chain
 from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers, sweep_from
 from tapmachine.training.starts import LIFETIME, Carry, Context, FromBatch, Herded, Start, has_herded_states
+from tapmachine.units import Gaussian
 from tapmachine.units.checks import check_count
 
 LEAST_CHAINS = 100  # of the default
@@ -264,21 +266,48 @@ class HerdedPCD(_Sampled):
         return values.mean() if context.world.size == 1 else values.sum() / count
 
 
+@final
+class ExactGaussian(Objective):
+    """F of the free machine as it is, for two layers of `Gaussian` units, whose ln Z is a determinant."""
+
+    can_be_captured = False  # matrix factorisations wait for the device
+
+    def __repr__(self) -> str:
+        return "ExactGaussian()"
+
+    def prepare(self, context: Context) -> Carry:
+        if not is_gaussian(context.machine):
+            raise ValueError(f"ExactGaussian: the machine is {context.machine.summary()}; expected two Gaussian layers")
+        return ()
+
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        return -gaussian_log_partition(context.machine).to(context.machine.dtype), carry
+
+
 def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objective:
     """What `fit` uses unless told: a herded chain for each row of a batch, and no fewer than 100; or, if the states of
     some units do not herd, a TAP sweep from one for each row.
 
     A pairwise machine has no layers for chains to alternate between: it is trained from the batch, as in the paper.
+    Gaussian hidden units are not for TAP, which takes the variance of the field on a unit off its precision until none
+    is left, while Z is still finite. With Gaussian visible units ln Z is exact; with others it is CD, since a field
+    without bounds on the units of chains that have lost a cluster of the data makes weights grow without bounds.
 
     Example:
-        >>> from tapmachine import Binary, TruncatedGaussian, rbm
+        >>> from tapmachine import Binary, Gaussian, TruncatedGaussian, rbm
         >>> default_objective(rbm(Binary(4), Binary(2)))
         HerdedPCD(10, n_chains=100)
         >>> default_objective(rbm(TruncatedGaussian(4), Binary(2)))
         TAPObjective(Herded(10), n_particles=100, n_sweeps=1, TAP())
+        >>> default_objective(rbm(Binary(4), Gaussian(2)))
+        CD(10)
     """
     if machine.is_pairwise:
         return TAPObjective()
+    if is_gaussian(machine):
+        return ExactGaussian()
+    if any(isinstance(units, Gaussian) for units in machine.units()[1:]):
+        return CD(10)
     if all(has_herded_states(units) for units in machine.units()):
         return HerdedPCD(10, n_chains=max(batch_size, LEAST_CHAINS))
     return TAPObjective(Herded(10), n_particles=batch_size, n_sweeps=1)

@@ -8,8 +8,10 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
 from tapmachine.beliefs import Tilt
+from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.factors import largest_variance
 from tapmachine.units.checks import check_count, check_tensor
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 0.5, 2000
@@ -41,17 +43,22 @@ def paper_sgd(
     return SGD(groups, lr=learning_rate, momentum=momentum, fused=True)
 
 
-def default_learning_rate(machine: BoltzmannMachine, x: Tensor, n_steps: int | None = None) -> float:
+def default_learning_rate(
+    machine: BoltzmannMachine, x: Tensor, n_steps: int | None = None, warm_start: bool = False
+) -> float:
     """A step size that suits the data, whatever their scale and number of columns: 0.02 for 50 epochs of binary MNIST.
 
     Weights that are still small grow by a factor 1 + γλc in a step, with λ the largest variance of the data in any
     direction and c the variance of a hidden unit. The step size is the one for which γλc = 0.027; for fewer than 30,000
-    steps it is larger, in proportion to the root of how many fewer, by a factor of 4 at most.
+    steps it is larger, in proportion to the root of how many fewer, by a factor of 4 at most. With Gaussian visible and
+    hidden units, c is the largest variance where training starts, at the maximum of the likelihood, whose curvature is
+    2λc; λ counts as 1 or more.
 
     Args:
         machine: that will be trained.
         x: data, (N, n_visible); some rows are enough.
         n_steps: how many there will be.
+        warm_start: as for `fit`.
     """
     if check_tensor(x).dim() < 2 or x.numel() == 0:
         raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, n_visible)")
@@ -60,7 +67,10 @@ def default_learning_rate(machine: BoltzmannMachine, x: Tensor, n_steps: int | N
         raise ValueError("x holds values that are not finite")
     spread = torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)
     hidden_variance = 0.25
-    if len(machine.layers) > 1:
+    if is_gaussian(machine):
+        spread = spread.clamp(min=1.0)  # the curvature in the hidden fields is c
+        hidden_variance = largest_variance(machine, None if warm_start else spaced(x, SOME_ROWS))
+    elif len(machine.layers) > 1:
         above = machine.units()[1]
         nothing = torch.zeros((1, *above.state_shape), dtype=above.dtype, device=above.device)
         hidden_variance = float(above.moments(Tilt(nothing, 0.0)).variance.detach().mean())

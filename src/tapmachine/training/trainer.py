@@ -5,6 +5,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -12,16 +13,19 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from tapmachine.distributed import any_of_all, gathered
+from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.data import Batches, Data, Place
+from tapmachine.training.factors import start_from_factors
 from tapmachine.training.monitor import Monitor, Record, TrainingWarning
-from tapmachine.training.objectives import HerdedPCD, Objective, default_objective
+from tapmachine.training.objectives import HerdedPCD, Objective, TAPObjective, default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors
 from tapmachine.training.step import Step, StepResult, can_be_centred
+from tapmachine.units import Gaussian
 from tapmachine.units.checks import check_count
 
 DECAY = 0.01  # what is left of the default's step size in the end
@@ -110,9 +114,11 @@ class Trainer:
         _warn_of_scale(machine, self.batches.sample)
         if not warm_start:
             machine.units()[0].fit_to(self.batches.sample, self.batches.sample_weights)
+            if is_gaussian(machine):
+                start_from_factors(machine, self.batches.sample, self.batches.sample_weights)
         if optimizer is None:
             n_steps = None if self.batches.n_batches is None else epochs * self.batches.n_batches
-            rate = default_learning_rate(machine, self.batches.sample, n_steps)
+            rate = default_learning_rate(machine, self.batches.sample, n_steps, warm_start=True)  # it has started
             optimizer = paper_sgd(machine, rate, weight_decay=0.0)
             scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
@@ -324,6 +330,15 @@ class Trainer:
             "seconds": time.perf_counter() - start,
         }
 
+    def _advice(self) -> str:
+        """What to do about a training that diverges."""
+        are_gaussian = [isinstance(units, Gaussian) for units in self.machine.units()[1:]]
+        if any(below and above for below, above in pairwise(are_gaussian)):
+            return "layers of Gaussian units on top of each other are no better than one; use one hidden layer of them"
+        if any(are_gaussian) and isinstance(self.step.objective, TAPObjective):
+            return "TAP has no solution for Gaussian hidden units with strong couplings; use the default objective"
+        return "try a smaller step size, more sweeps, or data on another scale"
+
     def _look(self, good: list[Tensor]) -> int:
         """Cuts the step size, if steps had to be taken back."""
         bad = len(good) - int(torch.stack(good).sum())
@@ -335,7 +350,7 @@ class Trainer:
         if self.cuts > MOST_CUTS:
             raise DivergenceError(
                 f"training diverged again and again, last with a step size of {rate:g}; the machine is in its last "
-                "good state; try a smaller step size, more sweeps, or data on another scale"
+                f"good state; {self._advice()}"
             )
         for group in groups:
             if isinstance(group["lr"], Tensor):
