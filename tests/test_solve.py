@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from machine_cases import Tensors, machine_of
+from machine_cases import Tensors, machine_of, rounding
 
 from tapmachine import (
     TAP,
@@ -104,7 +104,8 @@ def test_extrapolations_that_raise_the_free_energy_are_refused():
             state = state._replace(reach=torch.full_like(state.reach, 1e4))
             state, _ = process.step(layers, state)
             refused += int((state.reach < 1e4).sum())
-            assert bool((state.free_energy <= last + 1e-12 * (1 + state.free_energy.abs())).all())
+            # F is summed from 900 couplings of 0.04 and 60 units of about ln 2
+            assert bool((state.free_energy <= last + rounding(80.0, 960)).all())
             last = state.free_energy
     assert refused > 0
 
@@ -142,8 +143,9 @@ def confirm(machine, solution, tol):
             moved = units.moments(tilt)
         for before, after in zip(own, moved, strict=True):
             total = total + (after - before).flatten(1).square().sum(-1)
-    assert bool((total / count < tol).all())
-    torch.testing.assert_close(total / count, solution.residual, rtol=1e-3, atol=0.01 * tol)
+    # Squares of steps of 1e-6, computed twice from means that are rounded at 1e-16: the same to a part in 10⁹.
+    assert bool((total / count < 1.001 * tol).all())
+    torch.testing.assert_close(total / count, solution.residual, rtol=1e-3, atol=1e-3 * tol)
     assert all(bool(torch.isfinite(z).all()) for z in flat)
 
 
@@ -604,5 +606,8 @@ def test_products_in_one_launch_are_the_products(n_senders, n_particles):
     mean, variance = torch.rand(2, n_particles, n_senders, generator=generator, dtype=torch.float64)
     weights = torch.randn(n_senders, 5, generator=generator, dtype=torch.float64)
     field, reaction = couplings.products_in_one_launch(mean, variance, torch.cat((weights.T, weights.T**2), -1))
-    torch.testing.assert_close(field, mean @ weights, rtol=0, atol=1e-12)
-    torch.testing.assert_close(reaction, variance @ weights**2, rtol=0, atol=1e-12)
+    for found, wanted, size in (
+        (field, mean @ weights, mean @ weights.abs()),
+        (reaction, variance @ weights**2, variance @ weights**2),
+    ):
+        assert bool(((found - wanted).abs() <= rounding(size, n_senders)).all())
