@@ -354,7 +354,7 @@ SIGMAS = 6.5
 )
 def test_gibbs_samples_have_the_exact_moments(kinds):
     machine = small(kinds, seed=13, scale=0.5)
-    n_chains = 10_000
+    n_chains = 5_000
     generator = torch.Generator().manual_seed(1)
     no_tilt = Tilt(torch.zeros(n_chains, *machine.units()[0].state_shape).double(), 0.0)
     chain = gibbs(machine, machine.units()[0].sample(no_tilt, generator), n_sweeps=20, generator=generator)

@@ -217,9 +217,7 @@ SAMPLED = [
 ]
 
 
-every_sampled = pytest.mark.parametrize(
-    ("units", "tilt"), SAMPLED, ids=lambda value: str(value).replace("\n", "")
-)
+every_sampled = pytest.mark.parametrize(("units", "tilt"), SAMPLED, ids=lambda value: str(value).replace("\n", ""))
 
 
 @pytest.mark.parametrize("dtype", BOTH, ids=str)
