@@ -7,7 +7,8 @@ from run_cases import bars
 # Left out of `make quick`: what takes more than a second or two, starts other processes or executes the documentation.
 # Of every other test the quick ones are its first case, so that a new test is one of them without being listed.
 LONG = {
-    "test_deep": {"gradients_against_differences", "the_command_line", "pretraining"},
+    "test_damaged_runs": {"swapped_checkpoints"},
+    "test_deep": {"gradients_against_differences", "pretraining", "the_command_line", "training_lifts_the_likelihood"},
     "test_distributed": {
         "a_killed_process_ends_the_run_which_can_go_on",
         "another_number_of_processes_goes_on",
@@ -15,6 +16,7 @@ LONG = {
         "two_processes_on_one_device_train_as_one",
         "two_processes_train_as_one",
     },
+    "test_experiments": {"every_figure_in_its_quick_form"},
     "test_files": {"another_process_on_another_device_finds_the_same_free_energies"},
     "test_page": {"every_kind_of_data_on_every_screen", "pointing_at_a_solution_shows_it"},
     "test_posterior": {
@@ -43,16 +45,20 @@ LONG = {
         "the_demo",
         "values_that_do_not_fit_are_named_with_their_file",
     },
+    "test_schemes": {"order_of_the_error_of_four_layers"},
     "test_solve": {"steps_are_one_graph"},
     "test_training": {
         "a_divergence_goes_back_to_where_the_loss_was_finite",
         "a_loss_and_its_gradient_are_one_graph",
         "centred_gradients_of_small_batches_are_on_average_those_of_all_data",
+        "a_divergence_is_taken_back_and_the_step_size_cut",
         "columns_that_are_constant_or_nearly_so",
+        "constant_columns_and_equal_rows",
+        "gradient_against_differences_of_solved_free_energies",
         "training_raises_the_exact_likelihood",
         "units_with_several_values_are_not_herded_by_their_means",
     },
-    "test_units": {"graphs_can_be_traced"},
+    "test_units": {"any_truncated_gaussian_stays_in_range", "graphs_can_be_traced"},
 }
 
 

@@ -239,6 +239,7 @@ def test_layers_of_no_use_are_told_of():
 
 @pytest.mark.parametrize("data", ["samples", "means"])
 @pytest.mark.parametrize("doubled", [False, True])
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_pretraining(data, doubled):
     x = bars()
     weights = [0.1 * torch.randn(shape, generator=generator(1)) for shape in ((16, 8), (8, 6), (6, 4))]
@@ -305,6 +306,7 @@ def test_units_twice(kind):
 
 @pytest.mark.parametrize("joint", [0, 2])
 @pytest.mark.parametrize("stop", range(1, 7))
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_pretraining_goes_on_from_any_epoch(joint, stop):
     if stop > 4 + joint - 1:
         pytest.skip("is over by then")

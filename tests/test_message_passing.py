@@ -389,7 +389,11 @@ def test_training_with_adaptive_tap():
     for scheme in (TAP(), AdaptiveTAP(0.5)):
         machine = rbm(Binary(20), Binary(6))
         objective = TAPObjective(n_sweeps=10, scheme=scheme)
-        options = {"objective": objective, "optimizer": paper_sgd(machine, 0.1), "monitor": Monitor(n_starts=20, every=10)}
+        options = {
+            "objective": objective,
+            "optimizer": paper_sgd(machine, 0.1),
+            "monitor": Monitor(n_starts=20, every=10),
+        }
         history = fit(machine, x, epochs=10, batch_size=20, **options)
         gains.append(history.records[-1]["log_likelihood"] - history.records[0]["log_likelihood"])
     assert gains[1] > 0.3

@@ -158,7 +158,7 @@ GRADIENT_CASES = [
 def check_gradients(kinds, seeds, scheme=None):
     """dF/dW and dF/dθ with the solution held fixed, against differences of F solved again.
 
-    F of order 1 is rounded at 1e-15, its slopes over steps of 2e-4 at 1e-11, and they are relative to 0.01 or more: 1e-9.
+    F of order 1 is rounded at 1e-15, its slopes over steps of 2e-4 at 1e-11, relative to 0.01 or more: at 1e-9.
     """
     sizes = [4] if len(kinds) == 1 else [4, 3, 2][: len(kinds)]
     errors = [gradient_error(machine_of(kinds, sizes, seed, scale=0.3), scheme or TAP(), seed) for seed in seeds]

@@ -201,8 +201,8 @@ def test_a_row_does_not_depend_on_its_batch(kinds):
     together = solve(machine, start)
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
     shuffled = solve(machine, Moments(*(z[order] for z in start)))
-    # Rows of another batch are rounded otherwise, at 1e-16, and sweeps near a saddle magnify that. What another row could
-    # do to this one would be of the size of the solver's tolerance, 1e-4.
+    # Rows of another batch are rounded otherwise, at 1e-16, and sweeps near a saddle magnify that. What another row
+    # could do to this one would be of the size of the solver's tolerance, 1e-4.
     small = solve(machine, start, batch_size=7)
     alone = [solve(machine, Moments(*(z[k : k + 1] for z in start))) for k in range(0, 40, 5)]
     for name in ("mean", "variance"):
