@@ -95,7 +95,7 @@ SLOWEST = "Custom on an interval"
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_many_points_stay_in_range(case, dtype):
     """No non-finite value, the mean inside the support and 0 ≤ variance ≤ (upper − lower)²/4."""
-    _stay_in_range(case, dtype, n_parts=1, part=50_000 if case.name == SLOWEST else 250_000)
+    _stay_in_range(case, dtype, n_parts=1, part=50_000 if case.name == SLOWEST else 100_000)
 
 
 @pytest.mark.slow
