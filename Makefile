@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := $(VENV)/.ready
 
-.PHONY: help demo tours test test-slow torture lint format bench bench-peers accuracy survey hashes audit clean
+.PHONY: help demo tours test quick test-slow torture lint format bench bench-peers accuracy survey hashes audit clean
 
 help:
 	@echo "make demo      set up, train a machine on digits, clean noisy ones; writes demo/report.html"
 	@echo "make tours     pictures of unit types, solver and likelihoods; writes tours/"
 	@echo "make test      set up, then run all tests"
+	@echo "make quick     run the first case of every test that is not long (90 seconds on two cores)"
 	@echo "make test-slow run the tests that take minutes"
 	@echo "make torture   kill, stop, damage and fill up, hundreds of times (more than an hour)"
 	@echo "make lint      ruff and mypy"
@@ -42,6 +43,10 @@ tours: $(READY)
 # A process for each core with one thread each is twice as fast as one process with all of them.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
+
+# Every module is at work, but not every unit type, shape and seed; no other processes, no documentation.
+quick: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m quick
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

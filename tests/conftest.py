@@ -1,8 +1,79 @@
-"""What tests of several files start from."""
+"""What tests of several files start from, and which of them are quick."""
 
 import numpy as np
 import pytest
 from run_cases import bars
+
+# Left out of `make quick`: what takes more than a second or two, starts other processes or executes the documentation.
+# Of every other test the quick ones are its first case, so that a new test is one of them without being listed.
+LONG = {
+    "test_damaged_runs": {"swapped_checkpoints"},
+    "test_deep": {"gradients_against_differences", "pretraining", "the_command_line", "training_lifts_the_likelihood"},
+    "test_distributed": {
+        "a_killed_process_ends_the_run_which_can_go_on",
+        "another_number_of_processes_goes_on",
+        "landscape_and_annealing_are_divided",
+        "two_processes_on_one_device_train_as_one",
+        "two_processes_train_as_one",
+    },
+    "test_experiments": {"every_figure_in_its_quick_form"},
+    "test_files": {"another_process_on_another_device_finds_the_same_free_energies"},
+    "test_page": {"every_kind_of_data_on_every_screen", "pointing_at_a_solution_shows_it"},
+    "test_posterior": {
+        "posterior_means_are_close_to_exact_ones",
+        "real_values",
+        "the_command_line_denoises_imputes_and_scores",
+        "the_command_line_refuses_in_one_line",
+        "the_evidence_ranks_noise_as_the_exact_one_does",
+        "the_noise_is_found",
+    },
+    "test_precision": {"a_setting_for_each_device_is_respected"},
+    "test_project": {"the_documentation_runs", "the_documentations_commands_run"},
+    "test_reliability": {
+        "a_full_disk_is_one_line_on_the_command_line",
+        "a_signal_is_answered_by_a_checkpoint",
+        "of_two_processes_one_is_refused",
+        "threads_and_batches_do_not_matter",
+    },
+    "test_runs": {
+        "a_diverging_run_exits_with_4",
+        "a_killed_run_ends_in_the_same_bits",
+        "a_report_on_what_are_no_images",
+        "an_interrupted_run_says_how_to_go_on",
+        "data_of_any_scale_are_trained_as_well",
+        "errors_are_one_line_and_exit_code_2",
+        "the_demo",
+        "values_that_do_not_fit_are_named_with_their_file",
+    },
+    "test_schemes": {"order_of_the_error_of_four_layers"},
+    "test_solve": {"steps_are_one_graph"},
+    "test_training": {
+        "a_divergence_goes_back_to_where_the_loss_was_finite",
+        "a_loss_and_its_gradient_are_one_graph",
+        "centred_gradients_of_small_batches_are_on_average_those_of_all_data",
+        "a_divergence_is_taken_back_and_the_step_size_cut",
+        "columns_that_are_constant_or_nearly_so",
+        "constant_columns_and_equal_rows",
+        "gradient_against_differences_of_solved_free_energies",
+        "training_raises_the_exact_likelihood",
+        "units_with_several_values_are_not_herded_by_their_means",
+    },
+    "test_units": {"any_truncated_gaussian_stays_in_range", "graphs_can_be_traced"},
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items):
+    """Marks as quick the first case of every test, and every docstring, but for those that are long."""
+    seen = set()
+    for item in items:
+        name = getattr(item, "originalname", None) or item.name
+        test = (item.path, name)
+        left_out = any(item.get_closest_marker(mark) for mark in ("slow", "gpu"))
+        if left_out or test in seen or name.removeprefix("test_") in LONG.get(item.path.stem, ()):
+            continue
+        seen.add(test)
+        item.add_marker(pytest.mark.quick)
 
 
 @pytest.fixture

@@ -31,6 +31,15 @@ class Tensors:
         return torch.from_numpy(self.rng.uniform(low, high, size=shape))
 
 
+def rounding(size: torch.Tensor | float, n_terms: int, dtype: torch.dtype = torch.float64) -> torch.Tensor | float:
+    """How far two ways to sum `n_terms` may differ, where the sizes of the terms sum to `size`.
+
+    n ε Σ|terms| bounds the rounding of one of them, in any order, with any width of vectors, with or without fused
+    multiplication. What is seen grows as √n ε, so that the bound has a margin of ten from a hundred terms on.
+    """
+    return 2 * max(n_terms, 100) * torch.finfo(dtype).eps * size
+
+
 def quartic(x: torch.Tensor) -> torch.Tensor:
     return x - x**4
 

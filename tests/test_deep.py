@@ -239,6 +239,7 @@ def test_layers_of_no_use_are_told_of():
 
 @pytest.mark.parametrize("data", ["samples", "means"])
 @pytest.mark.parametrize("doubled", [False, True])
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_pretraining(data, doubled):
     x = bars()
     weights = [0.1 * torch.randn(shape, generator=generator(1)) for shape in ((16, 8), (8, 6), (6, 4))]
@@ -305,6 +306,7 @@ def test_units_twice(kind):
 
 @pytest.mark.parametrize("joint", [0, 2])
 @pytest.mark.parametrize("stop", range(1, 7))
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_pretraining_goes_on_from_any_epoch(joint, stop):
     if stop > 4 + joint - 1:
         pytest.skip("is over by then")
@@ -362,6 +364,7 @@ def test_what_is_refused(call, message):
 # ----- runs, the estimator, the command line
 
 
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", bars().numpy())
     settings = Settings(str(tmp_path / "x.npy"), hidden=(5, 4), pretrain=2, epochs=2, batch_size=20)
@@ -394,6 +397,7 @@ def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
         assert torch.equal(own, other)
 
 
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_layers_are_pretrained_for_a_fifth_of_the_epochs_unless_told(tmp_path):
     for settings, expected in (
         (Settings("x", hidden=(5, 3), epochs=50), 70),
@@ -426,6 +430,7 @@ def test_runs_of_before_there_was_pretraining_go_on(tmp_path):
     assert run_training(Settings(**read_settings(path)), tmp_path / "run").resumed_at == 2
 
 
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_the_estimator():
     x = bars(120).numpy().astype(np.float64)
     model = RBM((8, 4), epochs=3, pretrain=2, batch_size=20).fit(x)
@@ -489,6 +494,7 @@ def test_samples_of_solutions():
         machine.units()[layer].check_states(many[0][layer])
 
 
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_real_values_and_categories_through_three_layers():
     draw = generator()
     for units, x in (

@@ -55,7 +55,8 @@ def test_another_process_on_another_device_finds_the_same_free_energies(device, 
     )
     command = [sys.executable, "-c", code, path, tmp_path / "x.npy", device, dtype]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    np.testing.assert_allclose(np.array(done.stdout.split(), float), here.numpy(), rtol=1e-6, atol=1e-6)
+    # F is summed from 90 terms of order 1 or less, in float32
+    np.testing.assert_allclose(np.array(done.stdout.split(), float), here.numpy(), rtol=0, atol=1e-5)
     assert files.data_description(path) == {"name": "noise"}
 
 

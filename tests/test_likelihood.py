@@ -46,6 +46,10 @@ from tapmachine.likelihood.compare import ComparisonRow, _disagreements
 from tapmachine.likelihood.paths import path_to, seeded
 from tapmachine.units.draws import draw_bits
 
+# Of a normal distribution that is one false alarm in 10¹⁰ comparisons. The errors of annealed estimates are themselves
+# estimated, from weights that are nearly normal here; so there is room for tails, and for the 200 comparisons below.
+SIGMAS = 6.5
+
 
 def data_of(machine: BoltzmannMachine, rows: int, seed: int = 0) -> torch.Tensor:
     """Draws of the visible units' priors."""
@@ -165,7 +169,7 @@ def test_stochastic_pseudo_likelihood_is_unbiased():
     some = torch.stack([pseudo_log_likelihood(machine, x, n_visible=3, seed=seed).mean for seed in range(200)])
     error = some.std() / 200**0.5
     assert 0 < error < 0.2
-    assert abs(some.mean() - everything.mean) < 4 * error
+    assert abs(some.mean() - everything.mean) < SIGMAS * error
     assert torch.equal(
         pseudo_log_likelihood(machine, x, 3, seed=1).values, pseudo_log_likelihood(machine, x, 3, seed=1).values
     )
@@ -187,6 +191,7 @@ PATHS = [
     (["Spin"], [6]),
     (["Categorical"], [4]),
 ]
+SLOW_DRAWS = ("TruncatedGaussian", "GaussBernoulli")
 
 
 @pytest.mark.parametrize(("kinds", "sizes"), PATHS, ids=lambda value: "-".join(map(str, value)))
@@ -194,25 +199,26 @@ def test_annealing_against_enumeration(kinds, sizes):
     scale = 0.5 if "Gaussian" in kinds else 1.0
     machine = machine_of(kinds, sizes, seed=5, scale=scale)
     exact = float(exact_log_partition(machine))
+    n_temperatures = 20 if kinds[0] in SLOW_DRAWS else 50
     for options in ({}, {"reverse": True}, {"data": data_of(machine, 50)}):
-        found = ais_log_partition(machine, 100, n_runs=200, **options)
+        found = ais_log_partition(machine, n_temperatures, n_runs=200, **options)
         error = float(found.standard_error)
         assert 0 < error < 0.15
-        assert abs(float(found.log_partition) - exact) < 4 * error, options
+        assert abs(float(found.log_partition) - exact) < SIGMAS * error, options
 
 
 @pytest.mark.parametrize("kinds", [["Spin", "Binary"], ["Spin", "Categorical"], ["TruncatedGaussian", "Binary"]])
 def test_forward_and_reverse_runs_bracket_the_truth(kinds):
     """With few temperatures every forward run is low on average and every reverse run from exact samples high."""
-    machine = machine_of(kinds, [8, 6], seed=6, scale=5.0)
+    machine, n_runs = machine_of(kinds, [8, 6], seed=6, scale=5.0), 2000
     exact = float(exact_log_partition(machine))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelihoodWarning)
-        forward = ais_log_partition(machine, 2, n_runs=1000)
-        reverse = ais_log_partition(machine, 2, n_runs=1000, reverse=True, samples=exact_samples(machine, 1000))
+        forward = ais_log_partition(machine, 2, n_runs=n_runs)
+        reverse = ais_log_partition(machine, 2, n_runs=n_runs, reverse=True, samples=exact_samples(machine, n_runs))
     for found, sign in ((forward, 1), (reverse, -1)):
         gap = sign * (exact - found.log_weights)
-        assert float(gap.mean()) > 5 * float(gap.std()) / 1000**0.5
+        assert float(gap.mean()) > 3 * float(gap.std()) / n_runs**0.5  # it is 13 of them or more
 
 
 @pytest.mark.parametrize(("kinds", "sizes"), [p for p in PATHS if "Gaussian" not in p[0]], ids=str)
@@ -220,30 +226,31 @@ def test_weights_are_unbiased_with_few_temperatures(kinds, sizes):
     """The average of exp(ln w) is Z however few the temperatures are, if every sweep is at its own temperature."""
     machine = machine_of(kinds, sizes, seed=23, scale=0.5)
     exact = float(exact_log_partition(machine))
-    slow = "Truncated" in kinds[0] or "Gauss" in kinds[0]
-    found = ais_log_partition(machine, 3, n_runs=4000 if slow else 20_000)
-    assert abs(float(found.log_partition) - exact) < 4 * float(found.standard_error)
+    found = ais_log_partition(machine, 3, n_runs=1000 if kinds[0] in SLOW_DRAWS else 10_000)
+    assert abs(float(found.log_partition) - exact) < SIGMAS * float(found.standard_error)
     assert float(found.standard_error) < 0.03
     if len(kinds) == 2:
         samples = exact_samples(machine, found.n_runs)
         found = ais_log_partition(machine, 3, n_runs=found.n_runs, reverse=True, samples=samples)
-        assert abs(float(found.log_partition) - exact) < 4 * float(found.standard_error)
+        assert abs(float(found.log_partition) - exact) < SIGMAS * float(found.standard_error)
 
 
 @pytest.mark.parametrize("kinds", [["Spin", "Gaussian"], ["Spin", "Spin"]])
 def test_both_of_two_modes_are_found(kinds):
-    """No field breaks the symmetry of the hidden layer, so that chains do not all go to one of two modes."""
-    inside = 0
-    for seed in range(8):
+    """No field breaks the symmetry of the hidden layer, so that chains do not all go to one of two modes.
+
+    If they did, ln Z would come out too low by ln 2, which is 9 of the error bars here.
+    """
+    for seed in range(3):
         W = (1.0 if kinds[1] == "Gaussian" else 3.0) * Tensors(seed).normal(10, 6)
         units = {"Spin": Spin, "Gaussian": Gaussian}
         machine = rbm(units[kinds[0]](10).double(), units[kinds[1]](6).double(), W)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LikelihoodWarning)
-            found = ais_log_partition(machine, 300, seed=seed)
-        error = float(found.log_partition) - float(exact_log_partition(machine))
-        inside += abs(error) < 3 * float(found.standard_error)
-    assert inside >= 7
+            found = ais_log_partition(machine, 100, n_runs=500, seed=seed)
+        error = float(found.standard_error)
+        assert SIGMAS * error < math.log(2)
+        assert abs(float(found.log_partition) - float(exact_log_partition(machine))) < SIGMAS * error
 
 
 def test_runs_do_not_repeat_each_other():
@@ -259,14 +266,15 @@ def test_reverse_runs_from_few_samples_have_larger_errors():
     samples = exact_samples(machine, 400)
     many = ais_log_partition(machine, 5, 400, reverse=True, samples=samples)
     few = [
-        ais_log_partition(machine, 5, 400, reverse=True, samples=[x[4 * i : 4 * i + 4] for x in samples], seed=i)
-        for i in range(40)
+        ais_log_partition(machine, 5, 100, reverse=True, samples=[x[4 * i : 4 * i + 4] for x in samples], seed=i)
+        for i in range(100)
     ]
     claimed = float(torch.stack([own.standard_error for own in few]).mean())
     scatter = float(torch.stack([own.log_partition for own in few]).std())
     assert claimed > 2 * float(many.standard_error)
     one = ais_log_partition(machine, 5, 20, reverse=True, samples=[x[:1] for x in samples])
     assert math.isnan(float(one.standard_error))  # one sample tells nothing of its scatter
+    # (scatter/claimed)² is about χ²/99 of 99 degrees of freedom: below 1/1.6² once in 10⁷
     assert claimed == pytest.approx(scatter, rel=0.6)
 
 
@@ -278,33 +286,34 @@ def test_annealing_a_machine_conditioned_on_rows(kinds):
     partly = clamp(machine, x, mask=torch.tensor([True, False, True, True]))
     tilted = condition(machine, Tilt(Tensors(8).normal(3, 4), 0.5))
     for version in (clamped, partly, tilted):
-        found = ais_log_partition(version, 40, n_runs=200)
+        found = ais_log_partition(version, 15, n_runs=200)
         exact = exact_log_partition(version)
         assert found.log_partition.shape == (3,)
-        assert bool(((found.log_partition - exact).abs() <= 4.5 * found.standard_error + 1e-9).all())
-    likelihood = ais_log_likelihood(machine, x, schedule=60, n_runs=300)
+        assert bool(((found.log_partition - exact).abs() <= SIGMAS * found.standard_error + 1e-9).all())
+    likelihood = ais_log_likelihood(machine, x, schedule=30, n_runs=300)
     expected = exact_log_likelihood(machine, x)
     assert float((likelihood.values - expected.values).abs().max()) < 0.1
 
 
 def test_weights_give_samples():
     machine = machine_of(["Binary", "Binary"], [4, 3], seed=9, scale=1.5)
-    found = ais_log_partition(machine, 100, n_runs=4000)
+    found = ais_log_partition(machine, 50, n_runs=4000)
     share = found.log_weights.softmax(0)
-    mean = brute_force(machine)
-    states, probabilities, _ = mean
+    states, probabilities, _ = brute_force(machine)
+    assert float(found.effective_sample_size) > 2000
+    deviation = 0.5 / 2000**0.5  # of the mean of as many bits, at most
     for layer, x in enumerate(found.samples):
         expected = probabilities @ states[layer]
-        torch.testing.assert_close(share @ x, expected, rtol=0, atol=0.04)
-    drawn = found.weighted_samples()
-    torch.testing.assert_close(drawn[0].mean(0), probabilities @ states[0], rtol=0, atol=0.05)
+        torch.testing.assert_close(share @ x, expected, rtol=0, atol=SIGMAS * deviation)
+    drawn = found.weighted_samples()  # which adds about as much variance again
+    torch.testing.assert_close(drawn[0].mean(0), probabilities @ states[0], rtol=0, atol=SIGMAS * 2**0.5 * deviation)
 
 
 def test_runs_are_drawn_by_their_weights():
     log_weights = torch.tensor([1.0, 2.0, 5.0]).double().log().repeat(2000)
     drawn = resample(log_weights, torch.Generator().manual_seed(0)) % 3
     share = torch.bincount(drawn, minlength=3) / 6000
-    torch.testing.assert_close(share, torch.tensor([0.125, 0.25, 0.625]), rtol=0, atol=0.03)
+    torch.testing.assert_close(share, torch.tensor([0.125, 0.25, 0.625]), rtol=0, atol=SIGMAS * 0.5 / 6000**0.5)
 
 
 def test_same_seed_same_estimate_and_resuming():
@@ -348,10 +357,11 @@ def test_as_many_temperatures_as_needed(monkeypatch):
 
 def test_error_bars_are_those_of_repeated_estimates():
     machine = machine_of(["Binary", "Binary"], [10, 8], seed=11, scale=1.5)
-    estimates = [ais_log_partition(machine, 20, n_runs=100, seed=seed) for seed in range(60)]
+    estimates = [ais_log_partition(machine, 10, n_runs=100, seed=seed) for seed in range(120)]
     scatter = float(torch.stack([e.log_partition for e in estimates]).std())
     claimed = float(torch.stack([e.standard_error for e in estimates]).mean())
-    assert claimed == pytest.approx(scatter, rel=0.35)
+    # (scatter/claimed)² is χ²/119 of 119 degrees of freedom: below 1/1.5² or above 1/0.5² once in 10⁷
+    assert claimed == pytest.approx(scatter, rel=0.5)
     for e in estimates[:3]:
         weights = (e.log_weights - e.log_weights.max()).exp()
         assert float(e.effective_sample_size) == pytest.approx(float(weights.sum() ** 2 / (weights**2).sum()))
@@ -361,9 +371,9 @@ def test_error_bars_are_those_of_repeated_estimates():
 def test_float32_weights_are_summed_in_float64():
     machine = machine_of(["Binary", "Binary"], [30, 10], seed=12, scale=0.5)
     exact = float(exact_log_partition(machine))
-    found = ais_log_partition(machine.float(), 4000, n_runs=50)
+    found = ais_log_partition(machine.float(), 2000, n_runs=100)
     assert found.log_weights.dtype == torch.float64
-    assert abs(float(found.log_partition) - exact) < 4 * float(found.standard_error) + 1e-4
+    assert abs(float(found.log_partition) - exact) < SIGMAS * float(found.standard_error) + 1e-4
     assert float(found.standard_error) < 0.02
 
 
@@ -383,13 +393,13 @@ def test_an_adaptive_schedule_lets_the_weights_scatter_less():
     """All spins agree beyond some β, where the chains are slow; equal steps spend most temperatures elsewhere."""
     n = 40
     machine = rbm(Spin(n).double(), Spin(n).double(), torch.full((n, n), 4.0 / n).double())
-    betas = adaptive_schedule(machine, 100)
+    betas = adaptive_schedule(machine, 50)
     assert betas[0] == 0
     assert betas[-1] == 1
     assert bool((betas.diff() > 0).all())
     scatter = [
-        torch.cat([ais_log_partition(machine, s, n_runs=200, seed=seed).log_weights for seed in range(5)]).var()
-        for s in (100, betas)
+        torch.cat([ais_log_partition(machine, s, n_runs=400, seed=seed).log_weights for seed in range(5)]).var()
+        for s in (50, betas)
     ]
     assert float(scatter[1]) < 0.8 * float(scatter[0])
 
@@ -399,7 +409,7 @@ def test_the_base_has_the_means_of_the_data():
     x = data_of(machine, 300)
     path = path_to(machine, x, seed=0)
     drawn = path.draw(20_000, seeded(machine.device, 0, "test"))[0]
-    torch.testing.assert_close(drawn.mean(0), x.mean(0), rtol=0, atol=0.02)
+    torch.testing.assert_close(drawn.mean(0), x.mean(0), rtol=0, atol=SIGMAS * 0.5 / 20_000**0.5)
 
 
 def test_collapsed_weights_are_reported():
@@ -475,10 +485,13 @@ def test_a_machine_without_a_partition_function():
     fine = pairwise(Gaussian(2), torch.tensor([[0.0, 0.9], [0.9, 0.0]]))
     expected = -0.5 * math.log(1 - 0.9**2)
     found = ais_log_partition(fine, 200, n_runs=300)
-    assert abs(float(found.log_partition) - expected) < 4 * float(found.standard_error)
+    assert abs(float(found.log_partition) - expected) < SIGMAS * float(found.standard_error)
+
+
+def test_a_machine_on_half_lines_without_a_partition_function():
     ray = rbm(TruncatedGaussian(3, 0.0, math.inf), TruncatedGaussian(2, 0.0, math.inf), torch.full((3, 2), 0.9))
     with pytest.raises(ValueError, match="ln Z is not finite: the couplings are too strong"):
-        ais_log_partition(ray, 150, n_runs=20)
+        ais_log_partition(ray, 40, n_runs=10)
 
 
 def test_nothing_is_scored_with_weights_that_are_not_finite():
@@ -509,10 +522,11 @@ def test_data_on_a_bound_that_float32_cannot_hold():
 @pytest.mark.slow
 def test_two_hundred_random_machines():
     results = survey(200)
-    assert covered(results) >= 0.98
+    # 99.7 % if the errors were normal; of 200, where 1 % are outside, more than 12 are once in 10⁶
+    assert covered(results) >= 0.94
     for name, sign in (("forward", 1), ("reverse", -1)):
         errors = np.array([sign * getattr(r, name) for r in results])
-        assert errors.mean() < 3 * errors.std() / len(errors) ** 0.5
+        assert errors.mean() < SIGMAS * errors.std() / len(errors) ** 0.5
     weak = [abs(r.tap) for r in results if r.strength == 0.1]
     assert max(weak) < 1e-4
 
@@ -527,7 +541,7 @@ def test_annealing_captured_on_a_gpu(kinds, sizes):
     machine.to("cuda", torch.float32)
     found = [ais_log_partition(machine, 150, n_runs=200, reverse=reverse) for reverse in (False, True, False)]
     for own in found:
-        assert abs(float(own.log_partition) - exact) < 4 * float(own.standard_error)
+        assert abs(float(own.log_partition) - exact) < SIGMAS * float(own.standard_error)
     assert torch.equal(found[0].log_weights, found[2].log_weights)
     assert len(set(found[0].log_weights.tolist())) > 190  # replays draw on, not the same again
 
@@ -561,7 +575,7 @@ def test_tap_likelihood_of_deep_and_pairwise_machines(kinds):
 
 def two_modes() -> BoltzmannMachine:
     """Two layers of spins that all like to agree."""
-    return rbm(Spin(30).double(), Spin(20).double(), torch.full((30, 20), 0.1).double())
+    return rbm(Spin(30).double(), Spin(12).double(), torch.full((30, 12), 0.14).double())
 
 
 def test_average_and_sum_over_different_solutions():
@@ -742,10 +756,14 @@ def test_a_comparison_warns_when_annealing_misses_a_mode():
     assert "AIS and exact have drifted apart" in annealed
     assert "its chains miss a part of the machine" in annealed
     exact = float(exact_log_partition(machine))
-    one_mode = ais_log_partition(machine, 300, data=x)
-    assert float(one_mode.log_partition) == pytest.approx(exact - math.log(2), abs=0.05)  # as the docstring warns
-    both = ais_log_partition(machine, 300)
-    assert float(both.log_partition) == pytest.approx(exact, abs=0.3)
+    one_mode = ais_log_partition(machine, 300, data=x)  # as the docstring warns
+    error = float(one_mode.standard_error)
+    assert error < 0.01
+    assert float(one_mode.log_partition) == pytest.approx(exact - math.log(2), abs=SIGMAS * error)
+    both = ais_log_partition(machine, 300, n_runs=2000)
+    error = float(both.standard_error)
+    assert SIGMAS * error < math.log(2)
+    assert float(both.log_partition) == pytest.approx(exact, abs=SIGMAS * error)
 
 
 def test_a_comparison_goes_on_where_an_estimator_fails():
@@ -775,10 +793,10 @@ def test_bits_have_their_probabilities():
     for p in (0.0, 1e-3, 0.3, 0.5, 0.9, 1 - 1e-3, 1.0):
         drawn = draw_bits(torch.full((1001, 999), p), generator)
         assert bool(((drawn == 0) | (drawn == 1)).all())
-        assert abs(float(drawn.mean(dtype=torch.float64)) - p) <= 5 * (p * (1 - p) / drawn.numel()) ** 0.5
-        if 0 < p < 1:
+        assert abs(float(drawn.mean(dtype=torch.float64)) - p) <= SIGMAS * (p * (1 - p) / drawn.numel()) ** 0.5
+        if 0.1 < p < 0.9:  # of rarer bits a million draws hold too few pairs for a normal distribution
             neighbours = float(((drawn[:, 1:] - p) * (drawn[:, :-1] - p)).mean(dtype=torch.float64)) / (p * (1 - p))
-            assert abs(neighbours) < 5 / drawn.numel() ** 0.5
+            assert abs(neighbours) < SIGMAS / drawn.numel() ** 0.5
     assert draw_bits(torch.full((), 1.0), generator).shape == ()
 
 

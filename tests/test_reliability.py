@@ -79,6 +79,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("deep", [False, True], ids=["rbm", "deep"])
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
     x = torch.tensor(bars())
 

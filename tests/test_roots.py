@@ -21,7 +21,8 @@ def test_the_logit_of_a_two_state_unit(dtype):
     start = rng.normal(size=n) * np.exp(rng.uniform(-3, 6, n))
     found = logistic_root(*(torch.tensor(value, dtype=dtype) for value in (total, reaction, start))).double().numpy()
     residual = np.abs(found + reaction / (1 + np.exp(-found)) - total) / (1 + reaction)
-    assert residual.max() <= (1e-11 if dtype == torch.float64 else 2e-5)
+    # z and the sum reach 100, which float32 rounds at 6e-6
+    assert residual.max() <= (1e-11 if dtype == torch.float64 else 6e-5)
     if dtype == torch.float64:
         np.testing.assert_allclose(found, z, rtol=1e-8, atol=1e-8)
 

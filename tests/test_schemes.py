@@ -28,7 +28,7 @@ MIXES = [
     ["Binary", "Categorical", "Spin"],
 ]
 SINGLE = ["Binary", "Spin", "TruncatedGaussian", "GaussBernoulli"]
-TIGHT = 1e-27
+TIGHT = 1e-27  # the square of 3e-14, a hundred times what sums of a few terms of order 1 are rounded by
 
 
 def kinds_of(kind: str, n_layers: int, seed: int) -> list[str]:
@@ -45,7 +45,7 @@ FOUR_LAYERS = {"four layers": [2, 2, 1, 2]}
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("kind", [*SINGLE, "mixed"])
 def test_order_of_the_error(architecture, kind):
-    check_order(architecture, kind, N_MACHINES // 2 if kind in ("Binary", "Spin") else N_MACHINES // 10)
+    check_order(architecture, kind, N_MACHINES // 5 if kind in ("Binary", "Spin") else N_MACHINES // 10)
 
 
 @pytest.mark.parametrize("kind", ["Binary", "Spin", "mixed"])
@@ -155,23 +155,26 @@ GRADIENT_CASES = [
 ]
 
 
-def check_gradients(kinds, seeds):
-    """dF/dW and dF/dθ with the solution held fixed, against differences of F solved again."""
+def check_gradients(kinds, seeds, scheme=None):
+    """dF/dW and dF/dθ with the solution held fixed, against differences of F solved again.
+
+    F of order 1 is rounded at 1e-15, its slopes over steps of 2e-4 at 1e-11, relative to 0.01 or more: at 1e-9.
+    """
     sizes = [4] if len(kinds) == 1 else [4, 3, 2][: len(kinds)]
-    errors = [gradient_error(machine_of(kinds, sizes, seed, scale=0.3), TAP(), seed) for seed in seeds]
+    errors = [gradient_error(machine_of(kinds, sizes, seed, scale=0.3), scheme or TAP(), seed) for seed in seeds]
     assert max(errors) <= 1e-6
 
 
 @pytest.mark.parametrize("kinds", GRADIENT_CASES, ids="-".join)
 def test_gradients_of_the_solved_free_energy(kinds):
-    check_gradients(kinds, range(3))
+    check_gradients(kinds, range(1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", GRADIENT_CASES, ids="-".join)
 def test_gradients_of_the_solved_free_energy_on_more_machines(kinds):
     """100 machines, with those above."""
-    check_gradients(kinds, range(3, 10))
+    check_gradients(kinds, range(1, 10))
 
 
 @pytest.mark.parametrize("scheme", [NaiveMeanField(), ThirdOrderTAP()], ids=repr)
@@ -179,9 +182,7 @@ def test_gradients_of_the_solved_free_energy_on_more_machines(kinds):
     "kinds", [["Binary", "Binary"], ["Spin", "Binary", "Spin"], ["Spin"], ["Binary"]], ids="-".join
 )
 def test_gradients_of_the_other_schemes(kinds, scheme):
-    sizes = [4] if len(kinds) == 1 else [4, 3, 2][: len(kinds)]
-    errors = [gradient_error(machine_of(kinds, sizes, seed, scale=0.3), scheme, seed) for seed in range(3)]
-    assert max(errors) <= 1e-6
+    check_gradients(kinds, range(1), scheme)
 
 
 @pytest.mark.parametrize("kinds", GRADIENT_CASES, ids="-".join)

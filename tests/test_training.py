@@ -451,6 +451,7 @@ def test_training_of_every_unit_type(kind):
 
 @pytest.mark.parametrize("make", [lambda: dbm([Binary(12), Binary(4), Binary(3)]), lambda: pairwise(Binary(12))])
 @pytest.mark.parametrize("objective", [None, PCD(1), CD(2)], ids=repr)
+@pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_deep_and_pairwise_machines(make, objective):
     machine = make()
     history = fit(machine, stripes(), epochs=3, objective=objective, monitor=Monitor(n_starts=10))

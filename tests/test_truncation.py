@@ -29,9 +29,9 @@ def test_both_rules_agree(dtype, bounds):
     B, A = spread_out(200, 30, dtype, size=5.0)
     together = evaluate(prior(30, dtype, *bounds), B, A)
     windows_only = truncation._by_windows_only(prior(30, dtype, *bounds), B, A, normalised=True)
-    limit = 1e-5 if dtype == torch.float32 else 1e-10
+    limit = 1e-4 if dtype == torch.float32 else 1e-10  # ln Z is summed from terms of 50 in size
     for a, b in zip(together, windows_only, strict=True):
-        torch.testing.assert_close(a, b, rtol=20 * limit, atol=limit)
+        torch.testing.assert_close(a, b, rtol=2 * limit, atol=limit)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
@@ -62,7 +62,8 @@ def test_the_plain_rule_is_accurate_up_to_the_edge_of_its_domain(dtype):
     border = 0.9999 * rule.max_slope
     curvature = torch.linspace(-2 * border, 0.9999 * rule.max_curvature, 400, dtype=torch.float64)
     slopes = [torch.full_like(curvature, -border), curvature + border, curvature / 2]
-    limit, variance_limit = (1e-5, 1e-4) if dtype == torch.float32 else (1e-10, 1e-8)
+    # In float32 a variance of 1/15² is what is left of squares that are rounded at 1e-7: 6e-5 of it are seen.
+    limit, variance_limit = (1e-5, 1e-3) if dtype == torch.float32 else (1e-10, 1e-8)
     zero, one = torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)
     for slope in slopes:
         inside = torch.maximum(-slope, slope - curvature) <= 1.00001 * border
@@ -85,7 +86,7 @@ def test_the_rise_between_balanced_edges_is_exact():
 
     exact = [Fraction(z.item()) for z in (U, V, B, A, lower, upper)]
     expected = (exact[5] - exact[4]) * ((exact[0] + exact[2]) - (exact[1] + exact[3]) * (exact[4] + exact[5]) / 2)
-    assert exact_rise(U, V, B, A, lower, upper).item() == pytest.approx(float(expected), rel=1e-15)
+    assert exact_rise(U, V, B, A, lower, upper).item() == pytest.approx(float(expected), rel=4e-15)
     A_balanced = (2 * (U + B) / (lower + upper)) - V
     exact[3] = Fraction(A_balanced.item())
     expected = (exact[5] - exact[4]) * ((exact[0] + exact[2]) - (exact[1] + exact[3]) * (exact[4] + exact[5]) / 2)

@@ -134,7 +134,7 @@ def ais_log_partition(
         >>> from tapmachine import Binary, ais_log_partition, exact_log_partition, rbm
         >>> machine = rbm(Binary(10), Binary(5))
         >>> estimate = ais_log_partition(machine, schedule=100)
-        >>> bool((estimate.log_partition - exact_log_partition(machine)).abs() < 1e-3)
+        >>> bool((estimate.log_partition - exact_log_partition(machine)).abs() < 0.01)
         True
     """
     _check_call(machine, n_runs, data, reverse, samples, seed)

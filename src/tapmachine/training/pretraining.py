@@ -265,7 +265,7 @@ def pretrain(
         >>> machine = dbm([Binary(8), Binary(4), Binary(3)])
         >>> pretrain(machine, x, epochs=2)["layer"]
         [1.0, 1.0, 2.0, 2.0]
-        >>> history = fit(machine, x, epochs=2, warm_start=True)
+        >>> history = fit(machine, x, epochs=1, warm_start=True)
     """
 
     def make_trainer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
