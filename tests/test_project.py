@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hashes import canonical, pins
 from packaging.requirements import Requirement
+from run_cases import command
 
 import tapmachine
 
@@ -103,7 +104,14 @@ def shell_blocks() -> Iterator:
 
 
 @pytest.mark.parametrize("block", list(shell_blocks()))
-def test_the_documentations_commands_run(block, tmp_path):
+def test_the_documentations_commands_run(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines()]
+    if all(words[:1] in ([], ["tapmachine"]) and not set("|<>&;$*") & set("".join(words)) for words in lines):
+        for words in filter(None, lines):  # in this process, which saves to start ten others
+            code, _, errors = command(*words[1:])
+            assert code == 0, errors
+        return
     dry_run = f"make --dry-run --directory {shlex.quote(str(ROOT))}"  # what make does is tested elsewhere
     names = (
         f'tapmachine() {{ {shlex.quote(sys.executable)} -m tapmachine "$@"; }}; make() {{ command {dry_run} "$@"; }}'
@@ -188,6 +196,16 @@ def test_digests_are_of_the_versions_in_use():
         assert re.fullmatch(re.escape(versions[name]) + r" --hash=sha256:[0-9a-f]{64}", line)
 
 
-def test_there_are_few_direct_dependencies():
+def test_what_is_imported_is_what_is_declared():
+    """Nothing that only happens to be installed by something else, and nothing that is not used."""
     mine = [*PROJECT["project"]["dependencies"], *(own for name in EXTRAS if name != "dev" for own in EXTRAS[name])]
-    assert len(mine) <= 10
+    imported = set[str]()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").split(".")[0])
+    imported -= {"PIL"}  # which matplotlib cannot be without
+    declared = {{"scikit-learn": "sklearn"}.get(name, name) for name in (Requirement(own).name for own in mine)}
+    assert imported - sys.stdlib_module_names - {"tapmachine"} == declared
