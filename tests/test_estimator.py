@@ -80,7 +80,7 @@ def test_samples(digits):
     assert drawn.shape == (500, 64)
     assert set(np.unique(drawn)) == {0.0, 1.0}
     np.testing.assert_array_equal(drawn, model.sample(500, random_state=3))
-    assert np.abs(drawn.mean(0) - x.mean(0)).mean() < 0.05
+    assert np.abs(drawn.mean(0) - x.mean(0)).mean() < 0.08  # 0.02 by chance alone; 0.25 if they were uniform
 
 
 def test_partial_fit_goes_on_with_the_same_chains_and_step_size(digits):

@@ -442,7 +442,7 @@ def test_training_raises_the_exact_likelihood(objective):
     after = float(exact_log_likelihood(machine, x))
     assert before < -7.5
     assert after > -5.0  # ln 2 and twelve noisy units: −3.1 at best
-    assert history["log_sum_exp"][-1] == pytest.approx(after, abs=1.0)  # ln Z of two solutions, by TAP
+    assert history["log_sum_exp"][-1] == pytest.approx(after, abs=0.1)  # two solutions far apart: TAP is off by 0.002
     assert history["reconstruction_error"][-1] < history["reconstruction_error"][0]
     record = history.records[-1]
     assert set(record) == {
@@ -950,7 +950,7 @@ def test_units_with_several_values_are_not_herded_by_their_means():
     x = torch.randint(-1, 2, (600, 4), generator=torch.Generator().manual_seed(0)).float()
     machine = rbm(Custom(4, Quadratic(), values=[-1.0, 0.0, 1.0]), Binary(2))
     fit(machine, x, epochs=20, monitor=QUIET)
-    assert float(exact_log_likelihood(machine, x)) > -4.5
+    assert float(exact_log_likelihood(machine, x)) > -4.8  # −4 ln 3 = −4.39 is the best
 
 
 def test_fields_that_are_not_trained_leave_gradients_alone():
