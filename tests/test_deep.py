@@ -215,7 +215,9 @@ def test_likelihoods_of_a_deep_machine_by_three_estimators():
     assert bool((weights <= exact.values + exact.log_partition + 1e-9).all())
 
 
-@pytest.mark.parametrize("objective", [TAPObjective(), HerdedPCD(5), PCD(5), CD(5)], ids=repr)
+@pytest.mark.parametrize(
+    "objective", [TAPObjective(), HerdedPCD(5), PCD(5), pytest.param(CD(5), marks=pytest.mark.slow)], ids=repr
+)
 def test_training_lifts_the_likelihood(objective):
     x = bars()
     weights = [0.1 * torch.randn(shape, generator=generator(1)) for shape in ((16, 8), (8, 4))]
@@ -239,8 +241,15 @@ def test_layers_of_no_use_are_told_of():
 # ----- pretraining
 
 
-@pytest.mark.parametrize("data", ["samples", "means"])
-@pytest.mark.parametrize("doubled", [False, True])
+@pytest.mark.parametrize(
+    ("data", "doubled"),
+    [
+        ("samples", False),
+        ("means", True),
+        pytest.param("means", False, marks=pytest.mark.slow),
+        pytest.param("samples", True, marks=pytest.mark.slow),
+    ],
+)
 def test_pretraining(data, doubled):
     x = bars()
     weights = [0.1 * torch.randn(shape, generator=generator(1)) for shape in ((16, 8), (8, 6), (6, 4))]

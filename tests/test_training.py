@@ -428,7 +428,11 @@ def test_herded_chains_begin_as_often_as_rows_weigh():
 # ----- the loop
 
 
-@pytest.mark.parametrize("objective", [None, TAPObjective(), TAPObjective(n_sweeps=None), CD(1), PCD(5, 400)], ids=repr)
+@pytest.mark.parametrize(
+    "objective",
+    [None, TAPObjective(), pytest.param(TAPObjective(n_sweeps=None), marks=pytest.mark.slow), CD(1), PCD(5, 400)],
+    ids=repr,
+)
 def test_training_raises_the_exact_likelihood(objective):
     x = stripes()
     machine = rbm(Binary(12), Binary(4))
