@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import pickle
 import warnings
 
@@ -510,7 +511,7 @@ def test_real_values_and_categories_through_three_layers(units):
         x = torch.where(side, 1.0, -1.0) + 0.5 * torch.randn(120, 6, generator=draw)
     else:
         x = torch.where(torch.rand(120, 6, generator=draw) < 0.1, 2, side.long())
-    weights = [0.3 * torch.randn(shape, generator=draw) for shape in ((units.state_shape.numel(), 4), (4, 3))]
+    weights = [0.3 * torch.randn(shape, generator=draw) for shape in ((math.prod(units.state_shape), 4), (4, 3))]
     independent = rbm(copy.deepcopy(units).fit_to(x), Binary(1), torch.zeros(len(weights[0]), 1))
     machine = dbm([copy.deepcopy(units), Binary(4), Binary(3)], weights)
     pretrain(machine, x, epochs=5, batch_size=20, monitor=QUIET)
