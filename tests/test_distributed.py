@@ -3,14 +3,14 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import torch
+from run_cases import PATIENCE, wait_until
+from run_cases import command as in_process
 from safetensors.torch import load_file
 
 from tapmachine.distributed import World, add_up, gathered, leads, together, world
@@ -24,15 +24,20 @@ def environment():
 
 
 def command(processes, *arguments):
-    alone = [sys.executable, "-m", "tapmachine"]
-    many = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    return [*(alone if processes == 1 else [*many, "-m", "tapmachine"]), *map(str, arguments)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [*launch, "-m", "tapmachine", *map(str, arguments)]
 
 
 def run(processes, *arguments):
-    result = subprocess.run(command(processes, *arguments), capture_output=True, text=True, env=environment())
-    assert result.returncode == 0, result.stderr[-2000:]
-    return result
+    """What it prints; one process is this one."""
+    if processes == 1:
+        code, output, errors = in_process(*arguments)
+    else:
+        words = command(processes, *arguments)
+        result = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=PATIENCE)
+        code, output, errors = result.returncode, result.stdout, result.stderr
+    assert code == 0, errors[-2000:]
+    return output
 
 
 def largest_difference(first, second):
@@ -75,8 +80,9 @@ ON_ONE_DEVICE = """
 import os, sys, torch, torch.distributed as dist
 from safetensors.torch import save_file
 from tapmachine import Binary, Monitor, TAPObjective, fit, paper_sgd, rbm
-if os.environ["WORLD_SIZE"] != "1":
-    dist.init_process_group("gloo")  # NCCL wants a GPU for each
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+if size > 1:  # not NCCL, which wants a GPU for each
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}.meet", rank=rank, world_size=size)
 draws = torch.Generator().manual_seed(0)
 x = (torch.rand(400, 30, generator=draws) < 0.3).float().to(sys.argv[2])
 machine = rbm(Binary(30), Binary(8), 0.5 * torch.randn(30, 8, generator=draws)).to(sys.argv[2])
@@ -84,7 +90,7 @@ before = machine.weights[0].detach().clone()
 weights = torch.linspace(0.5, 1.5, 400) if "weights" in sys.argv else None
 fit(machine, x, epochs=3, batch_size=25, objective=TAPObjective(), optimizer=paper_sgd(machine, 0.05),
     weights=weights, monitor=Monitor(0), compile=False)
-if os.environ["RANK"] == "0":
+if rank == 0:
     save_file({"before": before.cpu(), "weights": machine.weights[0].detach().cpu()}, sys.argv[1])
 """
 
@@ -102,17 +108,15 @@ def test_two_processes_on_one_device_train_as_one(device, options, tmp_path):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     for size in (1, 2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(size)}
         words = [sys.executable, "-c", ON_ONE_DEVICE, str(tmp_path / str(size)), device, *options]
         ranks = [
-            subprocess.Popen(words, env=environment() | address | {"RANK": str(rank)}, stderr=subprocess.PIPE)
+            subprocess.Popen(
+                words, env=environment() | {"WORLD_SIZE": str(size), "RANK": str(rank)}, stderr=subprocess.PIPE
+            )
             for rank in range(size)
         ]
         for rank in ranks:
-            _, errors = rank.communicate(timeout=120)
+            _, errors = rank.communicate(timeout=PATIENCE)
             assert rank.returncode == 0, errors.decode()[-2000:]
     one, two = (load_file(tmp_path / size) for size in "12")
     assert float((one["weights"] - one["before"]).abs().max()) > 0.05  # it has learnt
@@ -136,10 +140,10 @@ def test_another_number_of_processes_goes_on(tmp_path):
     run(1, "train", *options, "--out", tmp_path / "whole")
     running = command(2, "train", *options, "--out", tmp_path / "run")
     with subprocess.Popen(running, env=environment(), start_new_session=True, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while not (tmp_path / "run/checkpoints/manifest.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            wait_until((tmp_path / "run/checkpoints/manifest.json").exists, process)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
     run(3, "train", *options, "--out", tmp_path / "run")
     assert largest_difference(tmp_path / "whole", tmp_path / "run") <= 1e-9
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
@@ -150,16 +154,13 @@ def test_a_killed_process_ends_the_run_which_can_go_on(tmp_path):
     options = ["digits", *BASE, "--dtype", "float64", "--epochs", "400", "--measure-every", "400"]
     running = command(2, "train", *options, "--out", tmp_path / "run")
     with subprocess.Popen(running, env=environment(), stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 120
-        while not (tmp_path / "run/checkpoints/manifest.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until((tmp_path / "run/checkpoints/manifest.json").exists, process)
         children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
         os.kill(int(children[-1]), signal.SIGKILL)
-        process.communicate(timeout=120)
+        process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert json.loads((tmp_path / "run/checkpoints/manifest.json").read_text())
-    info = run(1, "info", tmp_path / "run", "--json")
-    assert json.loads(info.stdout)
+    assert json.loads(run(1, "info", tmp_path / "run", "--json"))
 
 
 MEASURE = """

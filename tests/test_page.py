@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from name_cases import NAMES
+from run_cases import PATIENCE
 
 from tapmachine.landscape import track
 from tapmachine.plots import Picture, new_figure
@@ -84,14 +85,13 @@ def visit(browser, page_of):
     def go(kind, **options):
         context = browser.new_context(**{"viewport": SIZES["desk"], "reduced_motion": "reduce"} | options)
         contexts.append(context)
+        context.set_default_timeout(1000 * PATIENCE)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: requests.append(request.url))
         path = page_of(kind) / "report.html" if isinstance(kind, str) else kind
-        start = time.perf_counter()
         page.goto(f"file://{path}")
-        page.seconds_to_load = time.perf_counter() - start
         return page
 
     yield go
@@ -107,9 +107,16 @@ def grey(canvas):
     return np.array(size[2:]).reshape(size[0], size[1], 4)[..., 0]
 
 
+def eventually(page, condition):
+    """Waits for what a browser does when it gets to it: pictures are decoded, and time passes."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        page.wait_for_timeout(50)
+
+
 def test_pointing_at_a_solution_shows_it(visit, page_of):
     page = visit("images")
-    assert page.seconds_to_load < 2
     found = track(page_of("images"), n_starts=100)
     last = found.snapshots[-1]
     circles = page.locator("#solutions circle")
@@ -121,14 +128,13 @@ def test_pointing_at_a_solution_shows_it(visit, page_of):
         number = order[place]
         assert f"solution {number}: F = {float(last.free_energy[number]):.2f} nats" in text
         assert f"{int(last.counts[number])} of {len(found.starts)} starts" in text
-        page.wait_for_timeout(200)
-        shown = grey(page.locator("#details canvas.large"))
-        expected = last.means[0][number].view(6, 6).numpy()
-        assert np.abs(shown / 255 - expected).max() < 0.6 / LEVELS
+        large, expected = page.locator("#details canvas.large"), last.means[0][number].view(6, 6).numpy()
+        eventually(page, lambda: np.abs(grey(large) / 255 - expected).max() < 0.6 / LEVELS)  # noqa: B023
         examples = page.locator("#details .examples canvas")
         rows = (last.basin == number).nonzero().squeeze(-1)[:4]
         assert examples.count() == len(rows)
-        assert np.abs(grey(examples.first) / 255 - found.starts[rows[0]].view(6, 6).numpy()).max() < 0.01
+        first = found.starts[rows[0]].view(6, 6).numpy()
+        eventually(page, lambda: np.abs(grey(examples.first) / 255 - first).max() < 0.01)  # noqa: B023
 
 
 def test_a_real_pointer_and_clicks_that_pin(visit):
@@ -156,11 +162,8 @@ def test_the_slider_goes_through_the_epochs(visit, page_of):
         assert page.locator("#which").inner_text().startswith(f"{snapshot.epoch}: {snapshot.n_solutions} solution")
         assert page.locator("#solutions circle").count() == snapshot.n_solutions
     page.locator("#epoch").fill("0")
-    page.locator("#play").click()
-    page.wait_for_timeout(1200)
-    assert page.locator("#play").inner_text() == "Stop"
-    page.locator("#play").click()
-    assert int(page.locator("#epoch").input_value()) >= 1
+    assert page.locator("#play").evaluate("button => { button.click(); return button.innerText; }") == "Stop"
+    eventually(page, lambda: int(page.locator("#epoch").input_value()) >= 1)
 
 
 def test_the_keyboard(visit):
@@ -194,15 +197,20 @@ def test_leaves_of_the_tree_show_their_solution(visit):
 
 
 @pytest.mark.parametrize("kind", ["images", "bars", "categories", "numbers"])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("size", "colours"),
+    [
+        ("desk", "light"),
+        ("phone", "dark"),
+        pytest.param("desk", "dark", marks=pytest.mark.slow),
+        pytest.param("phone", "light", marks=pytest.mark.slow),
+    ],
+)
 def test_every_kind_of_data_on_every_screen(visit, kind, size, colours):
     page = visit(kind, viewport=SIZES[size], color_scheme=colours)
     assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["width"]
     page.locator("#solutions circle").last.hover()
-    page.wait_for_timeout(200)
-    values = grey(page.locator("#details canvas.large"))
-    assert values.max() > values.min()
+    eventually(page, lambda: np.ptp(grey(page.locator("#details canvas.large"))) > 0)
     box = page.locator("#details canvas.large").bounding_box()
     assert box["height"] > 50
     assert box["width"] > 50

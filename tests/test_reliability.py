@@ -18,7 +18,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from run_cases import bars, command
+from run_cases import PATIENCE, bars, command, struck, wait_until
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -32,6 +32,7 @@ from tapmachine import (
     TAPObjective,
     Trainer,
     ais_log_partition,
+    data_files,
     dbm,
     denoise,
     find_solutions,
@@ -44,7 +45,6 @@ from tapmachine import (
 )
 from tapmachine.channels import BinarySymmetric
 from tapmachine.cli import app
-from tapmachine.data_files import MANY_BYTES
 from tapmachine.datasets import DataError, read
 from tapmachine.files import write_tensors
 from tapmachine.inference.layered import LayeredDescent
@@ -110,26 +110,35 @@ def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
         assert {n: v for n, v in before.items() if n != "seconds"} == {n: v for n, v in after.items() if n != "seconds"}
 
 
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_is_answered_by_a_checkpoint(data, tmp_path, kind):
+    """In the midst of the fifth epoch, and before another batch is taken; checkpoints are due after four and eight."""
+    arguments = started(data, tmp_path / "stopped", *SELDOM, epochs=12)[3:]
+    done = struck(kind, 4 * 30 + 20, *arguments)
+    assert done.returncode == 75, done.stderr
+    assert f"stopped by {kind.name}" in done.stderr
+    assert "Traceback" not in done.stderr
+    events = [json.loads(line)["event"] for line in (tmp_path / "stopped/events.jsonl").read_text().splitlines()]
+    assert events[-1] == "stopped"
+    assert command(*arguments)[0] == 0
+    assert command(*started(data, tmp_path / "whole", *SELDOM, epochs=12)[3:])[0] == 0
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
 def wait_for_an_event(folder, process):
     """Until the run has begun or gone on, by its log; or has ended."""
-    log = folder / "events.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if log.exists() and f'"process": {process.pid},' in log.read_text():
-            return
-        time.sleep(0.01)
+    log, sign = folder / "events.jsonl", f'"process": {process.pid},'
+    wait_until(lambda: process.poll() is not None or (log.exists() and sign in log.read_text()), process)
 
 
 def stopped_and_resumed(data, tmp_path, number, kind, wait):
-    """A run that gets a signal after so many seconds; how long it took to end, and with which code."""
+    """A run that gets a signal after so many seconds; with which code it ended."""
     folder = tmp_path / f"stopped-{number}"
     process = subprocess.Popen(started(data, folder, *SELDOM, epochs=12), stderr=subprocess.PIPE, text=True)
     wait_for_an_event(folder, process)
     time.sleep(wait)
     process.send_signal(kind)
-    start = time.monotonic()
-    _, errors = process.communicate(timeout=60)
-    taken = time.monotonic() - start
+    _, errors = process.communicate(timeout=PATIENCE)
     ended = process.returncode
     if ended == 75:
         assert f"stopped by {kind.name}" in errors
@@ -137,22 +146,16 @@ def stopped_and_resumed(data, tmp_path, number, kind, wait):
         events = [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
         assert events[-1] == "stopped"
         assert subprocess.run(started(data, folder, *SELDOM, epochs=12), check=True).returncode == 0
-    return folder, ended, taken
-
-
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_is_answered_by_a_checkpoint(data, tmp_path, kind):
-    folder, code, taken = stopped_and_resumed(data, tmp_path, 0, kind, 0.1)
-    assert code == 75
-    assert taken < 10
-    subprocess.run(started(data, tmp_path / "whole", *SELDOM, epochs=12), check=True)
-    assert contents(folder) == contents(tmp_path / "whole")
+    return folder, ended
 
 
 # ----- writes that fail
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG, errno.EACCES, errno.EROFS])
+@pytest.mark.parametrize(
+    "code",
+    [errno.ENOSPC, *(pytest.param(code, marks=pytest.mark.slow) for code in (errno.EFBIG, errno.EACCES, errno.EROFS))],
+)
 def test_a_write_that_fails_leaves_the_old_checkpoint(data, tmp_path, monkeypatch, code):
     """Every write of a run fails in turn: the first, the second, … until one run needs no more writes."""
     whole = tmp_path / "whole"
@@ -257,7 +260,7 @@ def race(data, folder):
     processes = [
         subprocess.Popen(started(data, folder, epochs=40), stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    results = [(process.communicate(timeout=120)[1], process.returncode) for process in processes]
+    results = [(process.communicate(timeout=PATIENCE)[1], process.returncode) for process in processes]
     codes = sorted(code for _, code in results)
     assert codes in ([0, 2], [0, 0])  # one is refused, or comes when the other has ended
     for errors, code in results:
@@ -266,14 +269,17 @@ def race(data, folder):
 
 
 def test_of_two_processes_one_is_refused(data, tmp_path):
-    assert race(data, tmp_path / "run") == [0, 2]
-    process = subprocess.Popen(started(data, tmp_path / "killed", epochs=4000))
-    while not (tmp_path / "killed/events.jsonl").exists():
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    with RunFolder(tmp_path / "killed"):
-        pass  # its lock is free
+    arguments = started(data, tmp_path / "run", epochs=10**6)
+    with subprocess.Popen(arguments) as process:
+        try:
+            wait_until((tmp_path / "run/events.jsonl").exists, process)
+            code, _, errors = command(*arguments[3:])
+        finally:
+            process.kill()
+    assert code == 2
+    assert "another process is training in this folder" in errors
+    with RunFolder(tmp_path / "run"):
+        pass  # the lock of a process that was killed is free
 
 
 # ----- divergence
@@ -507,8 +513,8 @@ HOSTILE = {
     "huge.npz": zipped("x.npy", npy((10**9, 10**9))),
     "pickle.npz": zipped("x.npy", npy((1,), "|O", b"cos\nsystem\n(S'touch harm'\ntR.")),
     "traversal.npz": zipped("../../harm.npy", npy((2, 4), body=bytes(32))),
-    "bomb.npz": zipped("x.npy", npy((400, 1_000_000), "|u1", bytes(400_000_000))),
-    "bomb.csv.gz": gzip.compress(bytes(400_000_000), 9),
+    "bomb.npz": zipped("x.npy", npy((100, 1_000_000), "|u1", bytes(100_000_000))),
+    "bomb.csv.gz": gzip.compress(bytes(100_000_000), 9),
     "header-idx3-ubyte": bytes([0, 0, 8, 3]) + b"\xff" * 12,
     "quotes.csv": b'"' * 100_000,
     "nul.csv": b"1,2\n\x00,3\n",
@@ -518,6 +524,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_data_are_refused_in_little_memory(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(data_files, "MANY_BYTES", 2**24)  # the bombs hold six times that
     (tmp_path / name).write_bytes(HOSTILE[name])
     tracemalloc.start()
     if name == "traversal.npz":  # a name is a name
@@ -527,7 +534,8 @@ def test_hostile_data_are_refused_in_little_memory(name, tmp_path, monkeypatch):
             read(tmp_path / name)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 2 * MANY_BYTES + 3 * len(HOSTILE[name])
+    # what may be read, a buffer that is larger than what it holds, and the file itself
+    assert peak < 3 * data_files.MANY_BYTES + 3 * len(HOSTILE[name])
     assert not list(tmp_path.parent.glob("harm*"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
 
@@ -679,8 +687,7 @@ def test_20_signals(data, tmp_path):
     stops = 0
     for number in range(20):
         kind = (signal.SIGTERM, signal.SIGUSR1)[number % 2]
-        folder, code, taken = stopped_and_resumed(data, tmp_path, number, kind, 0.02 * number)
-        assert taken < 10
+        folder, code = stopped_and_resumed(data, tmp_path, number, kind, 0.02 * number)
         assert code in (0, 75)  # it may have ended before
         stops += code == 75
         assert contents(folder) == contents(tmp_path / "whole")

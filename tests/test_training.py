@@ -1,5 +1,6 @@
 """Training: gradients against explicit formulas and finite differences, starts, data, divergence."""
 
+import copy
 import json
 import math
 import warnings
@@ -15,6 +16,7 @@ from tapmachine import (
     PCD,
     TAP,
     Binary,
+    Categorical,
     Custom,
     DivergenceError,
     FromBatch,
@@ -71,6 +73,29 @@ def stripes(rows=400, n=12, seed=0):
     which = torch.rand(rows, 1, generator=generator) < 0.5
     left = torch.arange(n) < n // 2
     return ((which == left) ^ (torch.rand(rows, n, generator=generator) < 0.05)).float()
+
+
+def gain_by_training(kinds, **options):
+    """In the exact log-likelihood, over independent units, of rows that are all on one side or all on the other.
+
+    0.5 to 6 nats by unit type and seed; without hidden units, or with gradients of the wrong sign, none.
+    """
+    machine = machine_of(kinds, [6, 3, 2][: len(kinds)], seed=7)
+    units, generator = machine.units()[0], torch.Generator().manual_seed(0)
+    field = torch.zeros((200, *units.state_shape), dtype=machine.dtype)
+    sides = field[..., 0] if isinstance(units, Categorical) else field
+    sides += torch.where(torch.rand(200, 1, generator=generator) < 0.5, 4.0, -4.0)
+    x = units.sample(Tilt(field, 0.0), generator)
+    with torch.no_grad():
+        for weights in machine.weights:
+            weights *= 0.3 / x.double().std()
+    fit(machine, x, epochs=0, batch_size=20)
+    independent = copy.deepcopy(machine)
+    with torch.no_grad():
+        for weights in independent.weights:
+            weights.zero_()
+    fit(machine, x, epochs=10, batch_size=20, warm_start=True, monitor=QUIET, **options)
+    return float(exact_log_likelihood(machine, x).mean - exact_log_likelihood(independent, x).mean)
 
 
 class Loader(list):
@@ -183,7 +208,8 @@ def test_centred_gradients_of_small_batches_are_on_average_those_of_all_data():
             step(batch)
             found.append(machine.weights[0].grad.clone())
         gradients.append(torch.stack(found).mean(0))
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0.05 * float(gradients[0].abs().max()))
+    # What is left is that means and moments of two rows vary together; a share of 2/M would be all of the largest.
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0.25 * float(gradients[0].abs().max()))
 
 
 def test_offsets_follow_the_data_but_not_where_a_step_is_taken_back():
@@ -236,9 +262,7 @@ def test_centred_gradients_of_a_deep_machine():
 
 @pytest.mark.parametrize("kinds", [["GaussBernoulli", "Binary"], ["Categorical", "Spin", "Binary"]])
 def test_centred_training_of_other_units(kinds):
-    machine = machine_of(kinds, [4, 3, 2][: len(kinds)], seed=9, scale=0.01)
-    fit(machine, data_of(machine, 60), epochs=2, batch_size=20, centred=True, l1=0.01, monitor=QUIET)
-    assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
+    assert gain_by_training(kinds, centred=True, l1=1e-4) > 0.2
 
 
 @pytest.mark.parametrize("kind", ["Binary", "Spin", "Categorical"])
@@ -246,13 +270,14 @@ def test_herded_chains_average_to_the_exact_gradient(kind):
     """Herding balances every unit's rate over time: chains without chance come close to the machine's moments."""
     machine = machine_of([kind, "Binary"], [4, 3], seed=11, scale=0.5)
     x = data_of(machine, 50)
-    objective = HerdedPCD(5, n_chains=200)
+    n_chains, n_steps = 1000, 100
+    objective = HerdedPCD(5, n_chains=n_chains)
     context = context_of(machine, x)
     carry = objective.prepare(context)
     machine.zero_grad()
-    for _ in range(100):
+    for _ in range(n_steps):
         value, carry = objective.model_free_energy(context, carry)
-        (value / 100).backward()
+        (value / n_steps).backward()
     for name, parameter in machine.named_parameters():
         flat = parameter.detach().view(-1)
         for index in (0, len(flat) - 1):
@@ -261,9 +286,9 @@ def test_herded_chains_average_to_the_exact_gradient(kind):
                 flat[index] = before + size
                 values.append(float(exact_log_partition(machine)))
             flat[index] = before
-            assert float(parameter.grad.view(-1)[index]) == pytest.approx((values[1] - values[0]) / 2e-4, abs=0.01), (
-                name
-            )
+            slope = (values[1] - values[0]) / 2e-4
+            # 0.002 as a rule; up to 0.04 with other data, since chains that begin alike stay alike
+            assert float(parameter.grad.view(-1)[index]) == pytest.approx(slope, abs=0.1), name
 
 
 @pytest.mark.parametrize("objective", [CD(3), TAPObjective(n_sweeps=4), TAPObjective(n_sweeps=None)], ids=repr)
@@ -403,7 +428,11 @@ def test_herded_chains_begin_as_often_as_rows_weigh():
 # ----- the loop
 
 
-@pytest.mark.parametrize("objective", [None, TAPObjective(), TAPObjective(n_sweeps=None), CD(1), PCD(5, 400)], ids=repr)
+@pytest.mark.parametrize(
+    "objective",
+    [None, TAPObjective(), pytest.param(TAPObjective(n_sweeps=None), marks=pytest.mark.slow), CD(1), PCD(5, 400)],
+    ids=repr,
+)
 def test_training_raises_the_exact_likelihood(objective):
     x = stripes()
     machine = rbm(Binary(12), Binary(4))
@@ -412,12 +441,12 @@ def test_training_raises_the_exact_likelihood(objective):
     optimizer = paper_sgd(machine, 0.1, weight_decay=0.0)
     history = fit(
         machine, x, epochs=35, batch_size=40, objective=objective, optimizer=optimizer, validation=stripes(seed=1),
-        monitor=Monitor(n_starts=20),
+        monitor=Monitor(n_starts=20, every=35),
     )  # fmt: skip
     after = float(exact_log_likelihood(machine, x))
     assert before < -7.5
     assert after > -5.0  # ln 2 and twelve noisy units: −3.1 at best
-    assert history["log_likelihood"][-1] == pytest.approx(after, abs=1.5)
+    assert history["log_sum_exp"][-1] == pytest.approx(after, abs=0.1)  # two solutions far apart: TAP is off by 0.002
     assert history["reconstruction_error"][-1] < history["reconstruction_error"][0]
     record = history.records[-1]
     assert set(record) == {
@@ -442,11 +471,7 @@ def test_same_seed_same_weights():
 
 @pytest.mark.parametrize("kind", ["TruncatedGaussian", "GaussBernoulli", "Gaussian", "Categorical", "Spin", "Custom"])
 def test_training_of_every_unit_type(kind):
-    machine = machine_of([kind, "Binary"], [6, 3], seed=7, scale=0.01)
-    x = data_of(machine, 120)
-    history = fit(machine, x, epochs=3, batch_size=30, monitor=Monitor(n_starts=10))
-    assert all(math.isfinite(record["log_likelihood"]) for record in history.records)
-    assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
+    assert gain_by_training([kind, "Binary"]) > 0.2
 
 
 @pytest.mark.parametrize("make", [lambda: dbm([Binary(12), Binary(4), Binary(3)]), lambda: pairwise(Binary(12))])
@@ -629,7 +654,9 @@ def test_constant_columns_and_equal_rows(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         fit(machine, x, epochs=5, batch_size=20, monitor=Monitor(n_starts=5))
-    assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
+    learnt = solve(machine)
+    assert bool(learnt.converged.all())
+    assert float((learnt.moments[0].mean - x[:1]).abs().max()) < 0.1  # 0.04 at most, by how priors are smoothed
 
 
 @pytest.mark.gpu
@@ -928,7 +955,7 @@ def test_units_with_several_values_are_not_herded_by_their_means():
     x = torch.randint(-1, 2, (600, 4), generator=torch.Generator().manual_seed(0)).float()
     machine = rbm(Custom(4, Quadratic(), values=[-1.0, 0.0, 1.0]), Binary(2))
     fit(machine, x, epochs=20, monitor=QUIET)
-    assert float(exact_log_likelihood(machine, x)) > -4.5
+    assert float(exact_log_likelihood(machine, x)) > -4.8  # −4 ln 3 = −4.39 is the best
 
 
 def test_fields_that_are_not_trained_leave_gradients_alone():

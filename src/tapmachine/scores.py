@@ -34,7 +34,7 @@ def mcc(truth: Tensor, estimate: Tensor) -> float:
         >>> import torch
         >>> from tapmachine.scores import mcc
         >>> mcc(torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([0.9, 0.2, 0.4, 0.1]))
-        0.5773502691896258
+        0.577350...
     """
     tp, fp, tn, fn = _counts(truth, estimate)
     size = ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)).sqrt()

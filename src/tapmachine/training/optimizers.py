@@ -84,8 +84,8 @@ def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> Exponen
     Example:
         >>> from tapmachine import Binary, geometric_decay, paper_sgd, rbm
         >>> optimizer = paper_sgd(rbm(Binary(4), Binary(2)), learning_rate=0.02)
-        >>> geometric_decay(optimizer, factor=0.01, epochs=50).gamma ** 50
-        0.01...
+        >>> round(geometric_decay(optimizer, factor=0.01, epochs=50).gamma ** 50, 6)
+        0.01
     """
     if not 0 < factor <= 1:
         raise ValueError(f"factor is {factor!r}; it must lie in (0, 1]")
