@@ -21,7 +21,7 @@ PACKAGE = Path(tapmachine.__file__).parent
 
 # Every module may import those above it in this list, and those on its own line.
 LAYERS = [
-    {"beliefs", "compilation", "data_files", "rows_on_disk", "scores", "settings", "special"},
+    {"beliefs", "compilation", "data_files", "rows_on_disk", "scores", "settings", "special", "torch_versions"},
     {"datasets", "distributed", "precision", "truncation"},
     {"units"},
     {"machine", "conditioning"},

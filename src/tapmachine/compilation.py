@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import torch
 
+from tapmachine.torch_versions import compiles_for_gpus
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 # Where buffers are reused, torch 2.11 to 2.13 write over parts of stacked tensors that are still needed: after ten
@@ -18,5 +20,5 @@ IN_FEWER_LAUNCHES = {"combo_kernels": True, "realize_opcount_threshold": 10}
 
 def compiled(function: Function, dynamic: bool = False) -> Function:
     """The same function, compiled when it is first called; for tensors of any shape, if it is dynamic."""
-    options = OPTIONS if dynamic else OPTIONS | IN_FEWER_LAUNCHES
+    options = OPTIONS | IN_FEWER_LAUNCHES if compiles_for_gpus() and not dynamic else OPTIONS
     return torch.compile(function, dynamic=dynamic, options=dict(options))  # type: ignore[return-value]

@@ -86,7 +86,7 @@ def fit(
         centred: whether gradients are those of centred states; by default, where units have fields, as they all do but
             for custom ones.
         compile: whether to compile the steps with `torch.compile`, which takes about a minute; by default on a GPU,
-            if there are so many steps that it pays, and one hidden layer at most.
+            if there are so many steps that it pays, and one hidden layer at most (torch 2.11 or newer).
         warm_start: False lets the visible units' priors begin as they fit the data; True leaves them as they are.
         seed: of the batches' order and of all draws: the same seed, the same weights, to the bit. (A loader's order is
             its own.)
