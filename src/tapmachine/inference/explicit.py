@@ -113,8 +113,7 @@ class DampedDescent(MeanFieldProcess):
         worse = rises | stalls | leaves
         longer, shorter = (1.25 * state.size).clamp(max=1.0), (0.5 * state.size).clamp(min=SMALLEST_SIZE)
         new = DampedState(tuple(moments), tuple(tilts), value, residual, longer, failed)
-        doubled = 2 * state.residual  # and no `_replace`, which the compiler of torch 2.5 cannot trace
-        old = DampedState(state.moments, state.tilts, state.free_energy, doubled, shorter, state.unnormalisable)
+        old = state._replace(size=shorter, residual=2 * state.residual)
         kept: DampedState = choose(~worse, new, old)
         return kept, torch.where(worse, torch.finfo(residual.dtype).max, residual)
 

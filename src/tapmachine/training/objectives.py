@@ -15,7 +15,7 @@ from tapmachine.inference import TAP, Scheme, solve
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.sampling import draw_layers, sweep_chain
 from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers, sweep_from
-from tapmachine.training.starts import LIFETIME, Carry, Context, FromBatch, Herded, Start, has_herded_states, own_rows
+from tapmachine.training.starts import LIFETIME, Carry, Context, FromBatch, Herded, Start, has_herded_states
 
 LEAST_CHAINS = 100  # of the default
 
@@ -44,7 +44,7 @@ class Objective(ABC):
 
     def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
         """F of the machine clamped to each of this process's rows; F of the free one, and what is handed on."""
-        on_data = clamped_free_energy(context.machine, own_rows(context), self.scheme, context.hidden)
+        on_data = clamped_free_energy(context.machine, context.own_rows, self.scheme, context.hidden)
         return on_data, *self.model_free_energy(context, carry)
 
 
@@ -141,7 +141,7 @@ class _Sampled(Objective):
         if len(context.machine.layers) != 2:
             return super().free_energies(context, carry)
         # Data and samples are rows of the same kind, and one product of all is faster than two.
-        data, drawn = own_rows(context), self.draw(context, carry)
+        data, drawn = context.own_rows, self.draw(context, carry)
         values, fields = summed_over_odd_layers(context.machine, [torch.cat((data, drawn[0])), drawn[1]])
         on_data, on_samples = values.split((len(data), len(drawn[0])))
         fields = {number: field[len(data) :] for number, field in fields.items()}

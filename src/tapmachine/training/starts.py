@@ -38,10 +38,10 @@ class Context(NamedTuple):
     world: World = World()
     hidden: BoltzmannMachine | None = None
 
-
-def own_rows(context: Context) -> Tensor:
-    """Those of the batch that are this process's. (A property could not be traced by the compiler of torch 2.5.)"""
-    return context.batch[context.world.share(len(context.batch))]
+    @property
+    def own_rows(self) -> Tensor:
+        """Those of the batch that are this process's."""
+        return self.batch[self.world.share(len(self.batch))]
 
 
 class Start(ABC):

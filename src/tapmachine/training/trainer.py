@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tapmachine.distributed import any_of_all, gathered
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.torch_versions import compiles_for_gpus
+from tapmachine.torch_versions import has_tested_compiler
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.data import Batches, Data, Place
 from tapmachine.training.monitor import Monitor, TrainingWarning
@@ -123,7 +123,7 @@ class Trainer:
         self.captures = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)
         if compile is None:
             pays = (self.batches.n_batches or 0) * epochs >= WORTH_COMPILING
-            compile = self.captures and pays and compiles_for_gpus() and find_spec("triton") is not None
+            compile = self.captures and pays and has_tested_compiler() and find_spec("triton") is not None
         first = self.batches.sample, self.batches.batch_size
         self.step = Step(machine, objective, optimizer, *first, self.generator, l1=l1, centred=centred, compile=compile)
         self.captured: CapturedStep | None = None
