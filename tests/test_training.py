@@ -660,7 +660,7 @@ def test_older_versions_of_torch_do_not_compile(version, monkeypatch):
     monkeypatch.setattr(torch, "__version__", version)
     machine = machine_of(["Binary", "Binary"], [6, 4], seed=5, scale=0.2)
     with pytest.raises(ValueError, match=f"compile=True needs torch 2.11 or newer, this is {re.escape(version)}"):
-        fit(machine, data_of(machine, 8), epochs=1, compile=True)
+        fit(machine, data_of(machine, 8), epochs=1, batch_size=8, compile=True)
     with pytest.raises(ValueError, match=r"compile=True needs torch 2\.11"):
         solve(machine, compile=True)
 
