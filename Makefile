@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := $(VENV)/.ready
+OLDEST := $(VENV)-oldest
+NEWEST := $(VENV)-newest
 
-.PHONY: help demo tours test quick test-slow torture lint format bench bench-peers accuracy survey hashes audit clean
+.PHONY: help demo tours test quick test-slow test-oldest test-newest torture lint format bench bench-peers accuracy survey hashes audit clean
 
 help:
 	@echo "make demo      set up, train a machine on digits, clean noisy ones; writes demo/report.html"
@@ -13,6 +15,8 @@ help:
 	@echo "make test      set up, then run all tests"
 	@echo "make quick     run the first case of every test that is not long (90 seconds on two cores)"
 	@echo "make test-slow run the tests that take minutes"
+	@echo "make test-oldest  run all tests with the oldest supported version of every dependency (oldest.txt), in $(OLDEST)"
+	@echo "make test-newest  run all tests with the newest version of every dependency, in $(NEWEST)"
 	@echo "make torture   kill, stop, damage and fill up, hundreds of times (more than an hour)"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
@@ -22,7 +26,7 @@ help:
 	@echo "make survey    hold AIS and TAP against exact ln Z on 200 random machines (minutes)"
 	@echo "make hashes    write hashes.txt anew, after a change of versions"
 	@echo "make audit     ask for known vulnerabilities of all versions in use (needs the network)"
-	@echo "make clean     remove the environment and caches"
+	@echo "make clean     remove the environments and caches"
 
 $(READY): pyproject.toml constraints.txt hashes.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -50,6 +54,20 @@ quick: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+$(OLDEST)/.ready: pyproject.toml oldest.txt
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r oldest.txt -e '.[dev]'
+	@touch $@
+
+test-oldest: $(OLDEST)/.ready
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n auto --maxprocesses 8
+
+# Upgraded every time, since there may be newer ones.
+test-newest:
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[dev]'
+	OMP_NUM_THREADS=1 $(NEWEST)/bin/python -m pytest -n auto --maxprocesses 8
 
 torture: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow or not slow' -s tests/test_reliability.py tests/test_dirty_data.py tests/test_damaged_runs.py
@@ -93,5 +111,5 @@ audit:
 	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo tours
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo tours
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

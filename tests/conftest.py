@@ -1,8 +1,22 @@
-"""What tests of several files start from, and which of them are quick."""
+"""What tests of several files start from, which of them are quick, and the ways to run all of them."""
+
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from run_cases import bars
+
+import tapmachine
+
+# Processes that tests start import the same package as the tests do, whatever folder they start in.
+_paths = [str(Path(tapmachine.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+os.environ["PYTHONPATH"] = os.pathsep.join(_paths)
+
+# As on processors and in programs that take numbers below the smallest normal one for 0.
+if os.environ.get("TAPMACHINE_TEST_FLUSH_DENORMALS") == "1" and not torch.set_flush_denormal(True):
+    raise pytest.UsageError("TAPMACHINE_TEST_FLUSH_DENORMALS: this processor cannot flush denormal numbers to zero")
 
 # Left out of `make quick`: what takes more than a second or two, starts other processes or executes the documentation.
 # Of every other test the quick ones are its first case, so that a new test is one of them without being listed.

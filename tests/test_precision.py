@@ -12,13 +12,19 @@ from tapmachine import TAP, Monitor, TAPObjective, fit, products_in, solve
 from tapmachine.inference import couplings
 from tapmachine.precision import rounds_factors
 from tapmachine.settings import PRODUCTS, Settings, SettingsError
+from tapmachine.torch_versions import multiplies_rounded_factors
 from tapmachine.training.free_energies import sweep_from
+
+
+def pretend_there_is_a_gpu(monkeypatch, multiplies_rounded_factors=True):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("tapmachine.precision.multiplies_rounded_factors", lambda: multiplies_rounded_factors)
 
 
 @pytest.mark.parametrize("format", PRODUCTS)
 @pytest.mark.parametrize("before", ["highest", "high"])
 def test_what_was_set_before_is_set_again(before, format, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    pretend_there_is_a_gpu(monkeypatch)
     first = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(before)
     try:
@@ -47,10 +53,20 @@ for format, wanted in (("float32", "ieee"), ("tf32", "tf32"), ("bfloat16", "tf32
 """
 
 
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has only one setting")
 def test_a_setting_for_each_device_is_respected():
     """Torch lets one set it by device, too, and then refuses to tell it as one."""
     result = subprocess.run([sys.executable, "-c", BY_DEVICE], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+def test_older_versions_of_torch_use_tf32_for_bfloat16_and_warn(monkeypatch):
+    pretend_there_is_a_gpu(monkeypatch, multiplies_rounded_factors=False)
+    warns = pytest.warns(UserWarning, match=r"products in bfloat16 need torch 2\.8, this is .*: using tf32")
+    with warns as warned, products_in("bfloat16"):
+        assert torch.get_float32_matmul_precision() == "high"
+        assert not rounds_factors()
+    assert warned[0].filename == __file__
 
 
 def test_nothing_is_set_on_a_cpu():
@@ -94,7 +110,7 @@ def test_solutions_are_those_of_the_machine_whatever_the_format(monkeypatch):
         raise ZeroDivisionError
 
     monkeypatch.setattr(TAP, "incoming", sweeps)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    pretend_there_is_a_gpu(monkeypatch)
     machine = machine_of(["Binary", "Binary"], [20, 8], seed=3, scale=0.3).float()
     with products_in("bfloat16"), pytest.raises(ZeroDivisionError):
         solve(machine)
@@ -132,6 +148,8 @@ def test_the_command_line_says_that_a_cpu_has_no_such_formats(tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("format", "error"), [("tf32", 1e-2), ("bfloat16", 0.1)])
 def test_formats_change_what_they_should_and_no_more(format, error):
+    if format == "bfloat16" and not multiplies_rounded_factors():
+        pytest.skip("needs torch 2.8")
     machine = machine_of(["Binary", "Binary"], [200, 64], seed=3, scale=0.3).float()
     x = (torch.rand(300, 200, generator=torch.Generator().manual_seed(0)) < 0.3).float().cuda()
     machine.cuda()

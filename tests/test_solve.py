@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from machine_cases import Tensors, machine_of, rounding
+from marks import needs_compiler
 
 from tapmachine import (
     TAP,
@@ -483,6 +484,7 @@ def test_float32_and_float64_agree():
     np.testing.assert_allclose(coarse.free_energy.numpy(), fine.free_energy.numpy(), atol=1e-4)
 
 
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize(
     "scheme",
@@ -515,6 +517,7 @@ def test_steps_are_one_graph(kinds, scheme):
 
 
 @pytest.mark.slow
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 def test_compiled_sweeps_agree():
     machine = machine_of(["Binary", "Binary"], [12, 6], seed=17, scale=1.0)

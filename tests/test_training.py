@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 import warnings
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from machine_cases import UNITS, Tensors, machine_of
+from marks import needs_compiler
 
 from tapmachine import (
     CD,
@@ -681,6 +683,17 @@ def test_captured_training_is_that_of_plain_steps(objective):
 # ----- compiled steps
 
 
+@pytest.mark.parametrize("version", ["2.5.0+cu124", "2.10.1"])
+def test_older_versions_of_torch_do_not_compile(version, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", version)
+    machine = machine_of(["Binary", "Binary"], [6, 4], seed=5, scale=0.2)
+    with pytest.raises(ValueError, match=f"compile=True needs torch 2.11 or newer, this is {re.escape(version)}"):
+        fit(machine, data_of(machine, 8), epochs=1, batch_size=8, compile=True)
+    with pytest.raises(ValueError, match=r"compile=True needs torch 2\.11"):
+        solve(machine, compile=True)
+
+
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize(
     "kinds",
@@ -710,6 +723,7 @@ def test_a_loss_and_its_gradient_are_one_graph(kinds):
 
 
 @pytest.mark.slow
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize("kind", ["Binary", "TruncatedGaussian"])
 def test_compiled_training_agrees(kind):
@@ -723,6 +737,7 @@ def test_compiled_training_agrees(kind):
 
 
 @pytest.mark.slow
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize("n_sweeps", [4, 10])
 def test_compiled_sweeps_agree_on_strong_couplings(n_sweeps, monkeypatch):
@@ -739,6 +754,7 @@ def test_compiled_sweeps_agree_on_strong_couplings(n_sweeps, monkeypatch):
 
 
 @pytest.mark.gpu
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_compiled_sweeps_on_a_gpu_agree_on_strong_couplings():
@@ -754,6 +770,7 @@ def test_compiled_sweeps_on_a_gpu_agree_on_strong_couplings():
 
 
 @pytest.mark.gpu
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32")  # of torch's own compiler
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("n_sweeps", [1, 4])
@@ -777,6 +794,7 @@ def test_sweeps_of_truncated_units_on_a_gpu_agree(kind, compile, n_sweeps):
 
 
 @pytest.mark.gpu
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])

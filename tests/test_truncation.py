@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from marks import needs_compiler
 
 from tapmachine import Tilt, TruncatedGaussian, truncation
 from tapmachine.special import RULES, exact_rise, window_integral
@@ -112,6 +113,7 @@ def test_second_derivatives_of_moments_are_refused():
 
 
 @pytest.mark.slow
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize("normalised", [True, False])
 def test_the_compiled_kernel_agrees(normalised, monkeypatch):

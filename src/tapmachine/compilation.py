@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import torch
 
+from tapmachine.torch_versions import has_tested_compiler
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 # Where buffers are reused, torch 2.11 to 2.13 write over parts of stacked tensors that are still needed: after ten
@@ -18,5 +20,7 @@ IN_FEWER_LAUNCHES = {"combo_kernels": True, "realize_opcount_threshold": 10}
 
 def compiled(function: Function, dynamic: bool = False) -> Function:
     """The same function, compiled when it is first called; for tensors of any shape, if it is dynamic."""
+    if not has_tested_compiler():
+        raise ValueError(f"compile=True needs torch 2.11 or newer, this is {torch.__version__}; use compile=False")
     options = OPTIONS if dynamic else OPTIONS | IN_FEWER_LAUNCHES
     return torch.compile(function, dynamic=dynamic, options=dict(options))  # type: ignore[return-value]

@@ -1,11 +1,13 @@
 """Faster formats for matrix products on a GPU, which have to be asked for."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 
 from tapmachine.settings import PRODUCTS
+from tapmachine.torch_versions import multiplies_rounded_factors
 
 _rounds_factors = False
 
@@ -26,7 +28,8 @@ def products_in(format: str) -> Iterator[None]:
 
     Args:
         format: "float32"; "tf32", factors with 10 bits after the point; or "bfloat16", with 7 in the sweeps of TAP, and
-            as "tf32" elsewhere.
+            as "tf32" elsewhere. Versions of torch before 2.8 cannot multiply these: a warning is issued, and "tf32" is
+            used.
 
     Example:
         >>> import torch
@@ -38,7 +41,11 @@ def products_in(format: str) -> Iterator[None]:
     global _rounds_factors
     if format not in PRODUCTS:
         raise ValueError(f"products in {format!r}: it must be one of {', '.join(PRODUCTS)}")
-    rounded_before, _rounds_factors = _rounds_factors, format == "bfloat16"
+    rounds = format == "bfloat16"
+    if rounds and torch.cuda.is_available() and not multiplies_rounded_factors():
+        warnings.warn(f"products in bfloat16 need torch 2.8, this is {torch.__version__}: using tf32", stacklevel=3)
+        rounds = False
+    rounded_before, _rounds_factors = _rounds_factors, rounds
     restore = _set_tf32(format != "float32") if torch.cuda.is_available() else None
     try:
         yield

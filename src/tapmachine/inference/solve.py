@@ -67,7 +67,7 @@ def solve(
         max_sweeps: sweeps after which a particle is given up, and reported so. They come in steps of three (implicit)
             or four (fixed damping) after the first, on a GPU in fours of such steps; the last one may be left out.
         batch_size: particles to work on at a time; chosen to fit, unless given. Where memory runs out, it is halved.
-        compile: whether to compile the sweeps with `torch.compile`: half a minute once, then faster.
+        compile: whether to compile the sweeps with `torch.compile`: half a minute once, then faster. Needs torch 2.11.
         callback: called with the `Progress` each time some particles are done.
 
     Returns:

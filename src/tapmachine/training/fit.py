@@ -87,8 +87,8 @@ def fit(
         l1: ε of the penalty ε Σ|W|.
         centred: whether gradients are those of centred states; by default, where units have fields, as they all do but
             for custom ones.
-        compile: whether to compile the steps with `torch.compile`, which takes about a minute; by default on a GPU,
-            if there are so many steps that it pays, and one hidden layer at most.
+        compile: whether to compile the steps with `torch.compile`, which takes about a minute and needs torch 2.11; by
+            default on a GPU, if there are so many steps that it pays, and one hidden layer at most.
         warm_start: False lets the visible units' priors begin as they fit the data; True leaves them as they are.
         seed: of the batches' order and of all draws: the same seed, the same weights, to the bit. (A loader's order is
             its own.)

@@ -17,6 +17,7 @@ from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.likelihood.score import check_machine, check_rows
 from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.torch_versions import has_tested_compiler
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.data import Batches, Data, Place
 from tapmachine.training.factors import start_from_factors
@@ -129,7 +130,7 @@ class Trainer:
         self.captures = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)
         if compile is None:
             pays = (self.batches.n_batches or 0) * epochs >= WORTH_COMPILING
-            compile = self.captures and pays and find_spec("triton") is not None
+            compile = self.captures and pays and has_tested_compiler() and find_spec("triton") is not None
         first = self.batches.sample, self.batches.batch_size
         self.step = Step(machine, objective, optimizer, *first, self.generator, l1=l1, centred=centred, compile=compile)
         self.captured: CapturedStep | None = None
