@@ -422,7 +422,7 @@ def test_progress_of_all_blocks_is_told():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: ais_log_partition(m, 0), "n_temperatures is 0"),
+        (lambda m: ais_log_partition(m, 0), "schedule is 0"),
         (lambda m: ais_log_partition(m, torch.tensor([0.0, 0.7, 0.6, 1.0])), "must rise from 0 to 1"),
         (lambda m: ais_log_partition(m, torch.tensor([0.1, 1.0])), "must rise from 0 to 1"),
         (lambda m: ais_log_partition(m, [0, 0.5]), "must rise from 0 to 1"),
