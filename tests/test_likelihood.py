@@ -432,7 +432,7 @@ def test_progress_of_all_blocks_is_told():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: ais_log_partition(m, 0), "n_temperatures is 0"),
+        (lambda m: ais_log_partition(m, 0), "schedule is 0"),
         (lambda m: ais_log_partition(m, torch.tensor([0.0, 0.7, 0.6, 1.0])), "must rise from 0 to 1"),
         (lambda m: ais_log_partition(m, torch.tensor([0.1, 1.0])), "must rise from 0 to 1"),
         (lambda m: ais_log_partition(m, [0, 0.5]), "must rise from 0 to 1"),
@@ -454,7 +454,7 @@ def test_progress_of_all_blocks_is_told():
         (lambda m: exact_log_likelihood(m, torch.zeros(3)), "it must hold one row or more"),
         (lambda m: exact_log_likelihood(clamp(m, torch.zeros(2, 3)), torch.zeros(2, 3)), "conditioned on 2 rows"),
         (lambda m: exact_log_likelihood(clamp(m, torch.zeros(3)), torch.zeros(2, 3)), "units that are clamped"),
-        (lambda m: compare_likelihoods(m, torch.zeros(2, 3), schedule=0), "n_temperatures is 0"),
+        (lambda m: compare_likelihoods(m, torch.zeros(2, 3), schedule=0), "schedule is 0"),
         (lambda m: pseudo_log_likelihood(m, torch.zeros(1, 3), n_visible=4), "from 1 to 3"),
         (lambda m: pseudo_log_likelihood(dbm([Binary(3), Binary(2), Binary(2)]), torch.zeros(1, 3)), "2 hidden layers"),
         (lambda m: tap_log_likelihood(m, torch.zeros(1, 3), solve(rbm(Binary(4), Binary(2)))), "those of this machine"),
