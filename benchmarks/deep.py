@@ -96,7 +96,14 @@ def train(run: Run, x: torch.Tensor, test: torch.Tensor, seed: int, every: int):
         record = trainer.epoch()
         records.append(record | {"layer": 0.0, "epoch": record["epoch"] + run.pretrain * len(run.hidden)})
         if "log_likelihood" in record:
-            names = ("log_likelihood", "validation_log_likelihood", "tap_log_likelihood", "tap_log_sum_exp", "seconds", "n_unique")
+            names = (
+                "log_likelihood",
+                "validation_log_likelihood",
+                "tap_log_likelihood",
+                "tap_log_sum_exp",
+                "seconds",
+                "n_unique",
+            )
             shown = "  ".join(f"{name} {record.get(name, float('nan')):.4g}" for name in names)
             varies = "  ".join(f"{value:.3f}" for name, value in record.items() if name.startswith("variation"))
             print(f"epoch {trainer.finished}  {shown}  varies {varies}", flush=True)
