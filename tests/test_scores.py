@@ -2,17 +2,20 @@
 
 import json
 import pickle
+import re
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from run_cases import command
 from sklearn.datasets import load_digits
 
 from tapmachine import (
     PCD,
     RBM,
     Binary,
+    FileError,
     LikelihoodWarning,
     Monitor,
     Spin,
@@ -22,8 +25,10 @@ from tapmachine import (
     exact_log_likelihood,
     exact_log_partition,
     fit,
+    load,
     paper_sgd,
     rbm,
+    save,
 )
 from tapmachine.likelihood import unbiased
 from tapmachine.likelihood.unbiased import CHEAP, Effort, unbiased_log_likelihood, unbiased_log_partition
@@ -237,3 +242,26 @@ def test_an_interrupted_fit_is_at_the_end_of_an_epoch(digits, monkeypatch):
 def test_a_learning_rate_that_ruins_the_machine_is_warned_of(digits):
     with pytest.warns(TrainingWarning, match=r"the log-likelihood has fallen from|below the .* of independent units"):
         RBM(10, epochs=5, learning_rate=1e4).fit(digits[:300])
+
+
+def test_a_fitted_estimator_can_be_saved(fitted, tmp_path):
+    save(fitted, tmp_path / "m.safetensors")
+    torch.testing.assert_close(load(tmp_path / "m.safetensors").weights[0], fitted.machine_.weights[0], rtol=0, atol=0)
+    with pytest.raises(FileError, match=r"machine is a RBM; expected a machine or a fitted RBM; fit it first"):
+        save(RBM(3), tmp_path / "m.safetensors")
+
+
+def test_evaluate_shows_taps_number_beside_an_unbiased_one(tmp_path):
+    """By its table, and as JSON."""
+    run = tmp_path / "run"
+    code, shown, errors = command(
+        "train", "digits", "--binarise", "0.5", "--hidden", "4", "--epochs", "2", "--out", run
+    )
+    assert code == 0, errors
+    assert re.search(r"log-likelihood -\d+\.\d+ \(exact\).*TAP -", shown)
+    code, shown, errors = command("evaluate", run)
+    assert code == 0, errors
+    assert [line.split()[0] for line in shown.splitlines()[1:4]] == ["exact", "TAP,", "TAP,"]
+    exact, *_ = json.loads(command("evaluate", run, "--json")[1])
+    assert (exact["estimator"], exact["log_partition_error"]) == ("exact", 0.0)
+    assert "(exact)" in command("info", run)[1]

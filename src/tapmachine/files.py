@@ -57,7 +57,8 @@ def save(machine: BoltzmannMachine, path: str | Path, data: Description | None =
     The file appears as a whole or not at all: it is written beside its place, flushed to disk, and moved there.
 
     Args:
-        machine: of any unit types but `Custom`, whose function a file cannot hold; not conditioned.
+        machine: of any unit types but `Custom`, whose function a file cannot hold; not conditioned. Of a fitted `RBM`
+            its `machine_` is saved.
         path: of the file; `.safetensors` by custom.
         data: what is worth knowing of the data, which `load` hands back: anything that JSON can hold.
 
@@ -69,6 +70,10 @@ def save(machine: BoltzmannMachine, path: str | Path, data: Description | None =
         ...     load(f"{folder}/machine.safetensors").sizes
         (4, 2)
     """
+    machine = getattr(machine, "machine_", machine)
+    if not isinstance(machine, BoltzmannMachine):
+        hint = "; fit it first" if hasattr(machine, "fit") else ""
+        raise FileError(f"machine is a {type(machine).__name__}; expected a machine or a fitted RBM{hint}")
     tensors, description = describe(machine)
     write_tensors(path, tensors, description | {"kind": "machine", "data": data or {}})
 

@@ -135,5 +135,6 @@ def numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple
 
 def summary(record: dict[str, Any]) -> str:
     """The last record of a run, in a line."""
-    names = ("epoch", "log_likelihood", "validation_log_likelihood", "n_unique", "reconstruction_error")
-    return ", ".join(f"{name.replace('_', ' ')} {record[name]:.4g}" for name in names if record.get(name) is not None)
+    from tapmachine.training.report import in_words
+
+    return ", ".join([f"epoch {record['epoch']}", *in_words(record)]) if record else "no epochs"

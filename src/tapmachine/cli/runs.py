@@ -1,6 +1,7 @@
 """tapmachine info, evaluate, sample and report: what is in a run"""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,7 +69,7 @@ def evaluate(
         bool, typer.Option("--ais", help="Compare all estimators, including annealed importance sampling.")
     ] = False,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Add the exact log-likelihood by enumeration, for small machines.")
+        bool, typer.Option("--exact", help="Enumerate machines of up to 25 binary units on the smaller side.")
     ] = False,
     temperatures: Annotated[
         int | None, typer.Option(help="Number of temperatures of --ais, which it implies.", show_default="adaptive")
@@ -78,7 +79,7 @@ def evaluate(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a machine: the log-likelihood of data in nats, by one estimator or several.
+    """Score a machine: the log-likelihood of data in nats, exact or annealed, with TAP's beside it.
 
     "per unit" is the mean divided by the number of all units, visible and hidden.
     """
@@ -103,17 +104,20 @@ def evaluate(
             if leads():
                 print(json.dumps([_without_nan(row) for row in table.as_dicts()]) if as_json else table.table())
             return
-        rows = _scores(machine, sets, exact, say)
+        rows = _scores(machine, sets, exact, seed, say)
     if not leads():
         return
     if as_json:
         print(json.dumps([_without_nan(row) for row in rows]))
         return
-    print(f"{'estimator':20}{'data':12}{'nats':>12}{'±':>10}{'per unit':>12}{'solutions':>11}")
+    print(
+        f"{'estimator':20}{'data':12}{'rows':>8}{'nats':>12}{'±':>10}{'± of ln Z':>11}{'per unit':>12}{'solutions':>11}"
+    )
     for row in rows:
-        solutions = row.get("n_solutions", "")
-        numbers = f"{row['mean']:12.3f}{row['standard_error']:10.3f}{row['per_unit']:12.4f}{solutions:>11}"
-        print(f"{row['estimator']:20}{Path(row['data']).name[:11]:12}{numbers}")
+        error = row.get("log_partition_error")
+        common = "–" if error is None else f"{error:.3f}"
+        numbers = f"{row['rows']:8}{row['mean']:12.3f}{row['standard_error']:10.3f}{common:>11}{row['per_unit']:12.4f}"
+        print(f"{row['estimator']:20}{Path(row['data']).name[:11]:12}{numbers}{row.get('n_solutions', ''):>11}")
     print("per unit: the mean divided by the number of all units, visible and hidden")
 
 
@@ -129,26 +133,63 @@ def _data_to_score(folder: "RunFolder", data: str | None, say: Callable[[str], N
 
 
 def _scores(
-    machine: "BoltzmannMachine", sets: dict[str, "Tensor"], exact: bool, say: Callable[[str], None]
+    machine: "BoltzmannMachine", sets: dict[str, "Tensor"], exact: bool, seed: int, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """TAP's log-likelihoods, all with the ln Z of the same solutions; and the exact ones."""
-    from tapmachine.likelihood import LogLikelihood, exact_log_likelihood, tap_log_likelihood
-    from tapmachine.likelihood.tap import solve_from_rows
+    """Exact or annealed log-likelihoods, and TAP's beside them; each with one ln Z for all data."""
+    from tapmachine.likelihood import EstimateError, LikelihoodWarning, LogLikelihood, tap_log_likelihood
+    from tapmachine.likelihood.compare import MOST_DEEP_ROWS
+    from tapmachine.likelihood.exact import exact_log_partition
+    from tapmachine.likelihood.score import in_double, spaced
+    from tapmachine.likelihood.tap import N_STARTS, solve_from_rows
+    from tapmachine.likelihood.unbiased import (
+        TOLERANCE,
+        LogPartition,
+        has_drifted,
+        unbiased_log_likelihood,
+        unbiased_log_partition,
+    )
 
-    say("solving …")
-    solutions = solve_from_rows(machine, next(iter(sets.values())))
-    rows = []
+    first = next(iter(sets.values()))
+    say("estimating ln Z …")
+    if exact:
+        partition = LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
+    else:
+        partition = unbiased_log_partition(machine, spaced(first, N_STARTS), seed=seed)
+    if not partition.error < TOLERANCE:
+        warnings.warn(
+            f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}; use --temperatures",
+            LikelihoodWarning,
+            stacklevel=2,
+        )
+    rows: list[dict[str, Any]] = []
 
-    def add(estimator: str, name: str, score: LogLikelihood, **others: int) -> None:
+    def add(estimator: str, name: str, score: LogLikelihood, **others: float) -> None:
         values = {"mean": score.mean, "standard_error": score.standard_error, "per_unit": score.per_unit}
-        rows.append({"estimator": estimator, "data": name, **{key: float(z) for key, z in values.items()}, **others})
+        row = {"estimator": estimator, "data": name, "rows": len(score)}
+        rows.append(row | {key: float(z) for key, z in values.items()} | others)
 
+    few = max(map(len, sets.values())) if len(machine.layers) <= 2 else MOST_DEEP_ROWS  # each row has runs of its own
     for name, x in sets.items():
-        score = tap_log_likelihood(machine, x, solutions)
-        add("TAP, average", name, score, n_solutions=score.n_unique)
-        add("TAP, log-sum-exp", name, score.log_sum_exp, n_solutions=score.n_unique)
-    for name, x in sets.items() if exact else ():
-        add("exact", name, exact_log_likelihood(machine, x))
+        score = unbiased_log_likelihood(machine, spaced(x, few), partition, seed=seed)
+        add(partition.method, name, score, log_partition_error=partition.error)
+    say("solving …")
+    try:
+        solutions = solve_from_rows(machine, first)
+        by_tap = {name: tap_log_likelihood(machine, x, solutions) for name, x in sets.items()}
+    except EstimateError as error:
+        warnings.warn(f"TAP has no log-likelihood: {error}", LikelihoodWarning, stacklevel=2)
+        return rows
+    for name, tap in by_tap.items():
+        add("TAP, average", name, tap, n_solutions=tap.n_unique)
+        add("TAP, log-sum-exp", name, tap.log_sum_exp, n_solutions=tap.n_unique)
+    gap = float(next(iter(by_tap.values())).log_partition) - partition.value
+    if has_drifted(gap, rows[0]["mean"], partition.error):
+        warnings.warn(
+            f"TAP's log-likelihood is {abs(gap):.1f} nats too {'low' if gap > 0 else 'high'}: TAP is not reliable for "
+            f"this machine; go by the {partition.method} one",
+            LikelihoodWarning,
+            stacklevel=2,
+        )
     return rows
 
 
