@@ -751,7 +751,7 @@ def test_a_comparison_warns_when_annealing_misses_a_mode():
         ComparisonRow("AIS", -1.0, 0.1, math.nan, math.nan, 20, 23.0, 0.01, 0.0),
         ComparisonRow("exact", -3.0, 0.1, math.nan, math.nan, 20, 25.0, 0.0, 0.0),
     ]
-    tap, annealed = _disagreements(rows, 30)
+    tap, annealed = _disagreements(rows)
     assert "TAP and exact have drifted apart: ln Z is 23.0 and 25.0" in tap
     assert "AIS and exact have drifted apart" in annealed
     assert "its chains miss a part of the machine" in annealed

@@ -448,15 +448,18 @@ def test_training_raises_the_exact_likelihood(objective):
     after = float(exact_log_likelihood(machine, x))
     assert before < -7.5
     assert after > -5.0  # ln 2 and twelve noisy units: −3.1 at best
-    assert history["log_sum_exp"][-1] == pytest.approx(after, abs=0.1)  # two solutions far apart: TAP is off by 0.002
+    assert history["log_likelihood"][-1] == pytest.approx(after, rel=1e-6)
+    # Two solutions far apart: TAP is off by 0.002.
+    assert history["tap_log_sum_exp"][-1] == pytest.approx(after, abs=0.1)
     assert history["reconstruction_error"][-1] < history["reconstruction_error"][0]
     record = history.records[-1]
     assert set(record) == {
         "epoch", "seconds", "learning_rate", "loss", "gradient_norm", "weight_norm", "divergences", "log_likelihood",
-        "log_likelihood_per_unit", "log_sum_exp", "validation_log_likelihood", "free_energy_gap", "n_unique",
-        "validation_log_likelihood_per_unit",
-        "converged", "reconstruction_error",
+        "log_likelihood_error", "log_likelihood_method", "validation_log_likelihood", "tap_log_likelihood",
+        "tap_log_likelihood_per_unit", "tap_log_sum_exp", "validation_tap_log_likelihood", "free_energy_gap",
+        "validation_tap_log_likelihood_per_unit", "n_unique", "converged", "reconstruction_error",
     }  # fmt: skip
+    assert record.pop("log_likelihood_method") == "exact"
     assert all(math.isfinite(value) for value in record.values())
 
 
@@ -482,7 +485,9 @@ def test_training_of_every_unit_type(kind):
 def test_deep_and_pairwise_machines(make, objective):
     machine = make()
     history = fit(machine, stripes(), epochs=3, objective=objective, monitor=Monitor(n_starts=10))
-    assert all(math.isfinite(value) for value in history.records[-1].values())
+    assert all(math.isfinite(value) for value in history.records[-1].values() if not isinstance(value, str))
+    exact = float(exact_log_likelihood(machine, stripes()))
+    assert history["log_likelihood"][-1] == pytest.approx(exact, rel=1e-2)  # of a deep machine, on 100 rows
     if machine.is_pairwise:
         assert torch.equal(machine.weights[0], machine.weights[0].T)
 
@@ -877,7 +882,10 @@ def test_a_machine_that_becomes_much_worse_is_warned_of_once():
             self.values = iter(values)
 
         def __call__(self, *_):
-            return {"log_sum_exp": next(self.values)}
+            return {"log_likelihood": next(self.values), "log_likelihood_method": "exact"}
+
+        def independent(self, *_):
+            return -math.inf
 
     for values, n_warnings in (
         ([-50, -40, -45, -49], 0),
@@ -1025,8 +1033,12 @@ def test_loaders_of_unknown_length_and_of_uneven_batches():
 
 def test_a_machine_without_a_score_is_told_of():
     machine = rbm(Binary(6), Binary(4), torch.full((6, 4), 1e30))
-    with pytest.warns(TrainingWarning, match="there is no log-likelihood"):
-        Monitor(n_starts=5)(machine, stripes(20, 6))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        record = Monitor(n_starts=5)(machine, stripes(20, 6))
+    assert [str(w.message).split(":")[0] for w in caught] == ["TAP has no log-likelihood"]
+    assert math.isnan(record["tap_log_likelihood"])
+    assert math.isfinite(record["log_likelihood"])  # by enumeration
 
 
 def test_both_sides_of_a_deep_loss_use_one_scheme():

@@ -42,7 +42,7 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     for log_weights in (part.log_weights for part in _enumerate(machine)):
         total = torch.logaddexp(total, log_weights.logsumexp(0))
     if not bool(torch.isfinite(total)):
-        raise ValueError(f"ln Z is {total.item():g}: a weight or a parameter of the machine is not finite")
+        raise EstimateError(f"ln Z is {total.item():g}: a weight or a parameter of the machine is not finite")
     return total
 
 

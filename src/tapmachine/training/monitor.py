@@ -105,8 +105,8 @@ class Monitor:
         record: Record = {"n_unique": float(len(found)), "converged": float(solutions.converged.double().mean())}
         if len(found) > GLASSY * len(starts) and len(starts) >= 20:
             warnings.warn(
-                f"{len(found)} of {len(starts)} starts end in solutions of their own: the machine may have entered a "
-                "spin-glass phase, as by over-training",
+                f"{len(found)} of {len(starts)} starts end in solutions of their own: the machine may have memorised "
+                "its data or entered a spin-glass phase, or there are too few starts to tell",
                 TrainingWarning,
                 stacklevel=5,
             )
