@@ -5,3 +5,7 @@ import pytest
 from tapmachine.torch_versions import has_tested_compiler
 
 needs_compiler = pytest.mark.skipif(not has_tested_compiler(), reason="compiles, which needs torch 2.11")
+
+# Warnings about machines that are not the point of a test, each in the tests that need it.
+idle_layers = pytest.mark.filterwarnings("ignore:the means of hidden layer")
+drifting_tap = pytest.mark.filterwarnings(r"ignore:(epoch \d+. )?TAP('s log-likelihood is| and \w+ have drifted)")

@@ -41,9 +41,10 @@ def wait_until(condition, process):
 
 
 STRIKE = """
-import os, sys
+import os, signal, sys
 from tapmachine.cli import main
 from tapmachine.training.data import Batches
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes would ignore it
 kind, last, taken, take = int(sys.argv[1]), int(sys.argv[2]), 0, Batches.take
 def struck(self, place):
     global taken

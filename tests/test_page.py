@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import time
+import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -57,8 +58,11 @@ def page_of(tmp_path_factory):
             x, visible = data_of(kind)
             np.save(folder / "x.npy", x)
             options = {"hidden": (12,), "epochs": 12, "batch_size": 10, "measure_every": 6, "visible": visible}
-            run_training(Settings(str(folder / "x.npy"), **options), folder / "run")
-            write_report(RunFolder(folder / "run"), n_starts=100)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=r"epoch \d+: TAP's log-likelihood is")
+                run_training(Settings(str(folder / "x.npy"), **options), folder / "run")
+                warnings.filterwarnings("ignore", message=r"TAP and \w+ have drifted apart")
+                write_report(RunFolder(folder / "run"), n_starts=100)
             made[kind] = folder / "run"
         return made[kind]
 

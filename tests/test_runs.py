@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from marks import drifting_tap, idle_layers
 from run_cases import bars, command, struck
 from typer.testing import CliRunner
 
@@ -233,6 +234,7 @@ def what_is_left(folder):
     return [(folder / name).read_bytes() for name in names], records
 
 
+@idle_layers
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_finished_run_is_trained_further(data, tmp_path, shape):
     folder, said = tmp_path / "run", []
@@ -257,6 +259,7 @@ def test_a_finished_run_is_trained_further(data, tmp_path, shape):
     assert torch.equal(again.machine.weights[0], run.machine.weights[0])
 
 
+@idle_layers
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_extended_run_that_is_killed_ends_in_the_same_bits(data, tmp_path, monkeypatch, shape):
     """The process ends right after the settings were written, before a checkpoint, or between two batches."""
@@ -330,6 +333,7 @@ def test_what_divergences_have_cut_stays_cut_in_a_longer_run(data, tmp_path, mon
     assert rates == pytest.approx([0.05 * 0.01 ** (4 / 6), 0.05 * 0.01 ** (5 / 6)], rel=1e-9)
 
 
+@idle_layers
 def test_a_pretraining_stays_as_long_as_it_was(data, tmp_path):
     """By default it is a fifth of the epochs: 2 of 10; and stays 2 with 20, however the run is asked for."""
     options = {"hidden": (3, 2), "measure_every": 100}
@@ -694,6 +698,7 @@ def pictures_in(page):
     return page.count("data:image/png;base64,")
 
 
+@drifting_tap
 def test_the_demo(tmp_path, monkeypatch):
     monkeypatch.setattr(findings, "TEMPERATURES", 100)
     monkeypatch.setattr(demo, "SETTINGS", replace(demo.SETTINGS, epochs=6, hidden=(16,), measure_every=3, keep_every=0))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.conditioning import clamp, hidden_given
-from tapmachine.likelihood.annealing import ais_log_partition
+from tapmachine.likelihood.annealing import COLLAPSED, AnnealedEstimate, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, is_gaussian
 from tapmachine.likelihood.score import LikelihoodWarning, LogLikelihood, for_scoring, in_double, log_weight, n_units
 from tapmachine.machine import BoltzmannMachine
@@ -80,9 +80,16 @@ def unbiased_log_partition(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LikelihoodWarning)  # the caller hears of the last error bar
             estimate = ais_log_partition(machine, n_temperatures, N_RUNS, data=data, seed=seed)
-        if float(estimate.standard_error) < TOLERANCE:
+        error = _honest_error(estimate)
+        if error < TOLERANCE:
             break
-    return LogPartition(float(estimate.log_partition), float(estimate.standard_error), "annealed")
+    return LogPartition(float(estimate.log_partition), error, "annealed")
+
+
+def _honest_error(estimate: AnnealedEstimate) -> float:
+    """The standard error; where a few runs carry all of the weight, it means nothing, and the runs' spread is told."""
+    collapsed = float(estimate.effective_sample_size) < COLLAPSED * estimate.n_runs
+    return float(estimate.log_weights.std() if collapsed else estimate.standard_error)
 
 
 @torch.no_grad()
