@@ -117,7 +117,12 @@ def test_deep_machines_are_scored_without_tap(monkeypatch):
     partition = unbiased_log_partition(machine)
     annealed = unbiased_log_likelihood(machine, x, partition)
     # Rows by 20 runs: their means are low by half of a variance of 0.1 nats at most, and scatter by as much.
-    assert float(annealed) == pytest.approx(float(exact), abs=0.1 + 6 * (partition.error + (0.2 / len(x)) ** 0.5))
+    noise = 6 * partition.error + 6 * (0.2 / len(x)) ** 0.5
+    assert float(annealed) == pytest.approx(float(exact), abs=0.1 + noise)
+    few = Effort(1, unbiased.THOROUGH.temperatures, 10)  # TAP's weights of the rows, corrected by those of ten
+    spread = float((annealed.values - exact.values).std())
+    corrected = unbiased_log_likelihood(machine, x, partition, few)
+    assert float(corrected) == pytest.approx(float(exact), abs=0.1 + 2 * noise + 6 * spread)
 
 
 def test_records_name_the_method_and_warn_when_tap_drifts(capsys):

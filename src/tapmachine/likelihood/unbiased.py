@@ -11,9 +11,19 @@ import torch
 from torch import Tensor
 
 from tapmachine.conditioning import clamp, hidden_given
+from tapmachine.inference import TAP
 from tapmachine.likelihood.annealing import COLLAPSED, AnnealedEstimate, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, is_gaussian
-from tapmachine.likelihood.score import LikelihoodWarning, LogLikelihood, for_scoring, in_double, log_weight, n_units
+from tapmachine.likelihood.score import (
+    LikelihoodWarning,
+    LogLikelihood,
+    for_scoring,
+    in_double,
+    log_weight,
+    n_units,
+    spaced,
+)
+from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.machine import BoltzmannMachine
 
 TOLERANCE = 0.1  # nats: the error bar at which annealing ends
@@ -29,14 +39,17 @@ class Effort(NamedTuple):
     Attributes:
         bits: machines whose smaller side has no more than 2^bits states are enumerated.
         temperatures: numbers of temperatures, tried in turn until the error bar is below 0.1 nats.
+        n_rows: rows of a machine with several hidden layers that are annealed; of the others TAP's weight is taken, and
+            corrected by as much as it was off on those. None for all.
     """
 
     bits: int
     temperatures: tuple[int, ...]
+    n_rows: int | None = None
 
 
 THOROUGH = Effort(16, (300, 1000, 3000, 6000))
-CHEAP = Effort(12, (100,))  # after an epoch of training
+CHEAP = Effort(12, (100,), 30)  # after an epoch of training
 
 
 class LogPartition(NamedTuple):
@@ -99,7 +112,7 @@ def unbiased_log_likelihood(
     """ln P(x) of rows, with ln Z by `unbiased_log_partition`.
 
     The weight of a row is exact with one hidden layer or none. With more it is enumerated or annealed, too, by runs of
-    its own for each row.
+    its own for each row; with little effort, only the mean over the rows is unbiased.
     """
     double, rows = for_scoring(machine, x)
     weights = log_weight(double, rows) if len(double.layers) <= 2 else _deep_log_weight(double, rows, effort, seed)
@@ -110,6 +123,10 @@ def unbiased_log_likelihood(
 def _deep_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, seed: int) -> Tensor:  # (N,)
     if can_enumerate(machine, effort.bits):
         return exact_log_partition(clamp(machine, rows))
+    if effort.n_rows is not None and len(rows) > effort.n_rows:
+        by_tap = clamped_log_weight(machine, rows, TAP())
+        annealed = _deep_log_weight(machine, spaced(rows, effort.n_rows), effort, seed)
+        return by_tap + (annealed - spaced(by_tap, effort.n_rows)).nanmean()
     hidden = hidden_given(machine, rows)
     for n_temperatures in effort.temperatures:
         with warnings.catch_warnings():

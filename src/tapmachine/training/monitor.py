@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tapmachine.conditioning import hidden_given
 from tapmachine.inference import TAP, AdaptiveTAP, solve
-from tapmachine.likelihood.compare import MOST_DEEP_ROWS
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.likelihood.score import EstimateError, LogLikelihood, check_rows, spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
@@ -46,8 +45,7 @@ class Monitor:
     Attributes:
         n_starts: rows that solutions are started from; 0 for no solutions, and no TAP log-likelihood.
         likelihood: whether to measure the exact or annealed log-likelihood; by default, where there is TAP's.
-        n_rows: rows that are scored; 100 at most where the weight of a row has to be annealed, too, as for machines
-            with several hidden layers.
+        n_rows: rows that are scored.
         max_sweeps: of the solver.
         scale, shift: if machine and data are in units of their own, shift + scale·x are those to measure in.
         every: epochs from one measurement to the next; the first and the last epoch are always measured.
@@ -133,16 +131,14 @@ class Monitor:
         except EstimateError as error:
             warnings.warn(f"there is no log-likelihood: {error}", TrainingWarning, stacklevel=5)
             return {"log_likelihood": float("nan")}
-        few = MOST_DEEP_ROWS if len(machine.layers) > 2 else self.n_rows
-        some = None if share is None else spaced(share, few)
-        scored = unbiased_log_likelihood(machine, spaced(rows, few), partition, CHEAP)
+        scored = unbiased_log_likelihood(machine, rows, partition, CHEAP)
         record = {
-            "log_likelihood": _mean(scored, some),
+            "log_likelihood": _mean(scored, share),
             "log_likelihood_error": partition.error,
             "log_likelihood_method": partition.method,
         }
         if held_out is not None:
-            beside = unbiased_log_likelihood(machine, spaced(held_out, few), partition, CHEAP)
+            beside = unbiased_log_likelihood(machine, held_out, partition, CHEAP)
             record["validation_log_likelihood"] = float(beside.mean)
         return record
 
