@@ -280,17 +280,19 @@ def test_herded_chains_average_to_the_exact_gradient(kind):
     for _ in range(n_steps):
         value, carry = objective.model_free_energy(context, carry)
         (value / n_steps).backward()
-    for name, parameter in machine.named_parameters():
+    slopes = []
+    for parameter in machine.parameters():
         flat = parameter.detach().view(-1)
-        for index in (0, len(flat) - 1):
+        for index in range(len(flat)):
             before, values = float(flat[index]), []
             for size in (1e-4, -1e-4):
                 flat[index] = before + size
                 values.append(float(exact_log_partition(machine)))
             flat[index] = before
-            slope = (values[1] - values[0]) / 2e-4
-            # 0.002 as a rule; up to 0.04 with other data, since chains that begin alike stay alike
-            assert float(parameter.grad.view(-1)[index]) == pytest.approx(slope, abs=0.1), name
+            slopes.append((values[1] - values[0]) / 2e-4)
+    found, exact = torch.cat([p.grad.view(-1) for p in machine.parameters()]), torch.tensor(slopes, dtype=machine.dtype)
+    # No chance, but chains that begin alike stay alike for long: 0.09 is the worst of 24 other machines.
+    assert float((found - exact).norm()) < 0.3 * float(exact.norm())
 
 
 @pytest.mark.parametrize("objective", [CD(3), TAPObjective(n_sweeps=4), TAPObjective(n_sweeps=None)], ids=repr)

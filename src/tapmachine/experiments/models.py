@@ -113,7 +113,7 @@ QUICK_HIDDEN = {25: 8, 50: 12, 100: 16, 500: 32, 256: 16}
 def quick(model: Model) -> Model:
     """The same for the embedded digits: fewer units and epochs, and larger steps, so that it takes seconds."""
     hidden = tuple(QUICK_HIDDEN[n] if model.pretrain == 0 else 16 for n in model.hidden)
-    slowness = 3 if model.data != BINARY else 2 if model.pretrain else 1  # of a step
+    slowness = 6 if model.data != BINARY else 2 if model.pretrain else 1  # of a step
     return replace(
         model,
         hidden=hidden,
