@@ -76,6 +76,12 @@ LONG = {
 }
 
 
+def pytest_configure(config):
+    """Hides GPUs from tests that are not about them: they hold for a CPU, on which the same numbers come every time."""
+    if "gpu" not in (config.option.markexpr or "").replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items):
     """Marks as quick the first case of every test, and every docstring, but for those that are long."""

@@ -107,15 +107,34 @@ def shell_blocks() -> Iterator:
         yield pytest.param(*case.values, id=case.id, marks=marks)
 
 
+def command_lines(block: str) -> list[list[str]]:
+    """The words of each command, whose quotes may go over several lines."""
+    found, begun = [], ""
+    for line in block.replace("\\\n", " ").splitlines():
+        begun += line + "\n"
+        try:
+            words = shlex.split(begun, comments=True)
+        except ValueError:  # a quotation is still open
+            continue
+        found, begun = [*found, words] if words else found, ""
+    return found
+
+
 @pytest.mark.parametrize("block", list(shell_blocks()))
 def test_the_documentations_commands_run(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    quotes = any(line.count("'") % 2 or line.count('"') % 2 for line in block.splitlines())  # over several lines
-    lines = [] if quotes else [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines()]
-    if lines and all(words[:1] in ([], ["tapmachine"]) and not set("|<>&;$*") & set("".join(words)) for words in lines):
-        for words in filter(None, lines):  # in this process, which saves to start ten others
+    lines = command_lines(block)
+    if all(
+        words[0] == "python" or (words[0] == "tapmachine" and not set("|<>&;$*") & set("".join(words)))
+        for words in lines
+    ):
+        for words in lines:  # in this process, which saves to start ten others
+            if words[0] == "python":
+                subprocess.run([sys.executable, *words[1:]], check=True)
+                continue
             code, _, errors = command(*words[1:])
             assert code == 0, errors
+            assert "at an end of the search" not in errors
         return
     dry_run = f"make --dry-run --directory {shlex.quote(str(ROOT))}"  # what make does is tested elsewhere
     python = shlex.quote(sys.executable)

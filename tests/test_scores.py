@@ -195,7 +195,7 @@ def test_samples_differ_from_call_to_call_and_repeat_after_a_fit(fitted, digits)
 def test_history_has_log_likelihoods_without_being_verbose(digits):
     model = RBM(4, epochs=20).fit(digits[:300])
     measured = [record["epoch"] for record in model.history_ if "log_likelihood" in record]
-    assert measured == [1, *range(2, 21, 2)]
+    assert measured == [1, 4, 8, 12, 16, 20]
     assert model.history_[-1]["log_likelihood"] == pytest.approx(model.score(digits[:300]), abs=1e-3)
     assert not any("tap_log_likelihood" in record for record in model.history_)
 

@@ -22,7 +22,7 @@ from tapmachine.training.monitor import Record
 from tapmachine.training.report import Reporter
 
 N_STARTS = 100  # rows that are kept: solutions and samples start from them
-N_MEASURED = 10  # epochs of a training
+N_MEASURED = 5  # epochs of a training, besides the first
 
 
 class RBM(TrainedMachine):
@@ -57,7 +57,7 @@ class RBM(TrainedMachine):
     Attributes:
         machine_: the machine, for data as they were given.
         visible_: the type of its visible units, and why.
-        history_: a dictionary for each epoch, with `loss`, `gradient_norm` and more; about ten of them, the first and
+        history_: a dictionary for each epoch, with `loss`, `gradient_norm` and more; about five of them, the first and
             the last included, with the `log_likelihood` of training rows and its `log_likelihood_method` (see
             `Monitor`).
         score_method_, score_error_: how ln Z of the scores was found, `exact` or `annealed`, and its standard error in

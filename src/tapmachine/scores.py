@@ -12,6 +12,7 @@ def _counts(truth: Tensor, estimate: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
     """True and false positives and negatives: a value counts as positive above the middle of the two states."""
     if truth.shape != estimate.shape:
         raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate {tuple(estimate.shape)}; {BITS}")
+    estimate = estimate.to(truth.device)
     if bool(torch.isnan(truth).any() or torch.isnan(estimate).any()):
         raise ValueError("truth or estimate holds NaN; choose the values to compare")
     middle = 0.0 if _are_spins(truth, estimate) else 0.5
@@ -67,6 +68,7 @@ def mse(truth: Tensor, estimate: Tensor) -> float:
     """The mean squared error."""
     if truth.shape != estimate.shape:
         raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate {tuple(estimate.shape)}; {BITS}")
+    estimate = estimate.to(truth.device)
     return float((truth.double() - estimate.double()).square().mean())
 
 
