@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from marks import DENORMALS
 from run_cases import bars, command
 
 from tapmachine import plots
@@ -300,8 +301,8 @@ def test_numbers_as_text_are_the_same_numbers(dtype):
     values = np.random.default_rng(0).integers(0, 2**63, 3000).view(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.concatenate([values, values[:1000] / 1e300, np.arange(-5, 5) / 3]).astype(dtype)
-    values = values[np.isfinite(values)].reshape(-1, 1)
-    assert len(values) > 1000
+    values = values[np.isfinite(values) & (DENORMALS | (abs(values) >= np.finfo(dtype).tiny))].reshape(-1, 1)
+    assert len(values) > 300
     found = np.array([[dtype(cell) for cell in row] for row in as_cells(values)])
     assert found.tobytes() == values.tobytes()
     assert as_cells(np.array([[1.0, -2.0, 0.1]], dtype)) == [["1", "-2", "0.1"]]

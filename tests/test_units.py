@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import DENORMALS
 from oracles import truncated_gaussian_integral
 from unit_cases import CASES
 
@@ -380,10 +381,12 @@ def test_float32_and_float64_agree(case):
     torch.testing.assert_close(single.log_partition(tilt32).double(), log_partition, rtol=1e-4, atol=1e-5)
 
 
+def numbers(most):
+    return st.floats(-most, most, allow_subnormal=DENORMALS)
+
+
 @settings(max_examples=300, deadline=None)
-@given(
-    u=st.floats(-1e4, 1e4), v=st.floats(-1e4, 1e4), b=st.floats(-1e4, 1e4), a=st.floats(-1e4, 1e4), low=st.floats(-5, 5)
-)
+@given(u=numbers(1e4), v=numbers(1e4), b=numbers(1e4), a=numbers(1e4), low=numbers(5))
 def test_any_truncated_gaussian_stays_in_range(u, v, b, a, low):
     as_double = [torch.tensor([z], dtype=torch.float64) for z in (u, v, b, a)]
     units = TruncatedGaussian(1, low, low + 1.5, field=as_double[0], precision=as_double[1])
