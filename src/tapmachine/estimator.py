@@ -189,7 +189,8 @@ class RBM(TrainedMachine):
             x, new = self._rows(self._array(X)), deepcopy(before.new)
         if settings.batch_size is not None:
             settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
-        trainer = make_trainer(settings, new, x, None, self._monitor(new, 1))
+        measure = self._monitor(new, 1) if self.verbose else Monitor(n_starts=0)  # a pass may be over few rows
+        trainer = make_trainer(settings, new, x, None, measure)
         if before is not None and isinstance(trainer, Trainer):
             _take_up(trainer, before.state)
         history.append(trainer.epoch() | {"epoch": len(history) + 1})

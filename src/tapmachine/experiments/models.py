@@ -119,7 +119,7 @@ def quick(model: Model) -> Model:
         hidden=hidden,
         epochs=QUICK_EPOCHS // slowness,
         pretrain=QUICK_EPOCHS // 4 if model.pretrain else 0,
-        batch_size=50,
+        batch_size=100,
         particles=50,
         sweeps=4,
         learning_rate=0.1 if model.data == BINARY else 0.3,

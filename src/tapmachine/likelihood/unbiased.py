@@ -39,8 +39,8 @@ class Effort(NamedTuple):
     Attributes:
         bits: machines whose smaller side has no more than 2^bits states are enumerated.
         temperatures: numbers of temperatures, tried in turn until the error bar is below 0.1 nats.
-        n_rows: rows of a machine with several hidden layers that are annealed; of the others TAP's weight is taken, and
-            corrected by as much as it was off on those. None for all.
+        n_rows: rows of a machine with several hidden layers whose weights are enumerated or annealed; of the others
+            TAP's weight is taken, and corrected by as much as it is off on those. None for all.
     """
 
     bits: int
@@ -121,12 +121,12 @@ def unbiased_log_likelihood(
 
 
 def _deep_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, seed: int) -> Tensor:  # (N,)
-    if can_enumerate(machine, effort.bits):
-        return exact_log_partition(clamp(machine, rows))
     if effort.n_rows is not None and len(rows) > effort.n_rows:
         by_tap = clamped_log_weight(machine, rows, TAP())
-        annealed = _deep_log_weight(machine, spaced(rows, effort.n_rows), effort, seed)
-        return by_tap + (annealed - spaced(by_tap, effort.n_rows)).nanmean()
+        unbiased = _deep_log_weight(machine, spaced(rows, effort.n_rows), effort, seed)
+        return by_tap + (unbiased - spaced(by_tap, effort.n_rows)).nanmean()
+    if can_enumerate(machine, effort.bits):
+        return exact_log_partition(clamp(machine, rows))
     hidden = hidden_given(machine, rows)
     for n_temperatures in effort.temperatures:
         with warnings.catch_warnings():
