@@ -21,6 +21,29 @@ if os.environ.get("TAPMACHINE_TEST_FLUSH_DENORMALS") == "1" and not torch.set_fl
 # Left out of `make quick`: what takes more than a second or two, starts other processes or executes the documentation.
 # Of every other test the quick ones are its first case, so that a new test is one of them without being listed.
 LONG = {
+    "test_estimator": {
+        "an_interval_wider_than_the_data",
+        "categories",
+        "samples",
+        "the_scale_of_the_data_does_not_matter",
+        "units_of_measurement_do_not_matter",
+    },
+    "test_landscape": {"groups_of_crowded_points"},
+    "test_likelihood": {
+        "an_adaptive_schedule_lets_the_weights_scatter_less",
+        "error_bars_are_those_of_repeated_estimates",
+        "reverse_runs_from_few_samples_have_larger_errors",
+    },
+    "test_factor_analysis": {
+        "binary_visible_units_learn_with_gaussian_hidden_ones",
+        "bits_that_always_agree_do_not_make_weights_grow_without_bounds",
+        "from_the_command_line_by_defaults",
+    },
+    "test_message_passing": {
+        "adaptive_tap_is_closer_where_couplings_are_correlated",
+        "comparison",
+        "training_with_adaptive_tap",
+    },
     "test_damaged_runs": {"swapped_checkpoints"},
     "test_deep": {"gradients_against_differences", "pretraining", "the_command_line", "training_lifts_the_likelihood"},
     "test_distributed": {
@@ -32,7 +55,11 @@ LONG = {
     },
     "test_experiments": {"every_figure_in_its_quick_form"},
     "test_files": {"another_process_on_another_device_finds_the_same_free_energies"},
-    "test_page": {"every_kind_of_data_on_every_screen", "pointing_at_a_solution_shows_it"},
+    "test_page": {
+        "a_real_pointer_and_clicks_that_pin",
+        "every_kind_of_data_on_every_screen",
+        "pointing_at_a_solution_shows_it",
+    },
     "test_posterior": {
         "posterior_means_are_close_to_exact_ones",
         "real_values",
@@ -42,10 +69,16 @@ LONG = {
         "the_noise_is_found",
     },
     "test_precision": {"a_setting_for_each_device_is_respected"},
-    "test_project": {"the_documentation_runs", "the_documentations_commands_run"},
+    "test_project": {
+        "importing_is_quick",
+        "importing_is_quiet_and_has_no_side_effects",
+        "the_documentation_runs",
+        "the_documentations_commands_run",
+    },
     "test_reliability": {
         "a_full_disk_is_one_line_on_the_command_line",
         "a_signal_is_answered_by_a_checkpoint",
+        "a_write_that_fails_leaves_the_old_checkpoint",
         "of_two_processes_one_is_refused",
         "threads_and_batches_do_not_matter",
     },
@@ -63,12 +96,13 @@ LONG = {
     "test_solve": {"steps_are_one_graph"},
     "test_training": {
         "a_divergence_goes_back_to_where_the_loss_was_finite",
+        "a_divergence_is_taken_back_and_the_step_size_cut",
         "a_loss_and_its_gradient_are_one_graph",
         "centred_gradients_of_small_batches_are_on_average_those_of_all_data",
-        "a_divergence_is_taken_back_and_the_step_size_cut",
         "columns_that_are_constant_or_nearly_so",
         "constant_columns_and_equal_rows",
         "gradient_against_differences_of_solved_free_energies",
+        "training_of_every_unit_type",
         "training_raises_the_exact_likelihood",
         "units_with_several_values_are_not_herded_by_their_means",
     },
