@@ -123,6 +123,28 @@ def test_two_processes_on_one_device_train_as_one(device, options, tmp_path):
     torch.testing.assert_close(two["weights"], one["weights"], rtol=0, atol=1e-5)
 
 
+THREADS = """
+import os, torch
+from tapmachine.distributed import add_up, together
+before = len(os.listdir("/proc/self/task"))
+with together("cpu"):
+    import torch.distributed.nn  # as torch.compile and the optimizers do, once there is a group
+    add_up([torch.ones(3)])
+assert len(os.listdir("/proc/self/task")) == before
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
+def test_no_thread_outlives_the_meeting(tmp_path):
+    """A thread of gloo that is still there when Python ends aborts the process now and then."""
+    (tmp_path / "threads.py").write_text(THREADS)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result = subprocess.run(
+        [*launch, tmp_path / "threads.py"], capture_output=True, text=True, env=environment(), timeout=PATIENCE
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine with too few GPUs")
 def test_more_processes_than_gpus_are_refused(monkeypatch):
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):

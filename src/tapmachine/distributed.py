@@ -8,6 +8,7 @@ rounding.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import NamedTuple
 
 import torch
@@ -58,6 +59,9 @@ def together(device: str) -> Iterator[str]:
             raise ValueError(f"process {here} of this machine has no GPU, of which there are {n_devices}; start fewer")
         device = f"cuda:{here}"
         torch.cuda.set_device(device)
+    # Imported once there is a group, this module's default arguments keep it alive until Python ends, and its threads
+    # with it, which abort the process now and then.
+    import_module("torch.distributed.nn")
     dist.init_process_group("nccl" if on_cuda else "gloo")
     try:
         yield device
