@@ -21,16 +21,14 @@ from tapmachine import (
     AdaptiveTAP,
     BeliefPropagation,
     Binary,
-    Monitor,
     RelaxedBP,
     TAPObjective,
-    Trainer,
-    paper_sgd,
     pseudo_log_likelihood,
     rbm,
     solve,
 )
-from tapmachine.inference.gaussian_side import Bipartite
+from tapmachine.solver.schemes.adaptive_tap.gaussian_side import Bipartite
+from tapmachine.training import Monitor, Trainer, paper_sgd
 
 SCHEMES = {"TAP": TAP("explicit", 0.5), "adaTAP": AdaptiveTAP(0.5)}
 
@@ -78,7 +76,7 @@ def _seconds_a_sweep(machine, x, scheme, few: int, many: int) -> float:
 
 def sweep_times(x, machine) -> None:
     for size in (10, 100, 1000):
-        line = [f"{size} particles, 784×{machine.units()[1].n}:"]
+        line = [f"{size} particles, 784×{machine.layers[1].n}:"]
         for scheme in (TAP(), AdaptiveTAP(), AdaptiveTAP(self_averaging=True), RelaxedBP(), BeliefPropagation()):
             if size == 1000 and not isinstance(scheme, TAP):
                 continue

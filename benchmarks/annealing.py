@@ -11,8 +11,10 @@ import statistics
 import torch
 from timing import seconds
 
-from tapmachine import Binary, ais_log_partition, linear_schedule, paper_schedule, rbm
-from tapmachine.likelihood.paths import anneal, path_to, seeded
+from tapmachine import Binary, ais_log_partition, rbm
+from tapmachine.likelihood import linear_schedule, paper_schedule
+from tapmachine.likelihood.annealing.paths import path_to, seeded
+from tapmachine.likelihood.annealing.runs import anneal
 
 N_VISIBLE, N_RUNS, REPEATS = 784, 100, 7
 

@@ -18,20 +18,16 @@ from quality import images
 from tapmachine import (
     Binary,
     HerdedPCD,
-    Monitor,
     NaiveMeanField,
-    Objective,
     TAPObjective,
-    Trainer,
     ais_log_likelihood,
     ais_log_partition,
     dbm,
-    geometric_decay,
-    paper_sgd,
     pretrain,
     save,
 )
 from tapmachine.likelihood.tap import clamped_log_weight
+from tapmachine.training import Monitor, Objective, Trainer, geometric_decay, paper_sgd
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,10 @@ import torch
 from quality import images
 from torch import Tensor
 
-from tapmachine import (
-    Binary,
-    BinarySymmetric,
-    Missing,
-    denoise,
-    gibbs_posterior,
-    load,
-    nearest_neighbours,
-    pointwise_estimate,
-)
-from tapmachine.plots import denoising_curves, image_strips, new_figure
-from tapmachine.scores import log_loss, mcc
+from tapmachine import Binary, BinarySymmetric, Missing, denoise, load
+from tapmachine.analysis.plots import denoising_curves, image_strips, new_figure
+from tapmachine.analysis.scores import log_loss, mcc
+from tapmachine.posterior import gibbs_posterior, nearest_neighbors, pointwise_estimate
 
 NOISE = tuple(round(0.05 * step, 2) for step in range(11))
 
@@ -68,7 +60,7 @@ def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs
         channel = BinarySymmetric(p)
         y = channel.corrupt(x)
         own = pointwise_estimate(prior, y, channel).mean
-        example = train[nearest_neighbours(train, y)[:, 0]]
+        example = train[nearest_neighbors(train, y)[:, 0]]
         found = {"noisy": y, "OPE": own, "1-NN": example}
         for name in ("OPE", "1-NN"):
             table.add(
@@ -147,7 +139,7 @@ def gaps(table: Table, machines: dict, train: Tensor, x: Tensor) -> None:
 def families(machines: dict, examples: Tensor, y: Tensor) -> dict[str, list[Tensor]]:
     """Estimates of each method, for each of its settings."""
     prior = Binary(y.shape[1]).to(y.device).fit_to(examples)
-    near = nearest_neighbours(examples, y, 50)
+    near = nearest_neighbors(examples, y, 50)
     found = {
         "OPE": [pointwise_estimate(prior, y, Missing()).mean],
         "k-NN": [smoothed(examples, near[:, :k]) for k in (1, 3, 5, 10, 20, 30, 50)],
@@ -156,7 +148,7 @@ def families(machines: dict, examples: Tensor, y: Tensor) -> dict[str, list[Tens
         found[f"{name}, no examples"] = [denoise(machine, y, Missing()).mean]
         found[f"{name}, 3 examples"] = [denoise(machine, y, Missing(), data=examples).mean]
         found[f"{name}, 20 examples, T"] = [
-            denoise(machine, y, Missing(), data=examples, n_neighbours=20, temperature=t).mean for t in (1, 2, 4, 8)
+            denoise(machine, y, Missing(), data=examples, n_neighbors=20, temperature=t).mean for t in (1, 2, 4, 8)
         ]
     return found
 
@@ -193,7 +185,7 @@ def main() -> None:
         for name, machine in machines.items():
             for p in (0.1, 0.3):
                 y = BinarySymmetric(p).corrupt(test[: options.speed])
-                own = pointwise_estimate(machine.units()[0], y, BinarySymmetric(p))
+                own = pointwise_estimate(machine.layers[0], y, BinarySymmetric(p))
                 for way, others in (("one start", {"starts": [own]}), ("several", {}), ("examples", {"data": train})):
                     posterior, seconds = timed(denoise, machine, y, BinarySymmetric(p), **others)
                     print(

@@ -14,19 +14,11 @@ import torch
 from quality import images
 from torch import Tensor
 
-from tapmachine import (
-    Binary,
-    BoltzmannMachine,
-    Gaussian,
-    GaussianNoise,
-    TruncatedGaussian,
-    denoise,
-    load,
-    pointwise_estimate,
-    rbm,
-)
-from tapmachine.plots import image_strips, new_figure
-from tapmachine.scores import psnr
+from tapmachine import Binary, Gaussian, GaussianNoise, TruncatedGaussian, denoise, load, rbm
+from tapmachine.analysis.plots import image_strips, new_figure
+from tapmachine.analysis.scores import psnr
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.posterior import pointwise_estimate
 
 SIDE = 19
 
@@ -83,7 +75,7 @@ def main() -> None:
     )
     for sigma in options.sigma:
         channel = GaussianNoise(sigma)
-        y = channel.corrupt(x, units=machine.units()[0])
+        y = channel.corrupt(x, units=machine.layers[0])
         shrunk = pointwise_estimate(prior, y, channel).mean.clamp(0, 1)
         start = time.perf_counter()
         posterior = denoise(machine, y, channel)

@@ -47,7 +47,7 @@ def main() -> None:
         "BernoulliRBM, step size 0.1": [BernoulliRBM(learning_rate=0.1, **size)],
         "BernoulliRBM, step size 0.06": [BernoulliRBM(learning_rate=0.06, **size)],
         "BernoulliRBM, step size 0.01": [BernoulliRBM(learning_rate=0.01, **size)],
-        "RBM, binarised at 0.25": [RBM(options.hidden, binarise=0.25, epochs=options.epochs)],
+        "RBM, binarized at 0.25": [RBM(options.hidden, binarize=0.25, epochs=options.epochs)],
         "RBM, as it comes": [RBM(options.hidden, epochs=options.epochs)],
     }
     for name, steps in candidates.items():

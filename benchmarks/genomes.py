@@ -11,7 +11,8 @@ import numpy as np
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from tapmachine.landscape import track
+from tapmachine.analysis.landscape import track_landscape
+from tapmachine.runs.machines import KeptMachines
 
 
 def main() -> None:
@@ -24,7 +25,8 @@ def main() -> None:
     with np.load(options.data) as file:
         x, truth = file["haplotypes"].astype(float), file["super_population"]
     start = time.perf_counter()
-    found = track(options.run, n_starts=len(x), epochs=options.epochs)
+    machines = KeptMachines(options.run)
+    found = track_landscape(machines, machines.training_rows(), n_starts=len(x), epochs=options.epochs)
     print(f"{found}, {found.tree}, {time.perf_counter() - start:.0f} s")
     print(f"lineages: {dict(zip(found.epochs, found.tree.n_lineages, strict=True))}")
     print(f"{'clusters':>10}{'tree':>8}{'of size':>40}{'k-means':>10}{'Ward':>8}")

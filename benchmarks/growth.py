@@ -23,8 +23,10 @@ import torch
 from timing import seconds
 from torch import Tensor
 
-from tapmachine import TAP, Binary, Monitor, TAPObjective, find_solutions, fit, paper_sgd, rbm
+from tapmachine import TAP, Binary, TAPObjective, find_solutions, fit, rbm
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.training import Monitor, paper_sgd
+from tapmachine.training.captured import CapturedStep
 from tapmachine.training.trainer import Trainer
 
 N_VISIBLE, N_HIDDEN, N_ROWS, BATCH, N_SWEEPS = 784, 500, 500, 100, 10
@@ -64,7 +66,7 @@ def make_trainer(n_rows: int, n_visible: int, n_hidden: int, n_particles: int, d
     machine = rbm(Binary(n_visible), Binary(n_hidden), weights).to(device)
     x = clustered_rows(n_rows, n_visible).to(device)
     objective = TAPObjective(n_particles=n_particles, n_sweeps=N_SWEEPS)
-    settings = {"epochs": 1000, "batch_size": BATCH, "monitor": Monitor(n_starts=0, every=10_000), "centred": False}
+    settings = {"epochs": 1000, "batch_size": BATCH, "monitor": Monitor(n_starts=0, every=10_000), "centered": False}
     return Trainer(machine, x, objective=objective, optimizer=paper_sgd(machine), compile=False, **settings)
 
 
@@ -80,7 +82,7 @@ def epochs_to_time(question: str, sizes: tuple[int, ...], device: str) -> dict[i
 
 
 def trained_machine(device: str) -> BoltzmannMachine:
-    """A machine that has learnt the clusters well enough for a landscape of many solutions."""
+    """A machine that has learned the clusters well enough for a landscape of many solutions."""
     machine = rbm(Binary(N_VISIBLE), Binary(100)).to(device)
     fit(machine, clustered_rows(5000, N_VISIBLE).to(device), epochs=10, monitor=Monitor(n_starts=0))
     return machine
@@ -127,8 +129,10 @@ def measure_memory(n_rows: int, n_visible: int, n_hidden: int, n_particles: int,
         imported = baseline = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     trainer = make_trainer(n_rows, n_visible, n_hidden, n_particles, device)
-    for place in islice(trainer.batches.epoch(), 20):  # more steps take no more memory
-        trainer.take_step(place)
+    places = islice(trainer.batches.epoch(), 20)  # more steps take no more memory
+    captured = CapturedStep(trainer.step, trainer.batches, next(places)) if trainer.captures else None
+    for place in places:
+        captured(place) if captured else trainer.step(*trainer.batches.take(place))
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else resident(peak=True)
     machine = trainer.machine
     n_parameters = sum(p.numel() for p in machine.parameters())

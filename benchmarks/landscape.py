@@ -11,17 +11,18 @@ from pathlib import Path
 
 import torch
 
-from tapmachine.landscape import track
-from tapmachine.merging import groups
+from tapmachine.analysis.landscape import track_landscape
+from tapmachine.runs.machines import KeptMachines
+from tapmachine.solver.merging import groups
 
 
 def merging(n_points: int = 10_000, n_units: int = 1_284, orders: int = 20) -> None:
     generator = torch.Generator().manual_seed(0)
     for n_different in (1, 100, 2_500, n_points):
-        centres = (torch.rand(n_different, n_units, generator=generator) < 0.3).double()
+        centers = (torch.rand(n_different, n_units, generator=generator) < 0.3).double()
         which = torch.arange(n_points) % n_different
         noise = 1e-6 * torch.randn(n_points, n_units, generator=generator, dtype=torch.float64)
-        points = (centres[which] + noise) / n_units**0.5
+        points = (centers[which] + noise) / n_units**0.5
         seconds, same = [], True
         for _ in range(orders):
             order = torch.randperm(n_points, generator=generator)
@@ -46,7 +47,8 @@ def tracking(run: Path, starts: int, device: str, epochs: list[int] | None) -> N
         print(f"{text}{found.n_not_converged} not converged, {now - last:.2f} s", flush=True)
         last = now
 
-    found = track(run, n_starts=starts, device=device, epochs=epochs, callback=tell)
+    machines = KeptMachines(run, device)
+    found = track_landscape(machines, machines.training_rows(), n_starts=starts, epochs=epochs, callback=tell)
     total = time.perf_counter() - start
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     tree = total - last + start

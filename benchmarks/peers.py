@@ -39,27 +39,17 @@ from timing import seconds
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from tapmachine import (
-    PCD,
-    Binary,
-    HerdedPCD,
-    Monitor,
-    TAPObjective,
-    ais_log_likelihood,
-    ais_log_partition,
-    paper_sgd,
-    rbm,
-    solve,
-)
-from tapmachine.datasets import read
+from tapmachine import PCD, Binary, HerdedPCD, TAPObjective, ais_log_likelihood, ais_log_partition, rbm, solve
+from tapmachine.data.sources import read
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.training import Monitor, paper_sgd
 from tapmachine.training.trainer import Trainer
 
 BATCH, N_CHAINS, LEARNING_RATE = 100, 100, 0.01
 N_TEMPERATURES, N_RUNS = 2000, 100
 RESIDUAL, MOST_SWEEPS = 1e-8, 1000  # of fixed points
 VERIFIED_RESIDUAL = 1e-12  # at which the solutions themselves can be compared, in float32
-SAME = 1e-3  # magnetisations that differ by no more are the same
+SAME = 1e-3  # magnetizations that differ by no more are the same
 SOLVED_ONE_BY_ONE = 100  # starts: a library that solves one after the other takes as long for each of more
 FAST_ENOUGH = 1.5  # the bar: tapmachine's PCD, on a CPU, times the fastest peer's speed
 
@@ -67,16 +57,16 @@ Parameters = tuple[Tensor, Tensor, Tensor]  # weights (n_visible, n_hidden), vis
 
 
 class Ours:
-    """tapmachine, with the default settings or with the paper's optimiser and a given objective."""
+    """tapmachine, with the default settings or with the paper's optimizer and a given objective."""
 
     module = "tapmachine"
 
     def __init__(self, x: Tensor, n_hidden: int, device: str, objective=None, epochs=1000, plain=False) -> None:
-        """If it is plain, then as the peers do it: gradients are not centred, and the step size is the same for all."""
+        """If it is plain, then as the peers do it: gradients are not centered, and all have the same step size."""
         self.machine = rbm(Binary(x.shape[1]), Binary(n_hidden), generator=torch.Generator().manual_seed(0)).to(device)
         settings = {"objective": objective, "monitor": Monitor(n_starts=0, every=10**6)}
         if plain:
-            settings |= {"optimizer": paper_sgd(self.machine, LEARNING_RATE), "centred": False}
+            settings |= {"optimizer": paper_sgd(self.machine, LEARNING_RATE), "centered": False}
             settings |= {"compile": False} if device == "cpu" else {}
         self.trainer = Trainer(self.machine, x.to(device), epochs=epochs, **settings)
 
@@ -84,7 +74,7 @@ class Ours:
         self.trainer.epoch()
 
     def parameters(self) -> Parameters:
-        visible, hidden = self.machine.units()
+        visible, hidden = self.machine.layers
         return self.machine.weights[0].detach(), visible.field.detach(), hidden.field.detach()
 
 
@@ -116,7 +106,9 @@ class Rbms:
 
     module = "rbms.training.pcd"
 
-    def __init__(self, x: Tensor, n_hidden: int, device: str, k: int, rate: float = 0.01, centred: bool = True) -> None:
+    def __init__(
+        self, x: Tensor, n_hidden: int, device: str, k: int, rate: float = 0.01, centered: bool = True
+    ) -> None:
         from rbms.bernoulli_bernoulli.classes import BBRBM
         from rbms.dataset.dataset_class import RBMDataset
         from rbms.training.pcd import fit_batch_pcd
@@ -128,7 +120,7 @@ class Rbms:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, maximize=True)
         for p in self.model.parameters():
             p.grad = torch.zeros_like(p)
-        self.step, self.k, self.centred = fit_batch_pcd, k, centred
+        self.step, self.k, self.centered = fit_batch_pcd, k, centered
 
     @torch.no_grad()
     def epoch(self) -> None:
@@ -136,7 +128,7 @@ class Rbms:
             rows = torch.randperm(len(self.data))[:BATCH]
             self.optimizer.zero_grad(set_to_none=False)
             batch = self.data.data[rows], self.data.weights[rows]
-            self.chains, _ = self.step(batch, self.chains, self.model, self.k, 1.0, centered=self.centred)
+            self.chains, _ = self.step(batch, self.chains, self.model, self.k, 1.0, centered=self.centered)
             self.optimizer.step()
 
     def parameters(self) -> Parameters:
@@ -266,7 +258,7 @@ def samplers(k: int, peers: set[type]) -> dict[str, Callable[..., object]]:
             f"tapmachine HerdedPCD({k})": lambda *given: Ours(*given, HerdedPCD(k, N_CHAINS), plain=True),
         },
         ScikitLearn: {"scikit-learn PCD-1": ScikitLearn} if k == 1 else {},
-        Rbms: {f"rbms PCD-{k}": lambda *given: Rbms(*given, k, centred=False)},
+        Rbms: {f"rbms PCD-{k}": lambda *given: Rbms(*given, k, centered=False)},
         Paysage: {f"paysage PCD-{k}": lambda *given: Paysage(*given, k)},
         Learnergy: {f"learnergy CD-{k}": lambda *given: Learnergy(*given, k)},
     }
@@ -386,7 +378,7 @@ class PaysageSolver:
         return self.model.compute_StateTAP(use_GD=False, seed=state, **settings)[0]
 
     def __call__(self, row: np.ndarray) -> tuple[np.ndarray, bool]:
-        """The visible magnetisations that a row leads to, and whether the residual is as small as it should be."""
+        """The visible magnetizations that a row leads to, and whether the residual is as small as it should be."""
         from paysage.models.state import StateTAP
 
         visible, hidden = self.model.layers
@@ -407,7 +399,7 @@ class PaysageSolver:
 
 
 def _parameters(machine: BoltzmannMachine) -> Parameters:
-    visible, hidden = machine.units()
+    visible, hidden = machine.layers
     return machine.weights[0], visible.field, hidden.field
 
 
@@ -458,7 +450,7 @@ def fixed_points(
             add(f"paysage to {tolerance:g}, {len(given)} starts one by one", means, done, taken_by_peer)
     results.table(f"3. TAP fixed points, mean squared change ≤ {RESIDUAL:g}", rows)
     print(
-        "\nThe distance is that of the visible magnetisation farthest from the solution followed up in float64. "
+        "\nThe distance is that of the visible magnetization farthest from the solution followed up in float64. "
         f"'Same solution': within {SAME:g} of ours from the same start, both followed up."
     )
 

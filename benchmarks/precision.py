@@ -25,23 +25,12 @@ import torch
 from timing import seconds
 from torch import Tensor
 
-from tapmachine import (
-    PCD,
-    Binary,
-    BoltzmannMachine,
-    Monitor,
-    Objective,
-    TAPObjective,
-    ais_log_likelihood,
-    ais_log_partition,
-    fit,
-    products_in,
-    rbm,
-    solve,
-)
-from tapmachine.datasets import read
-from tapmachine.inference import couplings
-from tapmachine.settings import PRODUCTS
+from tapmachine import PCD, Binary, TAPObjective, ais_log_likelihood, ais_log_partition, fit, rbm, solve
+from tapmachine.accelerator.precision import MATMUL_PRECISIONS
+from tapmachine.data.sources import read
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.solver.schemes import couplings
+from tapmachine.training import Monitor, Objective, matmul_precision
 
 N_TEMPERATURES, N_RUNS, TOLERANCES = 3000, 100, (1e-8, 1e-12)
 
@@ -93,7 +82,7 @@ def main() -> None:
 
     def trained(objective: Objective, format: str, seed: int) -> BoltzmannMachine:
         machine = rbm(Binary(784), Binary(500), generator=torch.Generator().manual_seed(seed)).to(options.device)
-        with products_in(format):
+        with matmul_precision(format):
             fit(
                 machine, train, epochs=options.epochs, objective=objective, seed=seed, monitor=Monitor(0), compile=False
             )
@@ -101,12 +90,12 @@ def main() -> None:
 
     machine = trained(PCD(1, 100), "float32", 0)
     print("| products | AIS of a machine trained by PCD in float32 | ± of ln Z |\n| --- | --- | --- |")
-    for format in PRODUCTS:
+    for format in MATMUL_PRECISIONS:
         print("| {} | {:.2f} | {:.2f} |".format(format, *score(machine, format)), flush=True)
     if not on_cpu:
         print("\n| trained by | products | seed | AIS | ± of ln Z | seconds |\n| " + "--- | " * 6)
         # bfloat16 is for sweeps of TAP, which PCD has none of
-        for objective, formats in ((PCD(1, 100), PRODUCTS[:2]), (TAPObjective(), PRODUCTS)):
+        for objective, formats in ((PCD(1, 100), MATMUL_PRECISIONS[:2]), (TAPObjective(), MATMUL_PRECISIONS)):
             for format, seed in itertools.product(formats, (0, 1)):
                 begin = time.perf_counter()
                 new = trained(objective, format, seed)
@@ -123,7 +112,7 @@ def main() -> None:
         "99 % | F, mean difference |\n| " + "--- | " * 7
     )
     for tolerance in TOLERANCES:
-        for format in PRODUCTS:
+        for format in MATMUL_PRECISIONS:
             with imitated(format):
                 found = solve(machine, starts, tol=tolerance)
                 spent = seconds(lambda tol=tolerance: solve(machine, starts, tol=tol), options.device)

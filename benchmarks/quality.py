@@ -19,22 +19,17 @@ from tapmachine import (
     CD,
     PCD,
     Binary,
-    Herded,
     HerdedPCD,
-    History,
-    Monitor,
-    Objective,
     TAPObjective,
     TruncatedGaussBernoulli,
     TruncatedGaussian,
     ais_log_likelihood,
     ais_log_partition,
     fit,
-    geometric_decay,
-    paper_sgd,
     rbm,
 )
-from tapmachine.plots import image_grid, training_curves
+from tapmachine.analysis.plots import image_grid, training_curves
+from tapmachine.training import Herded, History, Monitor, Objective, geometric_decay, paper_sgd
 
 
 @dataclass(frozen=True)
@@ -49,11 +44,11 @@ class Run:
     decay: float = 1.0
     weight_decay: float = 0.001
     batch_size: int = 100
-    centred: bool = False
+    centered: bool = False
 
 
-def preset(objective: Objective, centred: bool = True) -> Run:
-    return Run("binary-MNIST", 500, 50, objective, 0.02, 0.01, 0.0, centred=centred)
+def preset(objective: Objective, centered: bool = True) -> Run:
+    return Run("binary-MNIST", 500, 50, objective, 0.02, 0.01, 0.0, centered=centered)
 
 
 RUNS = {
@@ -66,12 +61,12 @@ RUNS = {
     "default-500": preset(HerdedPCD(10)),
     **{f"herded{k}-{n}-chains-500": preset(HerdedPCD(k, n)) for k, n in ((1, 100), (3, 100), (5, 100), (10, 500))},
     "herded-tap1-500": preset(TAPObjective(Herded(10), 500, 1)),
-    "herded-tap1-uncentred-500": preset(TAPObjective(Herded(10), 500, 1), centred=False),
-    "herded-tap4-uncentred-500": preset(TAPObjective(Herded(10), 500, 4), centred=False),
-    "herded-tap10-uncentred-500": preset(TAPObjective(Herded(10), 500, 10), centred=False),
-    "herded1-tap10-uncentred-500": preset(TAPObjective(Herded(1), 500, 10), centred=False),
+    "herded-tap1-uncentered-500": preset(TAPObjective(Herded(10), 500, 1), centered=False),
+    "herded-tap4-uncentered-500": preset(TAPObjective(Herded(10), 500, 4), centered=False),
+    "herded-tap10-uncentered-500": preset(TAPObjective(Herded(10), 500, 10), centered=False),
+    "herded1-tap10-uncentered-500": preset(TAPObjective(Herded(1), 500, 10), centered=False),
     "pcd10-500": preset(PCD(10, 500)),
-    "pcd10-uncentred-500": preset(PCD(10, 500), centred=False),
+    "pcd10-uncentered-500": preset(PCD(10, 500), centered=False),
     "real-mnist-100": Run("real-MNIST", 100, 100, TAPObjective(), 1e-2, 1e-3),
     "real-mnist-500": Run("real-MNIST", 500, 100, TAPObjective(), 1e-2, 1e-3),
     "cbcl-256": Run("CBCL", 256, 100, TAPObjective(), weight_decay=0.01, batch_size=20),
@@ -128,7 +123,7 @@ def main() -> None:
         objective=run.objective,
         optimizer=optimizer,
         scheduler=geometric_decay(optimizer, run.decay, epochs),
-        centred=run.centred,
+        centered=run.centered,
         validation=test,
         seed=options.seed,
         monitor=Monitor(max_sweeps=200, every=options.every),

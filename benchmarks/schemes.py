@@ -15,7 +15,9 @@ from statistics import median
 
 import torch
 
-from tapmachine import BoltzmannMachine, Spin, compare_schemes, pairwise, rbm
+from tapmachine import Spin, pairwise, rbm
+from tapmachine.analysis import compare_schemes
+from tapmachine.machine import BoltzmannMachine
 
 N = 20
 SCALES = (0.25, 0.5, 0.75, 1.0)

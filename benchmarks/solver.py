@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tapmachine import TAP, Binary, Solution, rbm, solve
-from tapmachine.inference.starts import starting_moments
+from tapmachine import TAP, Binary, rbm, solve
+from tapmachine.beliefs import Solution
+from tapmachine.solver.starts import starting_moments
 
 MOST_SWEEPS = 2000
 
@@ -66,7 +67,7 @@ def main() -> None:
     )  # fmt: skip
 
     process = TAP("explicit", damping=0.0).bind(machine)
-    layers = machine.units()
+    layers = list(machine.layers)
     with torch.no_grad():
         state = process.begin(layers, starting_moments(machine, x))
         begin = time.perf_counter()

@@ -12,9 +12,11 @@ from collections.abc import Callable
 import torch
 
 from tapmachine import TAP, Binary, rbm
-from tapmachine.inference.replay import Replay
-from tapmachine.inference.solve import MANY_PARTICLES, N_GROUPS
-from tapmachine.inference.starts import starting_moments
+from tapmachine.accelerator.replay import Replay
+from tapmachine.solver.driver import MANY_PARTICLES, N_GROUPS
+from tapmachine.solver.schemes.layered import LayeredState
+from tapmachine.solver.starts import starting_moments
+from tapmachine.units import Units
 
 
 def best_of(functions: dict[str, Callable[[], object]], device: torch.device, seconds: float = 4.0) -> dict[str, float]:
@@ -41,7 +43,7 @@ def measure(n_hidden: int, n_particles: int, device: torch.device) -> None:
     generator = torch.Generator().manual_seed(0)
     weights = (0.1 * torch.randn(784, n_hidden, generator=generator)).to(device)
     machine = rbm(Binary(784).to(device), Binary(n_hidden).to(device), weights)
-    layers = machine.units()
+    layers = list(machine.layers)
     x = torch.bernoulli(torch.full((n_particles, 784), 0.3), generator=generator).to(device)
 
     explicit = TAP("explicit", damping=0.0).bind(machine)
@@ -72,7 +74,11 @@ def measure(n_hidden: int, n_particles: int, device: torch.device) -> None:
         times = best_of({name: function for name, (function, _) in functions.items()}, device)
     times = {name: seconds / functions[name][1] for name, seconds in times.items()}
     if device.type == "cuda":
-        sweeps = (("explicit", explicit.sweep, explicit_state), ("implicit", implicit.plain_sweep, implicit_state))
+
+        def implicit_sweep(layers: list[Units], state: LayeredState) -> LayeredState:
+            return implicit.sweep(layers, state, implicit.root_steps)
+
+        sweeps = (("explicit", explicit.sweep, explicit_state), ("implicit", implicit_sweep, implicit_state))
         for name, sweep, state in sweeps:
             compiled = torch.compile(sweep, dynamic=False)
             for n_groups in (1, N_GROUPS) if n_particles >= MANY_PARTICLES else (1,):

@@ -9,8 +9,9 @@ import time
 
 import torch
 
-from tapmachine import TAP, Binary, Monitor, TAPObjective, fit, paper_sgd, rbm
+from tapmachine import TAP, Binary, TAPObjective, fit, rbm
 from tapmachine.beliefs import Moments
+from tapmachine.training import Monitor, paper_sgd
 from tapmachine.training.step import Step
 
 N_VISIBLE, BATCH, N_SWEEPS, REPEATS = 784, 100, 10, 30
@@ -36,7 +37,7 @@ def main() -> None:
         return
     batch = x[:BATCH]
     step = Step(machine, TAPObjective(), paper_sgd(machine, 0.0), x, BATCH, generator)
-    process, layers = TAP().bind(machine), machine.units()
+    process, layers = TAP().bind(machine), list(machine.layers)
 
     @torch.no_grad()
     def sweeps() -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch.utils.benchmark import Timer
 
-from tapmachine import Binary, Gaussian, Spin, Tilt, TruncatedGaussBernoulli, TruncatedGaussian, Units
+from tapmachine import Binary, Gaussian, Spin, Tilt, TruncatedGaussBernoulli, TruncatedGaussian
+from tapmachine.units import Units
 
 # Quantiles of v = V + A and of u − 4.41 − 0.269 v, u = U + B, seen on the visible side over 60 epochs of TAP training
 # of a 361 × 256 machine on the CBCL faces at the paper's settings (3 million values).

@@ -16,27 +16,17 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 
-from tapmachine import (
-    BoltzmannMachine,
-    LikelihoodWarning,
-    Spin,
-    adaptive_schedule,
-    ais_log_partition,
-    compare_likelihoods,
-    exact_log_partition,
-    gibbs,
-    linear_schedule,
-    random_start,
-    rbm,
-    solve,
-    unique,
-)
+from tapmachine import Spin, ais_log_partition, compare_likelihoods, exact_log_partition, gibbs, rbm, solve
+from tapmachine.data.errors import LikelihoodWarning
+from tapmachine.likelihood import adaptive_schedule, linear_schedule
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.solver import merge_solutions, random_start
 
 N_VISIBLE, N_HIDDEN = 64, 16
 STRENGTHS = [0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12]
 TEMPERATURES = [3, 10, 30, 100, 300]
 N_RUNS = 200
-BLUE, RED, GREY = "#2f6fb0", "#d1495b", "#9aa5b1"
+BLUE, RED, GRAY = "#2f6fb0", "#d1495b", "#9aa5b1"
 
 
 def machine_of(strength: float) -> BoltzmannMachine:
@@ -53,7 +43,7 @@ def draw_errors(axes: Axes) -> None:
     for strength in STRENGTHS:
         machine = machine_of(strength)
         exact = float(exact_log_partition(machine))
-        found = unique(machine, solve(machine, random_start(machine, 300), tol=1e-14))
+        found = merge_solutions(machine, solve(machine, random_start(machine, 300), tol=1e-14))
         free_energy = found.solutions.free_energy
         annealed = ais_log_partition(machine, 500)
         errors["TAP, average"].append(float(-free_energy.mean()) - exact)
@@ -92,7 +82,7 @@ def draw_schedules(axes: Axes) -> None:
     machine = machine_of(0.1)
     adaptive = adaptive_schedule(machine, 200)
     share = linear_schedule(200)
-    axes.plot(share, share, color=GREY, label="linear")
+    axes.plot(share, share, color=GRAY, label="linear")
     axes.plot(share, adaptive, color=RED, label="adaptive")
     axes.set(xlabel="share of the temperatures", ylabel="inverse temperature β", title="Dense where chains are slow")
     axes.legend(frameon=False)

@@ -18,19 +18,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
-from tapmachine import (
-    TAP,
-    BoltzmannMachine,
-    NaiveMeanField,
-    Scheme,
-    Solution,
-    Spin,
-    ThirdOrderTAP,
-    exact_log_partition,
-    pairwise,
-    rbm,
-    solve,
-)
+from tapmachine import TAP, NaiveMeanField, Spin, ThirdOrderTAP, exact_log_partition, pairwise, rbm, solve
+from tapmachine.beliefs import Solution
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.solver import Scheme
 
 LETTERS = {
     "T": "XXXXXXXX XXXXXXXX ...XX... ...XX... ...XX... ...XX... ...XX... ...XX...",
@@ -87,10 +78,10 @@ def draw_recall(axes: list[list[Axes]], stored: Tensor, noisy: Tensor, solution:
 
 
 def draw_errors(ax: Axes, errors: dict[str, list[float]]) -> None:
-    for name, (_, order, colour) in SCHEMES.items():
-        ax.loglog(SCALES, errors[name], "o", ms=4, color=colour, label=f"{name}: slope {order}")
+    for name, (_, order, color) in SCHEMES.items():
+        ax.loglog(SCALES, errors[name], "o", ms=4, color=color, label=f"{name}: slope {order}")
         line = [errors[name][0] * (scale / SCALES[0]) ** order for scale in SCALES]
-        ax.loglog(SCALES, line, "-", lw=1, color=colour, alpha=0.6)
+        ax.loglog(SCALES, line, "-", lw=1, color=color, alpha=0.6)
     ax.set(xlabel="scale s of the couplings", ylabel="|F − F exact|")
     ax.set_xticks(ticks := [0.02, 0.05, 0.1, 0.2, 0.5], list(map(str, ticks)))
     ax.xaxis.set_minor_formatter(NullFormatter())

@@ -15,17 +15,8 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from tapmachine import (
-    Binary,
-    Categorical,
-    Custom,
-    Gaussian,
-    Spin,
-    Tilt,
-    TruncatedGaussBernoulli,
-    TruncatedGaussian,
-    Units,
-)
+from tapmachine import Binary, Categorical, Custom, Gaussian, Spin, Tilt, TruncatedGaussBernoulli, TruncatedGaussian
+from tapmachine.units import Units
 
 DRAWS = 200_000
 INK, PRIOR, TILTED, MEAN = "#222222", "#9aa5b1", "#2f6fb0", "#d1495b"
@@ -69,7 +60,7 @@ def states_of(units: Units) -> Tensor | None:
 
 
 def draw(axes: plt.Axes, title: str, units: Units, tilt: Tilt, draws: Tensor) -> None:
-    """Prior in grey, tilted prior in blue, draws as bars, the mean in red."""
+    """Prior in gray, tilted prior in blue, draws as bars, the mean in red."""
     no_tilt = Tilt(0.0, 0.0)
     states = states_of(units)
     if states is not None:
@@ -97,13 +88,13 @@ def draw(axes: plt.Axes, title: str, units: Units, tilt: Tilt, draws: Tensor) ->
         axes.plot(x, tilted_log_probability(units, x, tilt).exp(), color=TILTED, lw=1.5)
         if isinstance(units, TruncatedGaussBernoulli):
             spike = torch.zeros(1, 1)
-            for kind, colour, label in ((no_tilt, PRIOR, "prior"), (tilt, TILTED, "tilted")):
+            for kind, color, label in ((no_tilt, PRIOR, "prior"), (tilt, TILTED, "tilted")):
                 probability = tilted_log_probability(units, spike, kind).exp().item()
-                axes.plot([0, 0], [0, probability], color=colour, lw=3, solid_capstyle="butt")
+                axes.plot([0, 0], [0, probability], color=color, lw=3, solid_capstyle="butt")
                 axes.annotate(
                     f"P[x = 0] = {probability:.2f}  ({label})",
                     (0.97, 0.92 if kind is no_tilt else 0.83), xycoords="axes fraction", ha="right", va="top",
-                    fontsize=8, color=colour,
+                    fontsize=8, color=color,
                 )  # fmt: skip
             axes.margins(y=0.35)
         axes.set_ylim(0, None)

@@ -42,8 +42,8 @@ def measure(case: Case, n_points: int, dtype: torch.dtype, seed: int = 0) -> Err
     tilt = Tilt(field, precision)
     with torch.no_grad():
         log_partition, (mean, variance) = units.log_partition_and_moments(tilt)
-        finite = units.normalisable(tilt)
-    for value in (log_partition, mean, variance):  # what cannot be normalised is said to be so, by all three
+        finite = units.normalizable(tilt)
+    for value in (log_partition, mean, variance):  # what cannot be normalized is said to be so, by all three
         assert torch.equal(torch.isinf(value.reshape(n_points, -1)).any(-1), ~finite)
         assert not torch.isnan(value).any()
     smallest = torch.finfo(dtype).tiny

@@ -44,6 +44,11 @@ LONG = {
         "comparison",
         "training_with_adaptive_tap",
     },
+    "test_countable": {
+        "counts_are_trained_by_default_by_chains",
+        "counts_through_the_estimator",
+        "estimators_where_nothing_can_be_enumerated",
+    },
     "test_damaged_runs": {"swapped_checkpoints"},
     "test_deep": {"gradients_against_differences", "pretraining", "the_command_line", "training_lifts_the_likelihood"},
     "test_distributed": {
@@ -98,7 +103,7 @@ LONG = {
         "a_divergence_goes_back_to_where_the_loss_was_finite",
         "a_divergence_is_taken_back_and_the_step_size_cut",
         "a_loss_and_its_gradient_are_one_graph",
-        "centred_gradients_of_small_batches_are_on_average_those_of_all_data",
+        "centered_gradients_of_small_batches_are_on_average_those_of_all_data",
         "columns_that_are_constant_or_nearly_so",
         "constant_columns_and_equal_rows",
         "gradient_against_differences_of_solved_free_energies",

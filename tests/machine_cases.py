@@ -3,17 +3,9 @@
 import numpy as np
 import torch
 
-from tapmachine import (
-    Binary,
-    BoltzmannMachine,
-    Categorical,
-    Custom,
-    Gaussian,
-    Spin,
-    TruncatedGaussBernoulli,
-    TruncatedGaussian,
-    Units,
-)
+from tapmachine import Binary, Categorical, Custom, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
 
 NODES = 12  # of the quadrature: exact to rounding for the smooth priors and weak couplings of these tests
 
@@ -104,4 +96,4 @@ def by_quadrature(units: Units) -> Units:
 
 def exact_version(machine: BoltzmannMachine) -> BoltzmannMachine:
     """The machine with its continuous units replaced, sharing the weights."""
-    return machine.with_layers([by_quadrature(layer) for layer in machine.units()])
+    return machine.with_layers([by_quadrature(layer) for layer in machine.layers])

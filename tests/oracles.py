@@ -8,7 +8,7 @@ DIGITS = 120
 
 
 class Answer(NamedTuple):
-    """ln of the normaliser, mean and variance, as mpf."""
+    """ln of the normalizer, mean and variance, as mpf."""
 
     log: mpf
     mean: mpf

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from tapmachine.cli import main
+from tapmachine.apps.cli import main
 
 PATIENCE = 900  # seconds for what takes a few: a loaded machine may be many times slower
 
@@ -42,8 +42,8 @@ def wait_until(condition, process):
 
 STRIKE = """
 import os, signal, sys
-from tapmachine.cli import main
-from tapmachine.training.data import Batches
+from tapmachine.apps.cli import main
+from tapmachine.training.batches import Batches
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes would ignore it
 kind, last, taken, take = int(sys.argv[1]), int(sys.argv[2]), 0, Batches.take
 def struck(self, place):

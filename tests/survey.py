@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from machine_cases import UNITS, Tensors, draw_weights, rescale
 
-from tapmachine import BoltzmannMachine, Tilt, ais_log_partition, exact_log_partition, tap_log_likelihood
+from tapmachine import Tilt, ais_log_partition, exact_log_partition, tap_log_likelihood
 from tapmachine.likelihood.exact import can_enumerate
+from tapmachine.machine import BoltzmannMachine
 
 STRENGTHS = (0.1, 0.3, 1.0, 2.0, 4.0)  # standard deviation of the weights, times the square root of the mean layer size
 PAIRS = [
@@ -56,7 +57,7 @@ def random_machine(number: int) -> tuple[BoltzmannMachine, tuple[str, str], floa
 
 def exact_samples(machine: BoltzmannMachine, count: int, seed: int = 0) -> list[torch.Tensor]:
     """Exact samples of all layers of a machine with one hidden layer, one side of which can be enumerated."""
-    layers = machine.units()
+    layers = list(machine.layers)
     finite = min((0, 1), key=lambda layer: np.log(layers[layer].n_states() or [np.inf]).sum())
     other = 1 - finite
     digits = torch.tensor(list(itertools.product(*(range(n) for n in layers[finite].n_states() or []))))
@@ -80,7 +81,7 @@ def examine(number: int) -> Result:
         forward = ais_log_partition(machine, N_TEMPERATURES, seed=number)
         samples = exact_samples(machine, 100, seed=number)
         reverse = ais_log_partition(machine, N_TEMPERATURES, seed=number, reverse=True, samples=samples)
-    units = machine.units()[0]
+    units = machine.layers[0]
     x = units.sample(
         Tilt(torch.zeros((50, *units.state_shape), dtype=machine.dtype), 0.0), torch.Generator().manual_seed(number)
     )

@@ -36,7 +36,7 @@ def test_the_oracle_itself(seed):
 def test_gradients_against_mpmath(case, n):
     """∂ ln Z in B, A and every parameter against central differences in high precision: 1e-7 relative."""
     units, field, precision = case.stressed(np.random.default_rng(3), n, torch.float64, 30.0)
-    finite = units.normalisable(Tilt(field, precision))
+    finite = units.normalizable(Tilt(field, precision))
     field.requires_grad_()
     precision.requires_grad_()
     log_partition = units.log_partition(Tilt(field, precision))
@@ -114,7 +114,7 @@ def _stay_in_range(case, dtype, n_parts=4, part=250_000):
             field, precision = field.view(500, -1), precision.view(500, -1)
         tilt = Tilt(field, precision)
         with torch.no_grad():
-            finite = units.normalisable(tilt)
+            finite = units.normalizable(tilt)
             log_partition, (mean, variance) = units.log_partition_and_moments(tilt)
         assert torch.isfinite(log_partition[finite]).all()
         assert torch.isfinite(mean[finite]).all()

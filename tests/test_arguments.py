@@ -1,6 +1,7 @@
 """Counts as arguments: whole numbers of any kind, and nothing else."""
 
 import inspect
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,41 +14,34 @@ from tapmachine import (
     RBM,
     Binary,
     BinarySymmetric,
-    Herded,
     HerdedPCD,
-    Monitor,
     TAPObjective,
-    Trainer,
-    adaptive_schedule,
     ais_log_likelihood,
     ais_log_partition,
     clamp,
     compare_likelihoods,
-    compare_schemes,
     condition,
     dbm,
     denoise,
-    embed,
     find_solutions,
     fit,
-    geometric_decay,
     gibbs,
-    gibbs_posterior,
     impute,
-    linear_schedule,
-    nearest_neighbours,
-    paper_sgd,
     pretrain,
     pseudo_log_likelihood,
-    random_start,
-    rank_fields,
     rbm,
     solve,
-    track,
 )
+from tapmachine.analysis import compare_schemes, receptive_fields
+from tapmachine.analysis.landscape import embed_landscape, track_landscape
 from tapmachine.beliefs import Tilt
-from tapmachine.training.pretraining import Pretraining
-from tapmachine.units.checks import check_count
+from tapmachine.data.checks import check_count
+from tapmachine.likelihood import adaptive_schedule, linear_schedule, solve_from_rows
+from tapmachine.posterior import gibbs_posterior, nearest_neighbors
+from tapmachine.solver import random_start
+from tapmachine.training import Herded, Monitor, Trainer, geometric_decay, paper_sgd
+from tapmachine.training.pretraining import Pretraining, PretrainingTrainer
+from tapmachine.units import Simplex
 
 X = torch.eye(4).repeat(3, 1)
 NOISE = BinarySymmetric(0.1)
@@ -55,6 +49,10 @@ NOISE = BinarySymmetric(0.1)
 
 def small():
     return rbm(Binary(4), Binary(2))
+
+
+def deep():
+    return dbm([Binary(4), Binary(2), Binary(2)])
 
 
 # Every public function with a count, as it is called with one; a name may have several.
@@ -68,12 +66,14 @@ CALLS = [
     ("PCD", "k", PCD),
     ("PCD", "n_chains", lambda n: PCD(1, n)),
     ("Pretraining", "epochs", Pretraining),
+    ("PretrainingTrainer", "joint_epochs", lambda n: PretrainingTrainer(deep(), X, Pretraining(1), None, None, n)),
     ("RBM", "n_hidden", lambda n: RBM(n, epochs=1).fit(X)),
     ("RBM", "epochs", lambda n: RBM(2, epochs=n).fit(X)),
     ("RBM", "batch_size", lambda n: RBM(2, epochs=1, batch_size=n).fit(X)),
     ("RBM", "pretrain", lambda n: RBM((2, 2), epochs=1, pretrain=n).fit(X)),
-    ("RBM", "sweeps", lambda n: RBM(2, epochs=1, objective="pcd", sweeps=n).fit(X)),
-    ("RBM", "particles", lambda n: RBM(2, epochs=1, objective="pcd", particles=n).fit(X)),
+    ("RBM", "n_sweeps", lambda n: RBM(2, epochs=1, objective="pcd", n_sweeps=n).fit(X)),
+    ("RBM", "n_particles", lambda n: RBM(2, epochs=1, objective="pcd", n_particles=n).fit(X)),
+    ("Simplex", "n_states", Simplex),
     ("TAPObjective", "n_particles", lambda n: TAPObjective(n_particles=n)),
     ("TAPObjective", "n_sweeps", lambda n: TAPObjective(n_sweeps=n)),
     ("Trainer", "epochs", lambda n: Trainer(small(), X, epochs=n)),
@@ -90,9 +90,9 @@ CALLS = [
     ("compare_likelihoods", "n_visible", lambda n: compare_likelihoods(small(), X, schedule=2, n_visible=n)),
     ("compare_schemes", "max_sweeps", lambda n: compare_schemes(small(), X, max_sweeps=n)),
     ("condition", "layer", lambda n: condition(small(), Tilt(0.0, 0.0), layer=n)),
-    ("denoise", "n_neighbours", lambda n: denoise(small(), X, NOISE, data=X, n_neighbours=n)),
+    ("denoise", "n_neighbors", lambda n: denoise(small(), X, NOISE, data=X, n_neighbors=n)),
     ("denoise", "max_sweeps", lambda n: denoise(small(), X, NOISE, max_sweeps=n)),
-    ("embed", "n_neighbours", lambda n: embed(find_solutions(small(), X), X, n_neighbours=n)),
+    ("embed_landscape", "n_neighbors", lambda n: embed_landscape(find_solutions(small(), X), X, n_neighbors=n)),
     ("find_solutions", "max_sweeps", lambda n: find_solutions(small(), X, max_sweeps=n)),
     ("fit", "epochs", lambda n: fit(small(), X, epochs=n)),
     ("fit", "batch_size", lambda n: fit(small(), X, epochs=1, batch_size=n)),
@@ -100,16 +100,17 @@ CALLS = [
     ("gibbs", "n_sweeps", lambda n: gibbs(small(), X, n)),
     ("gibbs_posterior", "n_sweeps", lambda n: gibbs_posterior(small(), X, NOISE, n)),
     ("linear_schedule", "n_temperatures", linear_schedule),
-    ("nearest_neighbours", "k", lambda n: nearest_neighbours(X, X, n)),
+    ("nearest_neighbors", "k", lambda n: nearest_neighbors(X, X, n)),
     ("pretrain", "epochs", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=n)),
     ("pretrain", "batch_size", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=1, batch_size=n)),
     ("pseudo_log_likelihood", "n_visible", lambda n: pseudo_log_likelihood(small(), X, n)),
     ("random_start", "n_particles", lambda n: random_start(small(), n)),
-    ("rank_fields", "layer", lambda n: rank_fields(small(), layer=n)),
+    ("receptive_fields", "layer", lambda n: receptive_fields(small(), layer=n)),
+    ("solve_from_rows", "n_starts", lambda n: solve_from_rows(small(), X, n_starts=n)),
     ("solve", "max_sweeps", lambda n: solve(small(), X, max_sweeps=n)),
     ("solve", "batch_size", lambda n: solve(small(), X, batch_size=n)),
-    ("track", "n_starts", lambda n: track({1: small()}, X, n_starts=n)),
-    ("track", "max_sweeps", lambda n: track({1: small()}, X, n_starts=4, max_sweeps=n)),
+    ("track_landscape", "n_starts", lambda n: track_landscape({1: small()}, X, n_starts=n)),
+    ("track_landscape", "max_sweeps", lambda n: track_landscape({1: small()}, X, n_starts=4, max_sweeps=n)),
 ]
 CALLS += [("Monitor", name, lambda n, name=name: Monitor(**{name: n})) for name in ("n_starts", "n_rows", "max_sweeps")]
 CALLS += [("Monitor", "every", lambda n: Monitor(every=n))]
@@ -134,8 +135,8 @@ def test_what_is_no_count_is_refused(call, value):
         lambda n: gibbs(small(), X, n),
         lambda n: pseudo_log_likelihood(small(), X, n),
         lambda n: random_start(small(), n),
-        lambda n: denoise(small(), X, NOISE, data=X, n_neighbours=n),
-        lambda n: impute(small(), X, data=X, n_neighbours=n),
+        lambda n: denoise(small(), X, NOISE, data=X, n_neighbors=n),
+        lambda n: impute(small(), X, data=X, n_neighbors=n),
     ],
 )
 def test_whole_numbers_of_numpy_are_counts(call):
@@ -156,14 +157,31 @@ def test_messages_of_counts():
             check_count("k", value, *limits)
 
 
+def public_names():
+    """Names at the top and in the namespaces, with what they stand for."""
+    top = {name: getattr(tapmachine, name) for name in tapmachine.__all__}
+    spaces = [value for value in top.values() if isinstance(value, ModuleType)]
+    inside = {name: getattr(space, name) for space in spaces for name in space.__all__}
+    return {name: value for name, value in (top | inside).items() if not isinstance(value, ModuleType)}
+
+
 def test_every_public_count_is_in_the_list():
     """A new argument that is annotated as int, and is no seed, belongs into CALLS or here."""
     others = {"n", "q", "seed", "epoch", "update", "n_steps", "n_rows", "n_units", "n_solutions"}
     listed = {(owner, name) for owner, name, _ in CALLS}
-    results = {"ComparisonRow", "FieldRanking", "TAPLogLikelihood", "SolutionTree", "Snapshot", "Progress", "Band"}
+    results = {
+        "LikelihoodRow",
+        "ReceptiveFields",
+        "TAPLogLikelihood",
+        "SolutionTree",
+        "Snapshot",
+        "Progress",
+        "EnergyBand",
+        "Edge",
+        "AnnealedEstimate",
+    }
     missing = []
-    for owner in tapmachine.__all__:
-        value = getattr(tapmachine, owner)
+    for owner, value in public_names().items():
         if not callable(value) or owner in results or (isinstance(value, type) and issubclass(value, Exception)):
             continue
         for argument in inspect.signature(value).parameters.values():

@@ -10,10 +10,13 @@ import pytest
 import torch
 from run_cases import bars, command
 
-from tapmachine import files, load
-from tapmachine.runs import RunError, RunFolder, RunWarning
-from tapmachine.settings import Settings
-from tapmachine.training_runs import machine_of, run_training
+from tapmachine import load
+from tapmachine.data.errors import RunError, RunWarning
+from tapmachine.machine import files
+from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.machines import machine_of
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.training import run_training
 
 EPOCHS = 3
 
@@ -168,7 +171,7 @@ def flipped(line):
 
 
 def test_a_damaged_record_is_reported_and_kept(runs, tmp_path):
-    """By every way to look at a run; going on keeps its neighbours, and the line itself in a file beside."""
+    """By every way to look at a run; going on keeps its neighbors, and the line itself in a file beside."""
     folder = runs.copy(tmp_path / "run")
     records = RunFolder(folder).records()
     line = damaged_line(folder, 2, flipped)
@@ -242,7 +245,7 @@ def test_two_damaged_records_and_a_kill_while_they_are_moved(runs, tmp_path, mon
         real(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tapmachine.runs.write_atomically", killed)
+        patch.setattr("tapmachine.runs.records.write_atomically", killed)
         with pytest.warns(RunWarning, match="lines 1, 3 are damaged"), pytest.raises(KeyboardInterrupt):
             run_training(runs.settings, folder)
     with pytest.warns(RunWarning, match="lines 1, 3 are damaged"):

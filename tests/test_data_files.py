@@ -11,13 +11,15 @@ import torch
 from marks import DENORMALS
 from run_cases import bars, command
 
-from tapmachine import plots
-from tapmachine.data_files import as_cells
-from tapmachine.datasets import DataError, read
-from tapmachine.files import read_tensors, write_tensors
-from tapmachine.runs import RunFolder
-from tapmachine.settings import Settings
-from tapmachine.training_runs import read_data, read_data_of, run_training
+from tapmachine.analysis import plots
+from tapmachine.data.errors import DataError
+from tapmachine.data.sources import read
+from tapmachine.data.text import as_cells
+from tapmachine.machine.files import read_tensors, write_tensors
+from tapmachine.runs.data import read_data, read_data_of
+from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.training import run_training
 
 SCALED = "bytes 0–255 scaled to [0, 1]"
 
@@ -39,7 +41,7 @@ def write_in_every_shape(folder, array):
     """The paths of files that hold the same rows of 16 bytes."""
     np.save(folder / "flat.npy", array)
     np.save(folder / "images.npy", array.reshape(-1, 4, 4))
-    np.save(folder / "colours.npy", array.reshape(-1, 2, 2, 4))
+    np.save(folder / "colors.npy", array.reshape(-1, 2, 2, 4))
     np.savez(folder / "archive.npz", array)
     for name, shape in (("a-idx2-ubyte", (len(array), 16)), ("a-idx3-ubyte", (len(array), 4, 4))):
         header = bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes()
@@ -47,7 +49,7 @@ def write_in_every_shape(folder, array):
     (folder / "many").mkdir()
     for number, part in enumerate(np.array_split(np.sort(array, 0), 3)):  # the first one is dark
         np.save(folder / "many" / f"{number}.npy", part)
-    return ["flat.npy", "images.npy", "colours.npy", "archive.npz", "a-idx2-ubyte", "a-idx3-ubyte"]
+    return ["flat.npy", "images.npy", "colors.npy", "archive.npz", "a-idx2-ubyte", "a-idx3-ubyte"]
 
 
 # ----- bytes
@@ -71,7 +73,7 @@ def test_settings_may_speak_of_bytes_as_they_are(tmp_path):
     np.save(tmp_path / "x.npy", intensities())
     for options, largest in (
         ({}, 1),
-        ({"binarise": 0.5}, 1),
+        ({"binarize": 0.5}, 1),
         ({"interval": (0.0, 1.0)}, 1),
         ({"interval": (0.0, 255.0)}, 255),
         ({"visible": "categorical"}, 255),
@@ -79,7 +81,7 @@ def test_settings_may_speak_of_bytes_as_they_are(tmp_path):
     ):
         found = read_data(Settings(f"{tmp_path}/x.npy", **options))
         assert float(found.train.max()) == pytest.approx(largest, rel=0.05), options
-    above = read_data(Settings(f"{tmp_path}/x.npy", binarise=200)).train
+    above = read_data(Settings(f"{tmp_path}/x.npy", binarize=200)).train
     assert torch.equal(above, torch.from_numpy(intensities() > 200).float())
 
 
@@ -133,10 +135,10 @@ def test_held_out_bytes_are_scaled_as_those_that_are_trained_on(tmp_path):
 
 
 def test_states_in_bytes_stay_states(tmp_path):
-    """A run that scaled bytes and binarised them takes zeros and ones, too."""
+    """A run that scaled bytes and binarized them takes zeros and ones, too."""
     x = intensities()
     np.save(tmp_path / "x.npy", x)
-    words("train", tmp_path / "x.npy", "--binarise", 0.5, "--hidden", 3, "--epochs", 1, "--out", tmp_path / "run")
+    words("train", tmp_path / "x.npy", "--binarize", 0.5, "--hidden", 3, "--epochs", 1, "--out", tmp_path / "run")
     states = (x > 127).astype(np.uint8)
     assert states.any()
     np.save(tmp_path / "states.npy", states)
@@ -281,17 +283,17 @@ def test_the_suffix_decides(table_run, tmp_path, monkeypatch):
 
 
 def test_samples_under_the_names_of_the_training_data(table_run, tmp_path):
-    words("sample", table_run, "--count", 3, "--sweeps", 2, "-o", tmp_path / "s.csv")
-    words("sample", table_run, "--count", 3, "--sweeps", 2, "-o", tmp_path / "s.npy")
+    words("sample", table_run, "--count", 3, "--n-sweeps", 2, "-o", tmp_path / "s.csv")
+    words("sample", table_run, "--count", 3, "--n-sweeps", 2, "-o", tmp_path / "s.npy")
     found = cells(tmp_path / "s.csv")
     assert found[0] == ["a", "b c", "d"]
     np.testing.assert_array_equal(np.float32(found[1:]), np.load(tmp_path / "s.npy"))
 
 
-def test_binarised_tables_hold_what_the_machine_saw(tmp_path):
+def test_binarized_tables_hold_what_the_machine_saw(tmp_path):
     x = np.random.default_rng(0).random((40, 3))
     (tmp_path / "x.csv").write_text(table(rows=x.tolist()))
-    words("train", tmp_path / "x.csv", "--binarise", 0.5, "--hidden", 2, "--epochs", 1, "--out", tmp_path / "run")
+    words("train", tmp_path / "x.csv", "--binarize", 0.5, "--hidden", 2, "--epochs", 1, "--out", tmp_path / "run")
     words("impute", tmp_path / "run", tmp_path / "x.csv", "-o", tmp_path / "y.csv")
     assert {cell for row in cells(tmp_path / "y.csv")[1:] for cell in row} == {"0", "1"}
 
@@ -411,16 +413,16 @@ def test_the_default_channel_suits_the_units(visible, expected, tmp_path):
         ),
         ("gaussian", ("--channel", "poisson", "--rate", 2), "--channel poisson does not support gaussian visible"),
         ("gaussian", ("--p", 0.1), "--p is not for the channel gaussian, which has --sigma"),
-        ("gaussian", ("--sigma", 0), "--sigma is 0; it must lie between 1e-15 and 1e+15"),
+        ("gaussian", ("--sigma", 0), "--sigma is 0; expected a value between 1e-15 and 1e+15"),
         ("gaussian", (), "its values are all alike, so that the noise cannot be estimated; give --sigma"),
         (
             "categorical",
             ("--channel", "gaussian"),
             "--channel gaussian does not support categorical visible units; use",
         ),
-        ("binary", ("--p", 0.7), "--p is 0.7; it must lie between 0 and 0.5"),
-        ("binary", ("--channel", "erasure", "--p", 1.5), "--p is 1.5; it must lie between 0 and 1"),
-        ("binary", ("--channel", "poisson", "--rate", -1), "--rate is -1; it must lie between"),
+        ("binary", ("--p", 0.7), "--p is 0.7; expected a value between 0 and 0.5"),
+        ("binary", ("--channel", "erasure", "--p", 1.5), "--p is 1.5; expected a value between 0 and 1"),
+        ("binary", ("--channel", "poisson", "--rate", -1), "--rate is -1; expected a value between"),
     ],
 )
 def test_errors_name_words_of_the_command_line(visible, options, message, tmp_path):
@@ -443,7 +445,7 @@ def test_results_do_not_depend_on_a_library_for_pictures(byte_run, tmp_path, mon
     monkeypatch.setattr(plots, "new_figure", missing)
     np.save(tmp_path / "x.npy", intensities(4))
     for name, arguments in (
-        ("sample", ("--count", 4, "--sweeps", 1)),
+        ("sample", ("--count", 4, "--n-sweeps", 1)),
         ("denoise", (tmp_path / "x.npy", "--sigma", 0.1)),
         ("impute", (tmp_path / "x.npy",)),
     ):

@@ -16,7 +16,7 @@ from marks import DENORMALS
 from run_cases import bars, command
 
 import tapmachine as tm
-from tapmachine.datasets import read
+from tapmachine.data.sources import read
 
 ROWS = bars(20).astype(np.float64)
 
@@ -211,10 +211,10 @@ def test_training_on_a_million_columns(run, tmp_path):
         (b"\xff\xfe", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
         (b'{"epochs": ' + b"1" * 5000 + b"}", "is not JSON"),
-        (b'{"epochs": NaN}', "epochs is nan; it must be a whole number"),
-        (b'{"learning_rate": Infinity, "data": "digits"}', "learning_rate is inf; it must be finite"),
+        (b'{"epochs": NaN}', "epochs is nan; expected an integer"),
+        (b'{"learning_rate": Infinity, "data": "digits"}', "learning_rate is inf; expected a finite positive number"),
         (b'{"data": "a\\u0000b.npy"}', "no file has such a name"),
-        (b'{"data": 3}', "data is 3; it must be a text"),
+        (b'{"data": 3}', "data is 3; expected a string"),
     ],
 )
 def test_dirty_settings(content, message, tmp_path):
@@ -250,7 +250,7 @@ def small(visible=tm.Binary):
 
 
 def trained(machine, x, **options):
-    tm.fit(machine, x, epochs=1, batch_size=6, monitor=tm.Monitor(n_starts=0), **options)
+    tm.fit(machine, x, epochs=1, batch_size=6, monitor=tm.training.Monitor(n_starts=0), **options)
     return list(machine.parameters())
 
 
@@ -266,7 +266,7 @@ FUNCTIONS = {
     "fit, weights": lambda x: trained(small(), X, weights=x),
     "fit, loader": lambda x: trained(small(), [x, x]),
     "pretrain": lambda x: [tm.pretrain(machine := deep(), x, epochs=1, batch_size=6) and (), *machine.parameters()],
-    "default_learning_rate": lambda x: tm.default_learning_rate(small(), x),
+    "default_learning_rate": lambda x: tm.training.default_learning_rate(small(), x),
     "tap_log_likelihood": lambda x: tm.tap_log_likelihood(small(), x).values,
     "exact_log_likelihood": lambda x: tm.exact_log_likelihood(small(), x).values,
     "ais_log_likelihood": lambda x: tm.ais_log_likelihood(small(), x, schedule=5).values,
@@ -279,20 +279,20 @@ FUNCTIONS = {
     "denoise, Poisson": lambda x: tm.denoise(small(), x, tm.PoissonNoise(2.0)).mean,
     "denoise, data": lambda x: tm.denoise(small(), X, FLIPS, data=x).mean,
     "impute": lambda x: tm.impute(small(), x).mean,
-    "gibbs_posterior": lambda x: tm.gibbs_posterior(small(), x, FLIPS, n_sweeps=3).mean,
-    "anomaly_score": lambda x: tm.anomaly_score(small(), x),
-    "surprise": lambda x: tm.surprise(small(), x),
-    "nearest_neighbours, data": lambda x: tm.nearest_neighbours(x, X),
-    "nearest_neighbours, y": lambda x: tm.nearest_neighbours(X, x),
-    "pointwise_estimate": lambda x: tm.pointwise_estimate(tm.Binary(4), x, FLIPS).mean,
+    "gibbs_posterior": lambda x: tm.posterior.gibbs_posterior(small(), x, FLIPS, n_sweeps=3).mean,
+    "anomaly_score": lambda x: tm.posterior.anomaly_score(small(), x),
+    "surprise": lambda x: tm.posterior.conditional_surprise(small(), x),
+    "nearest_neighbors, data": lambda x: tm.posterior.nearest_neighbors(x, X),
+    "nearest_neighbors, y": lambda x: tm.posterior.nearest_neighbors(X, x),
+    "pointwise_estimate": lambda x: tm.posterior.pointwise_estimate(tm.Binary(4), x, FLIPS).mean,
     "solve": lambda x: tm.solve(small(), x).free_energy,
-    "solve, noisy": lambda x: tm.solve(small(), tm.noisy_start(small(), x, 0.1)).free_energy,
+    "solve, noisy": lambda x: tm.solve(small(), tm.solver.noisy_start(small(), x, 0.1)).free_energy,
     "find_solutions": lambda x: tm.find_solutions(small(), x).free_energy,
-    "hidden_means": lambda x: tm.hidden_means(small(), x)[-1],
-    "hidden_given": lambda x: tm.solve(tm.hidden_given(deep(), x)).free_energy,
+    "hidden_means": lambda x: tm.analysis.hidden_means(small(), x)[-1],
+    "hidden_given": lambda x: tm.solve(tm.machine.hidden_machine(deep(), x)).free_energy,
     "clamp": lambda x: tm.solve(tm.clamp(small(), x)).free_energy,
     "gibbs": lambda x: tm.gibbs(small(), x, 2, torch.Generator().manual_seed(0))[0],
-    "rank_fields": lambda x: tm.rank_fields(small(), x).spread,
+    "rank_fields": lambda x: tm.analysis.receptive_fields(small(), x).spread,
     "fit_to": lambda x: list(tm.Gaussian(4).fit_to(x).parameters()),
     "corrupt": lambda x: FLIPS.corrupt(x).nan_to_num(),  # what is missing stays so
 }

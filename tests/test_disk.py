@@ -13,13 +13,15 @@ from run_cases import bars
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from tapmachine import Binary, fit, rbm, rows_on_disk
-from tapmachine.cli import app
-from tapmachine.datasets import DataError, read
-from tapmachine.rows_on_disk import RowsOnDisk
-from tapmachine.runs import RunError
-from tapmachine.settings import Settings
-from tapmachine.training_runs import read_data, run_training
+from tapmachine import Binary, fit, rbm
+from tapmachine.apps.cli import app
+from tapmachine.data import on_disk as rows_on_disk
+from tapmachine.data.errors import DataError, RunError
+from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.sources import read
+from tapmachine.runs.data import read_data
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.training import run_training
 
 SHARDS = (0, 70, 75, 200, 300)  # where they begin and end: some within a batch
 
@@ -66,7 +68,7 @@ def last_record(folder):
     [
         pytest.param("binary", {}, marks=pytest.mark.slow),
         ("bytes", {"validation": 0.2}),
-        ("bytes", {"binarise": 0.4, "dtype": "float64", "validation": 0.1}),
+        ("bytes", {"binarize": 0.4, "dtype": "float64", "validation": 0.1}),
         ("spin", {"objective": "tap", "start": "data"}),
         ("gaussian", {"visible": "gaussian", "dtype": "float64"}),
         pytest.param("gaussian", {"interval": (0.0, 100.0)}, marks=pytest.mark.slow),
@@ -194,14 +196,14 @@ def test_commands_on_a_run_from_shards(tmp_path, on_disk, monkeypatch):
         "train many --hidden 5 --epochs 2 --batch-size 30 --validation 0.2 --out run --quiet",
         "evaluate run",
         "evaluate run --data many",
-        "sample run --count 3 --sweeps 2 --out samples.npy",
+        "sample run --count 3 --n-sweeps 2 --out samples.npy",
         "denoise run many --p 0.1 --out clean.npy",
         "score run many --out scores.csv",
         "train digits --epochs 0 --out named --quiet",
     ):
         result = CliRunner().invoke(app, words.split(), catch_exceptions=False)
         assert result.exit_code == 0, words
-        said = "rows are looked at, at even distances" in result.stderr
+        said = "rows are used, evenly spaced" in result.stderr
         assert said == (not words.startswith("train")), words
     assert np.load("clean.npy").shape == (300, 16)
     assert json.loads((tmp_path / "run/settings.json").read_text())["settings"]["data"] == str(tmp_path / "many")
@@ -243,7 +245,7 @@ def test_two_processes_train_on_shards_as_one(tmp_path):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = tmp_path / "train.py"
     script.write_text(
-        "from tapmachine import rows_on_disk; from tapmachine.cli import main; rows_on_disk.LARGE_BYTES = 0; main()"
+        "from tapmachine.data import on_disk; from tapmachine.apps.cli import main; on_disk.LARGE_BYTES = 0; main()"
     )
     for name, own in (("one", []), ("two", launch)):
         words = [sys.executable, *own, str(script), "train", str(folder), *options, "--out", str(tmp_path / name)]
@@ -255,9 +257,9 @@ def test_two_processes_train_on_shards_as_one(tmp_path):
 TRAIN_IN_LITTLE_MEMORY = """
 import resource, sys
 from pathlib import Path
-from tapmachine import rows_on_disk
-from tapmachine.settings import Settings
-from tapmachine.training_runs import run_training
+from tapmachine.data import on_disk as rows_on_disk
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.training import run_training
 small, large, out, megabytes, large_bytes = sys.argv[1:]
 options = {"hidden": (5,), "epochs": 1, "batch_size": 1000, "objective": "cd"}
 run_training(Settings(small, **options), out + "/small")  # libraries set themselves up

@@ -13,9 +13,9 @@ from run_cases import PATIENCE, wait_until
 from run_cases import command as in_process
 from safetensors.torch import load_file
 
-from tapmachine.distributed import World, add_up, gathered, leads, together, world
+from tapmachine.accelerator.distributed import World, add_up, gathered, leads, together, world
 
-BASE = ["--binarise", "0.5", "--hidden", "20", "--batch-size", "31", "--device", "cpu", "--quiet"]
+BASE = ["--binarize", "0.5", "--hidden", "20", "--batch-size", "31", "--device", "cpu", "--quiet"]
 
 
 def environment():
@@ -52,7 +52,7 @@ def largest_difference(first, second):
         pytest.param(["--dtype", "float64"], 1e-9, id="herded"),
         pytest.param(["--dtype", "float64", "--objective", "pcd"], 1e-9, id="sampled", marks=pytest.mark.slow),
         pytest.param(
-            ["--dtype", "float64", "--objective", "tap", "--particles", "17", "--l1", "0.001", "--not-centred"],
+            ["--dtype", "float64", "--objective", "tap", "--n-particles", "17", "--l1", "0.001", "--not-centered"],
             1e-9,
             id="fewer-particles",
             marks=pytest.mark.slow,
@@ -79,7 +79,8 @@ def test_two_processes_train_as_one(options, tolerance, tmp_path):
 ON_ONE_DEVICE = """
 import os, sys, torch, torch.distributed as dist
 from safetensors.torch import save_file
-from tapmachine import Binary, Monitor, TAPObjective, fit, paper_sgd, rbm
+from tapmachine import Binary, TAPObjective, fit, rbm
+from tapmachine.training import Monitor, paper_sgd
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 if size > 1:  # not NCCL, which wants a GPU for each
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}.meet", rank=rank, world_size=size)
@@ -119,13 +120,13 @@ def test_two_processes_on_one_device_train_as_one(device, options, tmp_path):
             _, errors = rank.communicate(timeout=PATIENCE)
             assert rank.returncode == 0, errors.decode()[-2000:]
     one, two = (load_file(tmp_path / size) for size in "12")
-    assert float((one["weights"] - one["before"]).abs().max()) > 0.05  # it has learnt
+    assert float((one["weights"] - one["before"]).abs().max()) > 0.05  # it has learned
     torch.testing.assert_close(two["weights"], one["weights"], rtol=0, atol=1e-5)
 
 
 THREADS = """
 import os, torch
-from tapmachine.distributed import add_up, together
+from tapmachine.accelerator.distributed import add_up, together
 before = len(os.listdir("/proc/self/task"))
 with together("cpu"):
     import torch.distributed.nn  # as torch.compile and the optimizers do, once there is a group
@@ -188,7 +189,7 @@ def test_a_killed_process_ends_the_run_which_can_go_on(tmp_path):
 MEASURE = """
 import sys, torch
 from tapmachine import Spin, ais_log_partition, find_solutions, rbm
-from tapmachine.distributed import together, world
+from tapmachine.accelerator.distributed import together, world
 generator = torch.Generator().manual_seed(0)
 weights = torch.full((12, 8), 0.3, dtype=torch.float64)  # which has two solutions, with opposite signs
 machine = rbm(Spin(12).double(), Spin(8).double(), weights=weights)

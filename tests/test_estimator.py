@@ -10,11 +10,12 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from tapmachine import RBM, DataWarning, exact_log_likelihood, load, save
+from tapmachine import RBM, exact_log_likelihood, load, save
+from tapmachine.data.errors import DataWarning
 
 
 def quick(visible, **options):
-    return RBM(3, visible=visible, epochs=1, particles=10, objective="tap", sweeps=1, **options)
+    return RBM(3, visible=visible, epochs=1, n_particles=10, objective="tap", n_sweeps=1, **options)
 
 
 def each_check(estimators):
@@ -24,7 +25,7 @@ def each_check(estimators):
     return pytest.mark.parametrize(names, list(cases), **mark.kwargs)
 
 
-@each_check([quick("binary", binarise=0.5), quick("gauss-bernoulli")])
+@each_check([quick("binary", binarize=0.5), quick("gauss-bernoulli")])
 def test_it_keeps_scikit_learns_contract(estimator, check):
     check(estimator)
 
@@ -72,7 +73,7 @@ def test_features_and_back(digits):
     assert 0 <= hidden.min() < hidden.max() <= 1
     back = model.inverse_transform(hidden)
     assert np.mean((back - x) ** 2) < 0.5 * np.mean((x - x.mean(0)) ** 2)
-    weights, units = model.components_, model.machine_.units()[1]
+    weights, units = model.components_, model.machine_.layers[1]
     by_hand = 1 / (1 + np.exp(-(x @ weights.T + units.field.detach().numpy())))
     np.testing.assert_allclose(hidden, by_hand, atol=1e-5)
     assert list(model.get_feature_names_out()[:2]) == ["rbm0", "rbm1"]
@@ -217,8 +218,8 @@ def test_chunks_of_rows_are_all_remembered():
     model = RBM(4).partial_fit(x).partial_fit(x[:1])
     with torch.no_grad():
         model.machine_.weights[0].fill_(20.0)
-        for units, n_neighbours in zip(model.machine_.units(), (4, 16), strict=True):
-            units.field.fill_(-20.0 * n_neighbours / 2)
+        for units, n_neighbors in zip(model.machine_.layers, (4, 16), strict=True):
+            units.field.fill_(-20.0 * n_neighbors / 2)
     assert set(model.sample(100, n_sweeps=1).mean(1)) == {0.0, 1.0}
 
 
@@ -241,7 +242,7 @@ def test_categories():
 def test_on_a_gpu_and_back(visible, digits):
     """Data of any scale on a GPU; what was trained there is read and used without one."""
     x = (255 * digits[:200]).astype(np.float32)
-    model = RBM(4, visible=visible, epochs=1, batch_size=50, objective="tap", sweeps=2, device="cuda").fit(x)
+    model = RBM(4, visible=visible, epochs=1, batch_size=50, objective="tap", n_sweeps=2, device="cuda").fit(x)
     assert model.machine_.device.type == "cuda"
     again = pickle.loads(pickle.dumps(model))
     assert {p.device.type for p in again.machine_.parameters()} == {"cpu"}

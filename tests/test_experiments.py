@@ -10,13 +10,14 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from typer.testing import CliRunner
 
-from tapmachine import Spin, exact_log_partition, find_solutions, random_start, tap_log_likelihood
-from tapmachine.cli import app
-from tapmachine.datasets import DataError, mnist_labels
-from tapmachine.experiments import FIGURES, claims, experiment, free_energy_curves, parameters, solutions
-from tapmachine.experiments.lab import Lab, MissingDataError, images_of, images_table, nearest
-from tapmachine.experiments.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
-from tapmachine.runs import RunError
+from tapmachine import Spin, exact_log_partition, find_solutions, tap_log_likelihood
+from tapmachine.apps.cli import app
+from tapmachine.apps.reproduce import FIGURES, claims, experiment, free_energy_curves, parameters, solutions
+from tapmachine.apps.reproduce.lab import Lab, images_of, images_table, nearest
+from tapmachine.apps.reproduce.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
+from tapmachine.data.errors import DataError, MissingDataError, RunError
+from tapmachine.data.sources import mnist_labels
+from tapmachine.solver import random_start
 
 
 def reproduce(*arguments):
@@ -37,7 +38,7 @@ def test_every_figure_in_its_quick_form(tmp_path):
     tables = {path.stem: rows_of(path) for path in out.glob("*.csv")}
     assert {name for name in FIGURES if name != "compareInitSolns"} <= tables.keys()
 
-    # What was learnt, by another way than that of the tables.
+    # What was learned, by another way than that of the tables.
     lab = Lab(out, quick=True)
     last = tables["likelihood-binary-mnist-100"][-1]
     machine = lab.machine(TABLE[2])
@@ -91,14 +92,14 @@ def test_settings_are_those_of_table_one():
     assert (DEEP_2.hidden, DEEP_3.hidden) == ((500, 500), (500, 500, 500))
     assert {(m.pretrain, m.learning_rate) for m in (DEEP_2, DEEP_3)} == {(50, 0.001)}
     own = BINARY_500.settings("mnist", "mnist-test", 3)
-    assert (own.objective, own.start, own.centred, own.binarise, own.seed) == ("tap", "batch", False, 0.5, 3)
+    assert (own.objective, own.start, own.centered, own.binarize, own.seed) == ("tap", "batch", False, 0.5, 3)
     assert quick(BINARY_500).data == BINARY_500.data
 
 
 def test_free_energies_of_the_small_machine(tmp_path):
     rows = [{name: float(value) for name, value in row.items()} for row in free_energy_curves.table(Lab(tmp_path))]
     machine = free_energy_curves.magnet()
-    assert isinstance(machine.units()[0], Spin)
+    assert isinstance(machine.layers[0], Spin)
     m, gibbs, tap = (np.array([row[name] for row in rows]) for name in ("m", "gibbs", "tap"))
     # Gibbs: convex, with its minimum at −ln Z; TAP's local minima are its solutions.
     slopes = np.diff(gibbs) / np.diff(m)
@@ -157,7 +158,7 @@ def test_what_is_missing_is_said(tmp_path):
         experiment("fig12")
 
 
-def test_centred_gradients_are_an_option(tmp_path, monkeypatch):
+def test_centered_gradients_are_an_option(tmp_path, monkeypatch):
     """In a folder of their own; all else is the same."""
     labs = []
 
@@ -166,11 +167,11 @@ def test_centred_gradients_are_an_option(tmp_path, monkeypatch):
         raise RunError("not trained")
 
     monkeypatch.setattr(Lab, "run", noted)
-    for options in ((), ("--centred",)):
+    for options in ((), ("--centered",)):
         reproduce("dbmtraining", "--quick", "--out", tmp_path / f"out{len(options)}", *options)
     found = [lab.model(DEEP_2).settings("digits", 0.1, lab.seed) for lab in labs]
-    assert [own.centred for own in found] == [False, None]  # None: where the units allow it
-    assert replace(found[0], centred=None) == found[1]
+    assert [own.centered for own in found] == [False, None]  # None: where the units allow it
+    assert replace(found[0], centered=None) == found[1]
     with pytest.raises(RunError, match="holds experiments with"):
         Lab(tmp_path / "out1", quick=True).open()
 

@@ -12,33 +12,21 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.decomposition import FactorAnalysis
 from typer.testing import CliRunner
 
-from tapmachine import (
-    CD,
-    Binary,
-    DivergenceError,
-    Gaussian,
-    Monitor,
-    TAPObjective,
-    TrainingWarning,
-    dbm,
-    exact_log_likelihood,
-    exact_log_partition,
-    fit,
-    rbm,
-)
-from tapmachine.cli import app
+from tapmachine import CD, Binary, Gaussian, TAPObjective, dbm, exact_log_likelihood, exact_log_partition, fit, rbm
+from tapmachine.apps.cli import app
+from tapmachine.data.errors import DivergenceError, EstimateError, TrainingWarning
 from tapmachine.likelihood.compare import compare_likelihoods
 from tapmachine.likelihood.exact import gaussian_log_partition
-from tapmachine.likelihood.score import EstimateError
-from tapmachine.runs import RunFolder
+from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.machines import machine_of
+from tapmachine.training import Monitor
 from tapmachine.training.factors import _leading, find_factors
 from tapmachine.training.objectives import ExactGaussian, default_objective
-from tapmachine.training_runs import machine_of
 
 QUIET = Monitor(n_starts=0)
 
 
-def standardised(x):
+def standardized(x):
     return (x - x.mean(0)) / x.std(0)
 
 
@@ -50,9 +38,9 @@ def five_columns():
 
 DATA = {
     "five columns": (five_columns, 0.05),
-    "wine": (lambda: standardised(load_wine().data), 0.1),
-    "diabetes": (lambda: standardised(load_diabetes(scaled=False).data), 0.1),
-    "breast cancer": (lambda: standardised(load_breast_cancer().data), 0.1),
+    "wine": (lambda: standardized(load_wine().data), 0.1),
+    "diabetes": (lambda: standardized(load_diabetes(scaled=False).data), 0.1),
+    "breast cancer": (lambda: standardized(load_breast_cancer().data), 0.1),
 }
 
 
@@ -65,7 +53,7 @@ def halves(x, seed=0):
 def marginal(machine):
     """The visible units of two Gaussian layers: precision matrix D(V) − W D(1/V') Wᵀ, by SciPy."""
     (field, precision), (field_above, precision_above) = (
-        (units.field.detach().double().numpy(), units.precision.detach().double().numpy()) for units in machine.units()
+        (units.field.detach().double().numpy(), units.precision.detach().double().numpy()) for units in machine.layers
     )
     weights = machine.weights[0].detach().double().numpy()
     covariance = np.linalg.inv(np.diag(precision) - weights / precision_above @ weights.T)
@@ -101,7 +89,7 @@ def test_the_likelihood_is_that_of_a_normal_distribution(sizes):
 def test_the_gradient_of_ln_z_is_the_model_s_correlation():
     machine = random_machine(["Gaussian", "Gaussian"], [4, 3], seed=3, scale=0.2)
     (of_weights,) = torch.autograd.grad(gaussian_log_partition(machine), [machine.weights[0]])
-    (field, V), (field_above, V_above) = ((u.field.detach(), u.precision.detach()) for u in machine.units())
+    (field, V), (field_above, V_above) = ((u.field.detach(), u.precision.detach()) for u in machine.layers)
     W = machine.weights[0].detach()
     joint = torch.linalg.inv(torch.cat((torch.cat((V.diag(), -W), 1), torch.cat((-W.T, V_above.diag()), 1))))
     mean = joint @ torch.cat((field, field_above))
@@ -133,7 +121,7 @@ def test_it_is_as_likely_as_scikit_learn_s_factor_analysis(name):
 
 
 def test_from_the_command_line_by_defaults(tmp_path):
-    """Raw columns, whose deviations differ by a factor of 2,500, are as likely as standardised ones."""
+    """Raw columns, whose deviations differ by a factor of 2,500, are as likely as standardized ones."""
     train, test = halves(load_wine().data)
     np.save(tmp_path / "wine.npy", train)
     options = ("--visible", "gaussian", "--hidden-units", "gaussian", "--hidden", "2", "--out", tmp_path / "run")
@@ -179,7 +167,7 @@ def test_weights_of_rows_count_as_copies():
 
 
 def test_small_weights_that_are_kept_grow():
-    x = torch.tensor(standardised(five_columns()), dtype=torch.float32)
+    x = torch.tensor(standardized(five_columns()), dtype=torch.float32)
     machine = rbm(Gaussian(5), Gaussian(2))
     history = fit(machine, x, warm_start=True, batch_size=50)
     assert history["log_likelihood"][-1] > history["log_likelihood"][0] + 0.1
@@ -202,7 +190,7 @@ def test_leading_eigenvectors_are_the_same_by_either_method():
 
 
 def test_tap_is_advised_against():
-    x = torch.tensor(standardised(load_diabetes(scaled=False).data), dtype=torch.float32)
+    x = torch.tensor(standardized(load_diabetes(scaled=False).data), dtype=torch.float32)
     with pytest.warns(TrainingWarning), pytest.raises(DivergenceError, match="use the default objective"):
         fit(rbm(Gaussian(10), Gaussian(2)), x, objective=TAPObjective(), epochs=5, monitor=QUIET)
 

@@ -12,7 +12,9 @@ import torch
 from machine_cases import UNITS, machine_of
 from safetensors.torch import save as to_bytes
 
-from tapmachine import Binary, Custom, FileError, clamp, files, load, pairwise, rbm, save, solve
+from tapmachine import Binary, Custom, clamp, load, pairwise, rbm, save, solve
+from tapmachine.data.errors import FileError
+from tapmachine.machine import files
 
 
 def saved(tmp_path, machine, **options):
@@ -24,12 +26,12 @@ def saved(tmp_path, machine, **options):
 @pytest.mark.parametrize("kinds", [*([kind, "Binary"] for kind in UNITS), ["Spin"], ["Binary", "Categorical", "Spin"]])
 def test_what_is_saved_is_loaded(kinds, tmp_path):
     machine = machine_of(kinds, [5, 4, 3][: len(kinds)], seed=1)
-    if any(isinstance(units, Custom) for units in machine.units()):
+    if any(isinstance(units, Custom) for units in machine.layers):
         with pytest.raises(FileError, match="layer 0: Custom units cannot be saved"):
             save(machine, tmp_path / "machine")
         return
     again = load(saved(tmp_path, machine))
-    assert [type(units) for units in again.units()] == [type(units) for units in machine.units()]
+    assert [type(units) for units in again.layers] == [type(units) for units in machine.layers]
     assert str(again) == str(machine)
     for name, value in machine.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name

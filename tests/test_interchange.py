@@ -7,9 +7,11 @@ from machine_cases import machine_of
 from sklearn.datasets import load_digits
 from sklearn.neural_network import BernoulliRBM
 
-from tapmachine import Binary, FileError, Spin, from_bernoulli_rbm, load, rbm, read_rbms, save, write_rbms
-from tapmachine.cli import app
-from tapmachine.likelihood.score import log_weight
+from tapmachine import Binary, Spin, load, rbm, save
+from tapmachine.apps.cli import app
+from tapmachine.data.errors import FileError
+from tapmachine.likelihood.weight import log_weight
+from tapmachine.machine import from_bernoulli_rbm, read_rbms, write_rbms
 
 h5py = pytest.importorskip("h5py")
 
@@ -30,7 +32,7 @@ def test_there_and_back(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["Binary", "Categorical"])
 def test_rbms_itself_reads_and_writes_them(kind, tmp_path):
-    """The free energies that it finds are ours, but for the constant of the visible units' normalised priors."""
+    """The free energies that it finds are ours, but for the constant of the visible units' normalized priors."""
     io = pytest.importorskip("rbms.io")
     map_model = pytest.importorskip("rbms.map_model").map_model
     machine = machine_of([kind, "Binary"], [5, 3], seed=2).float()
@@ -38,7 +40,7 @@ def test_rbms_itself_reads_and_writes_them(kind, tmp_path):
     write_rbms(machine, path)
     theirs = io.load_params(str(path), 1, torch.device("cpu"), torch.float32, map_model)
     states = torch.randint(0, 2, (20, 5), generator=torch.Generator().manual_seed(0))
-    mine = -log_weight(machine, machine.units()[0].check_states(states if kind == "Categorical" else states.float()))
+    mine = -log_weight(machine, machine.layers[0].check_states(states if kind == "Categorical" else states.float()))
     others = theirs.compute_energy_visibles(states.float() if kind == "Binary" else states)
     torch.testing.assert_close(mine - mine[0], (others - others[0]).double(), rtol=0, atol=1e-4)
     chains = {"visible": states.float()}

@@ -20,39 +20,39 @@ from tapmachine import (
     TAP,
     Binary,
     Categorical,
-    EstimateError,
     Gaussian,
-    Snapshot,
-    SolutionTree,
     Spin,
-    Track,
     TruncatedGaussian,
-    bands,
     clamp,
     dbm,
-    diagnose,
-    embed,
     exact_log_likelihood,
     find_solutions,
     load,
-    noisy_start,
     pairwise,
-    plots,
-    random_start,
-    rank_fields,
     rbm,
     solve,
-    track,
-    unique,
 )
-from tapmachine.cli import app
-from tapmachine.landscape.diagnosis import density, density_curve
-from tapmachine.landscape.figures import epochs_table, landscape_pictures
-from tapmachine.landscape.find import count_at
-from tapmachine.merging import groups
-from tapmachine.runs import RunError, RunFolder
-from tapmachine.settings import Settings
-from tapmachine.training_runs import run_training
+from tapmachine.analysis import plots, receptive_fields
+from tapmachine.analysis.landscape import (
+    LandscapeTrack,
+    Snapshot,
+    SolutionTree,
+    diagnose,
+    embed_landscape,
+    energy_bands,
+    track_landscape,
+)
+from tapmachine.analysis.landscape.diagnosis import density, density_curve
+from tapmachine.analysis.landscape.figures import epochs_table, landscape_pictures
+from tapmachine.analysis.landscape.find import count_at
+from tapmachine.apps.cli import app
+from tapmachine.data.errors import EstimateError, RunError
+from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.machines import KeptMachines
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.training import run_training
+from tapmachine.solver import merge_solutions, noisy_start, random_start
+from tapmachine.solver.merging import groups
 
 
 def magnet(coupling, n=30):
@@ -100,9 +100,9 @@ def same_partition(first, second):
 def test_groups_are_connected_components(seed, count, n, spread):
     """Also of chains, where members join groups whose leaders are far apart."""
     generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(max(1, count // 8), n, generator=generator, dtype=torch.float64)
+    centers = torch.randn(max(1, count // 8), n, generator=generator, dtype=torch.float64)
     steps = torch.randn(count, n, generator=generator, dtype=torch.float64) / n**0.5
-    points = centres[torch.randint(len(centres), (count,), generator=generator)] + 0.1 * spread * steps
+    points = centers[torch.randint(len(centers), (count,), generator=generator)] + 0.1 * spread * steps
     points = torch.cat((points, points[: count // 3]))  # and some twice
     found = groups(points, 0.1)
     assert same_partition(found, brute_force_groups(points, 0.1))
@@ -171,7 +171,7 @@ def test_a_ferromagnet_below_and_above_its_critical_coupling(coupling, n_solutio
     means = found.solutions.moments[0].mean.mean(1)
     if n_solutions == 1:
         assert abs(float(means[0])) < 1e-5
-    else:  # TAP's own equation for the magnetisation, m = tanh(Jm(1 − 1/N) − J²/N·(1 − m²)m), solved by bisection
+    else:  # TAP's own equation for the magnetization, m = tanh(Jm(1 − 1/N) − J²/N·(1 − m²)m), solved by bisection
         assert sorted(means.sign().tolist()) == [-1, 1]
         low, high = 0.1, 1.0
         for _ in range(100):
@@ -213,14 +213,14 @@ def test_a_hopfield_machine_has_its_patterns_and_their_mirror_images(n_patterns)
 
 
 def with_two_solutions(kinds):
-    """Couplings of one sign but for signs of the units, and fields that favour neither of two states."""
+    """Couplings of one sign but for signs of the units, and fields that favor neither of two states."""
     machine = machine_of(kinds, [12, 6], seed=3, scale=0.0)
     weights = machine.weights[0]
     generator = torch.Generator().manual_seed(3)
     signs = [torch.randn(n, generator=generator, dtype=torch.float64).sign() for n in weights.shape]
     with torch.no_grad():
         weights.copy_(1.5 * torch.outer(*signs))
-        for own, other, couplings in zip(machine.units(), machine.units()[::-1], (weights, weights.T), strict=True):
+        for own, other, couplings in zip(machine.layers, list(machine.layers)[::-1], (weights, weights.T), strict=True):
             lower, upper = other.bounds()
             middle = 1 / other.q if isinstance(other, Categorical) else (lower + upper) / 2
             field = getattr(own, "slab", own).field
@@ -283,7 +283,7 @@ def test_starts_of_every_kind():
         first.solutions.moments,
     ):
         assert len(find_solutions(machine, starts)) == 1
-    with pytest.raises(ValueError, match="it must be data of shape"):
+    with pytest.raises(ValueError, match="expected data of shape"):
         find_solutions(machine, "data")
 
 
@@ -323,7 +323,7 @@ def rising_magnet():
 def test_tracking_a_magnet():
     told = []
     starts = torch.cat((torch.ones(12, 30), -torch.ones(8, 30)))
-    found = track(rising_magnet(), starts, callback=told.append)
+    found = track_landscape(rising_magnet(), starts, callback=told.append)
     assert [snapshot.n_solutions for snapshot in found.snapshots] == [1, 1, 2, 2]
     assert [snapshot.epoch for snapshot in told] == found.epochs == [1, 4, 10, 20]
     assert found.tree.n_lineages == [1, 1, 2, 2]
@@ -336,21 +336,21 @@ def test_tracking_a_magnet():
     assert found.rows.tolist() == list(range(20))
     with pytest.raises(KeyError, match="epoch 5 was not kept; there are 1, 4, 10, 20"):
         found.at(5)
-    some = track(rising_magnet(), starts, epochs=[10, 1], n_starts=10)
+    some = track_landscape(rising_magnet(), starts, epochs=[10, 1], n_starts=10)
     assert some.epochs == [1, 10]
     assert some.rows.tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
     with pytest.raises(ValueError, match="epoch 3 was not kept"):
-        track(rising_magnet(), starts, epochs=[3])
+        track_landscape(rising_magnet(), starts, epochs=[3])
     with pytest.raises(ValueError, match="epochs is empty"):
-        track(rising_magnet(), starts, epochs=[])
+        track_landscape(rising_magnet(), starts, epochs=[])
     with pytest.raises(ValueError, match="n_starts is 0"):
-        track(rising_magnet(), starts, n_starts=0)
-    with pytest.raises(ValueError, match="give starts"):
-        track(rising_magnet())
-    with pytest.raises(ValueError, match="no machines"):
-        track({}, starts)
-    with pytest.raises(ValueError, match="run is a list"):
-        track([magnet(1.0)], starts)
+        track_landscape(rising_magnet(), starts, n_starts=0)
+    with pytest.raises(ValueError, match="starts is missing"):
+        track_landscape(rising_magnet())
+    with pytest.raises(ValueError, match="machines is empty"):
+        track_landscape({}, starts)
+    with pytest.raises(ValueError, match="machines is a list; expected a mapping"):
+        track_landscape([magnet(1.0)], starts)
 
 
 def test_what_is_born_and_what_merges():
@@ -360,30 +360,30 @@ def test_what_is_born_and_what_merges():
 
     snapshots = [snapshot(1, [0, 0, 0, 1, 1, 2], 3), snapshot(2, [0, 0, 1, 0, 0, -1], 2), snapshot(3, [-1] * 6, 0)]
     # Of the three, the first two go on as one, and the third is lost; a start of the first founds another.
-    assert Track(snapshots, torch.zeros(6, 1), torch.arange(6), None).changes() == [(3, 0), (1, 2), (0, 2)]
+    assert LandscapeTrack(snapshots, torch.zeros(6, 1), torch.arange(6), None).changes() == [(3, 0), (1, 2), (0, 2)]
     lost = [snapshot(1, [0, 0, 1, -1], 2), snapshot(2, [1, 1, -1, 0], 2)]
-    assert Track(lost, torch.zeros(4, 1), torch.arange(4), None).changes() == [(2, 0), (1, 1)]
+    assert LandscapeTrack(lost, torch.zeros(4, 1), torch.arange(4), None).changes() == [(2, 0), (1, 1)]
 
 
 def test_a_landscape_without_solutions(tmp_path):
-    found = track(rising_magnet(), torch.ones(5, 30), max_sweeps=1)
+    found = track_landscape(rising_magnet(), torch.ones(5, 30), max_sweeps=1)
     assert found.tree.n_lineages == [0, 0, 0, 0]
     assert found.tree.newick() == ";"
     assert [line.split(",")[1] for line in epochs_table(found).splitlines()[1:]] == ["0"] * 4
     assert "nan" not in epochs_table(found)
-    for picture in landscape_pictures(found, embed(found, found.starts), None).values():
+    for picture in landscape_pictures(found, embed_landscape(found, found.starts), None).values():
         picture.figure.savefig(tmp_path / "picture.png")
 
 
 def test_a_track_from_random_points_and_of_a_deep_machine():
     machine = dbm([Binary(8), Binary(5), Binary(3)])
-    found = track({1: machine, 2: machine}, random_start(machine, 30))
+    found = track_landscape({1: machine, 2: machine}, random_start(machine, 30))
     assert [snapshot.n_solutions for snapshot in found.snapshots] == [1, 1]
     x = (torch.rand(20, 8, generator=torch.Generator().manual_seed(0)) < 0.5).float()
     with torch.no_grad():
         machine.weights[1].fill_(2.0)
     expected = solve(clamp(machine, x), None).moments[1].mean.mean(0)
-    torch.testing.assert_close(rank_fields(machine, x).activation.float(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(receptive_fields(machine, x).activation.float(), expected, rtol=0, atol=1e-4)
 
 
 def test_a_tree_of_solutions_that_split_twice():
@@ -423,8 +423,13 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+def track_run(folder, **options):
+    machines = KeptMachines(folder)
+    return track_landscape(machines, machines.training_rows(), **options)
+
+
 def test_tracking_a_run(run):
-    found = track(run, n_starts=100)
+    found = track_run(run, n_starts=100)
     assert found.epochs == sorted(RunFolder(run).kept_machines())
     assert found.epochs[0] == 1
     assert found.epochs[-1] == 20
@@ -441,13 +446,13 @@ def test_tracking_a_run(run):
 def test_a_run_without_kept_machines_has_its_last_one(run, tmp_path):
     data = json.loads((run / "settings.json").read_text())["settings"]["data"]
     run_training(Settings(data, hidden=(3,), epochs=2, keep_every=0), tmp_path / "r")
-    assert track(tmp_path / "r", n_starts=20).epochs == [2]
+    assert track_run(tmp_path / "r", n_starts=20).epochs == [2]
     run_training(Settings(data, hidden=(3,), epochs=5, keep_every=2), tmp_path / "s")
-    assert track(tmp_path / "s", n_starts=20).epochs == [2, 4, 5]  # the last one, too
+    assert track_run(tmp_path / "s", n_starts=20).epochs == [2, 4, 5]  # the last one, too
     (tmp_path / "s" / "machines" / "epoch-best.safetensors").touch()
-    assert track(tmp_path / "s", n_starts=20).epochs == [2, 4, 5]
+    assert track_run(tmp_path / "s", n_starts=20).epochs == [2, 4, 5]
     with pytest.raises(RunError, match="not the folder of a run"):
-        track(tmp_path / "nothing")
+        KeptMachines(tmp_path / "nothing")
 
 
 def test_which_machines_are_kept():
@@ -466,35 +471,35 @@ def test_which_machines_are_kept():
 def test_a_map_keeps_the_order_of_points_on_a_curve():
     angle = torch.linspace(0, 3, 120)
     rows = torch.stack([torch.cos(angle), torch.sin(angle), *[0.1 * angle] * 4], 1)
-    found = track({1: rbm(TruncatedGaussian(6, lower=-1.0, upper=1.0), Binary(2))}, rows)
-    placed = embed(found, rows)
+    found = track_landscape({1: rbm(TruncatedGaussian(6, lower=-1.0, upper=1.0), Binary(2))}, rows)
+    placed = embed_landscape(found, rows)
     along = placed.data[:, 0]
     assert bool((along.diff() > 0).all()) or bool((along.diff() < 0).all())
-    again = embed(found, rows)
+    again = embed_landscape(found, rows)
     assert torch.equal(again.data, placed.data)
     assert torch.equal(again.solutions[0], placed.solutions[0])
 
 
 def test_maps_of_solutions_by_all_layers(run):
-    found = track(run, n_starts=100, epochs=[1, 20])
-    placed = embed(found)
+    found = track_run(run, n_starts=100, epochs=[1, 20])
+    placed = embed_landscape(found)
     assert placed.data is None
     assert [len(points) for points in placed.solutions] == [s.n_solutions for s in found.snapshots]
     with pytest.raises(ValueError, match="a map needs 4 points"):
-        embed(found, epoch=1)
+        embed_landscape(found, epoch=1)
     with pytest.raises(ValueError, match="no snapshot of epoch 2"):
-        embed(found, epoch=2)
+        embed_landscape(found, epoch=2)
     with pytest.raises(ValueError, match="data have 3 columns"):
-        embed(found, torch.zeros(10, 3))
+        embed_landscape(found, torch.zeros(10, 3))
     with pytest.raises(ValueError, match="no solutions"):
-        embed([])
-    one = embed(found.snapshots[-1], found.starts)
+        embed_landscape([])
+    one = embed_landscape(found.snapshots[-1], found.starts)
     assert len(one.solutions) == 1
-    assert torch.equal(embed(found, found.starts.numpy()).data, embed(found, found.starts).data)
+    assert torch.equal(embed_landscape(found, found.starts.numpy()).data, embed_landscape(found, found.starts).data)
     alone = find_solutions(load(run / "machine.safetensors"), found.starts, stability=False)
-    assert embed(alone, found.starts).solutions[0].shape == (len(alone), 2)
+    assert embed_landscape(alone, found.starts).solutions[0].shape == (len(alone), 2)
     many = torch.rand(2500, 36, generator=torch.Generator().manual_seed(0))
-    assert embed(found, many).data.shape == (2500, 2)
+    assert embed_landscape(found, many).data.shape == (2500, 2)
 
 
 # ----- receptive fields, bands, words
@@ -503,32 +508,32 @@ def test_maps_of_solutions_by_all_layers(run):
 def test_ranking_of_receptive_fields():
     machine = machine_of(["Binary", "Binary"], [10, 5], seed=2)
     x = (torch.rand(30, 10, generator=torch.Generator().manual_seed(0)) < 0.5).double()
-    found = rank_fields(machine, x)
+    found = receptive_fields(machine, x)
     weights = machine.weights[0].detach().T
     norms = [sum(float(abs(w) / row.abs().max()) ** 0.1 for w in row) ** 10 for row in weights]
     assert found.spread.exp().tolist() == pytest.approx(norms, rel=1e-9)
-    field = x @ machine.weights[0] + machine.units()[1].field
+    field = x @ machine.weights[0] + machine.layers[1].field
     torch.testing.assert_close(found.activation, torch.sigmoid(field).mean(0).detach())
     assert found.by_activation(1).item() == int(found.activation.argmax())
     assert found.by_activation(1, least=True).item() == int(found.activation.argmin())
-    assert found.by_spread(2, localised=True).tolist() == found.spread.argsort()[:2].tolist()
+    assert found.by_spread(2, localized=True).tolist() == found.spread.argsort()[:2].tolist()
     with pytest.raises(ValueError, match="no hidden units"):
-        rank_fields(magnet(1.0))
-    assert rank_fields(rbm(Categorical(5, 3), Binary(2))).fields.shape == (2, 5, 3)
+        receptive_fields(magnet(1.0))
+    assert receptive_fields(rbm(Categorical(5, 3), Binary(2))).fields.shape == (2, 5, 3)
 
 
 def test_bands_and_densities():
     # quantiles of a normal distribution in place of draws
     first, second = (torch.special.ndtri((torch.arange(n) + 0.5) / n) for n in (300, 100))
     second = 12 + 0.5 * second
-    assert [band.n_solutions for band in bands(torch.cat((first, second)))] == [300, 100]
-    assert len(bands(first)) == 1
+    assert [band.n_solutions for band in energy_bands(torch.cat((first, second)))] == [300, 100]
+    assert len(energy_bands(first)) == 1
     far = torch.cat((first, second, torch.tensor([6000.0])))
-    assert [band.n_solutions for band in bands(far)][:2] == [300, 100 if len(bands(far)) == 3 else 101]
+    assert [band.n_solutions for band in energy_bands(far)][:2] == [300, 100 if len(energy_bands(far)) == 3 else 101]
     narrow = torch.cat((1e-3 * first[:90], 100 + 1e-3 * first[90:100]))
-    assert [band.n_solutions for band in bands(narrow)] == [90, 10]
-    assert bands(torch.empty(0)) == []
-    assert bands(torch.tensor([2.0])) == [(2.0, 2.0, 1)]
+    assert [band.n_solutions for band in energy_bands(narrow)] == [90, 10]
+    assert energy_bands(torch.empty(0)) == []
+    assert energy_bands(torch.tensor([2.0])) == [(2.0, 2.0, 1)]
     at = torch.linspace(-10, 10, 2001, dtype=torch.float64)
     assert float(torch.trapezoid(density(first, at), at)) == pytest.approx(1.0, abs=1e-3)
     assert float(density(first, torch.zeros(1))) == pytest.approx(0.399, abs=0.05)
@@ -557,7 +562,7 @@ def pairs_of_units(n_rows, seed=0):
 
 
 def machine_of_pairs(strength):
-    """A hidden unit for each pair that favours 00 and 11; the fields keep all means at ½."""
+    """A hidden unit for each pair that favors 00 and 11; the fields keep all means at ½."""
     weights = strength * torch.eye(6).double().repeat(2, 1)
     fields = [torch.full((n,), -strength * share).double() for n, share in ((12, 0.5), (6, 1.0))]
     return rbm(Binary(12, field=fields[0]), Binary(6, field=fields[1]), weights=weights)
@@ -603,7 +608,7 @@ def test_a_log_likelihood_that_cannot_be_had_is_no_evidence(monkeypatch):
     def refuse(*arguments):
         raise EstimateError("no")
 
-    monkeypatch.setattr("tapmachine.landscape.diagnosis.unbiased_log_partition", refuse)
+    monkeypatch.setattr("tapmachine.analysis.landscape.diagnosis.unbiased_log_partition", refuse)
     assert "no reliable log-likelihood" in diagnose(landscape, machine, x)[2]
 
 
@@ -627,7 +632,7 @@ def test_pictures(tmp_path):
     plots.tree(axes[3], [1, 4, 9], parents, ["x", "y", "z"])
     heights = plots.tree_heights(parents, 3)
     assert sorted(heights[-1]) == [0, 1, 2]
-    assert abs(heights[-1][0] - heights[-1][2]) == 1  # children of one parent are neighbours
+    assert abs(heights[-1][0] - heights[-1][2]) == 1  # children of one parent are neighbors
     assert len(axes[3].collections[0].get_segments()) == 5
     plots.map_thumbnails(axes[4], images[:, :2].numpy(), images.numpy(), (5, 6), count=3)
     with pytest.raises(ValueError, match="30 pixels, which is not 5×5"):
@@ -643,7 +648,7 @@ def test_pictures_can_be_told_apart():
     figure = plots.new_figure(6, 6)
     first, second, third, fourth = figure.subplots(2, 2).flat
     generator = torch.Generator().manual_seed(0)
-    for number in range(2):  # on the same axes: bars have the colour of their own curve
+    for number in range(2):  # on the same axes: bars have the color of their own curve
         values = number + torch.randn(30, generator=generator)
         plots.free_energy_histogram(first, values, density_curve(values))
         assert first.patches[-1].get_facecolor()[:3] == to_rgb(first.lines[-1].get_color())
@@ -656,7 +661,7 @@ def test_pictures_can_be_told_apart():
     ink = third.images[0].cmap(1.0)[:3], third.images[0].cmap(0.0)[:3]
     assert ink == ((0, 0, 0), (1, 1, 1))  # black on white, as in the paper
     drawn = plots.image_grid(fourth, images - 0.5, (2, 2))
-    assert drawn.get_clim() == (-1, 1)  # what a colour bar needs
+    assert drawn.get_clim() == (-1, 1)  # what a color bar needs
 
 
 # ----- the command line
@@ -669,7 +674,7 @@ def test_the_command(run, tmp_path):
     names = {path.name for path in (tmp_path / "out").iterdir()}
     figures = {"free_energies", "free_energy_slices", "map", "maps", "tree", "receptive_fields"}
     assert names == {"epochs.csv", "solutions.csv", "starts.csv", "tree.nwk", *(f"{name}.png" for name in figures)}
-    found = track(run, n_starts=60)
+    found = track_run(run, n_starts=60)
     with (tmp_path / "out" / "solutions.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["epoch"] == "20"]
     assert [float(row["free_energy"]) for row in rows] == pytest.approx(found.snapshots[-1].free_energy.tolist())
@@ -712,7 +717,7 @@ def test_merging_what_solve_found_only_roughly():
     """A tolerance of 1e-8 leaves solutions further apart than what counts as one, which is why others use 1e-14."""
     machine = magnet(1.05, n=60)  # near the critical point, where it is flat
     starts = random_start(machine, 60)
-    rough = unique(machine, solve(machine, starts, tol=1e-8, max_sweeps=10_000))
+    rough = merge_solutions(machine, solve(machine, starts, tol=1e-8, max_sweeps=10_000))
     assert len(rough) > len(find_solutions(machine, starts)) == 2
 
 

@@ -12,17 +12,13 @@ from test_machine import DISCRETE, brute_force, small
 
 from tapmachine import (
     Binary,
-    BoltzmannMachine,
     Custom,
     Gaussian,
-    LikelihoodWarning,
     Moments,
     NaiveMeanField,
     Spin,
-    Status,
     Tilt,
     TruncatedGaussian,
-    adaptive_schedule,
     ais_log_likelihood,
     ais_log_partition,
     clamp,
@@ -31,20 +27,21 @@ from tapmachine import (
     dbm,
     exact_log_likelihood,
     exact_log_partition,
-    linear_schedule,
     pairwise,
-    paper_schedule,
     pseudo_log_likelihood,
-    random_start,
     rbm,
     solve,
     tap_log_likelihood,
-    unique,
 )
-from tapmachine.likelihood.annealed_runs import resample
-from tapmachine.likelihood.compare import ComparisonRow, _disagreements
-from tapmachine.likelihood.paths import path_to, seeded
-from tapmachine.units.draws import draw_bits
+from tapmachine.beliefs import Status
+from tapmachine.data.errors import LikelihoodWarning
+from tapmachine.likelihood import adaptive_schedule, linear_schedule, paper_schedule
+from tapmachine.likelihood.annealing.paths import path_to, seeded
+from tapmachine.likelihood.annealing.runs import resample
+from tapmachine.likelihood.compare import LikelihoodRow, _disagreements
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.solver import merge_solutions, random_start
+from tapmachine.units.numerics.draws import draw_bits
 
 # Of a normal distribution that is one false alarm in 10¹⁰ comparisons. The errors of annealed estimates are themselves
 # estimated, from weights that are nearly normal here; so there is room for tails, and for the 200 comparisons below.
@@ -53,7 +50,7 @@ SIGMAS = 6.5
 
 def data_of(machine: BoltzmannMachine, rows: int, seed: int = 0) -> torch.Tensor:
     """Draws of the visible units' priors."""
-    units = machine.units()[0]
+    units = machine.layers[0]
     no_tilt = Tilt(torch.zeros((rows, *units.state_shape), dtype=machine.dtype), 0.0)
     return units.sample(no_tilt, torch.Generator().manual_seed(seed))
 
@@ -72,7 +69,7 @@ def test_exact_likelihood_against_brute_force(kinds):
         assert float(value) == pytest.approx(math.log(float(probabilities[same].sum())), abs=1e-11)
     assert float(found.log_partition) == pytest.approx(float(log_partition), abs=1e-11)
     assert float(found) == pytest.approx(float(found.values.mean()))
-    assert float(found.per_unit) == pytest.approx(float(found.mean) / sum(u.n for u in machine.units()))
+    assert float(found.per_unit) == pytest.approx(float(found.mean) / sum(u.n for u in machine.layers))
     assert float(found.standard_error) == pytest.approx(float(found.values.std()) / 5**0.5)
 
 
@@ -98,8 +95,8 @@ def test_pseudo_likelihood_against_brute_force(kinds):
     for row, value in zip(x, found.values, strict=True):
         total = 0.0
         agrees = (states[0] == row).flatten(2).all(-1) if states[0].dim() > 2 else states[0] == row
-        for unit in range(machine.units()[0].n):
-            others = [i for i in range(machine.units()[0].n) if i != unit]
+        for unit in range(machine.layers[0].n):
+            others = [i for i in range(machine.layers[0].n) if i != unit]
             rest = agrees[:, others].all(-1)
             total += math.log(float(probabilities[rest & agrees[:, unit]].sum() / probabilities[rest].sum()))
         assert float(value) == pytest.approx(total, abs=1e-10)
@@ -115,7 +112,7 @@ def test_pseudo_likelihood_of_real_values_against_dense_quadrature(kind, scale):
     }
     visible = more[kind]() if kind in more else UNITS[kind](random, 3)
     machine = rbm(visible.double(), Binary(4, field=random.normal(4)), scale * random.normal(3, 4))
-    W, U = machine.weights[0].detach(), machine.units()[1].field.detach()
+    W, U = machine.weights[0].detach(), machine.layers[1].field.detach()
     x = data_of(machine, 3)
     found = pseudo_log_likelihood(machine, x).values
     atoms = visible.atoms()
@@ -175,7 +172,7 @@ def test_stochastic_pseudo_likelihood_is_unbiased():
     )
 
 
-def test_pseudo_likelihood_of_unnormalisable_units():
+def test_pseudo_likelihood_of_unnormalizable_units():
     machine = rbm(Gaussian(2, precision=1.0).double(), Gaussian(3, precision=1.0).double(), torch.ones(2, 3).double())
     with pytest.raises(ValueError, match="ln Z is infinite"):
         pseudo_log_likelihood(machine, torch.zeros(1, 2).double())
@@ -346,7 +343,7 @@ def test_same_seed_same_estimate_and_resuming():
 
 
 def test_as_many_temperatures_as_needed(monkeypatch):
-    monkeypatch.setattr("tapmachine.likelihood.annealing.ENOUGH_TEMPERATURES", (2, 20, 200))
+    monkeypatch.setattr("tapmachine.likelihood.annealing.estimate.ENOUGH_TEMPERATURES", (2, 20, 200))
     weak, strong = (machine_of(["Spin", "Spin"], [8, 6], seed=10, scale=scale) for scale in (0.05, 0.7))
     assert len(ais_log_partition(weak).betas) == 3
     found = ais_log_partition(strong)
@@ -388,7 +385,7 @@ def test_schedules():
     assert torch.equal(linear_schedule(4), torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]).double())
 
 
-@pytest.mark.filterwarnings("ignore::tapmachine.LikelihoodWarning")
+@pytest.mark.filterwarnings("ignore::tapmachine.data.errors.LikelihoodWarning")
 def test_an_adaptive_schedule_lets_the_weights_scatter_less():
     """All spins agree beyond some β, where the chains are slow; equal steps spend most temperatures elsewhere."""
     n = 40
@@ -436,7 +433,7 @@ def test_progress_of_all_blocks_is_told():
         (lambda m: ais_log_partition(m, torch.tensor([0.0, 0.7, 0.6, 1.0])), "must rise from 0 to 1"),
         (lambda m: ais_log_partition(m, torch.tensor([0.1, 1.0])), "must rise from 0 to 1"),
         (lambda m: ais_log_partition(m, [0, 0.5]), "must rise from 0 to 1"),
-        (lambda m: ais_log_partition(m, "paper"), "schedule is 'paper'; it must be a number of temperatures"),
+        (lambda m: ais_log_partition(m, "paper"), "schedule is 'paper'; expected a number of temperatures"),
         (lambda m: ais_log_partition(m, 5, n_runs=1), "n_runs is 1"),
         (lambda m: ais_log_partition(m, 5, seed=-1), "seed is -1"),
         (lambda m: adaptive_schedule(m, 5, n_runs=1), "n_runs is 1"),
@@ -553,7 +550,7 @@ def test_annealing_captured_on_a_gpu(kinds, sizes):
 def test_tap_likelihood_written_out(kind):
     machine = machine_of([kind, "Binary"], [6, 4], seed=15, scale=0.3)
     x = data_of(machine, 7)
-    visible, hidden = machine.units()
+    visible, hidden = machine.layers
     solution = solve(machine, tol=1e-20)
     expected = visible.log_prior(x).sum(-1) + hidden.log_partition(Tilt(machine.field_on(1, [x, None]), 0.0)).sum(-1)
     expected = (expected + solution.free_energy).detach()
@@ -679,27 +676,27 @@ def test_what_makes_solutions_the_same():
     hand_made = type(some)(
         (Moments(mean, mean), hidden), some.tilts, free_energy, residual, some.n_sweeps, some.status * 0
     )
-    found = unique(machine, hand_made)
+    found = merge_solutions(machine, hand_made)
     # 0 and 3 are the same, 1 and 4 follow at distances of 0.17/100/√3 = 0.98e-3; 2 is 0.18/100/√3 away from the last
     assert found.index.tolist() == [0, 0, 1, 0, 0]
     assert found.counts.tolist() == [4, 1]
     assert found.solutions.residual.tolist() == [1.0, 2.0]
-    assert len(unique(machine, hand_made, same=1e-2)) == 1
-    assert sorted(unique(machine, hand_made, same=0).counts.tolist()) == [1, 1, 1, 2]
+    assert len(merge_solutions(machine, hand_made, same=1e-2)) == 1
+    assert sorted(merge_solutions(machine, hand_made, same=0).counts.tolist()) == [1, 1, 1, 2]
     with pytest.raises(ValueError, match="different rows of evidence"):
-        unique(clamp(machine, torch.zeros(5, 2).double()), hand_made)
+        merge_solutions(clamp(machine, torch.zeros(5, 2).double()), hand_made)
 
 
 def test_unique_solutions():
     machine = two_modes()
     starts = random_start(machine, 40)
-    found = unique(machine, solve(machine, starts, tol=1e-14))
+    found = merge_solutions(machine, solve(machine, starts, tol=1e-14))
     assert len(found) == 2
     assert int(found.counts.sum()) == 40
     assert found.n_excluded == 0
     signs = solve(machine, starts, tol=1e-14).moments[0].mean.mean(-1) > 0
     assert len({(int(group), bool(sign)) for group, sign in zip(found.index, signs, strict=True)}) == 2
-    nothing = unique(machine, solve(machine, starts, tol=1e-30, max_sweeps=4))
+    nothing = merge_solutions(machine, solve(machine, starts, tol=1e-30, max_sweeps=4))
     assert (len(nothing), nothing.n_excluded) == (0, 40)
 
 
@@ -747,9 +744,9 @@ def test_a_comparison_warns_when_annealing_misses_a_mode():
     machine = rbm(Spin(30), Spin(3), torch.full((30, 3), 0.8))
     x = torch.ones(20, 30)
     rows = [
-        ComparisonRow("TAP", -1.0, 0.1, math.nan, math.nan, 20, 23.0, math.nan, 0.0),
-        ComparisonRow("AIS", -1.0, 0.1, math.nan, math.nan, 20, 23.0, 0.01, 0.0),
-        ComparisonRow("exact", -3.0, 0.1, math.nan, math.nan, 20, 25.0, 0.0, 0.0),
+        LikelihoodRow("TAP", -1.0, 0.1, math.nan, math.nan, 20, 23.0, math.nan, 0.0),
+        LikelihoodRow("AIS", -1.0, 0.1, math.nan, math.nan, 20, 23.0, 0.01, 0.0),
+        LikelihoodRow("exact", -3.0, 0.1, math.nan, math.nan, 20, 25.0, 0.0, 0.0),
     ]
     tap, annealed = _disagreements(rows)
     assert "TAP and exact have drifted apart: ln Z is 23.0 and 25.0" in tap
@@ -795,8 +792,8 @@ def test_bits_have_their_probabilities():
         assert bool(((drawn == 0) | (drawn == 1)).all())
         assert abs(float(drawn.mean(dtype=torch.float64)) - p) <= SIGMAS * (p * (1 - p) / drawn.numel()) ** 0.5
         if 0.1 < p < 0.9:  # of rarer bits a million draws hold too few pairs for a normal distribution
-            neighbours = float(((drawn[:, 1:] - p) * (drawn[:, :-1] - p)).mean(dtype=torch.float64)) / (p * (1 - p))
-            assert abs(neighbours) < SIGMAS / drawn.numel() ** 0.5
+            neighbors = float(((drawn[:, 1:] - p) * (drawn[:, :-1] - p)).mean(dtype=torch.float64)) / (p * (1 - p))
+            assert abs(neighbors) < SIGMAS / drawn.numel() ** 0.5
     assert draw_bits(torch.full((), 1.0), generator).shape == ()
 
 
@@ -816,5 +813,5 @@ def test_fields_with_given_means():
         wanted = units.moments(Tilt(random.normal(3, *units.state_shape), 0.0)).mean.detach()
         field = units.field_with_mean(wanted)
         torch.testing.assert_close(units.moments(Tilt(field, 0.0)).mean.detach(), wanted, rtol=0, atol=1e-7, msg=kind)
-    held = clamp(rbm(Binary(3), Binary(2)), torch.tensor([1.0, 0.0, 1.0])).units()[0]
+    held = clamp(rbm(Binary(3), Binary(2)), torch.tensor([1.0, 0.0, 1.0])).layers[0]
     assert not bool(held.field_with_mean(torch.full((3,), 0.5)).any())

@@ -10,7 +10,6 @@ from machine_cases import Tensors, by_quadrature, exact_version, machine_of
 
 from tapmachine import (
     Binary,
-    BoltzmannMachine,
     Categorical,
     Custom,
     Gaussian,
@@ -22,13 +21,13 @@ from tapmachine import (
     dbm,
     exact_log_likelihood,
     exact_log_partition,
-    exact_moments,
     gibbs,
     pairwise,
     rbm,
-    rescaled,
     solve,
 )
+from tapmachine.likelihood import exact_moments
+from tapmachine.machine import BoltzmannMachine, rescale
 
 
 def all_states(units):
@@ -39,7 +38,7 @@ def all_states(units):
 
 def brute_force(machine):
     """All joint states of all layers and their probabilities, with ln Z."""
-    per_layer = [all_states(layer) for layer in machine.units()]
+    per_layer = [all_states(layer) for layer in machine.layers]
     combinations = list(itertools.product(*(range(len(states)) for states in per_layer)))
     states = [
         states[torch.tensor(index)] for states, index in zip(per_layer, zip(*combinations, strict=True), strict=True)
@@ -76,7 +75,7 @@ def test_enumeration_against_brute_force(kinds):
     assert float(exact_log_partition(machine)) == pytest.approx(float(log_partition), abs=1e-12)
     found = exact_moments(machine)
     flat = [x.flatten(1) for x in states]
-    for x, own, layer in zip(flat, found.moments, machine.units(), strict=True):
+    for x, own, layer in zip(flat, found.moments, machine.layers, strict=True):
         mean = probabilities @ x
         torch.testing.assert_close(own.mean, mean.view(layer.state_shape), rtol=0, atol=1e-12)
         variance = probabilities @ (x - mean) ** 2
@@ -97,7 +96,7 @@ def test_continuous_units_are_integrated(kind):
 def test_a_gaussian_machine_has_a_closed_form():
     """Gaussian visible units: ln Z is that of a pairwise machine of the hidden ones."""
     machine = machine_of(["Gaussian", "Spin"], [3, 4], seed=2, scale=0.5)
-    visible, hidden = machine.units()
+    visible, hidden = machine.layers
     W, V, U = machine.weights[0].detach(), visible.precision.detach(), visible.field.detach()
     log_weights = []
     for h in all_states(hidden):
@@ -134,7 +133,7 @@ def test_energy_written_out():
     machine = machine_of(["Spin", "Binary", "Categorical"], [3, 2, 2], seed=3)
     s, b = torch.tensor([1.0, -1.0, 1.0]).double(), torch.tensor([0.0, 1.0]).double()
     p = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]).double()
-    layers = machine.units()
+    layers = list(machine.layers)
     expected = -sum(layer.log_prior(x).sum() for layer, x in zip(layers, (s, b, p), strict=True))
     expected = expected - s @ machine.weights[0] @ b - b @ machine.weights[1] @ p.flatten()
     torch.testing.assert_close(machine.energy([s, b, p]), expected)
@@ -147,7 +146,7 @@ def test_conditionals_against_brute_force(kinds):
     machine = small(kinds)
     states, _, _ = brute_force(machine)
     x = [own[len(own) // 3] for own in states]
-    for layer, units in enumerate(machine.units()):
+    for layer, units in enumerate(machine.layers):
         trials = all_states(units)
         others = [own.expand(len(trials), *own.shape) for own in x]
         others[layer] = trials
@@ -179,7 +178,7 @@ def test_clamping_against_brute_force(kinds, partial):
     states, probabilities, log_partition = brute_force(machine)
     rows = torch.tensor([0, len(probabilities) // 2, len(probabilities) - 1])
     x = states[0][rows]
-    n = machine.units()[0].n
+    n = machine.layers[0].n
     mask = torch.rand(3, n, generator=torch.Generator().manual_seed(1)) < 0.5 if partial else None
     clamped = clamp(machine, x, mask=mask)
     found = exact_log_partition(clamped)
@@ -197,7 +196,7 @@ def test_evidence_against_brute_force(kinds):
     states, _, _ = brute_force(machine)
     layer = len(kinds) - 1
     random = Tensors(7)
-    shape = (2, *machine.units()[layer].state_shape)
+    shape = (2, *machine.layers[layer].state_shape)
     evidence = Tilt(random.normal(*shape), random.normal(*shape))
     found = exact_log_partition(condition(machine, evidence, layer=layer))
     log_weights = -machine.energy(states).detach()
@@ -211,10 +210,10 @@ def test_evidence_against_brute_force(kinds):
 def test_clamped_rbms_are_solved_exactly(kinds):
     """With the visible layer clamped the hidden units are independent, so F is exact."""
     machine = machine_of(kinds, [4, 3], seed=8)
-    x = machine.units()[0].sample(Tilt(torch.zeros(6, *machine.units()[0].state_shape).double(), 0.0)).detach()
+    x = machine.layers[0].sample(Tilt(torch.zeros(6, *machine.layers[0].state_shape).double(), 0.0)).detach()
     solution = solve(clamp(machine, x))
-    hidden = machine.units()[1].log_partition(Tilt(machine.field_on(1, [x, None]), 0.0)).sum(-1)
-    expected = -(machine.units()[0].log_prior(x).sum(-1) + hidden).detach()
+    hidden = machine.layers[1].log_partition(Tilt(machine.field_on(1, [x, None]), 0.0)).sum(-1)
+    expected = -(machine.layers[0].log_prior(x).sum(-1) + hidden).detach()
     torch.testing.assert_close(solution.free_energy, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(solution.moments[0].mean, x)
     assert not bool(solution.moments[0].variance.any())
@@ -224,7 +223,7 @@ def test_clamped_rbms_are_solved_exactly(kinds):
 def test_weak_machines_with_evidence_are_nearly_exact(kind):
     """Evidence and partial clamping in the solver, against enumeration at weak coupling."""
     machine = machine_of([kind, "Binary"], [4, 3], seed=9, scale=0.02)
-    visible = machine.units()[0]
+    visible = machine.layers[0]
     random = Tensors(10)
     shape = (5, *visible.state_shape)
     seen = condition(machine, Tilt(random.normal(*shape), random.uniform(0.0, 1.0, *shape)))
@@ -239,10 +238,10 @@ def test_conditioned_machines_share_parameters():
     machine = machine_of(["Binary", "Binary"], [4, 3], seed=11)
     clamped = clamp(machine, torch.ones(2, 4).double())
     assert clamped.weights[0] is machine.weights[0]
-    assert clamped.units()[1] is machine.units()[1]
+    assert clamped.layers[1] is machine.layers[1]
     before = solve(clamped).free_energy
     with torch.no_grad():
-        machine.units()[0].field += 1.0
+        machine.layers[0].field += 1.0
     assert not torch.equal(solve(clamped).free_energy, before)
     assert {id(p) for p in clamped.parameters()} == {id(p) for p in machine.parameters()}
 
@@ -260,7 +259,7 @@ def test_nan_where_nothing_is_clamped_is_not_looked_at():
     [
         (lambda m: clamp(m, torch.full((2, 3), 0.5)), r"layer 0: Binary: x\[0, 0\] is 0.5; it must be 0 or 1"),
         (lambda m: clamp(m, torch.zeros(2, 4)), "shape"),
-        (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer 2: the machine has 2 layers"),
+        (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer is 2; it must be a whole number from 0 to 1"),
         (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(3)), "mask must be a tensor of bool"),
         (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(4, 3, dtype=torch.bool)), "different numbers of rows"),
         (lambda m: condition(m, Tilt(torch.tensor([1.0, float("nan"), 0.0]), 0.0)), r"evidence.field\[1\] is nan"),
@@ -299,8 +298,8 @@ def test_bad_conditions(call, message):
         (lambda: pairwise(Categorical(2, 3), torch.ones(6, 6) - torch.eye(6)), "the 3 by 3 block of each unit"),
         (lambda: rbm(Binary(3), Binary(2), [[0.0]]), r"weights\[0\] is a list"),
         (lambda: dbm([Binary(3), Binary(2)], torch.zeros(3, 2)), "it must be a list of 1"),
-        (lambda: rbm(Binary(3), Binary(2)).conditional(1, torch.zeros(4, 3)), "a Tensor was given"),
-        (lambda: rbm(Binary(3), Binary(2)).conditional(2, [None, None]), "layer is 2; the machine has 2 layers"),
+        (lambda: rbm(Binary(3), Binary(2)).conditional(1, torch.zeros(4, 3)), "states is a Tensor; expected a list with one entry"),
+        (lambda: rbm(Binary(3), Binary(2)).conditional(2, [None, None]), "layer is 2; expected a layer from 0 to 1"),
         (lambda: BoltzmannMachine([]), "at least one layer"),
         (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3)]), "states of 1 layers were given"),
         (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3), torch.full((2,), 2.0)]), r"layer 1: Binary: x\[0\]"),
@@ -356,8 +355,8 @@ def test_gibbs_samples_have_the_exact_moments(kinds):
     machine = small(kinds, seed=13, scale=0.5)
     n_chains = 5_000
     generator = torch.Generator().manual_seed(1)
-    no_tilt = Tilt(torch.zeros(n_chains, *machine.units()[0].state_shape).double(), 0.0)
-    chain = gibbs(machine, machine.units()[0].sample(no_tilt, generator), n_sweeps=20, generator=generator)
+    no_tilt = Tilt(torch.zeros(n_chains, *machine.layers[0].state_shape).double(), 0.0)
+    chain = gibbs(machine, machine.layers[0].sample(no_tilt, generator), n_sweeps=20, generator=generator)
     exact = exact_moments(machine)
     for x, own in zip(chain, exact.moments, strict=True):
         error = (x.mean(0) - own.mean).abs() / (own.variance / n_chains).sqrt().clamp(min=1e-9)
@@ -443,29 +442,29 @@ def test_bad_states_for_gibbs(states, message):
 def test_rescaled(kind, scale):
     """ln P(x) of the scaled states, a density's, is less by ln(scale) for each value that has a density."""
     machine = machine_of([kind, "Binary"], [5, 3], seed=4)
-    x, _ = gibbs(machine, machine.units()[0].sample(Tilt(torch.zeros(20, 5).double(), 0.0)), 3)
-    large = rescaled(machine, scale)
+    x, _ = gibbs(machine, machine.layers[0].sample(Tilt(torch.zeros(20, 5).double(), 0.0)), 3)
+    large = rescale(machine, scale)
     shift = math.log(scale) * ((x != 0).double() if kind == "GaussBernoulli" else torch.ones_like(x)).sum(-1)
     before, after = exact_log_likelihood(machine, x), exact_log_likelihood(large, scale * x)
     torch.testing.assert_close(after.values, before.values - shift, rtol=0, atol=1e-9)
     torch.testing.assert_close(
         large.conditional(1, [scale * x, None]).mean, machine.conditional(1, [x, None]).mean, rtol=0, atol=1e-12
     )
-    back = rescaled(large, 1 / scale)
+    back = rescale(large, 1 / scale)
     torch.testing.assert_close(back.weights[0], machine.weights[0])
     if kind == "GaussBernoulli":
         return
     for shift in (-3.0, torch.linspace(-1.0, 2.0, 5, dtype=torch.float64)):
-        elsewhere = exact_log_likelihood(rescaled(machine, scale, shift), shift + scale * x)
+        elsewhere = exact_log_likelihood(rescale(machine, scale, shift), shift + scale * x)
         torch.testing.assert_close(elsewhere.values, after.values, rtol=0, atol=1e-9)
 
 
 def test_what_cannot_be_rescaled():
     with pytest.raises(ValueError, match="Binary: states cannot be multiplied"):
-        rescaled(rbm(Binary(3), Binary(2)), 2.0)
-    with pytest.raises(ValueError, match="no visible layer of its own"):
-        rescaled(pairwise(Gaussian(3)), 2.0)
+        rescale(rbm(Binary(3), Binary(2)), 2.0)
+    with pytest.raises(ValueError, match="no separate visible layer"):
+        rescale(pairwise(Gaussian(3)), 2.0)
     with pytest.raises(ValueError, match="cannot be shifted"):
-        rescaled(machine_of(["GaussBernoulli", "Binary"], [3, 2], seed=0), 1.0, 2.0)
+        rescale(machine_of(["GaussBernoulli", "Binary"], [3, 2], seed=0), 1.0, 2.0)
     with pytest.raises(ValueError, match="scale is 0"):
-        rescaled(rbm(Gaussian(3), Binary(2)), 0.0)
+        rescale(rbm(Gaussian(3), Binary(2)), 0.0)

@@ -15,9 +15,7 @@ from tapmachine import (
     Binary,
     Categorical,
     Custom,
-    EstimateError,
     Gaussian,
-    Monitor,
     NaiveMeanField,
     RelaxedBP,
     Spin,
@@ -26,19 +24,19 @@ from tapmachine import (
     TruncatedGaussBernoulli,
     TruncatedGaussian,
     clamp,
-    compare_schemes,
     condition,
-    correlations,
     dbm,
     exact_log_partition,
-    exact_moments,
     fit,
     pairwise,
-    paper_sgd,
     rbm,
     solve,
 )
-from tapmachine.cli import app
+from tapmachine.analysis import compare_schemes, correlations
+from tapmachine.apps.cli import app
+from tapmachine.data.errors import EstimateError
+from tapmachine.likelihood import exact_moments
+from tapmachine.training import Monitor, paper_sgd
 
 TIGHT = 1e-24
 
@@ -341,7 +339,7 @@ def test_what_is_refused():
 
 def test_messages_that_do_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr("os.sysconf", lambda name: 1000)
-    with pytest.raises(ValueError, match=r"messages take .* GB a particle, and there are .* use TAP\(\)"):
+    with pytest.raises(ValueError, match=r"messages take .* GB per particle, and there are .* use TAP\(\)"):
         solve(rbm(Binary(200), Binary(100)), scheme=RelaxedBP())
 
 
@@ -374,7 +372,7 @@ def test_comparison(monkeypatch):
     assert rows["TAP"].log_partition_error == pytest.approx(
         float(-solve(machine, tol=1e-20).free_energy - exact_log_partition(machine)), abs=1e-6
     )
-    monkeypatch.setattr("tapmachine.comparison.GIBBS_SWEEPS", 500)  # of 10 chains: means to about 0.006
+    monkeypatch.setattr("tapmachine.analysis.schemes.GIBBS_SWEEPS", 500)  # of 10 chains: means to about 0.006
     real = rbm(TruncatedGaussian(4), Binary(25), weights=0.2 * torch.randn(4, 25, generator=generator()))
     sampled = compare_schemes(real, torch.full((10, 4), 0.5), [TAP(), NaiveMeanField()])
     assert "Gibbs" in sampled.reference

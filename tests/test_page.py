@@ -14,16 +14,17 @@ import torch
 from name_cases import NAMES
 from run_cases import PATIENCE
 
-from tapmachine.landscape import track
-from tapmachine.plots import Picture, new_figure
-from tapmachine.report import findings, write_report, writing
-from tapmachine.report.interactive import LEVELS, sheet
-from tapmachine.runs import RunFolder
-from tapmachine.settings import Settings
-from tapmachine.training_runs import run_training
+from tapmachine.analysis.landscape import track_landscape
+from tapmachine.analysis.plots import Picture, new_figure
+from tapmachine.apps.report import findings, write_report, writing
+from tapmachine.apps.report.interactive import LEVELS, sheet
+from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.machines import KeptMachines
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.training import run_training
 
 # Small machines with strong couplings: TAP and the exact value may differ, and a page says so.
-pytestmark = pytest.mark.filterwarnings("ignore::tapmachine.LikelihoodWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::tapmachine.data.errors.LikelihoodWarning")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SIZES = {"desk": {"width": 1200, "height": 900}, "phone": {"width": 390, "height": 800}}
@@ -106,7 +107,7 @@ def visit(browser, page_of):
     assert [url[:60] for url in requests if not url.startswith(("file:", "data:"))] == []
 
 
-def grey(canvas):
+def gray(canvas):
     """The values of a canvas, (height, width)."""
     size = canvas.evaluate("c => [c.height, c.width, ...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]")
     return np.array(size[2:]).reshape(size[0], size[1], 4)[..., 0]
@@ -122,7 +123,8 @@ def eventually(page, condition):
 
 def test_pointing_at_a_solution_shows_it(visit, page_of):
     page = visit("images")
-    found = track(page_of("images"), n_starts=100)
+    machines = KeptMachines(page_of("images"))
+    found = track_landscape(machines, machines.training_rows(), n_starts=100)
     last = found.snapshots[-1]
     circles = page.locator("#solutions circle")
     assert circles.count() == last.n_solutions
@@ -134,12 +136,12 @@ def test_pointing_at_a_solution_shows_it(visit, page_of):
         assert f"solution {number}: F = {float(last.free_energy[number]):.2f} nats" in text
         assert f"{int(last.counts[number])} of {len(found.starts)} starts" in text
         large, expected = page.locator("#details canvas.large"), last.means[0][number].view(6, 6).numpy()
-        eventually(page, lambda: np.abs(grey(large) / 255 - expected).max() < 0.6 / LEVELS)  # noqa: B023
+        eventually(page, lambda: np.abs(gray(large) / 255 - expected).max() < 0.6 / LEVELS)  # noqa: B023
         examples = page.locator("#details .examples canvas")
         rows = (last.basin == number).nonzero().squeeze(-1)[:4]
         assert examples.count() == len(rows)
         first = found.starts[rows[0]].view(6, 6).numpy()
-        eventually(page, lambda: np.abs(grey(examples.first) / 255 - first).max() < 0.01)  # noqa: B023
+        eventually(page, lambda: np.abs(gray(examples.first) / 255 - first).max() < 0.01)  # noqa: B023
 
 
 def test_a_real_pointer_and_clicks_that_pin(visit):
@@ -161,7 +163,8 @@ def test_a_real_pointer_and_clicks_that_pin(visit):
 
 def test_the_slider_goes_through_the_epochs(visit, page_of):
     page = visit("images")
-    found = track(page_of("images"), n_starts=100)
+    machines = KeptMachines(page_of("images"))
+    found = track_landscape(machines, machines.training_rows(), n_starts=100)
     for position, snapshot in enumerate(found.snapshots):
         page.locator("#epoch").fill(str(position))
         assert page.locator("#which").inner_text().startswith(f"{snapshot.epoch}: {snapshot.n_solutions} solution")
@@ -203,7 +206,7 @@ def test_leaves_of_the_tree_show_their_solution(visit):
 
 @pytest.mark.parametrize("kind", ["images", "bars", "categories", "numbers"])
 @pytest.mark.parametrize(
-    ("size", "colours"),
+    ("size", "colors"),
     [
         ("desk", "light"),
         ("phone", "dark"),
@@ -211,16 +214,16 @@ def test_leaves_of_the_tree_show_their_solution(visit):
         pytest.param("phone", "light", marks=pytest.mark.slow),
     ],
 )
-def test_every_kind_of_data_on_every_screen(visit, kind, size, colours):
-    page = visit(kind, viewport=SIZES[size], color_scheme=colours)
+def test_every_kind_of_data_on_every_screen(visit, kind, size, colors):
+    page = visit(kind, viewport=SIZES[size], color_scheme=colors)
     assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["width"]
     page.locator("#solutions circle").last.hover()
-    eventually(page, lambda: np.ptp(grey(page.locator("#details canvas.large"))) > 0)
+    eventually(page, lambda: np.ptp(gray(page.locator("#details canvas.large"))) > 0)
     box = page.locator("#details canvas.large").bounding_box()
     assert box["height"] > 50
     assert box["width"] > 50
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (background == "rgb(255, 255, 255)") == (colours == "light")
+    assert (background == "rgb(255, 255, 255)") == (colors == "light")
     outline = page.evaluate("getComputedStyle(document.querySelector('#solutions circle')).stroke")
     assert min(map(int, re.findall(r"\d+", outline)[:3])) >= 200  # light, so that dark dots stand out from a dark map
 
@@ -251,7 +254,7 @@ def test_a_page_holds_all_it_needs(kind, page_of):
     assert "that of independent units" in text
 
 
-def test_sheets_hold_rows_of_grey():
+def test_sheets_hold_rows_of_gray():
     import base64
     import io
 

@@ -28,32 +28,34 @@ from tapmachine import (
     Moments,
     NaiveMeanField,
     PoissonNoise,
-    PosteriorWarning,
     Spin,
-    Status,
     Tilt,
     TruncatedGaussBernoulli,
     TruncatedGaussian,
-    anomaly_score,
     clamp,
     dbm,
     denoise,
-    estimate_channel,
     exact_log_partition,
     gibbs,
-    gibbs_posterior,
     impute,
-    nearest_neighbours,
     pairwise,
-    pointwise_estimate,
     pseudo_log_likelihood,
     rbm,
     solve,
-    surprise,
 )
-from tapmachine.cli import app
-from tapmachine.likelihood.score import log_weight
-from tapmachine.scores import accuracy, f1, log_loss, mcc, mse, psnr
+from tapmachine.analysis.scores import accuracy, f1, log_loss, mcc, mse, psnr
+from tapmachine.apps.cli import app
+from tapmachine.beliefs import Status
+from tapmachine.data.errors import PosteriorWarning
+from tapmachine.likelihood.weight import log_weight
+from tapmachine.posterior import (
+    anomaly_score,
+    conditional_surprise,
+    estimate_channel,
+    gibbs_posterior,
+    nearest_neighbors,
+    pointwise_estimate,
+)
 from tapmachine.units.reweighted import Reweighted
 
 NAN = float("nan")
@@ -76,7 +78,7 @@ def all_states(units):
 
 def exact_posterior(machine, log_likelihood):
     """Means and ln of the evidence times Z, from ln P(y|x) of every row and state: (K, states)."""
-    states = all_states(machine.units()[0])
+    states = all_states(machine.layers[0])
     joint = log_weight(machine, states) + log_likelihood(states)
     share = joint.softmax(1)
     return torch.einsum("ks,s...->k...", share, states), joint.logsumexp(1)
@@ -278,7 +280,7 @@ def test_posterior_of_other_machines(units, shape):
     y = y if units is Binary else 2 * y - 1
     y[0, 2] = NAN
     posterior = denoise(machine, y, BinarySymmetric(0.2))
-    states = [all_states(layer) for layer in machine.units()]
+    states = [all_states(layer) for layer in machine.layers]
     index = torch.cartesian_prod(*(torch.arange(len(z)) for z in states))
     weight = -machine.energy([z[index[:, number]] for number, z in enumerate(states)])
     joint = weight + flip_likelihood(y, 0.2)(states[0][index[:, 0]])
@@ -292,7 +294,7 @@ def test_posterior_of_a_pairwise_machine_and_of_categories():
     couplings = 0.05 * torch.randn(5, 5, dtype=torch.float64, generator=generator())
     magnet = pairwise(Spin(5).double(), (couplings + couplings.T).fill_diagonal_(0))
     y = torch.tensor([[1.0, 1, -1, 1, NAN]]).double()
-    states = all_states(magnet.units()[0])
+    states = all_states(magnet.layers[0])
     joint = -magnet.energy(states) + flip_likelihood(y, 0.2)(states)
     torch.testing.assert_close(
         denoise(magnet, y, BinarySymmetric(0.2)).mean, joint.softmax(1).detach() @ states, atol=5e-3, rtol=0
@@ -303,8 +305,8 @@ def test_posterior_of_a_pairwise_machine_and_of_categories():
     posterior = impute(potts, y)
     digits = torch.cartesian_prod(*[torch.arange(3)] * 3)
     allowed = (torch.isnan(y).unsqueeze(1) | (digits == y.unsqueeze(1))).all(-1)
-    joint = log_weight(potts, potts.units()[0].decode(digits)).masked_fill(~allowed, -torch.inf)
-    exact = torch.einsum("ks,snq->knq", joint.softmax(1), potts.units()[0].decode(digits))
+    joint = log_weight(potts, potts.layers[0].decode(digits)).masked_fill(~allowed, -torch.inf)
+    exact = torch.einsum("ks,snq->knq", joint.softmax(1), potts.layers[0].decode(digits))
     torch.testing.assert_close(posterior.mean, exact, atol=5e-3, rtol=0)
     torch.testing.assert_close(-posterior.free_energy, joint.logsumexp(1), atol=5e-3, rtol=0)
     assert torch.equal(posterior.states, exact.argmax(-1))
@@ -321,7 +323,7 @@ def test_real_values():
     posterior = denoise(machine, y, GaussianNoise(0.5))
     precision = torch.eye(4).double() * (1 + 4) - weights @ weights.T
     torch.testing.assert_close(posterior.mean, (4 * y) @ torch.linalg.inv(precision), atol=1e-6, rtol=0)
-    copies = 100  # chains for each row; values of neighbouring sweeps are nearly independent, with a variance of 0.2
+    copies = 100  # chains for each row; values of neighboring sweeps are nearly independent, with a variance of 0.2
     sampled = gibbs_posterior(machine, y.repeat(copies, 1), GaussianNoise(0.5), 100)
     mean, variance = (z.unflatten(0, (copies, 2)).mean(0) for z in (sampled.mean, sampled.variance))
     torch.testing.assert_close(mean, posterior.mean, atol=0.05, rtol=0)  # ten standard errors
@@ -364,8 +366,8 @@ def two_modes():
     """A machine that is nearly all 1 or all 0, the former exp(2) times as likely."""
     machine = rbm(Binary(10).double(), Binary(1).double(), weights=torch.full((10, 1), 6.0).double())
     with torch.no_grad():
-        machine.units()[0].field.fill_(-3.0)
-        machine.units()[1].field.fill_(-28.0)
+        machine.layers[0].field.fill_(-3.0)
+        machine.layers[1].field.fill_(-28.0)
     return machine
 
 
@@ -405,22 +407,22 @@ def test_examples_lead_to_other_solutions():
     assert float(through.mean.mean()) < 0.2  # where strong evidence has led it
 
 
-def test_the_usual_starts():
-    from tapmachine.posterior.denoise import _usual_starts
+def test_the_default_starts():
+    from tapmachine.posterior.denoising import _default_starts
 
     units = Binary(3, field=1.0)
     y = torch.tensor([[1.0, 0.0, NAN]])
-    ((own,),) = _usual_starts(units, y, BinarySymmetric(0.2), None, 3)
+    (own,) = _default_starts(units, y, BinarySymmetric(0.2), None, 3)
     torch.testing.assert_close(own.mean, torch.sigmoid(1 + math.log(4) * torch.tensor([[1.0, -1.0, 0.0]])).detach())
     # Examples are compared with what was seen, and only that: neither with what is masked, nor with counts.
     examples = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
     hidden = Missing(torch.tensor([False, True, True]))
-    _, near = _usual_starts(units, torch.tensor([[1.0, 1.0, 1.0]]), hidden, examples, 1)
-    assert torch.equal(near[0].mean, examples[:1])
+    _, near = _default_starts(units, torch.tensor([[1.0, 1.0, 1.0]]), hidden, examples, 1)
+    assert torch.equal(near.mean, examples[:1])
     real = TruncatedGaussian(4)
     photos = torch.tensor([[0.1, 0.5, 0.1, 0.5], [1.0, 1.0, 1.0, 1.0]])
-    _, near = _usual_starts(real, torch.tensor([[10.0, 50.0, 10.0, 50.0]]), PoissonNoise(100.0), photos, 1)
-    assert torch.equal(near[0].mean, photos[:1])
+    _, near = _default_starts(real, torch.tensor([[10.0, 50.0, 10.0, 50.0]]), PoissonNoise(100.0), photos, 1)
+    assert torch.equal(near.mean, photos[:1])
 
 
 def test_the_better_of_two_solutions_is_kept():
@@ -452,7 +454,7 @@ def test_rows_are_worked_on_in_parts(monkeypatch):
     y = BinarySymmetric(0.2).corrupt(gibbs(machine, torch.zeros(30, 8).double(), 20, generator())[0])
     data = gibbs(machine, torch.zeros(20, 8).double(), 20, generator(1))[0]
     whole = denoise(machine, y, BinarySymmetric(0.2), data=data)
-    monkeypatch.setattr(sys.modules["tapmachine.posterior.denoise"], "CHUNK_VALUES", 100)
+    monkeypatch.setattr(sys.modules["tapmachine.posterior.denoising"], "CHUNK_VALUES", 100)
     parts = denoise(machine, y, BinarySymmetric(0.2), data=data)
     torch.testing.assert_close(whole.mean, parts.mean, atol=1e-5, rtol=0)
     mask = torch.rand(30, 8, generator=generator()) < 0.5  # another one for each row
@@ -491,7 +493,7 @@ def test_what_does_not_converge_is_said():
     assert torch.isfinite(posterior.mean).all()
     assert "not converged" in repr(posterior)
     wide = rbm(Gaussian(2).double(), Gaussian(2).double(), weights=torch.full((2, 2), 3.0).double())
-    with pytest.warns(PosteriorWarning, match="unnormalisable"):
+    with pytest.warns(PosteriorWarning, match="unnormalizable"):
         posterior = denoise(wide, torch.zeros(1, 2).double(), GaussianNoise(10.0))
     assert posterior.free_energy.isinf().all()
     assert not posterior.converged.any()
@@ -515,12 +517,12 @@ def test_the_noise_is_found():
     assert found.p == pytest.approx(0.12, abs=0.02 + 6 / curvature**0.5)
     real = rbm(TruncatedGaussian(30, field=10.0, precision=20.0), Binary(2))
     x = gibbs(real, torch.full((100, 30), 0.5), 20, generator())[0]
-    noisy = GaussianNoise(0.3).corrupt(x, generator(), real.units()[0])
+    noisy = GaussianNoise(0.3).corrupt(x, generator(), real.layers[0])
     assert estimate_channel(real, noisy, GaussianNoise()).sigma == pytest.approx(0.3, abs=0.03)
     given = GaussianNoise(0.2)
     assert estimate_channel(real, noisy, given) is given
     potts = rbm(Categorical(30, 4, field=torch.tensor([4.0, 0, 0, 0]).expand(30, 4)), Binary(2))
-    y = BinarySymmetric(0.6).corrupt(torch.zeros(200, 30), generator(), potts.units()[0])
+    y = BinarySymmetric(0.6).corrupt(torch.zeros(200, 30), generator(), potts.layers[0])
     assert estimate_channel(potts, y, BinarySymmetric()).p == pytest.approx(0.6, abs=0.05)
     with pytest.warns(PosteriorWarning, match="at an end of the search"):
         estimate_channel(rbm(Binary(4, field=5.0), Binary(2)), torch.ones(5, 4), BinarySymmetric())
@@ -531,12 +533,12 @@ def test_the_noise_is_found():
 
 def test_anomaly_scores_are_minus_log_likelihoods():
     machine = random_machine(6, scale=0.5)
-    x = all_states(machine.units()[0])[:40]
+    x = all_states(machine.layers[0])[:40]
     log_partition = exact_log_partition(machine)
     torch.testing.assert_close(anomaly_score(machine, x), log_partition - log_weight(machine, x), atol=0.02, rtol=0)
     gaps = x.clone()
     gaps[::2, 3:5] = NAN
-    states = all_states(machine.units()[0])
+    states = all_states(machine.layers[0])
     allowed = (torch.isnan(gaps).unsqueeze(1) | (states == gaps.unsqueeze(1))).all(-1)
     exact = log_partition - log_weight(machine, states).masked_fill(~allowed, -torch.inf).logsumexp(1)
     torch.testing.assert_close(anomaly_score(machine, gaps), exact, atol=0.03, rtol=0)
@@ -548,7 +550,7 @@ def test_anomaly_scores_of_gaps_count_all_solutions():
     half = torch.full((1, 10), NAN).double()
     empty = half.clone()
     half[0, 0] = 1.0
-    states = all_states(machine.units()[0])
+    states = all_states(machine.layers[0])
     log_weights = log_weight(machine, states)
     exact = log_weights.logsumexp(0) - log_weights[states[:, 0] == 1].logsumexp(0)
     rows = torch.cat((half, empty, torch.ones(1, 10).double(), torch.zeros(1, 10).double()))
@@ -567,8 +569,8 @@ def test_anomaly_scores_of_gaps_count_all_solutions():
 
 def test_surprise_is_what_each_value_adds():
     machine = random_machine(6, scale=1.0)
-    x = all_states(machine.units()[0])[::16]
-    found = surprise(machine, x)
+    x = all_states(machine.layers[0])[::16]
+    found = conditional_surprise(machine, x)
     torch.testing.assert_close(-found.sum(1), pseudo_log_likelihood(machine, x).values)
     other = x.clone()
     other[:, 2] = 1 - other[:, 2]
@@ -580,12 +582,12 @@ def test_surprise_of_deep_machines():
     shape = (5, 4, 3)
     weights = [0.3 * torch.randn(a, b, dtype=torch.float64, generator=generator(a)) for a, b in consecutive(shape)]
     machine = dbm([Binary(n).double() for n in shape], weights)
-    states = [all_states(layer) for layer in machine.units()]
+    states = [all_states(layer) for layer in machine.layers]
     index = torch.cartesian_prod(*(torch.arange(len(z)) for z in states))
     energy = machine.energy([z[index[:, number]] for number, z in enumerate(states)]).detach()
     log_weights = (-energy).view(32, -1).logsumexp(1)
     x = states[0][[3, 17]]
-    found = surprise(machine, x)
+    found = conditional_surprise(machine, x)
     for row, number in enumerate((3, 17)):
         for unit in range(5):
             other = number ^ (1 << (4 - unit))
@@ -612,11 +614,11 @@ def test_the_pointwise_estimate_is_the_formula():
     torch.testing.assert_close(shrunk, (variance * values[:4] + values.mean(0)) / (variance + 1))
 
 
-def test_neighbours_are_scikit_learns():
+def test_neighbors_are_scikit_learns():
     data = 100 + torch.rand(200, 7, generator=generator())
     y = 100 + torch.rand(20, 7, generator=generator(1))
     expected = NearestNeighbors(n_neighbors=3).fit(data.numpy()).kneighbors(y.numpy(), return_distance=False)
-    assert np.array_equal(nearest_neighbours(data, y, 3).numpy(), expected)
+    assert np.array_equal(nearest_neighbors(data, y, 3).numpy(), expected)
     gaps = y.clone()
     gaps[:, 2:4] = NAN
     columns = [0, 1, 4, 5, 6]
@@ -625,7 +627,7 @@ def test_neighbours_are_scikit_learns():
         .fit(data[:, columns].numpy())
         .kneighbors(y[:, columns].numpy(), return_distance=False)
     )
-    assert np.array_equal(nearest_neighbours(data, gaps, 3).numpy(), expected)
+    assert np.array_equal(nearest_neighbors(data, gaps, 3).numpy(), expected)
 
 
 def test_scores_are_scikit_learns():
@@ -671,11 +673,11 @@ FLIPS = BinarySymmetric(0.1)
         (lambda: gibbs_posterior(MACHINE, ZEROS, 0.1), "channel is 0.1"),
         (lambda: estimate_channel(MACHINE, ZEROS, 0.1), "channel is 0.1"),
         (lambda: denoise(MACHINE, ZEROS, FLIPS, data=ZEROS, starts=[None]), "either data or starts"),
-        (lambda: denoise(MACHINE, ZEROS, FLIPS, data=ZEROS, n_neighbours=0), "n_neighbours is 0"),
+        (lambda: denoise(MACHINE, ZEROS, FLIPS, data=ZEROS, n_neighbors=0), "n_neighbors is 0"),
         (lambda: denoise(MACHINE, ZEROS, FLIPS, starts=[torch.zeros(3, 8).double()]), "a start has 3 rows"),
         (lambda: impute(clamp(MACHINE, ZEROS[0].double()), ZEROS), "clamped"),
         (lambda: BinarySymmetric(0.2).corrupt(torch.full((1, 2), 7.0), units=Categorical(2, 3)), "number of a state"),
-        (lambda: nearest_neighbours(torch.full((2, 2), NAN), torch.zeros(1, 2)), r"data\[0, 0\] is nan"),
+        (lambda: nearest_neighbors(torch.full((2, 2), NAN), torch.zeros(1, 2)), r"data\[0, 0\] is nan"),
         (lambda: mcc(torch.zeros(2), torch.full((2,), NAN)), "NaN"),
         (lambda: BinarySymmetric(0.6).evidence(torch.zeros(1, 2)), "p is 0.6; beyond 0.5"),
         (lambda: BinaryErasure(1.5), r"must lie in \[0, 1\]"),
@@ -710,9 +712,9 @@ FLIPS = BinarySymmetric(0.1)
         ),
         (lambda: denoise(rbm(TruncatedGaussian(2), Binary(2)), torch.tensor([[0.5, 1.0]]), PoissonNoise()), "a count"),
         (lambda: PoissonNoise().evidence(torch.zeros(1, 2)), "no tilt"),
-        (lambda: nearest_neighbours(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; it must be a whole number"),
+        (lambda: nearest_neighbors(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; it must be a whole number"),
         (lambda: denoise(RBM(), ZEROS, FLIPS), "its machine_, once it is fitted"),
-        (lambda: surprise(MACHINE, torch.full((1, 8), NAN)), "has gaps"),
+        (lambda: conditional_surprise(MACHINE, torch.full((1, 8), NAN)), "has gaps"),
     ],
 )
 def test_errors_say_what_is_wrong(make, message):
@@ -764,8 +766,8 @@ def test_the_estimator_denoises_and_imputes(digits):
     assert 2 < filled[0, 1] < 5
     assert deviation[0, 1] > 0.1
     assert np.array_equal(np.delete(filled.ravel(), 1), np.delete(rows.astype(np.float32).ravel(), 1))
-    binarised = RBM(n_hidden=4, epochs=1, binarise=0.5).fit(rows / 5 - 0.3 if np.isfinite(rows).all() else np.eye(8))
-    assert set(np.unique(binarised.denoise(0.9 * np.eye(8), BinarySymmetric(0.0)))) == {0.0, 1.0}
+    binarized = RBM(n_hidden=4, epochs=1, binarize=0.5).fit(rows / 5 - 0.3 if np.isfinite(rows).all() else np.eye(8))
+    assert set(np.unique(binarized.denoise(0.9 * np.eye(8), BinarySymmetric(0.0)))) == {0.0, 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -824,10 +826,13 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
         (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "must be a .npy or .csv or .tsv file"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--std", "c.npy"], "cannot go to one file"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--picture", "none/c.png"], "there is no folder"),
-        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "fog"], "must be one of bsc, erasure"),
+        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "fog"], "expected one of bsc, gaussian, erasure"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.7"], "p is 0.7"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--sigma", "1"], "--sigma is not for the channel bsc"),
-        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "poisson"], "needs --rate"),
+        (
+            ["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "poisson"],
+            "missing --rate",
+        ),
         (["denoise", "RUN", "WRONG", "--out", "c.npy"], "0 or 1"),
         (["denoise", "RUN", "NARROW", "--out", "c.npy", "--p", "0.1"], "y has shape (3, 5)"),
         (["impute", "RUN", "nowhere.npy", "--out", "c.npy"], "there is no such file"),

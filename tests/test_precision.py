@@ -8,31 +8,35 @@ import torch
 from machine_cases import machine_of
 from run_cases import command
 
-from tapmachine import TAP, Monitor, TAPObjective, fit, products_in, solve
-from tapmachine.inference import couplings
-from tapmachine.precision import rounds_factors
-from tapmachine.settings import PRODUCTS, Settings, SettingsError
-from tapmachine.torch_versions import multiplies_rounded_factors
+from tapmachine import TAP, TAPObjective, fit, solve
+from tapmachine.accelerator.precision import MATMUL_PRECISIONS, rounds_factors
+from tapmachine.accelerator.torch_versions import multiplies_rounded_factors
+from tapmachine.data.errors import SettingsError
+from tapmachine.runs.settings import Settings
+from tapmachine.solver.schemes import couplings
+from tapmachine.training import Monitor, matmul_precision
 from tapmachine.training.free_energies import sweep_from
 
 
 def pretend_there_is_a_gpu(monkeypatch, multiplies_rounded_factors=True):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("tapmachine.precision.multiplies_rounded_factors", lambda: multiplies_rounded_factors)
+    monkeypatch.setattr(
+        "tapmachine.accelerator.precision.multiplies_rounded_factors", lambda: multiplies_rounded_factors
+    )
 
 
-@pytest.mark.parametrize("format", PRODUCTS)
+@pytest.mark.parametrize("format", MATMUL_PRECISIONS)
 @pytest.mark.parametrize("before", ["highest", "high"])
 def test_what_was_set_before_is_set_again(before, format, monkeypatch):
     pretend_there_is_a_gpu(monkeypatch)
     first = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(before)
     try:
-        with products_in(format):
+        with matmul_precision(format):
             assert torch.get_float32_matmul_precision() == ("highest" if format == "float32" else "high")
             assert rounds_factors() == (format == "bfloat16")
         assert torch.get_float32_matmul_precision() == before
-        with pytest.raises(ZeroDivisionError), products_in(format):
+        with pytest.raises(ZeroDivisionError), matmul_precision(format):
             raise ZeroDivisionError
         assert torch.get_float32_matmul_precision() == before
         assert not rounds_factors()
@@ -42,12 +46,13 @@ def test_what_was_set_before_is_set_again(before, format, monkeypatch):
 
 BY_DEVICE = """
 import torch
-from tapmachine import Binary, products_in, rbm, solve
+from tapmachine import Binary, rbm, solve
+from tapmachine.training import matmul_precision
 torch.backends.cuda.matmul.fp32_precision = "tf32"
 solve(rbm(Binary(4), Binary(2)))
 torch.cuda.is_available = lambda: True
 for format, wanted in (("float32", "ieee"), ("tf32", "tf32"), ("bfloat16", "tf32")):
-    with products_in(format):
+    with matmul_precision(format):
         assert torch.backends.cuda.matmul.fp32_precision == wanted
     assert torch.backends.cuda.matmul.fp32_precision == "tf32"
 """
@@ -63,7 +68,7 @@ def test_a_setting_for_each_device_is_respected():
 def test_older_versions_of_torch_use_tf32_for_bfloat16_and_warn(monkeypatch):
     pretend_there_is_a_gpu(monkeypatch, multiplies_rounded_factors=False)
     warns = pytest.warns(UserWarning, match=r"products in bfloat16 need torch 2\.8, this is .*: using tf32")
-    with warns as warned, products_in("bfloat16"):
+    with warns as warned, matmul_precision("bfloat16"):
         assert torch.get_float32_matmul_precision() == "high"
         assert not rounds_factors()
     assert warned[0].filename == __file__
@@ -73,7 +78,7 @@ def test_nothing_is_set_on_a_cpu():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     before = torch.get_float32_matmul_precision()
-    with products_in("tf32"):
+    with matmul_precision("tf32"):
         assert torch.get_float32_matmul_precision() == before
 
 
@@ -92,7 +97,7 @@ def test_sweeps_multiply_rounded_factors(monkeypatch):
     plain = sweep_from(machine, x, TAP(), 4)[0]
     assert set(given) == {(torch.float32, torch.float32, None)}
     given.clear()
-    with products_in("bfloat16"):
+    with matmul_precision("bfloat16"):
         rounded = sweep_from(machine, x, TAP(), 4)[0]
         assert set(given) == {(torch.bfloat16, torch.bfloat16, torch.float32)}
         given.clear()
@@ -112,7 +117,7 @@ def test_solutions_are_those_of_the_machine_whatever_the_format(monkeypatch):
     monkeypatch.setattr(TAP, "incoming", sweeps)
     pretend_there_is_a_gpu(monkeypatch)
     machine = machine_of(["Binary", "Binary"], [20, 8], seed=3, scale=0.3).float()
-    with products_in("bfloat16"), pytest.raises(ZeroDivisionError):
+    with matmul_precision("bfloat16"), pytest.raises(ZeroDivisionError):
         solve(machine)
     assert seen == [("highest", False)]
 
@@ -121,7 +126,7 @@ def test_f_that_is_differentiated_is_never_rounded(monkeypatch):
     """Not even where the weights are not trained."""
     monkeypatch.setattr(couplings, "_in_one_launch", lambda weights: True)
     machine = machine_of(["Binary", "Binary"], [20, 8], seed=3, scale=0.3).float().requires_grad_(False)
-    with products_in("bfloat16"):
+    with matmul_precision("bfloat16"):
         kinds = [
             couplings.Couplings(machine, differentiable).senders[1][0].both.dtype for differentiable in (True, False)
         ]
@@ -129,18 +134,20 @@ def test_f_that_is_differentiated_is_never_rounded(monkeypatch):
 
 
 def test_formats_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="products in 'half': it must be one of"), products_in("half"):
+    with pytest.raises(ValueError, match="products in 'half': it must be one of"), matmul_precision("half"):
         pass
-    with pytest.raises(SettingsError, match="products is 'half'"):
-        Settings("digits", products="half")
-    with pytest.raises(SettingsError, match="products is 'tf32', which is for the dtype float32"):
-        Settings("digits", products="tf32", dtype="float64")
+    with pytest.raises(SettingsError, match="matmul_precision is 'half'"):
+        Settings("digits", matmul_precision="half")
+    with pytest.raises(SettingsError, match="matmul_precision is 'tf32', which requires dtype float32"):
+        Settings("digits", matmul_precision="tf32", dtype="float64")
 
 
 def test_the_command_line_says_that_a_cpu_has_no_such_formats(tmp_path):
-    code, _, errors = command("train", "digits", "--products", "tf32", "--device", "cpu", "--out", tmp_path / "run")
+    code, _, errors = command(
+        "train", "digits", "--matmul-precision", "tf32", "--device", "cpu", "--out", tmp_path / "run"
+    )
     assert code == 2
-    assert "products in tf32 are for a GPU" in errors
+    assert "matmul_precision tf32 requires a GPU" in errors
     assert not (tmp_path / "run").exists()
 
 
@@ -154,12 +161,12 @@ def test_formats_change_what_they_should_and_no_more(format, error):
     x = (torch.rand(300, 200, generator=torch.Generator().manual_seed(0)) < 0.3).float().cuda()
     machine.cuda()
     plain = solve(machine, x)
-    with products_in(format):
+    with matmul_precision(format):
         torch.testing.assert_close(solve(machine, x).free_energy, plain.free_energy, rtol=0, atol=0)
     losses = []
     for own in ("float32", format):
         new = machine_of(["Binary", "Binary"], [200, 64], seed=4, scale=0.01).float().cuda()
-        with products_in(own):
+        with matmul_precision(own):
             history = fit(new, x, epochs=3, objective=TAPObjective(), monitor=Monitor(0), compile=False)
         assert all(p.dtype == torch.float32 for p in new.parameters())
         losses.append(history["loss"][-1])

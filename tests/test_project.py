@@ -11,6 +11,7 @@ from importlib.metadata import distribution, version
 from pathlib import Path
 
 import pytest
+import reference
 from hashes import canonical, pins
 from marks import drifting_tap
 from packaging.requirements import Requirement
@@ -18,40 +19,31 @@ from packaging.version import Version
 from run_cases import command
 
 import tapmachine
-from tapmachine import doctor
+from tapmachine.apps import doctor
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(tapmachine.__file__).parent
 
-# Every module may import those above it in this list, and those on its own line.
-LAYERS = [
-    {"beliefs", "compilation", "data_files", "rows_on_disk", "scores", "settings", "special", "torch_versions"},
-    {"datasets", "distributed", "precision", "truncation"},
-    {"units"},
-    {"machine", "conditioning"},
-    {"channels"},
-    {"files", "interchange", "plots"},
-    {"runs"},
-    {"inference", "sampling"},
-    {"merging"},
-    {"likelihood"},
-    {"comparison", "hidden", "posterior"},
-    {"training"},
-    {"visible_units"},
-    {"recipes"},
-    {"estimator_uses", "training_runs"},
-    {"estimator"},
-    {"landscape"},
-    {"report"},
-    {"demo", "doctor", "experiments"},
-    {"cli"},
-    {"api"},
+# The tree is the architecture: every folder may import those before it, and itself.
+ORDER = [
+    "beliefs",
+    "data",
+    "accelerator",
+    "units",
+    "machine",
+    "solver",
+    "likelihood",
+    "posterior",
+    "training",
+    "analysis",
+    "runs",
+    "apps",
 ]
 
 
 def layer_of(module: str) -> int:
     top = module.removeprefix("tapmachine.").split(".")[0]
-    return next(i for i, layer in enumerate(LAYERS) if top in layer)
+    return ORDER.index(top)
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -80,9 +72,37 @@ def test_importing_is_quiet_and_has_no_side_effects():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_public_names_exist():
-    for name in tapmachine.__all__:
-        assert hasattr(tapmachine, name)
+def public_names() -> list:
+    """All names of the package and of its namespaces, with what they stand for."""
+    spaces = {"tapmachine": tapmachine, **reference.namespaces()}
+    return [
+        pytest.param(name, getattr(module, name), id=f"{space}.{name}")
+        for space, module in spaces.items()
+        for name in module.__all__
+    ]
+
+
+DOCUMENTATION = "\n".join(
+    path.read_text()
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/guide").glob("*.md")]
+)
+
+
+@pytest.mark.parametrize(("name", "value"), public_names())
+def test_every_public_name_is_documented(name, value):
+    assert reference.summary(value)
+    assert re.search(rf"\b{re.escape(name)}\b", DOCUMENTATION), f"{name} is nowhere in the documentation"
+
+
+def test_names_in_import_statements():
+    """What a namespace lists can be imported from it, and is listed once."""
+    for module in reference.namespaces().values():
+        assert len({*module.__all__}) == len(module.__all__)
+        exec(f"from {module.__name__} import {', '.join(module.__all__)}", {})
+
+
+def test_the_reference_is_up_to_date():
+    assert reference.FILE.read_text() == reference.text(), "run python tests/reference.py"
 
 
 def code_blocks(language: str) -> list:

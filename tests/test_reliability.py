@@ -26,35 +26,32 @@ from tapmachine import (
     CD,
     PCD,
     Binary,
-    FileError,
     HerdedPCD,
-    Monitor,
     TAPObjective,
-    Trainer,
     ais_log_partition,
-    data_files,
     dbm,
     denoise,
     find_solutions,
     load,
-    paper_sgd,
     rbm,
     save,
     solve,
     tap_log_likelihood,
 )
-from tapmachine.channels import BinarySymmetric
-from tapmachine.cli import app
-from tapmachine.datasets import DataError, read
-from tapmachine.files import write_tensors
-from tapmachine.inference.layered import LayeredDescent
-from tapmachine.likelihood.annealed_runs import BLOCK
-from tapmachine.likelihood.paths import LayeredPath
-from tapmachine.recipes import make_machine, make_trainer, prepare_rows
-from tapmachine.runs import RunFolder
-from tapmachine.settings import Settings
-from tapmachine.training import Stopped
-from tapmachine.training_runs import run_training
+from tapmachine.apps.cli import app
+from tapmachine.data import arrays as data_files
+from tapmachine.data.errors import DataError, FileError
+from tapmachine.data.sources import read
+from tapmachine.likelihood.annealing.paths import LayeredPath
+from tapmachine.likelihood.annealing.runs import BLOCK
+from tapmachine.machine.files import write_tensors
+from tapmachine.posterior.channels import BinarySymmetric
+from tapmachine.runs.build import make_machine, make_trainer, prepare_rows
+from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.training import run_training
+from tapmachine.solver.schemes.layered import LayeredDescent
+from tapmachine.training import Monitor, Stopped, Trainer, paper_sgd
 
 EPOCHS = 6
 SELDOM = ("--measure-every", "12", "--save-every", "4")
@@ -191,7 +188,7 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(data, tmp_path, monkeypatc
 def test_a_full_disk_is_one_line_on_the_command_line(data, tmp_path):
     """EFBIG, from the system itself: no file may be larger than a few bytes."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import signal; "
-    ignore = "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from tapmachine.cli import main; import sys; "
+    ignore = "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from tapmachine.apps.cli import main; import sys; "
     line = limit + ignore + f"sys.argv = ['tapmachine'] + {started(data, tmp_path / 'run')[3:]!r}; main()"
     ended = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True)
     assert ended.returncode == 2
@@ -303,7 +300,7 @@ def test_an_injected_divergence_is_caught_within_a_step(value):
         return on_data, on_model, handed
 
     trainer.step.objective.free_energies = once
-    with pytest.warns(UserWarning, match="taken back"):
+    with pytest.warns(UserWarning, match="undone"):
         record = trainer.epoch()
     assert record["divergences"] >= 1
     assert all(torch.isfinite(p).all() for p in machine.parameters())
@@ -361,7 +358,7 @@ def test_injected_divergences(visible, objective, factor, step, tmp_path, monkey
     np.save(tmp_path / "x.npy", VALUES[visible](bars(60)))
     chosen = settings(f"{tmp_path}/x.npy", visible=visible, objective=objective, epochs=4)  # of three steps each
     diverging(monkeypatch, objective, factor, {step})
-    with pytest.warns(UserWarning, match="taken back"):
+    with pytest.warns(UserWarning, match="undone"):
         run = run_training(chosen, tmp_path / "run")
     assert sum(record["divergences"] for record in run.records) >= 1
     assert_nothing_saved_is_off(tmp_path / "run")

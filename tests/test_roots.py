@@ -7,7 +7,7 @@ from machine_cases import UNITS, Tensors
 from unit_cases import CASES
 
 from tapmachine import Moments, Tilt
-from tapmachine.units.roots import logistic_root
+from tapmachine.units.numerics.roots import logistic_root
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

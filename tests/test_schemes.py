@@ -10,7 +10,6 @@ from tapmachine import (
     Binary,
     Moments,
     NaiveMeanField,
-    Status,
     ThirdOrderTAP,
     Tilt,
     TruncatedGaussian,
@@ -18,6 +17,7 @@ from tapmachine import (
     rbm,
     solve,
 )
+from tapmachine.beliefs import Status
 
 N_MACHINES = 100
 MIXES = [
@@ -96,7 +96,7 @@ def test_exact_without_couplings(kind):
     solution = solve(machine)
     assert solution.free_energy.item() == pytest.approx(0.0, abs=1e-13)
     no_tilt = Tilt(torch.zeros_like(solution.moments[0].mean), 0.0)
-    expected = machine.units()[0].moments(no_tilt)
+    expected = machine.layers[0].moments(no_tilt)
     for found, wanted in zip(solution.moments[0], expected, strict=True):
         torch.testing.assert_close(found, wanted.detach(), rtol=1e-12, atol=1e-14)
 
@@ -193,7 +193,7 @@ def test_free_energy_is_stationary_in_the_moments(kinds, scheme):
     machine = machine_of(kinds, sizes, seed=3, scale=0.4)
     solution = solve(machine, None, scheme, tol=TIGHT, max_sweeps=3000)
     tilts = [Tilt(*(z.clone().requires_grad_() for z in tilt)) for tilt in solution.tilts]
-    moments = [layer.moments(tilt) for layer, tilt in zip(machine.units(), tilts, strict=True)]
+    moments = [layer.moments(tilt) for layer, tilt in zip(machine.layers, tilts, strict=True)]
     scheme.free_energy(machine, moments, tilts).sum().backward()
     for tilt in tilts:
         for z in tilt:
@@ -219,8 +219,8 @@ def test_tap_equations_written_out():
     W = machine.weights[0].detach()
     (av, cv), (ah, ch) = solution.moments
     for mean, variance, other_mean, other_variance, weights, units, tilt in (
-        (av, cv, ah, ch, W.T, machine.units()[0], solution.tilts[0]),
-        (ah, ch, av, cv, W, machine.units()[1], solution.tilts[1]),
+        (av, cv, ah, ch, W.T, machine.layers[0], solution.tilts[0]),
+        (ah, ch, av, cv, W, machine.layers[1], solution.tilts[1]),
     ):
         A = -other_variance @ weights**2
         B = A * mean + other_mean @ weights
@@ -311,7 +311,7 @@ def test_explicit_and_implicit_agree_where_both_converge():
 def test_one_sweep_is_algorithm_one():
     """The undamped explicit sweep, against [alg:rbmInf] written out."""
     machine = machine_of(["TruncatedGaussian", "Binary"], [6, 4], seed=10, scale=0.5)
-    visible, hidden = machine.units()
+    visible, hidden = machine.layers
     W = machine.weights[0].detach()
     x = torch.rand(3, 6, dtype=torch.float64)
     process = TAP("explicit", damping=0.0).bind(machine)
@@ -322,6 +322,6 @@ def test_one_sweep_is_algorithm_one():
         ah, ch = hidden.moments(Tilt(A * ah + a @ W, A))
         A = -(ch @ W.T**2)
         a, c = visible.moments(Tilt(A * a + ah @ W.T, A))
-        state = process.begin(machine.units(), [Moments(x, torch.zeros_like(x)), None])
+        state = process.begin(list(machine.layers), [Moments(x, torch.zeros_like(x)), None])
     for found, wanted in zip((*state.moments[0], *state.moments[1]), (a, c, ah, ch), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)

@@ -15,23 +15,20 @@ from tapmachine import (
     PCD,
     RBM,
     Binary,
-    FileError,
-    LikelihoodWarning,
-    Monitor,
     Spin,
-    TrainingWarning,
     dbm,
-    estimator_uses,
     exact_log_likelihood,
     exact_log_partition,
     fit,
     load,
-    paper_sgd,
     rbm,
     save,
 )
+from tapmachine.apps import estimator_uses
+from tapmachine.data.errors import FileError, LikelihoodWarning, TrainingWarning
 from tapmachine.likelihood import unbiased
 from tapmachine.likelihood.unbiased import CHEAP, Effort, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.training import Monitor, paper_sgd
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +50,7 @@ def test_a_score_is_the_exact_log_likelihood_where_enumeration_is_quick(fitted, 
     """By a sum over all hidden states that is written out here."""
     held_out = digits[1200:]
     machine = fitted.machine_.double()
-    b, c = (units.field.detach().numpy() for units in machine.units())
+    b, c = (units.field.detach().numpy() for units in machine.layers)
     w = machine.weights[0].detach().numpy()
     hidden = np.array(list(np.ndindex(*[2] * 8)), dtype=float)
     log_z = np.logaddexp.reduce(hidden @ c + np.logaddexp(0, b + hidden @ w.T).sum(1))
@@ -202,18 +199,18 @@ def test_history_has_log_likelihoods_without_being_verbose(digits):
 
 @pytest.mark.parametrize("hidden", [5, (5, 3)])
 def test_an_interrupted_fit_keeps_what_it_has(hidden, digits, monkeypatch):
-    from tapmachine.training import Trainer
+    from tapmachine.training.step import Step
 
-    whole, calls = Trainer.take_step, []
+    whole, calls = Step.__call__, []
 
-    def interrupted(trainer, place):
-        calls.append(place)
+    def interrupted(step, batch, weights):
+        calls.append(batch)
         if len(calls) == 40:
             raise KeyboardInterrupt
-        return whole(trainer, place)
+        return whole(step, batch, weights)
 
     model = RBM(hidden, epochs=10, batch_size=30, pretrain=0 if hidden == 5 else 1)
-    monkeypatch.setattr(Trainer, "take_step", interrupted)
+    monkeypatch.setattr(Step, "__call__", interrupted)
     with pytest.warns(TrainingWarning, match=r"interrupted after 3 of \d+ epochs"), pytest.raises(KeyboardInterrupt):
         model.fit(digits[:300])
     monkeypatch.undo()
@@ -260,7 +257,7 @@ def test_evaluate_shows_taps_number_beside_an_unbiased_one(tmp_path):
     """By its table, and as JSON."""
     run = tmp_path / "run"
     code, shown, errors = command(
-        "train", "digits", "--binarise", "0.5", "--hidden", "4", "--epochs", "2", "--out", run
+        "train", "digits", "--binarize", "0.5", "--hidden", "4", "--epochs", "2", "--out", run
     )
     assert code == 0, errors
     assert re.search(r"log-likelihood -\d+\.\d+ \(exact\).*TAP -", shown)

@@ -17,10 +17,7 @@ from tapmachine import (
     Gaussian,
     Moments,
     NaiveMeanField,
-    Progress,
-    Solution,
     Spin,
-    Status,
     ThirdOrderTAP,
     Tilt,
     TruncatedGaussian,
@@ -28,14 +25,15 @@ from tapmachine import (
     condition,
     dbm,
     pairwise,
-    random_start,
     rbm,
     solve,
 )
-from tapmachine.inference import couplings
-from tapmachine.inference.process import over_tensors
-from tapmachine.inference.replay import Replay
-from tapmachine.inference.starts import starting_moments
+from tapmachine.accelerator.replay import Replay
+from tapmachine.beliefs import Solution, Status
+from tapmachine.solver import Progress, random_start
+from tapmachine.solver.process import over_tensors
+from tapmachine.solver.schemes import couplings
+from tapmachine.solver.starts import starting_moments
 
 PAIRS = [
     ["Binary", "Binary"],
@@ -66,14 +64,18 @@ def test_free_energy_falls_with_every_half_sweep(kinds, scale):
     sizes = [7, 5, 4, 3][: len(kinds)]
     for seed in range(2):
         machine = machine_of(kinds, sizes, seed, scale)
-        layers = machine.units()
-        process = TAP().bind(machine)
+        layers, scheme = list(machine.layers), TAP()
+        process = scheme.bind(machine)
         with torch.no_grad():
             state = process.begin(layers, starting_moments(machine, starts_of(machine, 25, seed)))
             last = torch.full((25,), torch.inf, dtype=torch.float64)
             for _ in range(12):
-                state, values = process.half_steps(layers, state)
-                for value in values:  # rounded at some 1e-15 of its size
+                moments, tilts = list(state.moments), list(state.tilts)
+                process.settle(layers, process.odd, moments, tilts, state.received, None)
+                halfway = scheme.value(layers, process.couplings, moments, tilts)
+                state = process.sweep(layers, state, None)
+                whole = scheme.value(layers, process.couplings, list(state.moments), list(state.tilts))
+                for value in (halfway, whole):  # rounded at some 1e-15 of its size
                     assert bool((value <= last + 1e-11 * (1 + value.abs())).all())
                     last = value
 
@@ -83,7 +85,7 @@ def test_free_energy_falls_with_every_step(kinds):
     """The accelerated steps, and the damped ones of pairwise machines."""
     sizes = [7] if len(kinds) == 1 else [7, 5, 4, 3][: len(kinds)]
     machine = machine_of(kinds, sizes, seed=1, scale=1.5)
-    layers, process = machine.units(), TAP().bind(machine)
+    layers, process = list(machine.layers), TAP().bind(machine)
     with torch.no_grad():
         state = process.begin(layers, starting_moments(machine, starts_of(machine, 30)))
         last = torch.full((30,), torch.inf, dtype=torch.float64)
@@ -97,7 +99,7 @@ def test_extrapolations_that_raise_the_free_energy_are_refused():
     """Near its transition a ferromagnet moves slowly, and a long extrapolation overshoots."""
     W = torch.full((30, 30), 0.04, dtype=torch.float64)
     machine = rbm(Spin(30, field=torch.linspace(-0.3, 0.3, 30).double()), Spin(30, field=0 * W[0]), W)
-    layers, process = machine.units(), TAP().bind(machine)
+    layers, process = list(machine.layers), TAP().bind(machine)
     refused = 0
     with torch.no_grad():
         state = process.begin(layers, starting_moments(machine, starts_of(machine, 100)))
@@ -129,10 +131,10 @@ def confirm(machine, solution, tol):
     """The TAP equations, put together from the public parts, move the solution by less than the tolerance."""
     flat = [own.mean.flatten(1) for own in solution.moments]
     total, count = 0.0, sum(machine.sizes)
-    for number, (units, own, tilt) in enumerate(zip(machine.units(), solution.moments, solution.tilts, strict=True)):
+    for number, (units, own, tilt) in enumerate(zip(machine.layers, solution.moments, solution.tilts, strict=True)):
         means = [own.mean.detach() for own in solution.moments]
         field = machine.field_on(number, means).detach()
-        if len(units.state_shape) == 1 and all(len(u.state_shape) == 1 for u in machine.units()):
+        if len(units.state_shape) == 1 and all(len(u.state_shape) == 1 for u in machine.layers):
             precision = torch.zeros_like(own.mean)
             for below, above, w in machine.edges():
                 if above == number:
@@ -267,7 +269,7 @@ def no_nan(solution: Solution) -> None:
     assert not bool(torch.isnan(solution.residual).any())
 
 
-def test_an_unnormalisable_gaussian():
+def test_an_unnormalizable_gaussian():
     """κ > V on some rows only: the others are solved as if they were alone."""
     W = torch.full((1, 1), 1.5, dtype=torch.float64)
     machine = rbm(Gaussian(1, precision=torch.ones(1, dtype=torch.float64)), Binary(1, field=W[0] * 0), W)
@@ -279,26 +281,26 @@ def test_an_unnormalisable_gaussian():
         machine.weights[0].fill_(2.5)
     solution = solve(condition(machine, evidence, layer=1))
     assert solution.status.tolist() == [
-        Status.UNNORMALISABLE,
+        Status.UNNORMALIZABLE,
         Status.CONVERGED,
-        Status.UNNORMALISABLE,
+        Status.UNNORMALIZABLE,
         Status.CONVERGED,
     ]
     no_nan(solution)
     assert torch.isinf(solution.free_energy).tolist() == [True, False, True, False]
-    assert repr(solution) == "Solution(2 converged, 2 unnormalisable)"
+    assert repr(solution) == "Solution(2 converged, 2 unnormalizable)"
     assert len(solution.select(solution.converged)) == 2
 
 
-def test_an_unnormalisable_gaussian_from_data():
+def test_an_unnormalizable_gaussian_from_data():
     machine = machine_of(["Gaussian", "Gaussian"], [6, 5], seed=12, scale=3.0)
     solution = solve(machine, torch.zeros(3, 6, dtype=torch.float64))
-    assert solution.counts() == {"unnormalisable": 3}
+    assert solution.counts() == {"unnormalizable": 3}
     no_nan(solution)
 
 
 def test_a_failure_does_not_touch_the_others():
-    """One row of evidence that cannot be normalised, among others that can."""
+    """One row of evidence that cannot be normalized, among others that can."""
     machine = dbm(
         [Binary(40).double(), Binary(20).double(), Gaussian(5, precision=50.0).double()],
         [3 * Tensors(20).normal(40, 20), Tensors(21).normal(20, 5)],
@@ -308,7 +310,7 @@ def test_a_failure_does_not_touch_the_others():
     good = solve(condition(machine, Tilt(torch.zeros_like(precision), precision), layer=2), start)
     precision[0] = -49.9
     mixed = solve(condition(machine, Tilt(torch.zeros_like(precision), precision), layer=2), start)
-    assert mixed.counts() == {"converged": 5, "unnormalisable": 1}
+    assert mixed.counts() == {"converged": 5, "unnormalizable": 1}
     no_nan(mixed)
     torch.testing.assert_close(mixed.moments[0].mean[1:], good.moments[0].mean[1:], rtol=0, atol=1e-9)
 
@@ -327,7 +329,7 @@ def test_a_weight_that_is_not_finite_with_several_states(kinds, value):
 def test_a_parameter_that_is_not_finite():
     machine = rbm(Binary(3), Binary(2))
     with torch.no_grad():
-        machine.units()[1].field[0] = float("nan")
+        machine.layers[1].field[0] = float("nan")
     for start in (None, torch.zeros(2, 3)):
         solution = solve(machine, start)
         assert set(solution.counts()) == {"nonfinite"}
@@ -335,31 +337,31 @@ def test_a_parameter_that_is_not_finite():
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-def test_evidence_that_cannot_be_normalised(layer):
-    """A prior that is unnormalisable by itself has no moments to start from."""
+def test_evidence_that_cannot_be_normalized(layer):
+    """A prior that is unnormalizable by itself has no moments to start from."""
     machine = rbm(*[Gaussian(4), Binary(3)][:: 1 if layer == 0 else -1])
     seen = condition(machine, Tilt(0.0, -5.0), layer=layer)
     solution = solve(seen)
-    assert solution.counts() == {"unnormalisable": 1}
+    assert solution.counts() == {"unnormalizable": 1}
     no_nan(solution)
 
 
 @pytest.mark.parametrize("weight", [2.5, 5.0])
 def test_the_cause_of_a_failure_is_true(weight):
-    """All weights and tilts are finite, so that nothing but the normaliser can fail."""
+    """All weights and tilts are finite, so that nothing but the normalizer can fail."""
     machine = rbm(Gaussian(1), Binary(1), torch.full((1, 1), weight))
     solution = solve(machine, random_start(machine, 20))
-    assert set(solution.counts()) <= {"converged", "unnormalisable"}
+    assert set(solution.counts()) <= {"converged", "unnormalizable"}
     no_nan(solution)
 
 
 @pytest.mark.parametrize("update", ["explicit", "sequential"])
-def test_a_pairwise_gaussian_just_beyond_what_can_be_normalised(update):
+def test_a_pairwise_gaussian_just_beyond_what_can_be_normalized(update):
     """It takes many sweeps to find out."""
     J = torch.full((6, 6), 1.0, dtype=torch.float64).fill_diagonal_(0) * 0.226
     machine = pairwise(Gaussian(6, precision=torch.ones(6, dtype=torch.float64)), J)
     solution = solve(machine, scheme=TAP(update), max_sweeps=3000)
-    assert solution.counts() == {"unnormalisable": 1}
+    assert solution.counts() == {"unnormalizable": 1}
     no_nan(solution)
 
 
@@ -393,13 +395,25 @@ def test_strong_couplings_with_several_states_in_float32(kinds):
         (torch.zeros(3), r"start, layer 0: it has shape \(3,\); it must be \(K, 3\)"),
         (torch.zeros(0, 3), r"start, layer 0: it has shape \(0, 3\)"),
         (Moments(torch.zeros(2, 3), torch.full((2, 3), -1.0)), r"start, layer 0: Binary: the variance\[0, 0\] is -1"),
-        ([Moments(torch.zeros(2, 3), torch.zeros(2, 3))], "start has moments for 1 layers; the machine has 2"),
-        ("data", "start is a str; it must be data of shape"),
+        ([Moments(torch.zeros(2, 3), torch.zeros(2, 3))] * 3, "start has moments for 3 layers; the machine has 2"),
+        ([], "start is an empty list; expected data of shape"),
+        ("data", "start is a str; expected data of shape"),
     ],
 )
 def test_a_bad_start(start, message):
     with pytest.raises(ValueError, match=message):
         solve(rbm(Binary(3), Binary(2)), start)
+
+
+def test_a_start_may_leave_out_the_upper_layers():
+    machine = machine_of(["Binary", "Spin", "Binary"], [6, 5, 4], seed=3, scale=1.0)
+    start = starts_of(machine, 4)
+    expected = solve(machine, start)
+    assert torch.equal(solve(machine, [start]).free_energy, expected.free_energy)
+    layers = starting_moments(machine, [*expected.moments[:2]])
+    assert layers[1] is not None
+    assert layers[2] is None
+    assert bool(solve(machine, expected.moments[:2]).converged.all())
 
 
 def test_a_start_of_another_dtype_is_converted():
@@ -448,7 +462,7 @@ def test_a_solution_is_a_start():
 def test_random_starts_lie_inside_the_support(kind):
     machine = machine_of([kind, "Binary"], [6, 3], seed=14)
     mean, variance = random_start(machine, 500, torch.Generator().manual_seed(2))
-    machine.units()[0].check_means(mean)
+    machine.layers[0].check_means(mean)
     assert not bool(variance.any())
     assert mean.flatten(1).std(0).min() > 0.05
     assert torch.equal(random_start(machine, 5).mean, random_start(machine, 5).mean)
@@ -506,7 +520,7 @@ def test_float32_and_float64_agree():
 def test_steps_are_one_graph(kinds, scheme):
     """No look at the values and no break: what compilation and capture need."""
     machine = machine_of(kinds, [6, 4, 3][: len(kinds)], seed=26, scale=0.3)
-    layers, process = machine.units(), scheme.bind(machine)
+    layers, process = list(machine.layers), scheme.bind(machine)
     process.root_steps = 3
     with torch.no_grad():
         state = process.begin(layers, starting_moments(machine, starts_of(machine, 5)))
@@ -567,10 +581,10 @@ def done_at_once(monkeypatch):
 def test_what_is_captured_are_the_steps_of_all_particles(n_groups, done_at_once):
     machine = machine_of(["Binary", "Binary"], [20, 10], seed=18, scale=0.2)
     process = TAP().bind(machine)
-    wanted = first = process.begin(machine.units(), starting_moments(machine, starts_of(machine, 17)))
+    wanted = first = process.begin(list(machine.layers), starting_moments(machine, starts_of(machine, 17)))
     for _ in range(2):
-        wanted, residual = process.step(machine.units(), wanted)
-    replay = Replay(lambda state: process.step(machine.units(), state), first, 2, n_groups=n_groups)
+        wanted, residual = process.step(list(machine.layers), wanted)
+    replay = Replay(lambda state: process.step(list(machine.layers), state), first, 2, n_groups=n_groups)
     over_tensors(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=1e-12) or a, replay.state, wanted)
     torch.testing.assert_close(replay.residual, residual, rtol=0, atol=1e-12)
 
@@ -601,7 +615,7 @@ def test_groups_of_particles_on_a_gpu_find_the_same(n_particles, monkeypatch):
     start = Moments(*(z.cuda() for z in starts_of(machine.cpu(), n_particles)))
     machine.cuda()
     alone = solve(machine, start, tol=1e-12)  # not so tight that rounding decides how many sweeps it takes
-    monkeypatch.setattr(import_module("tapmachine.inference.solve"), "MANY_PARTICLES", 30)
+    monkeypatch.setattr(import_module("tapmachine.solver.driver"), "MANY_PARTICLES", 30)
     grouped = solve(machine, start, tol=1e-12)
     assert bool(grouped.converged.all())
     torch.testing.assert_close(grouped.free_energy, alone.free_energy, rtol=1e-9, atol=1e-9)
@@ -614,7 +628,7 @@ def test_groups_of_particles_on_a_gpu_find_the_same(n_particles, monkeypatch):
 def test_failures_are_reported_on_a_gpu():
     machine = machine_of(["Gaussian", "Binary"], [6, 5], seed=12, scale=3.0).cuda()
     solution = solve(machine, torch.zeros(3, 6, dtype=torch.float64, device="cuda"))
-    assert solution.counts() == {"unnormalisable": 3}
+    assert solution.counts() == {"unnormalizable": 3}
     no_nan(solution)
 
 

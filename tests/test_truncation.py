@@ -4,9 +4,11 @@ import pytest
 import torch
 from marks import needs_compiler
 
-from tapmachine import Tilt, TruncatedGaussian, truncation
-from tapmachine.special import RULES, exact_rise, window_integral
-from tapmachine.truncation import Prior, evaluate
+from tapmachine import Tilt, TruncatedGaussian
+from tapmachine.units.numerics import truncation_rules
+from tapmachine.units.numerics.intervals import RULES, exact_rise, window_integral
+from tapmachine.units.numerics.truncation import evaluate
+from tapmachine.units.numerics.truncation_rules import Prior, by_one_kernel, by_windows_only
 
 
 def spread_out(n_rows, n, dtype=torch.float64, size=50.0):
@@ -29,7 +31,7 @@ def test_both_rules_agree(dtype, bounds):
     """What the plain rule gives on a CPU is what the window rule alone gives on other devices."""
     B, A = spread_out(200, 30, dtype, size=5.0)
     together = evaluate(prior(30, dtype, *bounds), B, A)
-    windows_only = truncation._by_windows_only(prior(30, dtype, *bounds), B, A, normalised=True)
+    windows_only = by_windows_only(prior(30, dtype, *bounds), B, A, normalized=True)
     limit = 1e-4 if dtype == torch.float32 else 1e-10  # ln Z is summed from terms of 50 in size
     for a, b in zip(together, windows_only, strict=True):
         torch.testing.assert_close(a, b, rtol=2 * limit, atol=limit)
@@ -39,8 +41,8 @@ def test_both_rules_agree(dtype, bounds):
 def test_results_do_not_depend_on_the_chunks(chunk, monkeypatch):
     B, A = spread_out(40, 30)
     whole = evaluate(prior(30), B, A)
-    monkeypatch.setattr(truncation, "PLAIN_CHUNK", chunk)
-    monkeypatch.setattr(truncation, "WINDOW_CHUNK", chunk)
+    monkeypatch.setattr(truncation_rules, "PLAIN_CHUNK", chunk)
+    monkeypatch.setattr(truncation_rules, "WINDOW_CHUNK", chunk)
     for a, b in zip(whole, evaluate(prior(30), B, A), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
 
@@ -48,8 +50,13 @@ def test_results_do_not_depend_on_the_chunks(chunk, monkeypatch):
 def test_only_the_hard_elements_take_the_slow_rule(monkeypatch):
     """Of a batch that is tame but for three elements, the window rule sees those three."""
     seen = []
-    slow = truncation._by_windows
-    monkeypatch.setattr(truncation, "_by_windows", lambda p, B, *rest: (seen.append(B.numel()), slow(p, B, *rest))[1])
+    slow = truncation_rules._by_windows
+
+    def counted(p, B, *rest):
+        seen.append(B.numel())
+        return slow(p, B, *rest)
+
+    monkeypatch.setattr(truncation_rules, "_by_windows", counted)
     B, A = spread_out(50, 20, size=1.0)
     B[3, 4], B[10, 0], A[49, 19] = 500.0, -400.0, -300.0
     evaluate(prior(20), B, A)
@@ -70,7 +77,7 @@ def test_the_plain_rule_is_accurate_up_to_the_edge_of_its_domain(dtype):
         inside = torch.maximum(-slope, slope - curvature) <= 1.00001 * border
         u, v = slope[inside].to(dtype), curvature[inside].to(dtype)
         flat = Prior(torch.zeros_like(u), torch.zeros_like(v), zero.to(dtype), one.to(dtype))
-        found, hard = truncation._by_plain_rule(flat, u[None], v[None], torch.zeros_like(u), rule)
+        found, hard = truncation_rules._by_plain_rule(flat, u[None], v[None], torch.zeros_like(u), rule)
         assert len(hard) == 0
         assert len(u) > 100
         exact = window_integral(u.double(), v.double(), zero, one, RULES[torch.float64])
@@ -98,7 +105,7 @@ def test_more_units_than_a_chunk_holds(monkeypatch):
     units = TruncatedGaussian(100, field=torch.linspace(-3, 3, 100, dtype=torch.float64), precision=2.0)
     tilt = Tilt(*spread_out(6, 100))
     log_partition, moments = units.log_partition_and_moments(tilt)
-    monkeypatch.setattr(truncation, "PLAIN_CHUNK", 32)
+    monkeypatch.setattr(truncation_rules, "PLAIN_CHUNK", 32)
     split_log_partition, split_moments = units.log_partition_and_moments(tilt)
     torch.testing.assert_close(log_partition, split_log_partition, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(moments.mean, split_moments.mean, rtol=1e-12, atol=1e-12)
@@ -115,13 +122,13 @@ def test_second_derivatives_of_moments_are_refused():
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
-@pytest.mark.parametrize("normalised", [True, False])
-def test_the_compiled_kernel_agrees(normalised, monkeypatch):
+@pytest.mark.parametrize("normalized", [True, False])
+def test_the_compiled_kernel_agrees(normalized, monkeypatch):
     """Also where it is given its elements in parts, and in numbers that are no powers of two."""
-    monkeypatch.setattr(truncation, "DEVICE_CHUNK", 512)
-    monkeypatch.setattr(truncation, "SMALLEST_KERNEL", 64)
+    monkeypatch.setattr(truncation_rules, "DEVICE_CHUNK", 512)
+    monkeypatch.setattr(truncation_rules, "SMALLEST_KERNEL", 64)
     B, A = spread_out(37, 30, torch.float32, size=30.0)
     given = prior(30, torch.float32, -1.0, 2.0)
-    plain = truncation._by_windows_only(given, B, A, normalised)
-    for a, b in zip(truncation._by_one_kernel(given, B, A, normalised), plain, strict=True):
+    plain = by_windows_only(given, B, A, normalized)
+    for a, b in zip(by_one_kernel(given, B, A, normalized), plain, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)

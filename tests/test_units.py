@@ -12,17 +12,8 @@ from marks import DENORMALS
 from oracles import truncated_gaussian_integral
 from unit_cases import CASES
 
-from tapmachine import (
-    Binary,
-    Categorical,
-    Custom,
-    Gaussian,
-    Spin,
-    Tilt,
-    TruncatedGaussBernoulli,
-    TruncatedGaussian,
-    Units,
-)
+from tapmachine import Binary, Categorical, Custom, Gaussian, Spin, Tilt, TruncatedGaussBernoulli, TruncatedGaussian
+from tapmachine.units import Units
 
 BOTH = (torch.float32, torch.float64)
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -35,7 +26,7 @@ def mild_tilt(units, batch=(), seed=0, size=1.0):
     generator = torch.Generator().manual_seed(seed)
     shape = (*batch, *units.state_shape)
     field, precision = (size * torch.randn(shape, generator=generator, dtype=units.dtype) for _ in range(2))
-    return Tilt(field, 0.1 * precision.abs())  # normalisable for every unit type
+    return Tilt(field, 0.1 * precision.abs())  # normalizable for every unit type
 
 
 def samples(units, batch, seed=0):
@@ -43,7 +34,7 @@ def samples(units, batch, seed=0):
     return units.sample(Tilt(torch.zeros(*batch, *units.state_shape, dtype=units.dtype), 0.0), generator=generator)
 
 
-# ----- shapes, dtypes, normalisation
+# ----- shapes, dtypes, normalization
 
 
 @every_case
@@ -55,7 +46,7 @@ def test_shapes_and_dtypes(case, dtype, batch):
     tilt = mild_tilt(units, batch)
     moments = units.moments(tilt)
     assert moments.mean.shape == moments.variance.shape == (*batch, *units.state_shape)
-    assert units.log_partition(tilt).shape == units.normalisable(tilt).shape == (*batch, units.n)
+    assert units.log_partition(tilt).shape == units.normalizable(tilt).shape == (*batch, units.n)
     x = units.sample(tilt)
     assert x.shape == (*batch, *units.state_shape)
     assert units.log_prior(x).shape == (*batch, units.n)
@@ -65,7 +56,7 @@ def test_shapes_and_dtypes(case, dtype, batch):
 
 @every_case
 @pytest.mark.parametrize("dtype", BOTH, ids=str)
-def test_the_prior_is_normalised(case, dtype):
+def test_the_prior_is_normalized(case, dtype):
     """Z(0,0) = 1."""
     units, field, _ = case.stressed(np.random.default_rng(0), 2000, dtype)
     zero = torch.zeros_like(field)
@@ -151,7 +142,7 @@ class _Call(torch.nn.Module):
 
 
 @every_case
-def test_log_prior_is_normalised(case):
+def test_log_prior_is_normalized(case):
     """Summed or integrated over the support, P is 1 and its tilted average is Z."""
     units = case.simple(n=4)
     field, precision = (z.detach() for z in mild_tilt(units))
@@ -334,17 +325,17 @@ def test_weights_stand_for_repeated_rows(case):
 
 @every_case
 def test_training_keeps_the_parameters_valid(case):
-    """Whatever an optimiser does to the parameters, the prior stays normalisable."""
+    """Whatever an optimizer does to the parameters, the prior stays normalizable."""
     units = case.simple(n=5)
-    optimiser = torch.optim.SGD(units.parameters(), lr=5.0)
+    optimizer = torch.optim.SGD(units.parameters(), lr=5.0)
     for step in range(20):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         tilt = mild_tilt(units, (8,), seed=step, size=3.0)
         x = units.sample(tilt, torch.Generator().manual_seed(step))
         (units.log_partition(tilt).mean() - units.log_prior(x).mean()).backward()
-        optimiser.step()
+        optimizer.step()
         assert units.log_partition(Tilt(0.0, 0.0)).abs().max() < 1e-9
-        assert bool(units.normalisable(Tilt(0.0, 0.0)).all())
+        assert bool(units.normalizable(Tilt(0.0, 0.0)).all())
 
 
 def test_a_precision_that_was_set_is_kept_to_the_last_digit():
@@ -397,7 +388,7 @@ def test_any_truncated_gaussian_stays_in_range(u, v, b, a, low):
     assert 0 <= variance <= 1.5**2 / 4 * (1 + 1e-12)
 
 
-# ----- what cannot be normalised
+# ----- what cannot be normalized
 
 
 @pytest.mark.parametrize(
@@ -413,9 +404,9 @@ def test_any_truncated_gaussian_stays_in_range(u, v, b, a, low):
     ],
     ids=str,
 )
-def test_what_cannot_be_normalised_is_reported(units, tilt):
+def test_what_cannot_be_normalized_is_reported(units, tilt):
     tilt = Tilt(torch.tensor([tilt[0]]), torch.tensor([tilt[1]]))
-    assert not units.normalisable(tilt).any()
+    assert not units.normalizable(tilt).any()
     assert units.log_partition(tilt).item() == math.inf
     mean, variance = units.moments(tilt)
     assert math.isinf(mean.item())
@@ -428,7 +419,7 @@ def test_what_cannot_be_normalised_is_reported(units, tilt):
 def test_a_half_infinite_interval_at_zero_precision_is_an_exponential():
     units = TruncatedGaussian(1, 0.0, math.inf, precision=1.0)
     tilt = Tilt(torch.tensor([-3.0]), torch.tensor([-1.0]))
-    assert units.normalisable(tilt).all()
+    assert units.normalizable(tilt).all()
     assert units.moments(tilt).mean.item() == pytest.approx(1 / 3, rel=1e-5)
 
 
@@ -572,7 +563,7 @@ def test_a_tilt_that_is_not_finite_is_reported(case):
         field = torch.zeros(units.state_shape, dtype=torch.float64)
         field[1] = bad
         for tilt in (Tilt(field, 0.0), Tilt(0.0, field)):
-            assert units.normalisable(tilt).tolist() == [True, False, True]
+            assert units.normalizable(tilt).tolist() == [True, False, True]
             assert torch.isfinite(units.moments(tilt).mean[0]).all()
 
 
@@ -630,7 +621,7 @@ def test_large_precisions_have_finite_gradients(deviation, dtype):
 @pytest.mark.parametrize(
     "units", [Gaussian(2), TruncatedGaussian(2, 0.0, math.inf), TruncatedGaussBernoulli(2, 0.0, math.inf)], ids=str
 )
-def test_an_element_that_cannot_be_normalised_leaves_other_gradients_alone(units):
+def test_an_element_that_cannot_be_normalized_leaves_other_gradients_alone(units):
     field, precision = torch.tensor([[0.3, -0.2], [0.1, 0.4]]), torch.tensor([[0.0, 0.5], [0.2, -2.0]])
     good = torch.tensor([[True, True], [True, False]])
 
@@ -645,7 +636,7 @@ def test_an_element_that_cannot_be_normalised_leaves_other_gradients_alone(units
         return sum(torch.where(good, z, 0.0).sum() for z in values)
 
     found = gradients(masked)
-    precision[1, 1] = 1.0  # normalisable now, and still masked out
+    precision[1, 1] = 1.0  # normalizable now, and still masked out
     expected = gradients(masked)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)

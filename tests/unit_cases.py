@@ -9,16 +9,8 @@ import torch
 from mpmath import mp, mpf
 from oracles import DIGITS, Answer, truncated_gaussian_integral
 
-from tapmachine import (
-    Binary,
-    Categorical,
-    Custom,
-    Gaussian,
-    Spin,
-    TruncatedGaussBernoulli,
-    TruncatedGaussian,
-    Units,
-)
+from tapmachine import Binary, Categorical, Custom, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian
+from tapmachine.units import Units
 
 INF = float("inf")
 
@@ -73,7 +65,7 @@ def stressed_two_states(kind):
 
 
 def finite_set_answer(values, log_priors, B, A) -> Answer:
-    """ln Z, mean and variance by summing over a finite set with unnormalised log-priors."""
+    """ln Z, mean and variance by summing over a finite set with unnormalized log-priors."""
     with mp.workdps(DIGITS):
         prior = mp.log(mp.fsum(mp.exp(p) for p in log_priors))
         logs = [p - prior + mpf(B) * x - mpf(A) * mpf(x) ** 2 / 2 for x, p in zip(values, log_priors, strict=True)]

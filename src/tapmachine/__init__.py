@@ -1,25 +1,119 @@
-"""Boltzmann machines trained, scored and inspected deterministically, by the TAP mean field."""
+"""Boltzmann machines trained, scored, inspected and used as priors by the TAP mean field.
+
+The names most people need are here; everything else is in a namespace:
+
+- `tapmachine.units`: unit types, and the class to derive new ones from
+- `tapmachine.machine`: machines; conditioning, rescaling, Gibbs sampling, exchange with other software
+- `tapmachine.solver`: schemes, starting points, merging of solutions
+- `tapmachine.likelihood`: log-likelihoods and their comparison
+- `tapmachine.channels`: noisy channels
+- `tapmachine.posterior`: denoising, imputation, anomaly scores
+- `tapmachine.training`: objectives, optimizers, monitors, pretraining
+- `tapmachine.landscape`: the solutions of a machine, and how they arise during training
+- `tapmachine.analysis`: features, receptive fields, comparison of schemes
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tapmachine.api import *
+    from tapmachine.analysis import landscape as landscape
+    from tapmachine.analysis.landscape import find_solutions as find_solutions
+    from tapmachine.apps.estimator import RBM as RBM
+    from tapmachine.beliefs import Moments as Moments
+    from tapmachine.beliefs import Tilt as Tilt
+    from tapmachine.data.errors import TapmachineError as TapmachineError
+    from tapmachine.data.errors import TapmachineWarning as TapmachineWarning
+    from tapmachine.likelihood import ais_log_likelihood as ais_log_likelihood
+    from tapmachine.likelihood import ais_log_partition as ais_log_partition
+    from tapmachine.likelihood import compare_likelihoods as compare_likelihoods
+    from tapmachine.likelihood import exact_log_likelihood as exact_log_likelihood
+    from tapmachine.likelihood import exact_log_partition as exact_log_partition
+    from tapmachine.likelihood import pseudo_log_likelihood as pseudo_log_likelihood
+    from tapmachine.likelihood import tap_log_likelihood as tap_log_likelihood
+    from tapmachine.machine import clamp as clamp
+    from tapmachine.machine import condition as condition
+    from tapmachine.machine import dbm as dbm
+    from tapmachine.machine import gibbs as gibbs
+    from tapmachine.machine import load as load
+    from tapmachine.machine import pairwise as pairwise
+    from tapmachine.machine import rbm as rbm
+    from tapmachine.machine import save as save
+    from tapmachine.posterior import channels as channels
+    from tapmachine.posterior import denoise as denoise
+    from tapmachine.posterior import impute as impute
+    from tapmachine.posterior.channels import BinaryErasure as BinaryErasure
+    from tapmachine.posterior.channels import BinarySymmetric as BinarySymmetric
+    from tapmachine.posterior.channels import CustomNoise as CustomNoise
+    from tapmachine.posterior.channels import GaussianNoise as GaussianNoise
+    from tapmachine.posterior.channels import Missing as Missing
+    from tapmachine.posterior.channels import PoissonNoise as PoissonNoise
+    from tapmachine.solver import TAP as TAP
+    from tapmachine.solver import AdaptiveTAP as AdaptiveTAP
+    from tapmachine.solver import BeliefPropagation as BeliefPropagation
+    from tapmachine.solver import NaiveMeanField as NaiveMeanField
+    from tapmachine.solver import RelaxedBP as RelaxedBP
+    from tapmachine.solver import ThirdOrderTAP as ThirdOrderTAP
+    from tapmachine.solver import solve as solve
+    from tapmachine.training import CD as CD
+    from tapmachine.training import PCD as PCD
+    from tapmachine.training import HerdedPCD as HerdedPCD
+    from tapmachine.training import TAPObjective as TAPObjective
+    from tapmachine.training import fit as fit
+    from tapmachine.training import pretrain as pretrain
+    from tapmachine.units import Binary as Binary
+    from tapmachine.units import Categorical as Categorical
+    from tapmachine.units import Custom as Custom
+    from tapmachine.units import Gaussian as Gaussian
+    from tapmachine.units import Spin as Spin
+    from tapmachine.units import TruncatedGaussBernoulli as TruncatedGaussBernoulli
+    from tapmachine.units import TruncatedGaussian as TruncatedGaussian
 
 __version__ = "0.1.0"
 
+# Where the names come from. Each is imported when it is first asked for, so that the command line starts quickly.
+_GROUPS = {
+    "beliefs": ("Tilt", "Moments"),
+    "units": (
+        "Binary", "Spin", "Gaussian", "TruncatedGaussian", "TruncatedGaussBernoulli", "Categorical", "Custom",
+    ),
+    "machine": ("rbm", "dbm", "pairwise", "clamp", "condition", "gibbs", "save", "load"),
+    "solver": (
+        "solve", "TAP", "NaiveMeanField", "ThirdOrderTAP", "BeliefPropagation", "RelaxedBP", "AdaptiveTAP",
+    ),
+    "likelihood": (
+        "exact_log_partition", "exact_log_likelihood", "ais_log_partition", "ais_log_likelihood",
+        "tap_log_likelihood", "pseudo_log_likelihood", "compare_likelihoods",
+    ),
+    "posterior": ("denoise", "impute"),
+    "posterior.channels": (
+        "BinarySymmetric", "BinaryErasure", "GaussianNoise", "PoissonNoise", "CustomNoise", "Missing",
+    ),
+    "training": ("fit", "pretrain", "TAPObjective", "CD", "PCD", "HerdedPCD"),
+    "analysis.landscape": ("find_solutions",),
+    "apps.estimator": ("RBM",),
+    "data.errors": ("TapmachineError", "TapmachineWarning"),
+}  # fmt: skip
+_HOMES = {name: home for home, names in _GROUPS.items() for name in names}
+_NAMESPACES = {
+    **{name: name for name in ("units", "machine", "solver", "likelihood", "posterior", "training", "analysis")},
+    "channels": "posterior.channels",
+    "landscape": "analysis.landscape",
+}
+
+__all__ = [*_HOMES, *_NAMESPACES]
+
 
 def __getattr__(name: str) -> Any:
-    """Public names are looked up in `api` when they are first asked for, so that the command line starts quickly."""
-    if name.startswith("_") and name != "__all__":
+    if name in _NAMESPACES:
+        value = import_module(f"tapmachine.{_NAMESPACES[name]}")
+    elif name in _HOMES:
+        value = getattr(import_module(f"tapmachine.{_HOMES[name]}"), name)
+    else:
         raise AttributeError(f"module 'tapmachine' has no attribute {name!r}")
-    try:
-        value = getattr(import_module("tapmachine.api"), name)
-    except AttributeError:
-        raise AttributeError(f"module 'tapmachine' has no attribute {name!r}") from None
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*import_module("tapmachine.api").__all__, "__version__"])
+    return sorted([*__all__, "__version__"])

@@ -1,5 +1,5 @@
 """python -m tapmachine is the command line."""
 
-from tapmachine.cli import main
+from tapmachine.apps.cli import main
 
 main()

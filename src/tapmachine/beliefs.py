@@ -1,4 +1,4 @@
-"""What is known about layers of units: the tilts acting on them, the moments that follow, and a machine's solutions."""
+"""The vocabulary: tilts on units, the moments that follow from them, and the solutions of a machine."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,13 +11,13 @@ from torch import Tensor
 class Tilt(NamedTuple):
     """The factor exp(Bx − ½Ax²) that multiplies a unit's prior.
 
-    Neighbours send it (the TAP fields), a noisy observation is one, and clamping is its limit.
+    Neighbors send it (the TAP fields), a noisy observation is one, and clamping is its limit.
 
     Attributes:
         field: B, a tensor of shape (..., n), or a number that applies to every unit.
         precision: A, likewise. It may be negative: in TAP, A = −Σ W² c ≤ 0.
 
-    Both must be finite; where they are not, a unit type's `normalisable` is False.
+    Both must be finite; where they are not, a unit type's `normalizable` is False.
 
     Example:
         >>> import torch
@@ -46,29 +46,29 @@ class Moments(NamedTuple):
 class Status(IntEnum):
     """How the solution of one particle ended.
 
-    - CONVERGED: the equations move it by less than the tolerance.
-    - MAX_SWEEPS: not so within the sweeps allowed.
-    - NONFINITE: a field or a moment overflowed on the way, or a parameter is not finite.
-    - UNNORMALISABLE: a unit on an unbounded support got a tilt on the way under which it cannot be normalised. Another
-      start may still lead to a solution, and the machine itself may be well defined.
+    - CONVERGED: the equations change it by less than the tolerance.
+    - MAX_SWEEPS: not converged within the maximum number of sweeps.
+    - NONFINITE: a field or a moment overflowed, or a parameter is not finite.
+    - UNNORMALIZABLE: a unit on an unbounded support received a tilt under which it cannot be normalized. Another start
+      may still lead to a solution, and the machine itself may be well defined.
     """
 
     CONVERGED = 0
     MAX_SWEEPS = 1
     NONFINITE = 2
-    UNNORMALISABLE = 3
+    UNNORMALIZABLE = 3
 
 
 @dataclass(frozen=True)
 class Solution:
     """Solutions of a machine's mean-field equations, one for each particle.
 
-    Where the status is NONFINITE or UNNORMALISABLE none was found: the moments are the last finite ones on the way,
-    the tilts are 0, the free energy and the residual inf. Nothing here carries gradients: see `Scheme.free_energy`.
+    Where the status is NONFINITE or UNNORMALIZABLE there is no solution: the moments are the last finite ones, the
+    tilts are 0, the free energy and the residual inf. Nothing here carries gradients: see `Scheme.free_energy`.
 
     Attributes:
         moments: mean and variance for each layer, of shape (K, *state_shape).
-        tilts: the tilt that the neighbours send to each layer, of the same shapes.
+        tilts: the tilt that the neighbors send to each layer, of the same shapes.
         free_energy: F of each particle, (K,). It is F at the moments where they have converged; before, the tilts that
             enter it are not yet those that the moments come from.
         residual: how far the equations move the solution when it is put into them: the mean over all units of the
@@ -93,18 +93,18 @@ class Solution:
         return len(self.status)
 
     def select(self, index: Tensor | int) -> "Solution":
-        """The solutions of some particles, by a mask or by their numbers."""
+        """The solutions of some particles, by a mask or by their indices."""
         index = torch.atleast_1d(torch.as_tensor(index, device=self.status.device))
         return Solution(
-            tuple(Moments(*(z[index] for z in layer)) for layer in self.moments),
-            tuple(Tilt(*(torch.as_tensor(z)[index] for z in layer)) for layer in self.tilts),
+            tuple(Moments(*(z[index] for z in moments)) for moments in self.moments),
+            tuple(Tilt(*(torch.as_tensor(z)[index] for z in tilt)) for tilt in self.tilts),
             *(z[index] for z in (self.free_energy, self.residual, self.n_sweeps, self.status)),
         )
 
     def counts(self) -> dict[str, int]:
-        """How many particles ended with each status, those that occur only."""
-        found = {status.name.lower(): int((self.status == status).sum()) for status in Status}
-        return {name: count for name, count in found.items() if count}
+        """Number of particles per status, omitting zeros."""
+        counts = {status.name.lower(): int((self.status == status).sum()) for status in Status}
+        return {name: count for name, count in counts.items() if count}
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.counts().items())

@@ -1,19 +1,20 @@
-"""How likely a machine makes its data: exactly, by TAP, by annealed importance sampling, and by pseudo-likelihood."""
+"""Log-likelihoods and ln Z: exact, by TAP, by annealed importance sampling, and the pseudo-likelihood."""
 
-from tapmachine.likelihood.annealing import AnnealedEstimate, ais_log_likelihood, ais_log_partition
-from tapmachine.likelihood.compare import Comparison, ComparisonRow, compare_likelihoods
+from tapmachine.data.errors import EstimateError, LikelihoodWarning
+from tapmachine.likelihood.annealing.estimate import AnnealedEstimate, ais_log_likelihood, ais_log_partition
+from tapmachine.likelihood.annealing.schedules import adaptive_schedule, linear_schedule, paper_schedule
+from tapmachine.likelihood.compare import LikelihoodComparison, LikelihoodRow, compare_likelihoods
 from tapmachine.likelihood.exact import ExactMoments, exact_log_likelihood, exact_log_partition, exact_moments
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
-from tapmachine.likelihood.schedules import adaptive_schedule, linear_schedule, paper_schedule
-from tapmachine.likelihood.score import EstimateError, LikelihoodWarning, LogLikelihood
-from tapmachine.likelihood.tap import TAPLogLikelihood, tap_log_likelihood
+from tapmachine.likelihood.result import LogLikelihood
+from tapmachine.likelihood.tap import TAPLogLikelihood, solve_from_rows, tap_log_likelihood
 
 __all__ = [
     "AnnealedEstimate",
-    "Comparison",
-    "ComparisonRow",
     "EstimateError",
     "ExactMoments",
+    "LikelihoodComparison",
+    "LikelihoodRow",
     "LikelihoodWarning",
     "LogLikelihood",
     "TAPLogLikelihood",
@@ -27,5 +28,6 @@ __all__ = [
     "linear_schedule",
     "paper_schedule",
     "pseudo_log_likelihood",
+    "solve_from_rows",
     "tap_log_likelihood",
 ]

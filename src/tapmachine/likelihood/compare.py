@@ -1,4 +1,4 @@
-"""All estimators of the log-likelihood side by side, and whether they agree."""
+"""All estimators of the log-likelihood side by side, with warnings where they disagree."""
 
 import time
 import warnings
@@ -10,40 +10,36 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Solution
-from tapmachine.inference import TAP, Scheme
-from tapmachine.likelihood.annealing import AnnealedEstimate, ais_log_likelihood, ais_log_partition
+from tapmachine.data.checks import check_count
+from tapmachine.data.errors import EstimateError, LikelihoodWarning
+from tapmachine.data.rows import spaced
+from tapmachine.likelihood.annealing.estimate import AnnealedEstimate, ais_log_likelihood, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood, is_gaussian
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
-from tapmachine.likelihood.score import (
-    EstimateError,
-    LikelihoodWarning,
-    LogLikelihood,
-    check_machine,
-    check_rows,
-    spaced,
-)
+from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood
 from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.units.checks import check_count
+from tapmachine.machine.checks import check_machine, check_rows
+from tapmachine.solver import TAP, Scheme
 
-MOST_ROWS = 10_000  # of the data, that are scored
-MOST_PSEUDO_ROWS = 1_000  # by pseudo-likelihood, where a row costs as much as hundreds do elsewhere
-MOST_DEEP_ROWS = 100  # by annealing on machines with several hidden layers, where every row needs runs of its own
-EXACT_BITS = 20  # of the smaller side of a machine that is small enough to be enumerated in passing
+MOST_ROWS = 10_000  # rows scored
+MOST_PSEUDO_ROWS = 1_000  # rows scored by pseudo-likelihood, where a row costs as much as hundreds do elsewhere
+MOST_DEEP_ROWS = 100  # rows scored by annealing with several hidden layers, where every row needs its own runs
+EXACT_BITS = 20  # machines whose smaller side has at most 2^20 states are enumerated
 
 
 @dataclass(frozen=True)
-class ComparisonRow:
-    """What one estimator says, in nats; NaN where there is nothing to say.
+class LikelihoodRow:
+    """The estimates of one estimator, in nats; NaN where there is none.
 
     Attributes:
-        estimator: its name.
-        train, train_error, test, test_error: the mean log-likelihood of the data, and its standard error over the rows.
-        n_rows: how many rows of the training data it scored.
-        log_partition: the ln Z that it used.
-        log_partition_error: its standard error; NaN if it is not known, as for TAP.
-        seconds: that it took.
+        estimator: name of the estimator.
+        train, train_error, test, test_error: mean log-likelihood of the data, and its standard error over the rows.
+        n_rows: number of rows of the training data scored.
+        log_partition: ln Z used.
+        log_partition_error: standard error of ln Z; NaN if unknown, as for TAP.
+        seconds: time taken.
     """
 
     estimator: str
@@ -58,18 +54,18 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
-    """A table of estimates.
+class LikelihoodComparison:
+    """Estimates of the log-likelihood by several estimators.
 
     Attributes:
-        rows: one for each estimator.
-        warnings: what was found wrong, as it was warned of.
+        rows: one row per estimator.
+        warnings: the warnings that were issued.
     """
 
-    rows: tuple[ComparisonRow, ...]
+    rows: tuple[LikelihoodRow, ...]
     warnings: tuple[str, ...]
 
-    def __getitem__(self, estimator: str) -> ComparisonRow:
+    def __getitem__(self, estimator: str) -> LikelihoodRow:
         """The row of an estimator."""
         for row in self.rows:
             if row.estimator == estimator:
@@ -124,30 +120,29 @@ def compare_likelihoods(
     n_visible: int = 100,
     seed: int = 0,
     callback: Callable[[str], None] | None = None,
-) -> Comparison:
+) -> LikelihoodComparison:
     """The log-likelihood by TAP, annealed importance sampling, pseudo-likelihood and, where possible, exactly.
 
-    Believe the exact one, if the machine is small enough for it (2²⁰ states of its smaller side) or all its units are
-    Gaussian; else annealing, if its forward and reverse runs agree. TAP's costs least, and tells how training goes
-    while the others bear it out. The pseudo-likelihood (machines with one hidden layer or none) compares machines, on a
-    scale of its own.
+    Rely on the exact value if there is one (at most 2²⁰ states of the smaller side, or Gaussian units only); otherwise
+    on annealing, if its forward and reverse runs agree. TAP is the cheapest, and good for following a training while
+    it agrees with the others. The pseudo-likelihood (at most one hidden layer) is on a different scale, and only
+    compares machines.
 
-    Of each set of data up to 10,000 rows are scored, evenly spaced; 1,000 by pseudo-likelihood; and 100 by annealing,
-    if the machine has several hidden layers.
+    Up to 10,000 evenly spaced rows of each data set are scored; up to 1,000 by pseudo-likelihood, and up to 100 by
+    annealing if the machine has several hidden layers.
 
     Args:
         machine: any machine that is not conditioned.
         train, test: data, (N, n_visible) each.
-        solutions: of the machine, by `solve`; without them it is solved from up to 1,000 rows of `train`.
-        scheme: by which it was or is solved; `TAP()` unless given.
+        solutions: solutions of the machine by `solve` (default: solved from up to 1,000 rows of `train`).
+        scheme: mean-field scheme of the solutions (default: `TAP()`).
         schedule, n_runs, data, seed: as for `ais_log_partition`.
-        n_visible: how many units of each row the pseudo-likelihood takes.
-        callback: called with the name of each estimator before it begins.
+        n_visible: number of units per row for the pseudo-likelihood.
+        callback: called with the name of each estimator before it starts.
 
     Warns:
-        LikelihoodWarning: if TAP or annealing differ from the best estimate there is by more than three standard errors
-            and 1 nat, or 2 % of the log-likelihood, if that is more; if weights have collapsed; if an estimator found
-            no answer.
+        LikelihoodWarning: if TAP or annealing differs from the best estimate by more than three standard errors plus
+            1 nat (or 2 % of the log-likelihood, if that is more); if weights have collapsed; if an estimator fails.
 
     Example:
         >>> import torch
@@ -165,26 +160,26 @@ def compare_likelihoods(
         table.add_tap(solutions, scheme or TAP())
         table.add_annealing(schedule, n_runs, data, seed)
         if len(machine.layers) <= 2:
-            few = min(check_count("n_visible", n_visible), machine.units()[0].n)
+            few = min(check_count("n_visible", n_visible), machine.layers[0].n)
             table.add(PSEUDO, lambda x: pseudo_log_likelihood(machine, x, few, seed=seed), MOST_PSEUDO_ROWS)
         if can_enumerate(machine, EXACT_BITS) or is_gaussian(machine):
             table.add_exact()
-    messages = [str(found.message) for found in caught if issubclass(found.category, LikelihoodWarning)]
-    for found in caught:
-        if not issubclass(found.category, LikelihoodWarning):
-            warnings.warn_explicit(found.message, found.category, found.filename, found.lineno)
+    messages = [str(record.message) for record in caught if issubclass(record.category, LikelihoodWarning)]
+    for record in caught:
+        if not issubclass(record.category, LikelihoodWarning):
+            warnings.warn_explicit(record.message, record.category, record.filename, record.lineno)
     messages += table.failures + _disagreements(table.rows)
     for message in messages:
         warnings.warn(message, LikelihoodWarning, stacklevel=3)  # past the decorator
-    return Comparison(tuple(table.rows), tuple(messages))
+    return LikelihoodComparison(tuple(table.rows), tuple(messages))
 
 
 class _Table:
-    """Rows as they are made; one without numbers, where an estimator fails."""
+    """Collects the rows; an estimator that fails gets a row of NaN."""
 
     def __init__(self, machine: BoltzmannMachine, sets: list[Tensor], announce: Callable[[str], None]) -> None:
         self.machine, self.sets, self.announce = machine, sets, announce
-        self.rows: list[ComparisonRow] = []
+        self.rows: list[LikelihoodRow] = []
         self.failures: list[str] = []
 
     def add(self, name: str, score: Callable[[Tensor], LogLikelihood], most_rows: int = MOST_ROWS) -> None:
@@ -192,11 +187,11 @@ class _Table:
         self.announce(name)
         start = time.perf_counter()
         try:
-            found = [score(spaced(x, most_rows)) for x in self.sets]
+            scores = [score(spaced(x, most_rows)) for x in self.sets]
         except EstimateError as error:
             self._fail(name, error)
             return
-        self._write(name, found, time.perf_counter() - start)
+        self._write(name, scores, time.perf_counter() - start)
 
     def add_tap(self, solutions: Solution | None, scheme: Scheme) -> None:
         """The average and the log-sum-exp over the same solutions, named after their scheme."""
@@ -206,13 +201,13 @@ class _Table:
         try:
             if solutions is None:
                 solutions = solve_from_rows(self.machine, self.sets[0], scheme)
-            found = [tap_log_likelihood(self.machine, x, solutions, scheme=scheme) for x in self.sets]
+            scores = [tap_log_likelihood(self.machine, x, solutions, scheme=scheme) for x in self.sets]
         except EstimateError as error:
             self._fail(name, error)
             return
         seconds = time.perf_counter() - start
-        self._write(name, list(found), seconds)
-        self._write(f"{name}, log-sum-exp", [own.log_sum_exp for own in found], seconds)
+        self._write(name, list(scores), seconds)
+        self._write(f"{name}, log-sum-exp", [score.log_sum_exp for score in scores], seconds)
 
     def add_annealing(
         self, schedule: Tensor | Sequence[float] | int | None, n_runs: int, data: Tensor | None, seed: int
@@ -224,16 +219,16 @@ class _Table:
         try:
             forward = ais_log_partition(self.machine, schedule, n_runs, data=data, seed=seed)
             rows = [spaced(x, most_rows) for x in self.sets]
-            found = [ais_log_likelihood(self.machine, x, forward, n_runs=n_runs, seed=seed) for x in rows]
+            scores = [ais_log_likelihood(self.machine, x, forward, n_runs=n_runs, seed=seed) for x in rows]
         except EstimateError as error:
             self._fail("AIS", error)
             return
-        self._write("AIS", found, time.perf_counter() - start)
+        self._write("AIS", scores, time.perf_counter() - start)
         self.announce("AIS, reverse")
         start = time.perf_counter()
         reverse = self._reverse(forward, n_runs, data, seed)
-        turned = [own.with_log_partition(reverse.log_partition, reverse.standard_error) for own in found]
-        self._write("AIS, reverse", turned, time.perf_counter() - start)
+        reversed_scores = [score.with_log_partition(reverse.log_partition, reverse.standard_error) for score in scores]
+        self._write("AIS, reverse", reversed_scores, time.perf_counter() - start)
 
     def _reverse(self, forward: AnnealedEstimate, n_runs: int, data: Tensor | None, seed: int) -> AnnealedEstimate:
         samples = forward.weighted_samples()
@@ -254,28 +249,28 @@ class _Table:
             return
         parts = together.values.split([len(x) for x in sets])
         error, size = together.common_error, together.n_units
-        found = [LogLikelihood(values, together.log_partition, error, size) for values in parts]
-        self._write("exact", found, time.perf_counter() - start)
+        scores = [LogLikelihood(values, together.log_partition, error, size) for values in parts]
+        self._write("exact", scores, time.perf_counter() - start)
 
     def _fail(self, name: str, error: EstimateError) -> None:
         self.failures.append(f"{name}: {error}")
-        self.rows.append(ComparisonRow(name, nan, nan, nan, nan, 0, nan, nan, 0.0))
+        self.rows.append(LikelihoodRow(name, nan, nan, nan, nan, 0, nan, nan, 0.0))
 
-    def _write(self, name: str, found: Sequence[LogLikelihood], seconds: float) -> None:
-        means = [value for own in found for value in (float(own.mean), float(own.standard_error))]
+    def _write(self, name: str, scores: Sequence[LogLikelihood], seconds: float) -> None:
+        means = [value for score in scores for value in (float(score.mean), float(score.standard_error))]
         train, train_error, test, test_error = [*means, nan, nan][:4]
-        log_partition, error = float(found[0].log_partition), float(found[0].common_error)
-        n_rows = int(found[0].scored.sum())
+        log_partition, error = float(scores[0].log_partition), float(scores[0].common_error)
+        n_rows = int(scores[0].scored.sum())
         self.rows.append(
-            ComparisonRow(name, train, train_error, test, test_error, n_rows, log_partition, error, seconds)
+            LikelihoodRow(name, train, train_error, test, test_error, n_rows, log_partition, error, seconds)
         )
 
 
-def _disagreements(rows: list[ComparisonRow]) -> list[str]:
-    """What the table says that a reader must not miss: whose ln Z is off, by the best that is there."""
-    found = {row.estimator: row for row in rows if row.log_partition == row.log_partition}
+def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
+    """Warnings about estimators whose ln Z is off, judged by the best one in the table."""
+    estimates = {row.estimator: row for row in rows if row.log_partition == row.log_partition}
     messages = []
-    forward, reverse = found.get("AIS"), found.get("AIS, reverse")
+    forward, reverse = estimates.get("AIS"), estimates.get("AIS, reverse")
     if forward and reverse:
         gap = abs(forward.log_partition - reverse.log_partition)
         if has_drifted(gap, forward.train, forward.log_partition_error + reverse.log_partition_error):
@@ -283,15 +278,15 @@ def _disagreements(rows: list[ComparisonRow]) -> list[str]:
                 f"forward and reverse AIS differ by {gap:.1f} nats in ln Z: the chains do not mix; "
                 "use more temperatures"
             )
-    judge = found.get("exact") or forward
+    judge = estimates.get("exact") or forward
     for row in (rows[0], forward):
-        if judge is None or row is None or row is judge or row.estimator not in found:
+        if judge is None or row is None or row is judge or row.estimator not in estimates:
             continue
         gap = judge.log_partition - row.log_partition
         errors = [e for e in (row.log_partition_error, judge.log_partition_error) if e == e]
         if has_drifted(gap, judge.train, sum(errors)):
             reason = "the couplings are too strong for it; go by the other"
-            summed = found.get(f"{row.estimator}, log-sum-exp")
+            summed = estimates.get(f"{row.estimator}, log-sum-exp")
             if row is forward:
                 reason = "its chains miss a part of the machine; start them elsewhere, or use more temperatures"
             elif summed is not None:

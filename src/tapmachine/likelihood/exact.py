@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.conditioning import clamp
-from tapmachine.likelihood.score import CHUNK_VALUES, EstimateError, LogLikelihood, for_scoring, log_weight, n_units
+from tapmachine.data.errors import EstimateError
+from tapmachine.likelihood.result import LogLikelihood
+from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.special import wide
+from tapmachine.machine.checks import for_scoring, n_units
+from tapmachine.machine.conditioning import clamp
 from tapmachine.units import Gaussian
+from tapmachine.units.numerics.intervals import wide
 
 LARGEST_ENUMERATION = 2**25  # states of the side that is summed over
 
@@ -23,7 +26,7 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
 
     The side with fewer states is summed over; its units must have finitely many values, the others may be of any type.
     A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side. The units' priors are
-    normalised, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more. Of two
+    normalized, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more. Of two
     layers of `Gaussian` units, ln Z is a determinant.
 
     Returns:
@@ -66,7 +69,7 @@ def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
 
 def is_gaussian(machine: BoltzmannMachine) -> bool:
     """Whether the machine has two layers of Gaussian units: a factor analysis."""
-    return len(machine.layers) == 2 and all(type(units) is Gaussian for units in machine.units())
+    return len(machine.layers) == 2 and all(type(units) is Gaussian for units in machine.layers)
 
 
 def gaussian_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
@@ -76,9 +79,7 @@ def gaussian_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
     exponent mWm' + by + b'y' + yKy' − ½y² − ½y'², with K = sWs', b = sWm' and b' = s'Wᵀm. Integrated over y, then y':
     ln Z = mWm' + ½b² + ½(b' + Kᵀb)(1 − KᵀK)⁻¹(b' + Kᵀb) − ½ ln det(1 − KᵀK).
     """
-    parameters = [
-        (wide(units.field), wide(units.precision)) for units in machine.units() if isinstance(units, Gaussian)
-    ]
+    parameters = [(wide(units.field), wide(units.precision)) for units in machine.layers if isinstance(units, Gaussian)]
     (m, s), (m_above, s_above) = ((field / precision, precision.rsqrt()) for field, precision in parameters)
     weights = wide(machine.weights[0])
     couplings = s.unsqueeze(1) * weights * s_above
@@ -121,7 +122,8 @@ def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
     In float64; see `exact_log_partition` for what is feasible. The machine must not be conditioned on several rows.
 
     Example:
-        >>> from tapmachine import Binary, exact_moments, rbm
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.likelihood import exact_moments
         >>> exact_moments(rbm(Binary(6), Binary(3))).covariances[0].shape
         torch.Size([6, 3])
     """
@@ -145,7 +147,7 @@ def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
             total += (weights.unsqueeze(-1) * means[below]).T @ means[above]
     moments = tuple(
         Moments(a.view(layer.state_shape), (b - a**2).clamp(min=0).view(layer.state_shape))
-        for layer, a, b in zip(machine.units(), first, second, strict=True)
+        for layer, a, b in zip(machine.layers, first, second, strict=True)
     )
     pairs = zip(machine.edges(), joint, strict=True)
     covariances = tuple(total - first[below].outer(first[above]) for (below, above, _), total in pairs)
@@ -165,27 +167,27 @@ def _row(machine: BoltzmannMachine, row: int) -> BoltzmannMachine:
 
 
 def _enumerate(machine: BoltzmannMachine) -> Iterator[_Part]:
-    layers = machine.units()
+    layers = list(machine.layers)
     side = _smaller_side(machine)
-    others = [number for number in range(len(layers)) if number not in side]
-    counts = [count for number in side for count in layers[number].n_states() or []]
-    widest = max([machine.sizes[number] for number in others] + [len(counts)])
+    others = [layer_index for layer_index in range(len(layers)) if layer_index not in side]
+    counts = [count for layer_index in side for count in layers[layer_index].n_states() or []]
+    widest = max([machine.sizes[layer_index] for layer_index in others] + [len(counts)])
     for digits in _all_digits(counts, max(1, CHUNK_VALUES // widest), machine.device):
-        parts = iter(digits.split([layers[number].n for number in side], -1))
+        parts = iter(digits.split([layers[layer_index].n for layer_index in side], -1))
         states: list[Tensor | None] = [None] * len(layers)
         moments: list[Moments] = [Moments(digits, digits)] * len(layers)
         log_weights = torch.zeros(len(digits), dtype=torch.float64, device=machine.device)
-        for number in side:
-            x = layers[number].decode(next(parts))
-            states[number] = x
-            moments[number] = Moments(x, torch.zeros_like(x))
-            log_weights += layers[number].log_prior(x, validate=False).sum(-1, dtype=torch.float64)
+        for layer_index in side:
+            x = layers[layer_index].decode(next(parts))
+            states[layer_index] = x
+            moments[layer_index] = Moments(x, torch.zeros_like(x))
+            log_weights += layers[layer_index].log_prior(x, validate=False).sum(-1, dtype=torch.float64)
         if machine.is_pairwise:
             x = moments[0].mean.flatten(1)
             log_weights += 0.5 * ((x @ machine.coupling(0)) * x).sum(-1, dtype=torch.float64)
-        for number in others:
-            tilt = Tilt(machine.field_on(number, states), 0.0)
-            log_partition, moments[number] = layers[number].log_partition_and_moments(tilt)
+        for layer_index in others:
+            tilt = Tilt(machine.field_on(layer_index, states), 0.0)
+            log_partition, moments[layer_index] = layers[layer_index].log_partition_and_moments(tilt)
             log_weights += log_partition.sum(-1, dtype=torch.float64)
         yield _Part(log_weights, moments)
 
@@ -203,8 +205,8 @@ def _sides(machine: BoltzmannMachine) -> list[list[int]]:
 
 def _bits(machine: BoltzmannMachine, side: list[int]) -> float:
     """log₂ of the number of states of some layers."""
-    counts = [machine.units()[number].n_states() for number in side]
-    return float("inf") if None in counts else sum(log2(count) for found in counts for count in found or [])
+    counts = [machine.layers[layer_index].n_states() for layer_index in side]
+    return float("inf") if None in counts else sum(log2(count) for layer in counts for count in layer or [])
 
 
 def _smaller_side(machine: BoltzmannMachine) -> list[int]:
@@ -228,5 +230,5 @@ def _all_digits(counts: list[int], chunk: int, device: torch.device) -> Iterator
     base = torch.tensor(counts, device=device)
     place = torch.tensor([prod(counts[:i]) for i in range(len(counts))], device=device)
     for first in range(0, total, chunk):
-        number = torch.arange(first, min(first + chunk, total), device=device)
-        yield (number.unsqueeze(-1) // place) % base
+        codes = torch.arange(first, min(first + chunk, total), device=device)
+        yield (codes.unsqueeze(-1) // place) % base

@@ -7,38 +7,33 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Tilt
-from tapmachine.conditioning import hidden_given
-from tapmachine.inference import TAP, Scheme, solve
-from tapmachine.likelihood.score import (
-    CHUNK_VALUES,
-    EstimateError,
-    LikelihoodWarning,
-    LogLikelihood,
-    for_scoring,
-    in_double,
-    log_weight,
-    n_units,
-    spaced,
-)
+from tapmachine.data.checks import check_count
+from tapmachine.data.errors import EstimateError, LikelihoodWarning
+from tapmachine.data.rows import spaced
+from tapmachine.likelihood.result import LogLikelihood
+from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.merging import ROUGHLY_SAME, Unique, unique
+from tapmachine.machine.checks import for_scoring, in_double, n_units
+from tapmachine.machine.conditioning import hidden_machine
+from tapmachine.solver import TAP, Scheme, solve
+from tapmachine.solver.merging import ROUGHLY_SAME, MergedSolutions, merge_solutions
 
-N_STARTS = 1000  # rows that solutions are started from, unless they are given
-TOLERANCE = 1e-14  # to which those are solved, so that they can be told apart
+N_STARTS = 1000  # rows that solutions start from by default
+TOLERANCE = 1e-14  # of these solutions, so that they can be told apart
 MAX_SWEEPS = 5000
-SAME_FREE_ENERGY = 0.01  # nats: solutions whose F has changed by more are others
+SAME_FREE_ENERGY = 0.01  # nats: solutions whose F differs by more belong to another machine
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TAPLogLikelihood(LogLikelihood):
-    """ln P(x) ≈ F − F(x), with the free energy F of the machine averaged over its different solutions, as in the paper.
+    """ln P(x) ≈ F − F(x), with F averaged over the distinct solutions of the machine, as in the paper.
 
     Attributes:
-        log_sum_exp: the same with ln Z ≈ ln Σ exp(−F_k), a sum over the solutions as if they were states apart. It is
-            lower. On machines trained on data it was three times closer to the truth; where couplings are so strong
-            that solutions mean nothing, neither is any guide.
-        free_energies: F of each different solution, rising.
-        n_excluded: solutions that had not converged and were left out.
+        log_sum_exp: the same with ln Z ≈ ln Σ exp(−F_k), a sum over distinct solutions as separate states, which is
+            lower. On machines trained on data it was three times closer to the truth; with couplings too strong for
+            the mean field, neither is reliable.
+        free_energies: F of each distinct solution, rising.
+        n_excluded: number of solutions left out because they had not converged.
     """
 
     log_sum_exp: LogLikelihood
@@ -47,7 +42,7 @@ class TAPLogLikelihood(LogLikelihood):
 
     @property
     def n_unique(self) -> int:
-        """How many different solutions there were."""
+        """Number of distinct solutions."""
         return len(self.free_energies)
 
     def _summary(self) -> str:
@@ -66,20 +61,19 @@ def tap_log_likelihood(
 ) -> TAPLogLikelihood:
     """ln P(x) by the TAP mean field: Σ ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0) + F [eq:tapll], for any unit types.
 
-    F is the free energy of the machine, averaged over its different solutions; the log-sum-exp over them is given, too.
-    With one hidden layer or none the rest is exact. With more, F(x) is that of the machine clamped to the row, by the
-    same scheme, and a row whose solution does not converge is not scored.
+    F is the free energy of the machine, averaged over its distinct solutions; `log_sum_exp` has the log-sum-exp over
+    them. With at most one hidden layer the rest is exact. With more, F(x) is that of the machine clamped to the row,
+    by the same scheme, and a row whose solution does not converge is not scored.
 
-    With given solutions a row's value does not depend on the other rows, nor on the order of either, nor on how the
-    work is split.
+    For fixed `solutions` the value of a row does not depend on the other rows or on their order.
 
     Args:
-        machine: any machine that is not conditioned. It is scored in float64, whatever its dtype.
+        machine: any machine that is not conditioned. It is scored in float64.
         x: data, (N, n_visible).
-        solutions: of the free machine as it is now, by `solve`. Those that have not converged are left out and counted.
-            Without solutions, the machine is solved from up to 1,000 of the rows, in float64 to 1e-14; to score
-            different data with the same ln Z, solve once and pass the solutions.
-        scheme: by which it was or is solved; `TAP()` unless given.
+        solutions: solutions of the free machine by `solve`; those that have not converged are left out and counted. By
+            default the machine is solved from up to 1,000 of the rows; to score several data sets with the same ln Z,
+            call `solve_from_rows` once and pass its result.
+        scheme: mean-field scheme of the solutions (default: `TAP()`).
 
     Raises:
         EstimateError: if no solution has converged, or no row could be scored.
@@ -97,58 +91,75 @@ def tap_log_likelihood(
     double, rows = for_scoring(machine, x)
     scheme = scheme or TAP()
     solutions = solve_from_rows(machine, x, scheme) if solutions is None else solutions
-    found = different_solutions(machine, solutions, scheme)
-    free_energies = found.solutions.free_energy.double()
+    distinct = different_solutions(machine, solutions, scheme)
+    free_energies = distinct.solutions.free_energy.double()
     weights = log_weight(double, rows) if len(double.layers) <= 2 else clamped_log_weight(double, rows, scheme)
     estimates = [-free_energies.mean(), (-free_energies).logsumexp(0)]
     not_known, size = torch.full_like(estimates[0], torch.nan), n_units(machine)
     average, log_sum_exp = (LogLikelihood(weights - ln_z, ln_z, not_known, size) for ln_z in estimates)
     return TAPLogLikelihood(
-        average.values, average.log_partition, not_known, size, log_sum_exp, free_energies, found.n_excluded
+        average.values, average.log_partition, not_known, size, log_sum_exp, free_energies, distinct.n_excluded
     )
 
 
 @torch.no_grad()
-def different_solutions(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme | None = None) -> Unique:
-    """The different ones of a machine's solutions, with F in float64; an EstimateError, if none has converged."""
+def different_solutions(
+    machine: BoltzmannMachine, solutions: Solution, scheme: Scheme | None = None
+) -> MergedSolutions:
+    """The distinct solutions of a machine, with F in float64. Raises EstimateError if none has converged."""
     double = in_double(machine)
-    found = unique(double, _evaluated(double, solutions, scheme or TAP()), same=ROUGHLY_SAME)
-    if len(found) == 0:
+    distinct = merge_solutions(double, _evaluated(double, solutions, scheme or TAP()), same=ROUGHLY_SAME)
+    if len(distinct) == 0:
         raise EstimateError(
             f"none of {len(solutions)} solutions has converged ({solutions}), so that there is no F; raise max_sweeps "
             "of solve(), or start it elsewhere"
         )
-    return found
+    return distinct
 
 
 @torch.no_grad()
 def solve_from_rows(
     machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None, n_starts: int = N_STARTS
 ) -> Solution:
-    """Solutions from some of the rows, evenly spaced, as `tap_log_likelihood` takes them: in float64, to 1e-14."""
-    double, starts = for_scoring(machine, spaced(x, n_starts))
+    """Solve a machine from evenly spaced rows in float64 to 1e-14, as `tap_log_likelihood` does by default.
+
+    Args:
+        machine: any machine that is not conditioned.
+        x: data, (N, n_visible).
+        scheme: mean-field scheme (default: `TAP()`).
+        n_starts: maximum number of rows to start from.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm, tap_log_likelihood
+        >>> from tapmachine.likelihood import solve_from_rows
+        >>> machine, x = rbm(Binary(4), Binary(2)), torch.eye(4)
+        >>> solutions = solve_from_rows(machine, x)
+        >>> round(float(tap_log_likelihood(machine, 1 - x, solutions)), 2)
+        -2.77
+    """
+    double, starts = for_scoring(machine, spaced(x, check_count("n_starts", n_starts)))
     return solve(double, starts, scheme or TAP(), tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
 
 
 def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Solution:
-    """The solutions with F as this machine and scheme have it, in float64; a ValueError, if that is another one."""
-    layers = machine.units()
-    shapes = [layer.state_shape for layer in layers]
-    if not isinstance(solutions, Solution) or [tuple(own.mean.shape[1:]) for own in solutions.moments] != shapes:
+    """The solutions with F evaluated in float64. Raises ValueError if they are those of another machine or scheme."""
+    shapes = [layer.state_shape for layer in machine.layers]
+    if not isinstance(solutions, Solution) or [tuple(mean.shape[1:]) for mean, _ in solutions.moments] != shapes:
         raise ValueError("solutions must be those of this machine, by solve()")
     evaluated = solutions.free_energy.to(machine.device, machine.dtype, copy=True)
     index = solutions.converged.nonzero().squeeze(-1)
     for rows in index.split(max(1, CHUNK_VALUES // sum(machine.sizes))):
-        own = solutions.select(rows)
-        moments = [Moments(*(z.to(machine.device, machine.dtype) for z in layer)) for layer in own.moments]
-        tilts = [Tilt(*(torch.as_tensor(z).to(machine.device, machine.dtype) for z in layer)) for layer in own.tilts]
+        part = solutions.select(rows)
+        moments = [Moments(*(z.to(machine.device, machine.dtype) for z in layer)) for layer in part.moments]
+        tilts = [Tilt(*(torch.as_tensor(z).to(machine.device, machine.dtype) for z in layer)) for layer in part.tilts]
         value = scheme.free_energy(machine, moments, tilts)
-        told = evaluated[rows]
-        off = ((value - told).abs() > SAME_FREE_ENERGY + 1e-4 * told.abs()).nonzero()
+        stated = evaluated[rows]
+        off = ((value - stated).abs() > SAME_FREE_ENERGY + 1e-4 * stated.abs()).nonzero()
         if len(off):
-            number = int(rows[off[0]])
+            row = int(rows[off[0]])
             raise ValueError(
-                f"solution {number} has F = {solutions.free_energy[number]:.3f}, but F = {value[off[0]].item():.3f} by "
+                f"solution {row} has F = {solutions.free_energy[row]:.3f}, but F = {value[off[0]].item():.3f} by "
                 f"{scheme!r} of this machine: it was solved with another scheme, or the parameters changed since"
             )
         evaluated[rows] = value
@@ -158,7 +169,7 @@ def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
 @torch.no_grad()
 def clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) -> Tensor:
     """−F of the machine clamped to each row; NaN where it does not converge."""
-    solution = solve(hidden_given(machine, x), None, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+    solution = solve(hidden_machine(machine, x), None, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
     if not bool(solution.converged.any()):
         raise EstimateError(f"no row could be scored: clamped to them, the machine has no solution ({solution})")
     if not bool(solution.converged.all()):
@@ -168,5 +179,5 @@ def clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) -> 
             LikelihoodWarning,
             stacklevel=4,  # past the decorator
         )
-    own = machine.units()[0].log_prior(x).sum(-1, dtype=torch.float64)
-    return torch.where(solution.converged, own - solution.free_energy.double(), torch.nan)
+    log_prior = machine.layers[0].log_prior(x).sum(-1, dtype=torch.float64)
+    return torch.where(solution.converged, log_prior - solution.free_energy.double(), torch.nan)

@@ -10,21 +10,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.conditioning import clamp, hidden_given
-from tapmachine.inference import TAP
-from tapmachine.likelihood.annealing import COLLAPSED, AnnealedEstimate, ais_log_partition
+from tapmachine.data.errors import LikelihoodWarning
+from tapmachine.data.rows import spaced
+from tapmachine.likelihood.annealing.estimate import COLLAPSED, AnnealedEstimate, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, is_gaussian
-from tapmachine.likelihood.score import (
-    LikelihoodWarning,
-    LogLikelihood,
-    for_scoring,
-    in_double,
-    log_weight,
-    n_units,
-    spaced,
-)
+from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import clamped_log_weight
+from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import for_scoring, in_double, n_units
+from tapmachine.machine.conditioning import clamp, hidden_machine
+from tapmachine.solver import TAP
 
 TOLERANCE = 0.1  # nats: the error bar at which annealing ends
 N_RUNS = 100
@@ -56,7 +52,7 @@ class LogPartition(NamedTuple):
     """ln Z of a machine.
 
     Attributes:
-        value: in nats, relative to normalised priors.
+        value: in nats, relative to normalized priors.
         error: its standard error; 0 if it is exact.
         method: `exact` or `annealed`.
     """
@@ -127,7 +123,7 @@ def _deep_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, se
         return by_tap + (unbiased - spaced(by_tap, effort.n_rows)).nanmean()
     if can_enumerate(machine, effort.bits):
         return exact_log_partition(clamp(machine, rows))
-    hidden = hidden_given(machine, rows)
+    hidden = hidden_machine(machine, rows)
     for n_temperatures in effort.temperatures:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LikelihoodWarning)
@@ -135,7 +131,7 @@ def _deep_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, se
         # The logarithm of an unbiased average is low by half of its variance.
         if float(0.5 * estimate.standard_error.square().mean()) < TOLERANCE:
             break
-    return estimate.log_partition + machine.units()[0].log_prior(rows).sum(-1, dtype=torch.float64)
+    return estimate.log_partition + machine.layers[0].log_prior(rows).sum(-1, dtype=torch.float64)
 
 
 def has_drifted(gap: float, log_likelihood: float, error: float) -> bool:

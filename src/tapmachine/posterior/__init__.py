@@ -1,20 +1,20 @@
-"""Machines as priors: what an observation says about states, and how surprising states are."""
+"""Machines as priors: denoising, imputation, estimation of channels, anomaly scores."""
 
-from tapmachine.posterior.anomaly import anomaly_score, surprise
-from tapmachine.posterior.baselines import nearest_neighbours, pointwise_estimate
-from tapmachine.posterior.denoise import denoise, gibbs_posterior, impute
-from tapmachine.posterior.estimation import estimate_channel
-from tapmachine.posterior.mixture import Posterior, PosteriorWarning
+from tapmachine.data.errors import PosteriorWarning
+from tapmachine.posterior.anomaly import anomaly_score, conditional_surprise
+from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
+from tapmachine.posterior.denoising import denoise, estimate_channel, gibbs_posterior, impute
+from tapmachine.posterior.mixture import Posterior
 
 __all__ = [
     "Posterior",
     "PosteriorWarning",
     "anomaly_score",
+    "conditional_surprise",
     "denoise",
     "estimate_channel",
     "gibbs_posterior",
     "impute",
-    "nearest_neighbours",
+    "nearest_neighbors",
     "pointwise_estimate",
-    "surprise",
 ]

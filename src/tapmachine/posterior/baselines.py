@@ -1,31 +1,32 @@
-"""What can be said of an observation without a machine: unit by unit, or from similar examples."""
+"""Estimates without a machine: unit by unit, or from similar examples."""
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.channels import Channel
+from tapmachine.data.checks import check_count, check_tensor
+from tapmachine.posterior.channels import Channel
 from tapmachine.units import Units
-from tapmachine.units.checks import check_count, check_tensor
 
 CHUNK = 2**26  # distances held at a time
 
 
 @torch.no_grad()
 def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  # (K, *state_shape)
-    """The best estimate by each unit's own observation and prior (OPE): mean and variance [eq:ope].
+    """Posterior mean and variance of each unit by its own observation and prior alone (OPE) [eq:ope].
 
     For two states and a flip probability p it is σ(ln(m/(1−m)) ± ln((1−p)/p)), which is y for p = 0 and m for p = ½
-    (errata E13); for Gaussian units and noise it is shrinkage towards the mean.
+    (errata E13); for Gaussian units and noise it is shrinkage toward the mean.
 
     Args:
         units: their priors, as `Binary(n).fit_to(data)` finds them.
-        y: observations, (K, n); NaN for what was not observed.
-        channel: that they come through.
+        y: observations, (K, n); NaN for values that were not observed.
+        channel: the channel of the observations.
 
     Example:
         >>> import torch
-        >>> from tapmachine import Binary, BinarySymmetric, pointwise_estimate
+        >>> from tapmachine import Binary, BinarySymmetric
+        >>> from tapmachine.posterior import pointwise_estimate
         >>> units = Binary(2).fit_to(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]))
         >>> pointwise_estimate(units, torch.ones(1, 2), BinarySymmetric(0.2)).mean
         tensor([[0.8571, 0.7273]])
@@ -38,21 +39,21 @@ def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  #
 
 
 @torch.no_grad()
-def nearest_neighbours(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k), int64
-    """The numbers of the rows of data that are nearest to each observation, the nearest first.
+def nearest_neighbors(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k), int64
+    """Indices of the rows of data nearest to each observation, the nearest first.
 
-    The distance is Euclidean over what was observed, which for bits counts those that differ. For estimates, average
-    the examples: `data[nearest_neighbours(data, y, 5)].mean(1)`.
+    The distance is Euclidean over the observed values; for bits, the number that differ. For estimates, average the
+    examples: `data[nearest_neighbors(data, y, 5)].mean(1)`.
 
     Args:
         data: examples, (N, n).
-        y: observations, (K, n); NaN for what was not observed.
-        k: how many.
+        y: observations, (K, n); NaN for values that were not observed.
+        k: number of neighbors.
 
     Example:
         >>> import torch
-        >>> from tapmachine import nearest_neighbours
-        >>> nearest_neighbours(torch.eye(3), torch.tensor([[0.1, 0.9, torch.nan]]))
+        >>> from tapmachine.posterior import nearest_neighbors
+        >>> nearest_neighbors(torch.eye(3), torch.tensor([[0.1, 0.9, torch.nan]]))
         tensor([[1]])
     """
     data, y = check_tensor(data, "data"), check_tensor(y, "y")
@@ -67,15 +68,15 @@ def nearest_neighbours(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k)
             raise ValueError(f"{name}[{row}, {column}] is {values[row, column].item():g}; it must be finite")
     dtype = torch.float64 if data.dtype == torch.float64 else torch.float32
     data, y = data.to(y.device, dtype), y.to(dtype)
-    centre = data.mean(0)  # without it, distances drown in the rounding of large offsets
-    data, y = data - centre, y - centre
+    center = data.mean(0)  # without it, distances drown in the rounding of large offsets
+    data, y = data - center, y - center
     squares = data.square()
-    found = []
+    neighbors = []
     for rows in y.split(max(1, CHUNK // len(data))):
         seen = ~torch.isnan(rows)
         if bool(seen.all()):
             distance = squares.sum(1) - 2 * rows @ data.T
         else:
             distance = seen.to(dtype) @ squares.T - 2 * rows.nan_to_num(0.0) @ data.T
-        found.append(distance.topk(k, largest=False).indices)
-    return torch.cat(found)
+        neighbors.append(distance.topk(k, largest=False).indices)
+    return torch.cat(neighbors)

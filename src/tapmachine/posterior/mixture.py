@@ -1,4 +1,4 @@
-"""What a posterior is: a mixture of solutions, each with a share of exp(−F)."""
+"""Posteriors as mixtures of solutions, weighted by exp(−F)."""
 
 import warnings
 from dataclasses import dataclass
@@ -8,29 +8,24 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Status
-from tapmachine.channels import Channel
-from tapmachine.merging import ROUGHLY_SAME, spread
+from tapmachine.data.errors import PosteriorWarning
+from tapmachine.posterior.channels import Channel
+from tapmachine.solver.merging import ROUGHLY_SAME, spread
 from tapmachine.units import Units
-
-
-class PosteriorWarning(UserWarning):
-    """Rows whose posterior is not to be trusted as it stands."""
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What is known of the states that some observations come from.
-
-    It is a mixture of solutions: those that different starts lead to, each with a share of exp(−F).
+    """The posterior of states given K observations: a mixture of solutions weighted by exp(−F).
 
     Attributes:
-        moments: mean and variance for each layer, (K, *state_shape).
-        free_energy: −ln Σ_x exp(−E(x))·P(y|x), (K,), in nats: the log-evidence is ln P(y) = −free_energy − ln Z, with
-            ln Z of the free machine, which is the same for all rows and channels.
-        n_solutions: different solutions that were found, (K,).
-        status: a `Status` for each row, (K,): CONVERGED, if a solution was found.
-        channel: with its parameter, also if it was estimated.
-        units: the visible ones.
+        moments: mean and variance of each layer, (K, *state_shape).
+        free_energy: −ln Σ_x exp(−E(x))·P(y|x), (K,), in nats. The log-evidence is ln P(y) = −free_energy − ln Z, with
+            ln Z of the free machine, the same for all rows and channels.
+        n_solutions: number of distinct solutions, (K,).
+        status: a `Status` for each row, (K,): CONVERGED if there is a solution.
+        channel: the channel, with its parameter if that was estimated.
+        units: the visible units.
     """
 
     moments: tuple[Moments, ...]
@@ -42,32 +37,32 @@ class Posterior:
 
     @property
     def mean(self) -> Tensor:  # (K, *state_shape)
-        """Of the visible units: the estimate with the least squared error; of q states, their probabilities."""
+        """Posterior means of the visible units, which minimize the squared error; probabilities for q states."""
         return self.moments[0].mean
 
     @property
     def variance(self) -> Tensor:  # (K, *state_shape)
-        """Of the visible units: the squared error to be expected of `mean`."""
+        """Posterior variances of the visible units: the expected squared error of `mean`."""
         return self.moments[0].variance
 
     @property
     def states(self) -> Tensor:  # (K, n)
-        """Each visible unit's most probable state, as in data.
+        """The most probable state of each visible unit, in the form of data.
 
-        Of more than two numbers it is the one next to the mean; of units without a finite set of states, the mean.
+        For more than two numbers it is the one nearest to the mean; for real-valued units, the mean.
         """
-        if len(self.units.state_shape) > 1:
+        if self.units.is_categorical:
             return self.mean.argmax(-1)
-        counts = self.units.n_states()
-        if counts is None:
+        n_states = self.units.support.n_states
+        if n_states is None:
             return self.mean
-        digits = torch.arange(max(counts), device=self.mean.device)
+        digits = torch.arange(n_states, device=self.mean.device)
         values = self.units.decode(digits.unsqueeze(-1).expand(-1, self.units.n))
         return values.gather(0, (self.mean - values.unsqueeze(1)).abs().argmin(0))
 
     @property
     def converged(self) -> Tensor:  # (K,), bool
-        """For which rows a solution was found."""
+        """Whether each row has a converged solution."""
         return self.status == Status.CONVERGED
 
     def __len__(self) -> int:
@@ -87,21 +82,21 @@ class Part(NamedTuple):
     status: Tensor
 
 
-def mixture(layers: list[Units], found: list[Solution], temperature: float, log_scale: Tensor) -> Part:
-    """The different solutions of each row, weighted by exp(−F/T)."""
-    status = torch.stack([solution.status for solution in found])  # (S, K)
-    free_energies = torch.stack([solution.free_energy.double() for solution in found])
+def mixture(layers: list[Units], solutions: list[Solution], temperature: float, log_scale: Tensor) -> Part:
+    """The distinct solutions of each row, weighted by exp(−F/T)."""
+    status = torch.stack([solution.status for solution in solutions])  # (S, K)
+    free_energies = torch.stack([solution.free_energy.double() for solution in solutions])
     converged = status == Status.CONVERGED
     usable = converged | (~converged.any(0) & (status == Status.MAX_SWEEPS))  # what there is, where nothing converged
     usable &= torch.isfinite(free_energies)
-    usable &= ~_repeated(layers, found, usable, free_energies)
+    usable &= ~_repeated(layers, solutions, usable, free_energies)
     exponents = torch.where(usable, -free_energies, -torch.inf)
     none = ~usable.any(0)
     shares = ((exponents - exponents.amax(0)) / temperature).where(usable, -torch.inf).softmax(0)
     shares = torch.where(none, 0.0, shares)
     shares[0] = torch.where(none, 1.0, shares[0])  # the last finite moments, with a status that says so
     return Part(
-        [_mixed(shares, [solution.moments[number] for solution in found]) for number in range(len(layers))],
+        [_mixed(shares, list(moments)) for moments in zip(*(solution.moments for solution in solutions), strict=True)],
         torch.where(none, torch.inf, -exponents.logsumexp(0)) - log_scale,
         (usable & converged).sum(0),
         torch.where(converged.any(0), int(Status.CONVERGED), status[0]).to(status.dtype),
@@ -112,7 +107,7 @@ def joined(parts: list[Part], channel: Channel, units: Units) -> Posterior:
     """The posterior of all rows."""
     layers = zip(*(part.moments for part in parts), strict=True)
     return Posterior(
-        tuple(Moments(*(torch.cat(z) for z in zip(*own, strict=True))) for own in layers),
+        tuple(Moments(*(torch.cat(z) for z in zip(*layer, strict=True))) for layer in layers),
         torch.cat([part.free_energy for part in parts]),
         torch.cat([part.n_solutions for part in parts]),
         torch.cat([part.status for part in parts]),
@@ -122,40 +117,40 @@ def joined(parts: list[Part], channel: Channel, units: Units) -> Posterior:
 
 
 def warn_of_failures(status: Tensor) -> None:
-    """Says how many rows have no converged solution, and why."""
+    """Warn about rows without a converged solution."""
     failed = (status != Status.CONVERGED).nonzero().squeeze(-1)
     if len(failed) == 0:
         return
     counts = {s.name.lower(): int((status == s).sum()) for s in Status if s != Status.CONVERGED}
-    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    reasons = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     warnings.warn(
-        f"{len(failed)} of {len(status)} rows have no converged solution ({said}), the first is row {int(failed[0])}",
+        f"{len(failed)} of {len(status)} rows have no converged solution ({reasons}); the first "
+        f"is row {int(failed[0])}",
         PosteriorWarning,
         stacklevel=4,  # past the decorator
     )
 
 
 def _repeated(
-    layers: list[Units], found: list[Solution], usable: Tensor, free_energies: Tensor
+    layers: list[Units], solutions: list[Solution], usable: Tensor, free_energies: Tensor
 ) -> Tensor:  # (S, K), bool
-    """Which solutions of a row another start led to, too, one of a lower F or an earlier one of the same.
+    """Which solutions of a row repeat that of another start with lower F, or of an earlier start with the same F.
 
-    The distance is the root mean square over all units that are not certain, as known ones are, in shares of their
-    support.
+    The distance is the root mean square over all units with a variance, as a share of their support.
     """
     scales = [spread(units) for units in layers]
     repeated = torch.zeros_like(usable)
-    for number in range(1, len(found)):
-        for other in range(number):
+    for index in range(1, len(solutions)):
+        for other in range(index):
             total, count = torch.zeros_like(free_energies[0]), torch.zeros_like(free_energies[0])
-            for first, second, scale in zip(found[number].moments, found[other].moments, scales, strict=True):
+            for first, second, scale in zip(solutions[index].moments, solutions[other].moments, scales, strict=True):
                 free = ((first.variance > 0) | (second.variance > 0)).flatten(1)
                 off = ((first.mean - second.mean) / scale).flatten(1).square()
                 total, count = total + off.where(free, 0.0).sum(1), count + free.sum(1)
             same = (total / count.clamp(min=1)).sqrt() < ROUGHLY_SAME
-            both = same & usable[number] & usable[other]
-            lower = free_energies[number] < free_energies[other]
-            repeated[number] |= both & ~lower
+            both = same & usable[index] & usable[other]
+            lower = free_energies[index] < free_energies[other]
+            repeated[index] |= both & ~lower
             repeated[other] |= both & lower
     return repeated
 

@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.channels.observations import check_alphabet
-from tapmachine.conditioning import is_clamped
-from tapmachine.likelihood.score import check_machine, check_rows
+from tapmachine.data.checks import check_tensor
+from tapmachine.data.rows import from_array
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.units.checks import check_tensor, from_array
+from tapmachine.machine.checks import check_machine, check_rows
+from tapmachine.machine.conditioning import is_clamped
+from tapmachine.posterior.channels.evidence import check_alphabet
 
 
 def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], name: str = "y") -> Tensor:  # (K, n)
@@ -23,7 +24,7 @@ def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any],
             "the machine has units that are clamped; use the free one, and give their values as observations"
         )
     y = _as_tensor(y, name)
-    n = machine.units()[0].n
+    n = machine.layers[0].n
     if y.dim() != 2 or y.shape[1] != n or len(y) == 0:
         raise ValueError(f"{name} has shape {tuple(y.shape)}; it must be (K, {n}), K ≥ 1")
     return y.to(machine.device, machine.dtype if y.is_floating_point() or y.dtype == torch.bool else None)
@@ -32,9 +33,8 @@ def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any],
 def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) -> Tensor:  # (N, *state_shape)
     """Complete rows of data as states of the visible layer."""
     rows = _as_tensor(data, "data")
-    has_states = len(machine.units()[0].state_shape) > 1
-    if has_states and rows.is_floating_point() and rows.dim() == 2:
-        check_alphabet(rows, machine.units()[0])
+    if machine.layers[0].is_categorical and rows.is_floating_point() and rows.dim() == 2:
+        check_alphabet(rows, machine.layers[0])
         rows = rows.long()
     try:
         return check_rows(machine, rows)

@@ -1,14 +1,18 @@
-"""Training: objectives, where solutions start, optimisers, and the loop."""
+"""Training: objectives, where solutions start, optimizers, and the loop."""
 
-from tapmachine.training.fit import History, fit
-from tapmachine.training.monitor import Monitor, TrainingWarning
-from tapmachine.training.objectives import CD, PCD, HerdedPCD, Objective, TAPObjective, default_objective
+from tapmachine.accelerator.precision import matmul_precision
+from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning
+from tapmachine.training.chains import CD, PCD, HerdedPCD
+from tapmachine.training.loop import History, Training, fit, run_epochs
+from tapmachine.training.loss import Objective
+from tapmachine.training.monitor import Monitor
+from tapmachine.training.objectives import TAPObjective, default_objective
 from tapmachine.training.optimizers import default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.pretraining import Pretraining, PretrainingTrainer, pretrain
-from tapmachine.training.report import TensorBoard
+from tapmachine.training.progress import TensorBoard
 from tapmachine.training.starts import FromBatch, FromData, Herded, NoisyBatch, Persistent, RandomPoints, Start
 from tapmachine.training.state import TrainingState
-from tapmachine.training.trainer import DivergenceError, Stopped, Trainer
+from tapmachine.training.trainer import Trainer
 
 __all__ = [
     "CD",
@@ -31,12 +35,15 @@ __all__ = [
     "TAPObjective",
     "TensorBoard",
     "Trainer",
+    "Training",
     "TrainingState",
     "TrainingWarning",
     "default_learning_rate",
     "default_objective",
     "fit",
     "geometric_decay",
+    "matmul_precision",
     "paper_sgd",
     "pretrain",
+    "run_epochs",
 ]

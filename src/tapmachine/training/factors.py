@@ -48,7 +48,7 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
         x: data, (N, n_visible).
         weights: of the rows.
     """
-    visible, hidden = machine.units()
+    visible, hidden = machine.layers
     assert isinstance(visible, Gaussian)
     assert isinstance(hidden, Gaussian)
     precision, hidden_precision = visible.precision.double().cpu(), hidden.precision.double().cpu()
@@ -73,15 +73,15 @@ def largest_variance(machine: BoltzmannMachine, x: Tensor | None) -> float:
     """That of hidden units of precision 1 in any direction: where training on data starts, or as the machine is."""
     if x is not None:
         fitted = deepcopy(machine)
-        fitted.units()[0].fit_to(x)
+        fitted.layers[0].fit_to(x)
         return float(start_from_factors(fitted, x).variances.max())
-    s, s_above = (units.precision.detach().rsqrt() for units in machine.units() if isinstance(units, Gaussian))
+    s, s_above = (units.precision.detach().rsqrt() for units in machine.layers if isinstance(units, Gaussian))
     couplings = s.unsqueeze(1) * machine.weights[0].detach() * s_above
     return 1 / max(1 - float(torch.linalg.matrix_norm(couplings.cpu().double(), 2)) ** 2, _margin(machine))
 
 
 def find_factors(correlations: Tensor, n_factors: int) -> Factors:
-    """The factor analysis of a correlation matrix, (n, n), by alternating maximisation (Zhao and others 2008).
+    """The factor analysis of a correlation matrix, (n, n), by alternating maximization (Zhao and others 2008).
 
     With Ψ held, the best loadings are Ψ^½ u √(d − 1), for the leading eigenvectors u and eigenvalues d > 1 of
     Ψ^(−½) R Ψ^(−½). With the loadings held, Ψ = 1 − diag(ΛΛᵀ).
@@ -121,6 +121,6 @@ def _leading(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if len(matrix) <= FEW_COLUMNS or 4 * count >= len(matrix):
         values, vectors = torch.linalg.eigh(matrix)
     else:
-        found = eigsh(matrix.numpy(), count, v0=np.ones(len(matrix)))  # the same start, the same result
-        values, vectors = (torch.from_numpy(z) for z in found)
+        pairs = eigsh(matrix.numpy(), count, v0=np.ones(len(matrix)))  # a fixed start, for a reproducible result
+        values, vectors = (torch.from_numpy(z) for z in pairs)
     return values[-count:], vectors[:, -count:]

@@ -1,31 +1,32 @@
-"""What is measured after each epoch: numbers that say whether training goes well."""
+"""What is measured after each epoch, to tell whether training goes well."""
 
 import warnings
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tapmachine.conditioning import hidden_given
-from tapmachine.inference import TAP, AdaptiveTAP, solve
+from tapmachine.data.checks import check_count
+from tapmachine.data.errors import EstimateError, TrainingWarning
+from tapmachine.data.rows import spaced
 from tapmachine.likelihood.exact import is_gaussian
-from tapmachine.likelihood.score import EstimateError, LogLikelihood, check_rows, spaced
+from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
+from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.likelihood.unbiased import CHEAP, unbiased_log_likelihood, unbiased_log_partition
-from tapmachine.machine import BoltzmannMachine, rescaled
-from tapmachine.merging import ROUGHLY_SAME, unique
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows
+from tapmachine.machine.conditioning import hidden_machine
+from tapmachine.machine.rescaling import rescale
+from tapmachine.solver import TAP, AdaptiveTAP, solve
+from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
-from tapmachine.units import Gaussian
+from tapmachine.units import Gaussian, Lattice
 
 Record = dict[str, Any]  # numbers by their names, and words on how they were found
 
 GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
-
-
-class TrainingWarning(UserWarning):
-    """Something about a training that its user should know."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class Monitor:
     square. With hardly any in a layer, the machine resembles one without it.
 
     Attributes:
-        n_starts: rows that solutions are started from; 0 for no solutions, and no TAP log-likelihood.
-        likelihood: whether to measure the exact or annealed log-likelihood; by default, where there is TAP's.
-        n_rows: rows that are scored.
-        max_sweeps: of the solver.
-        scale, shift: if machine and data are in units of their own, shift + scale·x are those to measure in.
-        every: epochs from one measurement to the next; the first and the last epoch are always measured.
+        n_starts: number of rows to start solutions from; 0 for no solutions and no TAP log-likelihood.
+        likelihood: whether to measure the exact or annealed log-likelihood (default: if `n_starts` is not 0).
+        n_rows: number of rows to score.
+        max_sweeps: maximum number of sweeps of the solver.
+        every: number of epochs between measurements; the first and the last epoch are always measured.
+        scale, shift: if machine and data are rescaled, shift + scale·x are the original units, to measure in.
     """
 
     n_starts: int = 100
@@ -61,9 +62,7 @@ class Monitor:
 
     def __post_init__(self) -> None:
         for name, least in (("n_starts", 0), ("n_rows", 1), ("max_sweeps", 1), ("every", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (isinstance(value, int) and value >= least):
-                raise ValueError(f"{name} is {value!r}; it must be a whole number, {least} or more")
+            check_count(name, getattr(self, name), least)
 
     @torch.no_grad()
     def __call__(
@@ -73,7 +72,7 @@ class Monitor:
         validation: Tensor | None = None,
         weights: Tensor | None = None,
     ) -> Record:
-        """The record of one epoch; rows of the training data count as much as their weights."""
+        """The record of one epoch, with rows of the training data weighted by `weights`."""
         rows = spaced(train, self.n_rows)
         held_out = None if validation is None else check_rows(machine, spaced(validation, self.n_rows))
         machine, rows, held_out = self._as_measured(machine, rows, held_out)
@@ -94,19 +93,21 @@ class Monitor:
         return record
 
     def _by_tap(self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None, share: Tensor | None) -> Record:
+        if any(isinstance(units.support, Lattice) for units in machine.layers):
+            return {}  # TAP's reaction exp(½κx²) may outgrow their priors
         starts = spaced(rows, self.n_starts)
         # Plain TAP has no solution for Gaussian hidden units with strong couplings, though Z is finite.
-        has_gaussians = any(isinstance(units, Gaussian) for units in machine.units()[1:])
+        has_gaussians = any(isinstance(units, Gaussian) for units in list(machine.layers)[1:])
         scheme = AdaptiveTAP() if has_gaussians else TAP()
         solutions = solve(machine, starts, scheme, max_sweeps=self.max_sweeps)
-        found = unique(machine, solutions, same=ROUGHLY_SAME)
-        record: Record = {"n_unique": float(len(found)), "converged": float(solutions.converged.double().mean())}
-        if len(found) > GLASSY * len(starts) and len(starts) >= 20:
+        unique = merge_solutions(machine, solutions, same=ROUGHLY_SAME)
+        record: Record = {"n_unique": float(len(unique)), "converged": float(solutions.converged.double().mean())}
+        if len(unique) > GLASSY * len(starts) and len(starts) >= 20:
             warnings.warn(
-                f"{len(found)} of {len(starts)} starts end in solutions of their own: the machine may have memorised "
+                f"{len(unique)} of {len(starts)} starts end in solutions of their own: the machine may have memorized "
                 "its data or entered a spin-glass phase, or there are too few starts to tell",
                 TrainingWarning,
-                stacklevel=5,
+                stacklevel=7,
             )
         names = ("tap_log_likelihood", "tap_log_likelihood_per_unit", "tap_log_sum_exp")
         record |= dict.fromkeys(names, float("nan"))
@@ -119,17 +120,17 @@ class Monitor:
                 record["validation_tap_log_likelihood"] = float(beside.mean)
                 record["validation_tap_log_likelihood_per_unit"] = float(beside.per_unit)
         except EstimateError as error:
-            warnings.warn(f"TAP has no log-likelihood: {error}", TrainingWarning, stacklevel=5)
+            warnings.warn(f"TAP has no log-likelihood: {error}", TrainingWarning, stacklevel=7)
         return record
 
     def _unbiased(
         self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None, share: Tensor | None
     ) -> Record:
-        """What does not rest on TAP."""
+        """The log-likelihood that does not rest on TAP."""
         try:
             partition = unbiased_log_partition(machine, rows, CHEAP)
         except EstimateError as error:
-            warnings.warn(f"there is no log-likelihood: {error}", TrainingWarning, stacklevel=5)
+            warnings.warn(f"there is no log-likelihood: {error}", TrainingWarning, stacklevel=7)
             return {"log_likelihood": float("nan")}
         scored = unbiased_log_likelihood(machine, rows, partition, CHEAP)
         record = {
@@ -144,22 +145,20 @@ class Monitor:
 
     @torch.no_grad()
     def independent(self, machine: BoltzmannMachine, train: Tensor, weights: Tensor | None = None) -> float:
-        """The mean log-likelihood of independent units that are fitted to the data, in nats: what to do better than."""
+        """The mean log-likelihood of independent units fitted to the data, in nats: a baseline."""
         rows = spaced(train, self.n_rows)
         share = None if weights is None else spaced(weights, self.n_rows).double()
-        fitted = deepcopy(machine)
-        fitted.units()[0].fit_to(train, weights)
-        fitted, rows, _ = self._as_measured(fitted, rows)
-        return float(average(fitted.units()[0].log_prior(rows, validate=False).sum(-1, dtype=torch.float64), share))
+        fitted, rows, _ = self._as_measured(fit_visible_units(machine, train, weights), rows)
+        return float(average(independent_log_likelihood(fitted, rows), share))
 
     def _as_measured(
         self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None = None
     ) -> tuple[BoltzmannMachine, Tensor, Tensor | None]:
-        """The machine and rows in the units to measure in."""
+        """The machine and the rows in the original units."""
         if self.scale == 1 and not torch.as_tensor(self.shift).any():
             return machine, rows, held_out
-        machine = rescaled(machine, self.scale, self.shift)
-        bounds = machine.units()[0].bounds()  # which rounding might leave
+        machine = rescale(machine, self.scale, self.shift)
+        bounds = machine.layers[0].bounds()  # which rounding might leave
         shift = torch.as_tensor(self.shift).to(rows)
         scaled = [None if z is None else (shift + self.scale * z).clamp(*bounds) for z in (rows, held_out)]
         assert scaled[0] is not None
@@ -167,7 +166,7 @@ class Monitor:
 
 
 def _mean(scored: LogLikelihood, weights: Tensor | None) -> float:
-    """Of the rows that could be scored, which count as much as their weights."""
+    """The weighted mean over the rows that could be scored."""
     known = scored.scored
     return float(average(scored.values[known], None if weights is None else weights[known]))
 
@@ -194,4 +193,5 @@ def _layers_above(machine: BoltzmannMachine, x: Tensor) -> list[Tensor]:
         return []
     if len(machine.layers) == 2:
         return [machine.conditional(1, [x, None]).mean]
-    return [own.mean for own in sweep_from(hidden_given(machine, x, validate=False), None, TAP(), CLAMPED_SWEEPS)[0]]
+    moments, _ = sweep_from(hidden_machine(machine, x, validate=False), None, TAP(), CLAMPED_SWEEPS)
+    return [layer.mean for layer in moments]

@@ -1,4 +1,4 @@
-"""Optimisers as the paper has them, made of torch's."""
+"""Optimizers as the paper has them, made of torch's."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
 from tapmachine.beliefs import Tilt
+from tapmachine.data.checks import check_count, check_tensor
+from tapmachine.data.rows import spaced
 from tapmachine.likelihood.exact import is_gaussian
-from tapmachine.likelihood.score import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.factors import largest_variance
-from tapmachine.units.checks import check_count, check_tensor
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 0.5, 2000
 MANY_STEPS, MOST_HURRY = 30_000, 4.0
@@ -30,7 +30,8 @@ def paper_sgd(
         learning_rate, momentum, weight_decay: γ, η and ε of the paper's Table I [tab:params].
 
     Example:
-        >>> from tapmachine import Binary, paper_sgd, rbm
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.training import paper_sgd
         >>> len(paper_sgd(rbm(Binary(4), Binary(2))).param_groups)
         2
     """
@@ -71,7 +72,7 @@ def default_learning_rate(
         spread = spread.clamp(min=1.0)  # the curvature in the hidden fields is c
         hidden_variance = largest_variance(machine, None if warm_start else spaced(x, SOME_ROWS))
     elif len(machine.layers) > 1:
-        above = machine.units()[1]
+        above = machine.layers[1]
         nothing = torch.zeros((1, *above.state_shape), dtype=above.dtype, device=above.device)
         hidden_variance = float(above.moments(Tilt(nothing, 0.0)).variance.detach().mean())
     hurry = 1.0 if n_steps is None else min(MOST_HURRY, max(1.0, (MANY_STEPS / max(1, n_steps)) ** 0.5))
@@ -82,7 +83,8 @@ def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> Exponen
     """A scheduler under which the step size falls by the factor over so many epochs, by the same share in each.
 
     Example:
-        >>> from tapmachine import Binary, geometric_decay, paper_sgd, rbm
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.training import geometric_decay, paper_sgd
         >>> optimizer = paper_sgd(rbm(Binary(4), Binary(2)), learning_rate=0.02)
         >>> round(geometric_decay(optimizer, factor=0.01, epochs=50).gamma ** 50, 6)
         0.01

@@ -1,42 +1,40 @@
-"""Deep machines, layer by layer: each next layer is trained on what the one below makes of the data [alg:dbmTrain]."""
+"""Pretraining of deep machines: each layer is trained on the states of the layer below, given data [alg:dbmTrain]."""
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tapmachine.beliefs import Tilt
-from tapmachine.likelihood.score import check_machine, check_rows
-from tapmachine.machine import BoltzmannMachine, rbm
-from tapmachine.settings import LAYER_DATA
-from tapmachine.training.fit import Callback, History
+from tapmachine.data.checks import check_count
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_machine, check_rows
+from tapmachine.training.layer_machines import assemble, machine_of_layer, states_of_layer
+from tapmachine.training.loop import Callback, History, run_epochs
+from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
-from tapmachine.training.objectives import Objective
-from tapmachine.training.report import Reporter
-from tapmachine.training.state import TrainingState
+from tapmachine.training.state import TrainingState, tensors_under
 from tapmachine.training.trainer import Trainer
-from tapmachine.units import Custom, Units
-from tapmachine.units.checks import check_count
+from tapmachine.units import Custom
 from tapmachine.units.conditioned import Conditioned
 
-CHUNK_ROWS = 10_000  # that a layer is drawn for at a time
+LAYER_DATA = ("samples", "means")
 
 
 @dataclass(frozen=True)
 class Pretraining:
-    """How the layers of a deep machine are trained one after the other.
+    """How to train the layers of a deep machine one after the other.
 
     Attributes:
-        epochs: of each layer.
-        data: what the next layer is trained on, of the layer below it given the data: `samples`, drawn once, or
+        epochs: number of epochs for each layer.
+        data: what the next layer is trained on: `samples` of the layer below it given the data, drawn once, or its
             `means`.
-        doubled: the correction of Salakhutdinov and Hinton (2009): a layer between two others will hear from both, so
-            the lowest machine sees the data twice, the highest one has its hidden units twice, those between are
-            trained as they are and halved, and a layer's field is the mean of those it had as hidden and as visible
-            one.
+        doubled: whether to apply the correction of Salakhutdinov and Hinton (2009). A layer between two others will
+            receive input from both, so the lowest machine sees the data twice, the highest one has its hidden units
+            twice, the weights of those between are halved, and a layer's field is the mean of the fields that it had as
+            hidden and as visible layer.
     """
 
     epochs: int
@@ -49,22 +47,22 @@ class Pretraining:
             raise ValueError(f"data is {self.data!r}; it must be one of {', '.join(LAYER_DATA)}")
 
 
-MakeTrainer = Callable[[BoltzmannMachine, Tensor, int], Trainer]  # of a layer's machine, its data, and its number
+MakeTrainer = Callable[[BoltzmannMachine, Tensor, int], Trainer]  # from a layer's machine, its data, and its index
 
 
 class PretrainingTrainer:
-    """Trains the layers of a deep machine one after the other, and then, if that is asked for, all together.
+    """Trains the layers of a deep machine one after the other and then, if `make_joint` is given, all together.
 
-    One epoch at a time, as `Trainer`; the deep machine is brought up to date after each.
+    One epoch at a time, as `Trainer`; the deep machine is updated after each.
 
     Args:
-        machine: with two hidden layers or more; it is trained in place.
+        machine: a machine with at least two hidden layers, trained in place.
         x: data, (N, n_visible).
-        pretraining: of the layers.
-        make_trainer: the trainer of one layer's machine; it must not fit the visible units to the data.
-        make_joint: the trainer of the deep machine, made once its layers are trained; None for none.
-        joint_epochs: how many that will make.
-        seed: of the samples.
+        pretraining: how to train the layers.
+        make_trainer: makes the trainer of one layer's machine; it must not fit the visible units to the data.
+        make_joint: makes the trainer of the deep machine, once its layers are trained.
+        joint_epochs: number of epochs of that trainer.
+        seed: random seed of the samples.
     """
 
     def __init__(
@@ -80,149 +78,106 @@ class PretrainingTrainer:
         check_machine(machine)
         if len(machine.layers) < 3:
             raise ValueError("pretraining is for deep machines, with two hidden layers or more")
-        for number, units in enumerate(machine.units()):
+        for index, units in enumerate(machine.layers):
             if isinstance(units, Conditioned):
-                raise ValueError(f"layer {number}: there is evidence on its units; pretrain the machine without it")
-            if pretraining.doubled and number in (0, len(machine.layers) - 1) and isinstance(units, Custom):
-                raise ValueError(f"layer {number}: Custom units cannot be doubled; use doubled=False")
+                raise ValueError(f"layer {index}: there is evidence on its units; pretrain the machine without it")
+            if pretraining.doubled and index in (0, len(machine.layers) - 1) and isinstance(units, Custom):
+                raise ValueError(f"layer {index}: Custom units cannot be doubled; use doubled=False")
         self.machine, self.x, self.pretraining, self.seed = machine, check_rows(machine, x), pretraining, seed
         self.make_trainer, self.make_joint = make_trainer, make_joint
         self.n_stages = len(machine.layers) - 1
-        self.epochs = pretraining.epochs * self.n_stages + joint_epochs
-        self.trained: list[BoltzmannMachine] = []  # of each layer, up to the one that is trained now
-        self.trainer: Trainer | None = None  # of that one, or of the deep machine
-        self.wants_to_stop = False
+        self.epochs = pretraining.epochs * self.n_stages + check_count("joint_epochs", joint_epochs, 0)
+        self.trained: list[BoltzmannMachine] = []  # of each layer, up to the one that is being trained
+        self.current: Trainer | None = None  # of that machine, or of the deep one
+        self._stopping = False
 
     @property
     def stopping(self) -> bool:
-        """Whether it was asked to end soon, as that of a `Trainer`."""
-        return self.wants_to_stop
+        """Whether it was asked to stop after the current batch."""
+        return self._stopping
 
     @stopping.setter
     def stopping(self, asked: bool) -> None:
-        self.wants_to_stop = asked
-        if self.trainer is not None:
-            self.trainer.stopping = asked
+        self._stopping = asked
+        if self.current is not None:
+            self.current.stopping = asked
 
     @property
-    def begun(self) -> object:
-        """An epoch that was stopped in its midst, if there is one."""
-        return None if self.trainer is None else self.trainer.begun
+    def is_mid_epoch(self) -> bool:
+        """Whether it was stopped before the end of an epoch."""
+        return self.current is not None and self.current.is_mid_epoch
 
     @property
     def finished(self) -> int:
-        """How many epochs were made, of all layers."""
+        """Number of complete epochs, over all layers."""
         before = max(0, self.stage) * self.pretraining.epochs
-        return before + (0 if self.trainer is None else self.trainer.finished)
+        return before + (0 if self.current is None else self.current.finished)
 
     @property
     def stage(self) -> int:
-        """The number of the layer below the couplings that are trained now; as many as layers with all together."""
-        if self.trainer is not None and self.trainer.machine is self.machine:
+        """Index of the layer below the weights that are being trained; `n_stages` for all layers together."""
+        if self.current is not None and self.current.machine is self.machine:
             return self.n_stages
         return len(self.trained) - 1
 
     def epoch(self) -> Record:
-        """The next epoch, and what is recorded of it; `layer` says of which hidden layer, 0 for all together."""
-        number = self.finished + 1
-        trainer = self.trainer
+        """Train for one epoch and return its record; its `layer` is the hidden layer that was trained, 0 for all."""
+        epoch = self.finished + 1
+        trainer = self.current
         while trainer is None or trainer.finished >= trainer.epochs:
             trainer = self._enter(self.stage + 1)
         trainer.stopping = self.stopping
-        record = trainer.epoch() | {"epoch": number}
+        record = trainer.epoch() | {"epoch": epoch}
         joint = self.stage == self.n_stages
         if not joint:
-            self._assemble()
+            assemble(self.machine, self.trained, self.pretraining.doubled)
         return record | {"layer": 0.0 if joint else float(self.stage + 1)}
 
-    def joint_trainer(self) -> Trainer:
-        """The trainer of all layers together, also if it has nothing to do."""
-        return self.trainer if self.trainer is not None and self.stage == self.n_stages else self._enter(self.n_stages)
+    def joint(self) -> Trainer:
+        """The trainer of all layers together, even if it has no epochs left."""
+        return self.current if self.current is not None and self.stage == self.n_stages else self._enter(self.n_stages)
 
     def _enter(self, stage: int) -> Trainer:
         if stage == self.n_stages:
             assert self.make_joint is not None
-            self.trainer = self.make_joint()
-            return self.trainer
-        states = self._states_of_layer(stage)
-        machine = self._machine_of_layer(stage)
-        machine.units()[0].fit_to(states)
+            self.current = self.make_joint()
+            return self.current
+        doubled, below = self.pretraining.doubled, self.trained[:stage]
+        states = states_of_layer(below, self.x, self.seed, doubled)
+        machine = machine_of_layer(self.machine, stage, doubled)
+        machine.layers[0].fit_to(states)
         self.trained.append(machine)
-        means = self.pretraining.data == "means" and stage > 0
-        self.trainer = self.make_trainer(machine, self._states_of_layer(stage, means=True) if means else states, stage)
-        return self.trainer
+        if self.pretraining.data == "means" and stage > 0:
+            states = states_of_layer(below, self.x, self.seed, doubled, means=True)
+        self.current = self.make_trainer(machine, states, stage)
+        return self.current
 
-    # ----- the machine of one layer, and its data
-
-    def _machine_of_layer(self, stage: int) -> BoltzmannMachine:
-        below, above = deepcopy(self.machine.units()[stage]), deepcopy(self.machine.units()[stage + 1])
-        weights = self.machine.weights[stage].detach().clone()
-        if self.pretraining.doubled and stage == 0:
-            below, weights = _twice(below), torch.cat((weights, weights))
-        if self.pretraining.doubled and stage == self.n_stages - 1:
-            above, weights = _twice(above), torch.cat((weights, weights), 1)
-        machine = rbm(below, above, weights)
-        machine.weights[0].requires_grad_(self.machine.weights[stage].requires_grad)
-        return machine
-
-    @torch.no_grad()
-    def _states_of_layer(self, stage: int, means: bool = False) -> Tensor:
-        """States of a layer given the data, through all layers below it; at last, means if they are asked for."""
-        generator = torch.Generator(self.machine.device).manual_seed(self.seed)
-        states = torch.cat((self.x, self.x), 1) if self.pretraining.doubled else self.x
-        for number, machine in enumerate(self.trained[:stage], 1):
-            parts = []
-            for part in states.split(CHUNK_ROWS):
-                tilt = Tilt(machine.field_on(1, [part, None]), 0.0)
-                drawn = machine.units()[1].sample(tilt, generator)  # also before means: the draws below stay the same
-                parts.append(machine.units()[1].moments(tilt).mean if means and number == stage else drawn)
-            states = torch.cat(parts)
-        return states
-
-    @torch.no_grad()
-    def _assemble(self) -> None:
-        """Puts the layers that were trained so far into the deep machine."""
-        layers, last = self.machine.units(), self.n_stages - 1
-        for stage, machine in enumerate(self.trained):
-            below, above = machine.units()
-            weights = machine.weights[0].detach()
-            if stage == 0:
-                _copy_parameters(below, layers[0])
-            _copy_parameters(above, layers[stage + 1])
-            if self.pretraining.doubled:
-                weights = weights.unflatten(0, (2, -1)).mean(0) if stage == 0 else weights
-                weights = weights.unflatten(1, (2, -1)).mean(1) if stage == last else weights
-                weights = weights if stage in (0, last) else 0.5 * weights
-                if stage > 0:
-                    _average_fields(self.trained[stage - 1].units()[1], below, layers[stage])
-            self.machine.weights[stage].copy_(weights)
-
-    # ----- to put it down and take it up again
+    # ----- saving and resuming
 
     def state(self) -> TrainingState:
-        """Where it stands, between two epochs."""
-        if self.trainer is None:
+        """The state between two epochs or batches."""
+        if self.current is None:
             return TrainingState({}, {"stage": -1})
-        tensors, values = self.trainer.state()
-        for number, machine in enumerate(self.trained[: self.n_stages]):
-            tensors |= {f"layer.{number}.{name}": z.detach().clone().cpu() for name, z in machine.state_dict().items()}
+        tensors, values = self.current.state()
+        for index, machine in enumerate(self.trained[: self.n_stages]):
+            tensors |= {f"layer.{index}.{name}": z.detach().clone().cpu() for name, z in machine.state_dict().items()}
         tensors |= {f"deep.{name}": z.detach().clone().cpu() for name, z in self.machine.state_dict().items()}
         return TrainingState(tensors, {"stage": self.stage, "trainer": values})
 
     @torch.no_grad()
     def restore(self, state: TrainingState) -> None:
-        """Goes on from a state of a trainer that was made with the same arguments."""
+        """Continue from the state of a training with the same arguments."""
         tensors, stage = state.tensors, int(state.values["stage"])
-        self.trained, self.trainer = [], None
+        self.trained, self.current = [], None
         if stage < 0:
             return
-        for number in range(min(stage, self.n_stages - 1) + 1):
-            machine = self._machine_of_layer(number)
-            machine.load_state_dict(_named(tensors, f"layer.{number}."))
+        for layer_index in range(min(stage, self.n_stages - 1) + 1):
+            machine = machine_of_layer(self.machine, layer_index, self.pretraining.doubled)
+            machine.load_state_dict(tensors_under(f"layer.{layer_index}.", tensors))
             self.trained.append(machine)
-        self.machine.load_state_dict(_named(tensors, "deep."))
+        self.machine.load_state_dict(tensors_under("deep.", tensors))
         if stage < self.n_stages:
-            self.trained.pop()  # entering makes it again, and the trainer restores it
+            self.trained.pop()  # `_enter` makes it again, and its trainer restores it
         self._enter(stage).restore(TrainingState(tensors, state.values["trainer"]))
 
 
@@ -241,19 +196,20 @@ def pretrain(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> History:
-    """Trains the layers of a deep machine one after the other, in place, as a start for `fit` [alg:dbmTrain].
+    """Train the layers of a deep machine one after the other, in place, as a start for `fit` [alg:dbmTrain].
 
-    Go on with `fit(machine, x, warm_start=True)`, which leaves the visible units as they are now.
+    Continue with `fit(machine, x, warm_start=True)`, which leaves the visible units as they are now.
 
     Args:
-        machine: with two hidden layers or more.
+        machine: a machine with at least two hidden layers.
         x: data, (N, n_visible).
         epochs, data, doubled: see `Pretraining`.
         batch_size, seed, progress: as for `fit`.
-        objective, optimizer: functions that make one for each layer's machine; those of `fit`, unless given.
-        monitor: what is measured of the first layer's machine; of the others, and if it is doubled, only what needs no
-            solutions.
-        callbacks: called with the deep machine and the record after each epoch.
+        objective, optimizer: functions that make the objective and the optimizer of each layer's machine (default:
+            those of `fit`).
+        monitor: what to measure of the first layer's machine; of the others, and of all if `doubled`, only what needs
+            no solutions is measured.
+        callbacks: functions called with the deep machine and the record after each epoch.
 
     Returns:
         A record for every epoch, whose `layer` is the hidden layer that was trained.
@@ -268,14 +224,14 @@ def pretrain(
         >>> history = fit(machine, x, epochs=1, warm_start=True)
     """
 
-    def make_trainer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
+    def make_trainer(layer_machine: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
         return Trainer(
-            own,
+            layer_machine,
             states,
             epochs=epochs,
             batch_size=batch_size,
-            objective=None if objective is None else objective(own),
-            optimizer=None if optimizer is None else optimizer(own),
+            objective=None if objective is None else objective(layer_machine),
+            optimizer=None if optimizer is None else optimizer(layer_machine),
             warm_start=True,
             validate=False,
             seed=seed,
@@ -284,48 +240,11 @@ def pretrain(
 
     pretraining = Pretraining(epochs, data, doubled)
     trainer = PretrainingTrainer(machine, x, pretraining, make_trainer, seed=seed)
-    history = History()
-    with Reporter(None, progress, trainer.epochs) as report:
-        while trainer.finished < trainer.epochs:
-            record = trainer.epoch()
-            history.records.append(record)
-            report(record)
-            for callback in callbacks:
-                callback(machine, record)
-    return history
+    return run_epochs(trainer, [partial(callback, machine) for callback in callbacks], progress=progress)
 
 
 def monitor_of_layer(monitor: Monitor, stage: int, doubled: bool) -> Monitor:
-    """The same for the lowest machine; what needs no solutions, where log-likelihoods are not those of the data."""
+    """The same monitor for the lowest machine; else one without solutions, as log-likelihoods are not of the data."""
     if stage == 0 and not doubled:
         return monitor
     return Monitor(n_starts=0, n_rows=monitor.n_rows, every=monitor.every)
-
-
-def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): z for name, z in tensors.items() if name.startswith(prefix)}
-
-
-def _twice(units: Units) -> Units:
-    """Two copies of each of the units, all of the first before all of the second."""
-    copy, n = deepcopy(units), units.n
-    for part in copy.modules():
-        if isinstance(part, Units):
-            part.n = 2 * n
-        for own in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
-            if own.dim() and len(own) == n:
-                own.data = torch.cat((own.data, own.data))
-    return copy
-
-
-def _average_fields(first: Units, second: Units, target: Units) -> None:
-    fields = [getattr(units, "field", None) for units in (first, second, target)]
-    if all(isinstance(field, Tensor) for field in fields):
-        fields[2].copy_(0.5 * (fields[0] + fields[1]))  # type: ignore[union-attr, operator]
-
-
-def _copy_parameters(source: Units, target: Units) -> None:
-    """From units to as many, or to half as many: then the mean of both copies."""
-    targets, sources = ((*units.parameters(), *units.buffers()) for units in (target, source))
-    for own, given in zip(targets, sources, strict=True):
-        own.copy_(given if given.shape == own.shape else given.unflatten(0, (2, -1)).mean(0))

@@ -1,74 +1,45 @@
 """Where the solutions of the negative phase start: from the batch, other data, noise, or where the last ones ended."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from tapmachine.beliefs import Tilt
-from tapmachine.distributed import World
-from tapmachine.machine import BoltzmannMachine
-from tapmachine.units import Binary, Units
-from tapmachine.units.checks import check_count
-
-Carry = tuple[Tensor, ...]  # what is handed on from step to step
+from tapmachine.data.checks import check_count
+from tapmachine.training.context import Carry, Context
+from tapmachine.units import Units
+from tapmachine.units.support import BITS
 
 LIFETIME = 250  # steps of a herded chain
 
 
-class Context(NamedTuple):
-    """What a start may look at.
-
-    Attributes:
-        machine: that is trained.
-        batch: states of the visible layer, (M, *state_shape).
-        data: all of them that are in memory; the batch itself, if they are not.
-        generator: for draws.
-        weights: how much each row of the batch counts, (M,); None for all the same.
-        world: the processes among which rows and particles are divided.
-        hidden: of several hidden layers, what `hidden_given` made of as many rows as are this process's.
-    """
-
-    machine: BoltzmannMachine
-    batch: Tensor
-    data: Tensor
-    generator: torch.Generator
-    weights: Tensor | None = None
-    world: World = World()
-    hidden: BoltzmannMachine | None = None
-
-    @property
-    def own_rows(self) -> Tensor:
-        """Those of the batch that are this process's."""
-        return self.batch[self.world.share(len(self.batch))]
-
-
 class Start(ABC):
-    """Where K solutions start. Shapes are fixed and nothing looks at values, so that a step can be captured.
+    """Where K solutions start. Shapes are fixed and no tensor's value is read, so that a step can be captured.
 
     Attributes:
-        is_carried: whether particles go on from step to step. Of several processes, each then has its own; of others,
-            all begin with all, and each goes on with its share.
+        is_carried: whether particles persist from step to step. If so, each of several processes holds its own;
+            otherwise each makes all of them and uses its share.
     """
 
     is_carried: bool = False
 
     def prepare(self, context: Context, n_particles: int) -> Carry:
-        """What the first step is handed."""
+        """What the first step starts from."""
         return ()
 
     @abstractmethod
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
-        """Means of the visible layer, (K, *state_shape), and what is handed on."""
+        """Means of the visible layer, (K, *state_shape), and what is passed on to the next step."""
 
     def weights(self, context: Context, n_particles: int) -> Tensor | None:  # (K,)
-        """How much each particle counts: as its row, if it starts from one of the batch; None for all the same."""
+        """Weight of each particle: that of its row, if it starts from a row of the batch; None for equal weights."""
         return None
 
     def finish(self, mean: Tensor, carry: Carry) -> Carry:
-        """What is handed on once the solutions, with these means of the visible layer, are known."""
+        """What is passed on, given the means of the visible layer at the solutions."""
         return carry
 
     def __repr__(self) -> str:
@@ -110,7 +81,7 @@ class NoisyBatch(Start):
         self.share = share
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
-        x, units = _rows(context.batch, n_particles), context.machine.units()[0]
+        x, units = _rows(context.batch, n_particles), context.machine.layers[0]
         drawn = units.sample(Tilt(torch.zeros_like(x), 0.0), context.generator)
         chance = torch.rand(x.shape[:2], generator=context.generator, device=x.device)
         replaced = (chance < self.share).view(*x.shape[:2], *[1] * (x.dim() - 2))
@@ -129,7 +100,7 @@ class RandomPoints(Start):
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         x = _rows(context.batch, n_particles)
-        return context.machine.units()[0].sample(Tilt(torch.zeros_like(x), 0.0), context.generator), carry
+        return context.machine.layers[0].sample(Tilt(torch.zeros_like(x), 0.0), context.generator), carry
 
 
 @final
@@ -156,12 +127,12 @@ class Herded(Start):
     often as its probabilities p add up to. Categorical units carry one for each state and take the largest. All others
     take their mean. It needs layers to alternate between: a pairwise machine has none.
 
-    Of data in clusters, chains that went on for ever would leave some clusters and not find back, whose weight then
-    grows without limit. So every chain ends after some steps, one after the other, and begins anew from the batch.
+    On clustered data, chains that never restart can leave a cluster and not return; its weight then grows without
+    bound. So each chain restarts from a row of the batch after `lifetime` steps, one chain after the other.
 
     Args:
-        n_sweeps: of the chains, for each step.
-        lifetime: steps after which a chain begins anew; None for never.
+        n_sweeps: sweeps of the chains in each step.
+        lifetime: steps after which a chain restarts from the batch; None for never.
     """
 
     is_carried = True
@@ -174,7 +145,7 @@ class Herded(Start):
         if context.machine.is_pairwise:
             raise ValueError("herded chains need layers, and a pairwise machine has none; use another start, or PCD")
         x = _rows_by_weight(context, n_particles)
-        layers = context.machine.units()
+        layers = list(context.machine.layers)
         states = [x, *(x.new_zeros((n_particles, *layer.state_shape)) for layer in layers[1:])]
         remainders = [torch.rand(z.shape, generator=context.generator, device=x.device, dtype=x.dtype) for z in states]
         ages = torch.arange(n_particles, device=x.device) * (self.lifetime or 0) // n_particles
@@ -182,20 +153,20 @@ class Herded(Start):
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         machine = context.machine
-        layers, n_layers = machine.units(), len(machine.layers)
+        layers, n_layers = list(machine.layers), len(machine.layers)
         states, remainders, ages = list(carry[:n_layers]), list(carry[n_layers:-1]), carry[-1] + 1
         if self.lifetime is not None:
             over = ages > self.lifetime
             ages = torch.where(over, 1, ages)
             rows = _rows_by_weight(context, n_particles)[context.world.share(n_particles)]
             states[0] = torch.where(_for_each(over, rows), rows, states[0])
-            for number in range(2, n_layers, 2):  # those between are drawn first
-                states[number] = torch.where(_for_each(over, states[number]), 0.0, states[number])
+            for index in range(2, n_layers, 2):  # those between are drawn first
+                states[index] = torch.where(_for_each(over, states[index]), 0.0, states[index])
         order = [*range(1, n_layers, 2), *range(0, n_layers, 2)]
         for _ in range(self.n_sweeps):
-            for number in order:
-                mean = layers[number].mean_in(machine.field_on(number, states)).detach()
-                states[number], remainders[number] = _herd(layers[number], mean, remainders[number])
+            for index in order:
+                mean = layers[index].mean_in(machine.field_on(index, states)).detach()
+                states[index], remainders[index] = _herd(layers[index], mean, remainders[index])
         return states[0], (*states, *remainders, ages)
 
     def __repr__(self) -> str:
@@ -204,19 +175,18 @@ class Herded(Start):
 
 def has_herded_states(units: Units) -> bool:
     """Whether a herded chain of these units is one of states, not of means."""
-    counts = units.n_states()
-    return len(units.state_shape) > 1 or (counts is not None and all(count == 2 for count in counts))
+    return units.is_categorical or units.has_two_states
 
 
 def _herd(units: Units, mean: Tensor, remainder: Tensor) -> tuple[Tensor, Tensor]:
     """The next states, and what remains of their means."""
     if not has_herded_states(units):
         return mean, remainder
-    if len(units.state_shape) > 1:
+    if units.is_categorical:
         total = remainder + mean
         x = one_hot(total.argmax(-1), mean.shape[-1]).to(mean.dtype)
         return x, total - x
-    if isinstance(units, Binary):
+    if units.support is BITS:
         total = remainder + mean
         up = (total >= 1).to(mean.dtype)
         return up, total.sub_(up)

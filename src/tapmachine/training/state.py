@@ -18,25 +18,30 @@ class TrainingState(NamedTuple):
     values: dict[str, Any]
 
 
-def take_tensors(given: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Nested dictionaries and lists with their tensors put aside under a name, so that JSON can hold them."""
-    if isinstance(given, Tensor):
-        tensors[name] = given
+def take_tensors(nested: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Nested dictionaries and lists with each tensor moved to `tensors` and replaced by its name there, for JSON."""
+    if isinstance(nested, Tensor):
+        tensors[name] = nested
         return {"tensor": name}
-    if isinstance(given, dict):
-        return {str(key): take_tensors(value, f"{name}.{key}", tensors) for key, value in given.items()}
-    if isinstance(given, list | tuple):
-        return [take_tensors(value, f"{name}.{number}", tensors) for number, value in enumerate(given)]
-    return given
+    if isinstance(nested, dict):
+        return {str(key): take_tensors(value, f"{name}.{key}", tensors) for key, value in nested.items()}
+    if isinstance(nested, list | tuple):
+        return [take_tensors(value, f"{name}.{index}", tensors) for index, value in enumerate(nested)]
+    return nested
 
 
-def put_tensors(given: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
-    """The reverse; torch counts parameters by numbers, which JSON has as strings."""
-    if isinstance(given, dict):
-        if given.keys() == {"tensor"}:
-            return tensors[given["tensor"]].clone().to(device)
-        items = ((int(key) if key.isdigit() else key, value) for key, value in given.items())
+def put_tensors(nested: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
+    """The inverse. Optimizers number their parameters, and JSON turns the numbers into strings."""
+    if isinstance(nested, dict):
+        if nested.keys() == {"tensor"}:
+            return tensors[nested["tensor"]].clone().to(device)
+        items = ((int(key) if key.isdigit() else key, value) for key, value in nested.items())
         return {key: put_tensors(value, tensors, device) for key, value in items}
-    if isinstance(given, list):
-        return [put_tensors(value, tensors, device) for value in given]
-    return given
+    if isinstance(nested, list):
+        return [put_tensors(value, tensors, device) for value in nested]
+    return nested
+
+
+def tensors_under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those tensors whose names start with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): z for name, z in tensors.items() if name.startswith(prefix)}

@@ -1,20 +1,34 @@
 """Unit types: what a single variable of a machine can be. Each is one file."""
 
-from tapmachine.units.base import Units
-from tapmachine.units.binary import Binary, Spin
-from tapmachine.units.categorical import Categorical
-from tapmachine.units.custom import Custom
-from tapmachine.units.gaussian import Gaussian
-from tapmachine.units.truncated_gauss_bernoulli import TruncatedGaussBernoulli
-from tapmachine.units.truncated_gaussian import TruncatedGaussian
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Binary",
-    "Categorical",
-    "Custom",
-    "Gaussian",
-    "Spin",
-    "TruncatedGaussBernoulli",
-    "TruncatedGaussian",
-    "Units",
-]
+from tapmachine.units.registry import UNIT_TYPES
+
+if TYPE_CHECKING:
+    from tapmachine.units.base import Units as Units
+    from tapmachine.units.binary import Binary as Binary
+    from tapmachine.units.binary import Spin as Spin
+    from tapmachine.units.categorical import Categorical as Categorical
+    from tapmachine.units.custom import Custom as Custom
+    from tapmachine.units.gaussian import Gaussian as Gaussian
+    from tapmachine.units.support import FiniteSet as FiniteSet
+    from tapmachine.units.support import Interval as Interval
+    from tapmachine.units.support import Lattice as Lattice
+    from tapmachine.units.support import Simplex as Simplex
+    from tapmachine.units.truncated_gauss_bernoulli import TruncatedGaussBernoulli as TruncatedGaussBernoulli
+    from tapmachine.units.truncated_gaussian import TruncatedGaussian as TruncatedGaussian
+
+# Classes are imported when they are first asked for: the registry is read without torch, so that --help is quick.
+_HOMES = {unit_type.home.partition(":")[2]: unit_type.home for unit_type in UNIT_TYPES.values()}
+_HOMES |= {"Custom": "tapmachine.units.custom:Custom", "Units": "tapmachine.units.base:Units"}
+_HOMES |= {name: f"tapmachine.units.support:{name}" for name in ("FiniteSet", "Interval", "Lattice", "Simplex")}
+
+__all__ = [*sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tapmachine.units' has no attribute {name!r}")
+    value = globals()[name] = resolve_name(_HOMES[name])
+    return value

@@ -7,17 +7,20 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.special import wide
-from tapmachine.units.base import Units, Values, sum_over_rows
-from tapmachine.units.draws import draw_bits
-from tapmachine.units.roots import logistic_root
+from tapmachine.units.base import Units
+from tapmachine.units.checks import Values
+from tapmachine.units.numerics.columns import sum_over_rows
+from tapmachine.units.numerics.draws import draw_bits
+from tapmachine.units.numerics.intervals import wide
+from tapmachine.units.numerics.roots import logistic_root
+from tapmachine.units.support import BITS, SPINS
 
 
 class TwoStates(Units):
     """A prior ∝ exp(Ux) on two states.
 
     The fields U, B and A may be large and nearly cancel, so for moments they are added in float64, and ln Z is the
-    logarithm of a mixture of the two normalised prior probabilities, never a difference of two large normalisers.
+    logarithm of a mixture of the two normalized prior probabilities, never a difference of two large normalizers.
     """
 
     field: nn.Parameter
@@ -28,9 +31,6 @@ class TwoStates(Units):
 
     def extra_repr(self) -> str:
         return f"n={self.n}"
-
-    def n_states(self) -> list[int]:
-        return [2] * self.n
 
     def variance_slope(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
         """dc/da: in two states the variance is a function of the mean, (a − lower)(upper − a)."""
@@ -62,6 +62,8 @@ class Binary(TwoStates):
         ...     units.moments(Tilt(field=torch.zeros(3), precision=0.0)).mean
         tensor([0.2689, 0.5000, 0.7311])
     """
+
+    support = BITS
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
@@ -157,6 +159,8 @@ class Spin(TwoStates):
         ...     Spin(2).moments(Tilt(field=torch.tensor([0.0, 1.0]), precision=0.0)).mean
         tensor([0.0000, 0.7616])
     """
+
+    support = SPINS
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)

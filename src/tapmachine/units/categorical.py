@@ -7,16 +7,19 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, one_hot
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.special import wide
-from tapmachine.units.base import Units, Values, sum_over_rows
-from tapmachine.units.roots import simplex_root
+from tapmachine.units.base import Units
+from tapmachine.units.checks import Values
+from tapmachine.units.numerics.columns import sum_over_rows
+from tapmachine.units.numerics.intervals import wide
+from tapmachine.units.numerics.roots import simplex_root
+from tapmachine.units.support import Simplex
 
 
 @final
 class Categorical(Units):
     """Units with q states: P(α) ∝ exp(U_α), the state written as a one-hot vector of length q (Potts spins).
 
-    Fields, precisions and means are vectors, of shape (..., n, q). Of the matrix A_αβ that neighbours send, only
+    Fields, precisions and means are vectors, of shape (..., n, q). Of the matrix A_αβ that neighbors send, only
     the diagonal enters the tilt, since x_α x_β = 0 for α ≠ β: a state's weight is exp(U_α + B_α − ½A_αα).
     The moments' variance is the diagonal a_α(1 − a_α) of the covariance matrix diag(a) − a aᵀ.
 
@@ -47,6 +50,10 @@ class Categorical(Units):
         self.field = nn.Parameter(self.as_parameter(field, "field", self.state_shape, self.common_dtype(field)))
 
     @property
+    def support(self) -> Simplex:
+        return Simplex(self.q)
+
+    @property
     def state_shape(self) -> tuple[int, ...]:
         return (self.n, self.q)
 
@@ -57,9 +64,8 @@ class Categorical(Units):
         whole_numbers = isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
         if whole_numbers:
             if x.dim() < 1 or x.shape[-1] != self.n:
-                found = tuple(x.shape)
                 raise ValueError(
-                    f"Categorical: x has shape {found}; indices of states must end in ({self.n},), "
+                    f"Categorical: x has shape {tuple(x.shape)}; indices of states must end in ({self.n},), "
                     f"and one-hot states must be a floating tensor that ends in {self.state_shape}"
                 )
             if validate:
@@ -90,15 +96,9 @@ class Categorical(Units):
     def field_with_mean(self, mean: Tensor) -> Tensor:
         return (mean.clamp(min=torch.finfo(mean.dtype).tiny).log() - log_softmax(self.field, -1)).detach()
 
-    def n_states(self) -> list[int]:
-        return [self.q] * self.n
-
-    def decode(self, digits: Tensor) -> Tensor:
-        return one_hot(digits, self.q).to(self.dtype)
-
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
-        own = field - (reaction @ mean.unsqueeze(-1)).squeeze(-1)
-        return self.moments(Tilt(own, precision - reaction.diagonal(dim1=-2, dim2=-1)))
+        tilt_field = field - (reaction @ mean.unsqueeze(-1)).squeeze(-1)
+        return self.moments(Tilt(tilt_field, precision - reaction.diagonal(dim1=-2, dim2=-1)))
 
     def settle(
         self,
@@ -109,10 +109,10 @@ class Categorical(Units):
         steps: int | None = None,
     ) -> tuple[Moments, Tensor]:
         """As for other units, with a covariance matrix for the reaction: Newton's method for q fields at once."""
-        own_precision = precision - reaction.diagonal(dim1=-2, dim2=-1)
-        log_prior = log_softmax(self.field, -1) - 0.5 * own_precision  # the weights of the states, but for B
-        own = simplex_root(log_prior, field, reaction, start, steps)
-        moments = self.moments(Tilt(own, own_precision))
+        tilt_precision = precision - reaction.diagonal(dim1=-2, dim2=-1)
+        log_prior = log_softmax(self.field, -1) - 0.5 * tilt_precision  # the weights of the states, but for B
+        tilt_field = simplex_root(log_prior, field, reaction, start, steps)
+        moments = self.moments(Tilt(tilt_field, tilt_precision))
         return moments, field - (reaction @ moments.mean.unsqueeze(-1)).squeeze(-1)
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:

@@ -1,63 +1,16 @@
 """The checks that all unit types share, with errors that say what was wrong and where."""
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Tilt
+from tapmachine.data.checks import SUPPORTED_DTYPES, check_count, check_tensor
+from tapmachine.data.rows import in_parts
 
 Values = Tensor | float | Sequence[float]  # what a parameter may be given as
-
-SUPPORTED_DTYPES = (torch.float32, torch.float64)
-VALUES_AT_A_TIME = 2**18  # of data that are looked at: masks and float64 of all take as much memory as they do, or more
-
-
-def in_parts(x: Tensor) -> tuple[Tensor, ...]:  # (N, ...) -> (M, ...), …
-    """The rows, some at a time."""
-    parts: tuple[Tensor, ...] = x.split(rows_at_a_time(x[:1].numel()))
-    return parts
-
-
-def rows_at_a_time(width: int) -> int:
-    """How many rows of so many values are looked at together."""
-    return max(1, VALUES_AT_A_TIME // max(1, width))
-
-
-def check_tensor(x: object, name: str = "x") -> Tensor:
-    """The same, if it is a tensor of real numbers that has them all in memory; or a ValueError."""
-    if not isinstance(x, Tensor):
-        raise ValueError(
-            f"{name} is a {type(x).__name__}; it must be a torch.Tensor, as torch.as_tensor({name}) makes it"
-        )
-    if x.is_complex() or x.layout != torch.strided or x.is_meta:
-        found = f"{x.dtype}, {x.layout}, on {x.device}".replace("torch.", "")
-        raise ValueError(f"{name} is a tensor of {found}; it must be a dense one of real numbers")
-    return x
-
-
-def from_array(values: np.ndarray[Any, Any], name: str) -> Tensor:
-    """An array of real numbers as a tensor, which may share its memory; or a ValueError."""
-    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
-        raise ValueError(f"{name} holds {values.dtype.name}; it must hold real numbers, float64 at most")
-    # Torch wants memory that it may write to, and numbers as this machine has them.
-    return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ("C", "W")))
-
-
-def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = None) -> int:
-    """The value as an int, if it is a whole number in that range, NumPy's included; or a ValueError."""
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = at_least - 1
-    if isinstance(value, bool | np.bool_) or count < at_least or (at_most is not None and count > at_most):
-        range_ = f", {at_least} or more" if at_most is None else f" from {at_least} to {at_most}"
-        raise ValueError(f"{name} is {value!r}; it must be a whole number{range_}")
-    return count
 
 
 class Checked(nn.Module):
@@ -79,9 +32,9 @@ class Checked(nn.Module):
         return next(self._tensors()).device
 
     def _tensors(self) -> Iterator[Tensor]:
-        """Parameters and buffers; first its own, which is much faster than to look for modules within."""
-        own = (tensor for tensor in chain(self._parameters.values(), self._buffers.values()) if tensor is not None)
-        return chain(own, self.parameters(), self.buffers())
+        """Parameters and buffers: first those of the module itself, which is much faster than to search within it."""
+        direct = (tensor for tensor in chain(self._parameters.values(), self._buffers.values()) if tensor is not None)
+        return chain(direct, self.parameters(), self.buffers())
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
         """The states as a tensor of the units' dtype, or a ValueError that names the first one off the support."""
@@ -95,17 +48,17 @@ class Checked(nn.Module):
         field, precision = (
             self._tilt_tensor(value, name, dtype) for name, value in zip(Tilt._fields, tilt, strict=True)
         )
-        shapes = [tuple(z.shape) for z in (field, precision)]
-        if shapes[0][-len(self.state_shape) :] == self.state_shape and shapes[1] in ((), shapes[0]):
+        shapes, state_shape = [tuple(z.shape) for z in (field, precision)], self.state_shape
+        if shapes[0][-len(state_shape) :] == state_shape and shapes[1] in ((), shapes[0]):
             return field, precision.expand(shapes[0])  # nearly always; the general way takes as long as a small product
-        ends_well = all(shape == () or shape[-len(self.state_shape) :] == self.state_shape for shape in shapes)
+        ends_well = all(shape == () or shape[-len(state_shape) :] == state_shape for shape in shapes)
         try:
-            shape = torch.broadcast_shapes(*shapes, self.state_shape)
+            shape = torch.broadcast_shapes(*shapes, state_shape)
         except RuntimeError:
             ends_well = False
         if not ends_well:
-            found = " and ".join(map(str, shapes))
-            raise ValueError(f"{type(self).__name__}: tilt has shapes {found}; they must end in {self.state_shape}")
+            both = " and ".join(map(str, shapes))
+            raise ValueError(f"{type(self).__name__}: tilt has shapes {both}; they must end in {state_shape}")
         return field.expand(shape), precision.expand(shape)
 
     def _tilt_tensor(self, value: Tensor | float, name: str, dtype: torch.dtype) -> Tensor:
@@ -159,20 +112,21 @@ class Checked(nn.Module):
     def as_tensor(self, value: Values, name: str) -> Tensor:
         """A real tensor, or a ValueError. Python numbers become float64, so that no digit is lost on the way."""
         try:
-            given = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
-            if given.is_complex() or given.dtype == torch.bool:
+            tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
+            if tensor.is_complex() or tensor.dtype == torch.bool:
                 raise TypeError
-            return given if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+            return tensor if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
-            found = value.dtype if isinstance(value, Tensor) else repr(value)
-            raise ValueError(f"{type(self).__name__}: {name} is {found}; it must be a real number or several") from None
+            what = value.dtype if isinstance(value, Tensor) else repr(value)
+            raise ValueError(f"{type(self).__name__}: {name} is {what}; it must be a real number or several") from None
 
     def as_parameter(self, value: Values, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A finite parameter tensor of the given shape, or a ValueError."""
         tensor = self.as_tensor(value, name).to(dtype)
         if tensor.shape not in ((), shape):
-            found = tuple(tensor.shape)
-            raise ValueError(f"{type(self).__name__}: {name} has shape {found}; it must be a number or {shape}")
+            raise ValueError(
+                f"{type(self).__name__}: {name} has shape {tuple(tensor.shape)}; it must be a number or {shape}"
+            )
         self.reject(~torch.isfinite(tensor), tensor, name, "it must be finite")
         return tensor.expand(shape).clone()
 
@@ -202,14 +156,15 @@ class Checked(nn.Module):
             raise ValueError(f"{name}: smoothing is {smoothing!r}; it must be a finite number, 0 or more")
         x = self.check_states(x).detach()
         if x.dim() != 1 + len(self.state_shape) or len(x) == 0:
-            found = tuple(x.shape)
-            raise ValueError(f"{name}: x has shape {found}; it must hold one row or more of {self.state_shape}")
+            raise ValueError(
+                f"{name}: x has shape {tuple(x.shape)}; it must hold one row or more of {self.state_shape}"
+            )
         if weights is None:
             return x, x.new_ones(len(x))
         weights = torch.as_tensor(weights, dtype=x.dtype, device=x.device)
         if weights.shape != (len(x),):
-            found = tuple(weights.shape)
-            raise ValueError(f"{name}: weights has shape {found}; it must be ({len(x)},), one for each row")
+            shape = tuple(weights.shape)
+            raise ValueError(f"{name}: weights has shape {shape}; it must be ({len(x)},), one for each row")
         self.reject(~(torch.isfinite(weights) & (weights >= 0)), weights, "weights", "it must be finite, 0 or more")
         if weights.sum() == 0:
             raise ValueError(f"{name}: weights are all 0")

@@ -1,5 +1,6 @@
 """Units that are held at values or have evidence on them: made of others, and sharing their parameters."""
 
+from functools import cached_property
 from typing import NoReturn, final
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.gaussian import Gaussian
+from tapmachine.units.support import Support
 
 
 class Conditioned(Units):
@@ -16,6 +18,18 @@ class Conditioned(Units):
     def __init__(self, base: Units) -> None:
         super().__init__(base.n)
         self.base = base
+
+    @property
+    def support(self) -> Support:
+        return self.base.support
+
+    @cached_property
+    def is_categorical(self) -> bool:
+        return self.base.is_categorical
+
+    @cached_property
+    def has_two_states(self) -> bool:
+        return self.base.has_two_states
 
     @property
     def state_shape(self) -> tuple[int, ...]:
@@ -35,11 +49,14 @@ class Conditioned(Units):
     def is_bounded(self) -> bool:
         return self.base.is_bounded()
 
-    def is_countable(self) -> bool:
-        return self.n_states() is not None or self.base.is_countable()
-
     def atoms(self) -> Tensor | None:
         return self.base.atoms()
+
+    def n_states(self) -> list[int] | None:
+        return self.base.n_states()
+
+    def decode(self, digits: Tensor) -> Tensor:
+        return self.base.decode(digits)
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         return self.base.check_states(x, validate)
@@ -53,8 +70,8 @@ class Conditioned(Units):
     def _evidence(self, value: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
         """Evidence of the given trailing shape, for one particle or for a batch of them."""
         if value.dim() > 1 + len(shape) or tuple(value.shape[-len(shape) :]) != shape:
-            found, batched = tuple(value.shape), ", ".join(["K", *map(str, shape)])
-            raise ValueError(f"{name} has shape {found}; it must be {shape} or ({batched})")
+            batched = ", ".join(["K", *map(str, shape)])
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; it must be {shape} or ({batched})")
         return value.detach()
 
 
@@ -73,7 +90,7 @@ def _pick(value: Tensor, dims: int, index: Tensor) -> Tensor:
 
 @final
 class Tilted(Conditioned):
-    """Units with evidence on them: a prior P(x) exp(Dx − ½Ex²), which is not normalised."""
+    """Units with evidence on them: a prior P(x) exp(Dx − ½Ex²), which is not normalized."""
 
     field: Tensor
     precision: Tensor
@@ -107,12 +124,6 @@ class Tilted(Conditioned):
     def hold(self, x: Tensor) -> Tensor:
         return self.base.hold(x)
 
-    def n_states(self) -> list[int] | None:
-        return self.base.n_states()
-
-    def decode(self, digits: Tensor) -> Tensor:
-        return self.base.decode(digits)
-
     def _add(self, tilt: Tilt) -> Tilt:
         field, precision = self.unpack(tilt)
         return Tilt(field + self.field, precision + self.precision)
@@ -124,7 +135,7 @@ class Tilted(Conditioned):
 
     def field_with_mean(self, mean: Tensor) -> Tensor:
         # Units with q states find it for all of them at once; a precision only shifts their fields.
-        if len(self.state_shape) == 1:
+        if not self.is_categorical:
             return super().field_with_mean(mean)
         return self.base.field_with_mean(mean) - self.field + 0.5 * self.precision
 
@@ -134,8 +145,8 @@ class Tilted(Conditioned):
     def moments(self, tilt: Tilt) -> Moments:
         return self.base.moments(self._add(tilt))
 
-    def normalisable(self, tilt: Tilt) -> Tensor:
-        return self.base.normalisable(self._add(tilt))
+    def normalizable(self, tilt: Tilt) -> Tensor:
+        return self.base.normalizable(self._add(tilt))
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
         return self.base.sample(self._add(tilt), generator)
@@ -156,10 +167,10 @@ class Tilted(Conditioned):
         precision: Tensor | float = 0.0,
         steps: int | None = None,
     ) -> tuple[Moments, Tensor]:
-        moments, own = self.base.settle(
+        moments, total_field = self.base.settle(
             field + self.field, reaction, start + self.field, precision + self.precision, steps
         )
-        return moments, own - self.field
+        return moments, total_field - self.field
 
 
 @final
@@ -198,7 +209,7 @@ class Clamped(Conditioned):
 
     def _components(self, of_units: Tensor) -> Tensor:
         """What is true of units, for the components of their states."""
-        return of_units.unsqueeze(-1) if len(self.state_shape) > 1 else of_units
+        return of_units.unsqueeze(-1) if self.is_categorical else of_units
 
     def _mix(self, held: Tensor | float, free: Tensor) -> Tensor:
         return torch.where(self._components(self.mask), held, free)
@@ -254,8 +265,8 @@ class Clamped(Conditioned):
             return self._hold(self.unpack(tilt)[0].shape)
         return self._hold_some(self.base.moments(tilt))
 
-    def normalisable(self, tilt: Tilt) -> Tensor:
-        return super().normalisable(tilt) if self.holds_all else self.mask | self.base.normalisable(tilt)
+    def normalizable(self, tilt: Tilt) -> Tensor:
+        return self.finite(tilt) if self.holds_all else self.mask | self.base.normalizable(tilt)
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
         if self.holds_all:
@@ -283,8 +294,8 @@ class Clamped(Conditioned):
     ) -> tuple[Moments, Tensor]:
         if self.holds_all:
             return self._hold(field.shape), field
-        moments, own = self.base.settle(field, reaction, start, precision, steps)
-        return self._hold_some(moments), own
+        moments, tilt_field = self.base.settle(field, reaction, start, precision, steps)
+        return self._hold_some(moments), tilt_field
 
 
 def unconditioned(units: Units) -> Units:

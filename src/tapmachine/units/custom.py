@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.special import gauss_legendre, wide
 from tapmachine.units.base import Units
+from tapmachine.units.numerics.intervals import gauss_legendre, wide
+from tapmachine.units.support import FiniteSet, Interval
 
 PANEL_NODES = 10
 EVEN_PANELS = 32  # of one width over the interval: they resolve a precision of 10⁴ per squared length
@@ -23,8 +24,8 @@ INVERSION_STEPS = 7
 class Custom(Units):
     """Units with a prior of your own on a bounded interval or on a finite set of values.
 
-    The tilted normaliser is a sum over the set, or over a fixed mesh of 10-point Gauss–Legendre panels that gets
-    finer towards the edges. The mesh resolves a log-prior with features wider than a hundredth of the interval; a jump
+    The tilted normalizer is a sum over the set, or over a fixed mesh of 10-point Gauss–Legendre panels that gets
+    finer toward the edges. The mesh resolves a log-prior with features wider than a hundredth of the interval; a jump
     inside a panel is not resolved.
 
     Args:
@@ -61,8 +62,7 @@ class Custom(Units):
             raise ValueError("Custom: give either lower and upper, or values")
         self.prior_function = log_prior
         parameter = next(log_prior.parameters(), None) if isinstance(log_prior, nn.Module) else None
-        given = values if isinstance(values, Tensor) else None
-        dtype = self.common_dtype(parameter, given)
+        dtype = self.common_dtype(parameter, values if isinstance(values, Tensor) else None)
         if values is not None:
             support = self.as_tensor(values, "values").to(dtype).flatten()
             self.reject(~torch.isfinite(support), support, "values", "it must be finite")
@@ -78,11 +78,17 @@ class Custom(Units):
         self.register_buffer("values", support)
         self.register_buffer("lower", bounds[0].clone())
         self.register_buffer("upper", bounds[1].clone())
+        ends = [float(bound) for bound in bounds]
+        self._support = FiniteSet(tuple(support.tolist())) if values is not None else Interval(ends[0], ends[1])
         log_weights = self._log_weights()
         self.reject(torch.isnan(log_weights), log_weights, "log_prior(x)", "it must be a number or -inf")
         self.reject(log_weights == torch.inf, log_weights, "log_prior(x)", "it must be less than inf")
         empty = torch.isinf(log_weights).all(0)
         self.reject(empty, log_weights.amax(0), "log_prior(x)", "it must be finite somewhere")
+
+    @property
+    def support(self) -> FiniteSet | Interval:
+        return self._support
 
     @property
     def discrete(self) -> bool:
@@ -115,9 +121,9 @@ class Custom(Units):
         """ln P(x) up to a constant, by the user's function."""
         density = self.prior_function(x)
         if not isinstance(density, Tensor) or density.shape not in ((), (self.n,), x.shape):
-            found = tuple(density.shape) if isinstance(density, Tensor) else type(density).__name__
+            returned = tuple(density.shape) if isinstance(density, Tensor) else type(density).__name__
             raise ValueError(
-                f"Custom: log_prior returned {found} for x of shape {tuple(x.shape)}; it must keep the shape"
+                f"Custom: log_prior returned {returned} for x of shape {tuple(x.shape)}; it must keep the shape"
             )
         return wide(density).expand(x.shape)
 
@@ -129,9 +135,6 @@ class Custom(Units):
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.lower, self.upper
-
-    def n_states(self) -> list[int] | None:
-        return [len(self.values)] * self.n if self.discrete else None
 
     def decode(self, digits: Tensor) -> Tensor:
         return self.values[digits] if self.discrete else super().decode(digits)
@@ -146,7 +149,7 @@ class Custom(Units):
         return log_prior + wide(field).unsqueeze(-1) * x - wide(precision).unsqueeze(-1) * (0.5 * x**2)
 
     def _parts(self, tilt: Tilt) -> tuple[Tensor, list[tuple[Tensor, Tensor]], torch.Size]:
-        """Normalised log-prior at the nodes, shape (n, nodes); the tilt, a few rows at a time; and its shape."""
+        """Normalized log-prior at the nodes, shape (n, nodes); the tilt, a few rows at a time; and its shape."""
         log_prior = self._log_weights().log_softmax(0).T
         field, precision = self.unpack(tilt)
         rows = max(1, CHUNK // log_prior.numel())

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.special import smaller_terms, wide
-from tapmachine.units.base import SMALLEST_SPREAD, Units, Values, column_moments, sum_over_rows
+from tapmachine.units.base import Units
+from tapmachine.units.checks import Values
+from tapmachine.units.numerics.columns import SMALLEST_SPREAD, column_moments, sum_over_rows
+from tapmachine.units.numerics.intervals import smaller_terms, wide
 
 
 @final
@@ -15,7 +17,7 @@ class Gaussian(Units):
     """Real-valued units: P(x) ∝ exp(Ux − ½Vx²) with V > 0, that is, mean U/V and variance 1/V.
 
     ln Z(B,A) = (U+B)²/2(V+A) − U²/2V − ½ ln((V+A)/V), f_a = (U+B)/(V+A), f_c = 1/(V+A).
-    The support is unbounded, so a tilt with V + A ≤ 0 cannot be normalised [sec:boundMsg]: `normalisable` says
+    The support is unbounded, so a tilt with V + A ≤ 0 cannot be normalized [sec:boundMsg]: `normalizable` says
     where, and ln Z, the size of the mean and the variance are inf there.
 
     Args:
@@ -91,7 +93,7 @@ class Gaussian(Units):
     def log_partition(self, tilt: Tilt) -> Tensor:
         B, A = (wide(z) for z in self.unpack(tilt))
         U, V = wide(self.field), wide(self.precision)
-        finite = _normalisable(B, V + A)
+        finite = _normalizable(B, V + A)
         v = torch.where(finite, V + A, 1.0)
         B = torch.where(finite, B, 0.0)
         ratio = torch.where(finite, A / V, 0.0)
@@ -105,13 +107,13 @@ class Gaussian(Units):
 
     def moments(self, tilt: Tilt) -> Moments:
         u, v = self._tilted(tilt)
-        finite = _normalisable(u, v)
+        finite = _normalizable(u, v)
         safe = torch.where(finite, v, 1.0)
         mean = torch.where(finite, u / safe, torch.copysign(torch.full_like(u, torch.inf), u))
         return Moments(mean.to(self.dtype), torch.where(finite, 1 / safe, torch.inf).to(self.dtype))
 
-    def normalisable(self, tilt: Tilt) -> Tensor:
-        return _normalisable(*self._tilted(tilt))
+    def normalizable(self, tilt: Tilt) -> Tensor:
+        return _normalizable(*self._tilted(tilt))
 
     def settle(
         self,
@@ -123,7 +125,7 @@ class Gaussian(Units):
     ) -> tuple[Moments, Tensor]:
         # a(V + A) = U + θ − κa with A = precision − κ: the reaction cancels in the mean
         u, total = self.field + field, self.precision + precision
-        finite = _normalisable(u, total - reaction)
+        finite = _normalizable(u, total - reaction)
         mean = torch.where(finite, u / total, torch.copysign(torch.full_like(u, torch.inf), u))
         variance = torch.where(finite, 1 / torch.where(finite, total - reaction, 1.0), torch.inf)
         return Moments(mean, variance), field - reaction * mean
@@ -168,5 +170,5 @@ def _growth_rate(x: Tensor, weights: Tensor, mean: Tensor, variance: Tensor) -> 
     return torch.where(variance > 0, (2 / (kurtosis - 1).clamp(min=2)).sqrt(), 0.0)
 
 
-def _normalisable(u: Tensor, v: Tensor) -> Tensor:
+def _normalizable(u: Tensor, v: Tensor) -> Tensor:
     return (v > 0) & torch.isfinite(u) & torch.isfinite(v)

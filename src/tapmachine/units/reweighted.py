@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.special import gauss_legendre, wide
 from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned, row_count
+from tapmachine.units.numerics.intervals import gauss_legendre, wide
 
 PANELS, PANEL_NODES = 8, 16  # of the part of an interval that matters
 DROP = 80.0  # nats below the largest value, where it no longer does, whatever tilts may come
@@ -20,7 +20,7 @@ CHUNK = 2**22  # values at nodes held at a time
 
 @final
 class Reweighted(Conditioned):
-    """Units with a prior P(x)·L(y|x), which is not normalised: summed over a set of states, or integrated.
+    """Units with a prior P(x)·L(y|x), which is not normalized: summed over a set of states, or integrated.
 
     An interval is integrated by 8 panels of 16 Gauss–Legendre nodes over the part of it where P(x)·L(y|x) is not
     negligible, which is found for each observation.
@@ -29,7 +29,7 @@ class Reweighted(Conditioned):
         base: units with a set of numbers for states, or on a bounded support.
         log_likelihood: ln L, a function of y and x that broadcasts.
         y: observations, (K, n); NaN where there is none, and L = 1.
-        window: where to integrate, two tensors like y; it is found, unless given.
+        window: Where to integrate, two tensors like y. Default: determined from the prior and y.
     """
 
     y: Tensor
@@ -44,7 +44,8 @@ class Reweighted(Conditioned):
         window: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         super().__init__(base)
-        if base.n_states() is None and not base.is_bounded():
+        self.counts = base.n_states()  # of states to sum over; None for an interval, to integrate over
+        if self.counts is None and not base.is_bounded():
             raise ValueError(
                 f"{type(base).__name__}: a likelihood that is no tilt needs units on a bounded support or with a "
                 "finite set of states"
@@ -67,12 +68,6 @@ class Reweighted(Conditioned):
     def hold(self, x: Tensor) -> Tensor:
         return self.base.hold(x)
 
-    def n_states(self) -> list[int] | None:
-        return self.base.n_states()
-
-    def decode(self, digits: Tensor) -> Tensor:
-        return self.base.decode(digits)
-
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.check_states(x, validate)
         return self.base.log_prior(x, validate=False) + self._likelihood(self.y, x).to(self.dtype)
@@ -83,8 +78,8 @@ class Reweighted(Conditioned):
         value = self.log_likelihood(wide(torch.where(seen, y, 0.0)), wide(x))
         shape = torch.broadcast_shapes(y.shape, x.shape)
         if not isinstance(value, Tensor) or value.shape != shape:
-            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"the log-likelihood returned {found} for y and x of shape {tuple(shape)} together")
+            returned = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"the log-likelihood returned {returned} for y and x of shape {tuple(shape)} together")
         return torch.where(seen, wide(value), 0.0)
 
     # ----- where the mass is
@@ -97,7 +92,7 @@ class Reweighted(Conditioned):
     def _window(self) -> tuple[Tensor, Tensor]:  # (K, n) each, float64
         """Start and length of the part of the interval that matters."""
         like = wide(self.y)
-        if self.base.n_states() is not None:
+        if self.counts is not None:
             return torch.zeros_like(like), torch.zeros_like(like)
         lower, upper = (wide(bound).expand_as(like) for bound in self.base.bounds())
         parts = [
@@ -123,7 +118,7 @@ class Reweighted(Conditioned):
         """Nodes and ln of the tilted masses there, (rows, n, Q) each, for some rows at a time."""
         field, precision = (wide(z.reshape(-1, self.n)) for z in self.unpack(tilt))
         y, start, length = (z.expand(len(field), self.n) for z in (self.y, self.start, self.length))
-        counts = self.base.n_states()
+        counts = self.counts
         n_nodes = PANELS * PANEL_NODES + 1 if counts is None else max(counts)
         for rows in torch.arange(len(field), device=field.device).split(max(1, CHUNK // (n_nodes * self.n))):
             if counts is not None:
@@ -144,8 +139,8 @@ class Reweighted(Conditioned):
         atoms = self.base.atoms()
         if atoms is None:
             return x, mass
-        own = atoms.view(-1, 1, 1).expand(-1, *y.shape)
-        return torch.cat((x, wide(own))), torch.cat((mass, self._log_density(y, own)))
+        at_atoms = atoms.view(-1, 1, 1).expand(-1, *y.shape)
+        return torch.cat((x, wide(at_atoms))), torch.cat((mass, self._log_density(y, at_atoms)))
 
     def log_partition(self, tilt: Tilt) -> Tensor:
         shape = self.unpack(tilt)[0].shape

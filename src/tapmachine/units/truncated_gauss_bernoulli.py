@@ -10,8 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.special import wide
-from tapmachine.units.base import Units, Values, column_moments
+from tapmachine.units.base import Units
+from tapmachine.units.checks import Values
+from tapmachine.units.numerics.columns import column_moments
+from tapmachine.units.numerics.intervals import wide
+from tapmachine.units.support import Interval
 from tapmachine.units.truncated_gaussian import TruncatedGaussian
 
 
@@ -21,7 +24,7 @@ class TruncatedGaussBernoulli(Units):
 
     This is the second of the paper's two forms (App. [sec:apdx_trunc_gb], erratum E8), with the log-odds
     r = logit ρ as its parameter: P ∝ δ(x) + e^r exp(Ux − ½Vx²). The data term and the model term of every
-    gradient are then averages of (s, x, −½x²), s = [x ≠ 0]. Note that ρ weighs the slab before it is normalised:
+    gradient are then averages of (s, x, −½x²), s = [x ≠ 0]. Note that ρ weighs the slab before it is normalized:
     the probability that x ≠ 0 is σ(r + ln ∫ exp(Ux − ½Vx²) dx), and is what `nonzero_probability` returns.
     With that probability P under the tilt, and f_a, f_c those of the slab, the mean is P f_a and the variance
     P f_c + P(1−P) f_a² (erratum E9).
@@ -40,6 +43,8 @@ class TruncatedGaussBernoulli(Units):
         ...     units.moments(Tilt(field=torch.tensor([0.0, 10.0]), precision=0.0)).mean
         tensor([0.1000, 0.8984])
     """
+
+    is_categorical = has_two_states = False  # without asking for the support, whose ends are read from the device
 
     active_logit: nn.Parameter
 
@@ -70,10 +75,11 @@ class TruncatedGaussBernoulli(Units):
 
     @active_probability.setter
     def active_probability(self, value: Values) -> None:
-        given = self.as_parameter(value, "active_probability", (self.n,), torch.float64)
-        self.reject((given <= 0) | (given >= 1), given, "active_probability", "it must lie strictly between 0 and 1")
+        probability = self.as_parameter(value, "active_probability", (self.n,), torch.float64)
+        outside = (probability <= 0) | (probability >= 1)
+        self.reject(outside, probability, "active_probability", "it must lie strictly between 0 and 1")
         with torch.no_grad():
-            self.active_logit.copy_(torch.logit(given))
+            self.active_logit.copy_(torch.logit(probability))
 
     @property
     def field(self) -> nn.Parameter:
@@ -109,13 +115,17 @@ class TruncatedGaussBernoulli(Units):
             raise ValueError("TruncatedGaussBernoulli: states cannot be shifted, as 0 has a probability of its own")
         slab = self.slab.rescaled(scale).cpu()
         units = TruncatedGaussBernoulli(self.n, slab.lower, slab.upper, slab.field, slab.precision).to(self.device)
-        # ρ is the weight of the slab before it is normalised, which grows with its width.
+        # ρ is the weight of the slab before it is normalized, which grows with its width.
         units.active_logit.copy_(self.active_logit - math.log(scale))
         return units
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         with _errors_of_the_slab():
             return self.slab.check_states(x, validate)
+
+    @property
+    def support(self) -> Interval:
+        return Interval(*self.slab.support.bounds, atoms=(0.0,))
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.lower, self.upper
@@ -125,7 +135,7 @@ class TruncatedGaussBernoulli(Units):
 
     def _prior_logit(self) -> Tensor:  # (n,), float64
         """Log-odds of x ≠ 0 without a tilt."""
-        return wide(self.active_logit) + self.slab.log_normaliser()
+        return wide(self.active_logit) + self.slab.log_normalizer()
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         """ln P(x), a probability at x = 0 and a density elsewhere (errata E10, E11)."""
@@ -140,7 +150,7 @@ class TruncatedGaussBernoulli(Units):
         return torch.logaddexp(logsigmoid(-logit), logsigmoid(logit) + slab).to(self.dtype)
 
     def moments(self, tilt: Tilt) -> Moments:
-        log_slab, slab_mean, slab_variance = self.slab.tilted(Tilt(*self.unpack(tilt)), normalised=False)
+        log_slab, slab_mean, slab_variance = self.slab.tilted(Tilt(*self.unpack(tilt)), normalized=False)
         logit = (wide(log_slab) + self.active_logit).to(self.dtype)
         active, inactive = torch.sigmoid(logit), torch.sigmoid(-logit)
         finite = torch.isfinite(slab_variance)
@@ -148,12 +158,12 @@ class TruncatedGaussBernoulli(Units):
         mean = torch.where(finite, active * a, slab_mean)
         return Moments(mean, torch.where(finite, active * c + active * inactive * a**2, torch.inf))
 
-    def normalisable(self, tilt: Tilt) -> Tensor:
-        return self.slab.normalisable(Tilt(*self.unpack(tilt)))
+    def normalizable(self, tilt: Tilt) -> Tensor:
+        return self.slab.normalizable(Tilt(*self.unpack(tilt)))
 
     def nonzero_probability(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
         """P[x ≠ 0] under the tilt."""
-        log_slab = self.slab.tilted(Tilt(*self.unpack(tilt)), normalised=False).log
+        log_slab = self.slab.tilted(Tilt(*self.unpack(tilt)), normalized=False).log
         return torch.sigmoid((wide(log_slab) + self.active_logit).to(self.dtype))
 
     @torch.no_grad()
@@ -170,7 +180,7 @@ class TruncatedGaussBernoulli(Units):
         with _errors_of_the_slab():
             self.slab.fit_to_moments(active, mean, variance, smoothing)
         with torch.no_grad():
-            self.active_logit.copy_(log_odds - self.slab.log_normaliser())
+            self.active_logit.copy_(log_odds - self.slab.log_normalizer())
         return self
 
 

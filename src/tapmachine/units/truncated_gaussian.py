@@ -6,9 +6,20 @@ import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.special import RULES, make_normalisable, normalisable, sample_interval, wide, window_integral
-from tapmachine.truncation import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval, log_density, tilted_interval
-from tapmachine.units.base import SMALLEST_SPREAD, Units, Values, column_moments
+from tapmachine.units.base import Units
+from tapmachine.units.checks import Values
+from tapmachine.units.numerics.columns import SMALLEST_SPREAD, column_moments
+from tapmachine.units.numerics.intervals import (
+    RULES,
+    make_normalizable,
+    normalizable,
+    sample_interval,
+    wide,
+    window_integral,
+)
+from tapmachine.units.numerics.truncation import log_density, tilted_interval
+from tapmachine.units.numerics.truncation_rules import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval
+from tapmachine.units.support import Interval
 
 LARGEST_VARIANCE = 0.9  # of a prior that is fitted to data, as a share of the largest that its mean allows
 
@@ -18,10 +29,10 @@ class TruncatedGaussian(Units):
     """Real-valued units on [lower, upper]: P(x) ∝ exp(Ux − ½Vx²) there (App. [sec:apdx_tunc_gaussian]).
 
     On a finite interval V and V + A may have either sign: a negative one puts the mass at both edges. One of the
-    bounds may be infinite; then V > 0, and a tilt with V + A < 0 cannot be normalised: `normalisable` says where,
+    bounds may be infinite; then V > 0, and a tilt with V + A < 0 cannot be normalized: `normalizable` says where,
     and ln Z, the size of the mean and the variance are inf there.
     With u = U + B and v = V + A, everything is ln ∫ exp(ux − ½vx²) dx over the interval and its moments; see
-    `tapmachine.special` for the numerics (errata E5, E6, E7).
+    `tapmachine.units.numerics.intervals` for the numerics (errata E5, E6, E7).
 
     Args:
         n: number of units.
@@ -37,6 +48,8 @@ class TruncatedGaussian(Units):
         ...     units.moments(Tilt(field=torch.tensor([-20.0, 0.5, 20.0]), precision=0.0)).mean
         tensor([0.0498, 0.5000, 0.9477])
     """
+
+    is_categorical = has_two_states = False  # without asking for the support, whose ends are read from the device
 
     field: nn.Parameter
     free_precision: nn.Parameter
@@ -115,6 +128,10 @@ class TruncatedGaussian(Units):
     def _are_outside(self, x: Tensor) -> Tensor:
         return ~((x >= self.lower) & (x <= self.upper) & torch.isfinite(x))
 
+    @property
+    def support(self) -> Interval:
+        return Interval(float(self.lower.min()), float(self.upper.max()))
+
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.lower, self.upper
 
@@ -125,40 +142,40 @@ class TruncatedGaussian(Units):
         x = self.check_states(x, validate)
         return log_density(self._prior().wide(), wide(x)).to(self.dtype)
 
-    def log_normaliser(self) -> Tensor:  # (n,), float64
+    def log_normalizer(self) -> Tensor:  # (n,), float64
         """ln ∫ exp(Ux − ½Vx²) dx over the interval, ln Z_TG (erratum E6)."""
         prior = self._prior().wide()
         bound = torch.where(torch.isfinite(prior.lower), prior.lower, prior.upper)
         return bound * (prior.U - 0.5 * prior.V * bound) - log_density(prior, bound)
 
-    def tilted(self, tilt: Tilt, normalised: bool = True) -> TiltedInterval:
-        """ln Z(B,A), mean and variance together; ln ∫ exp(ux − ½vx²) dx in place of ln Z if not `normalised`.
+    def tilted(self, tilt: Tilt, normalized: bool = True) -> TiltedInterval:
+        """ln Z(B,A), mean and variance together; ln ∫ exp(ux − ½vx²) dx in place of ln Z if not `normalized`.
 
         The logarithm may be in float64, where it was computed so.
         """
-        return tilted_interval(self._prior(), *self.unpack(tilt), normalised)
+        return tilted_interval(self._prior(), *self.unpack(tilt), normalized)
 
     def log_partition(self, tilt: Tilt) -> Tensor:
         return self.tilted(tilt).log.to(self.dtype)
 
     def moments(self, tilt: Tilt) -> Moments:
-        _, mean, variance = self.tilted(tilt, normalised=False)
+        _, mean, variance = self.tilted(tilt, normalized=False)
         return Moments(mean, variance)
 
     def log_partition_and_moments(self, tilt: Tilt) -> tuple[Tensor, Moments]:
         log_partition, mean, variance = self.tilted(tilt)
         return log_partition.to(self.dtype), Moments(mean, variance)
 
-    def normalisable(self, tilt: Tilt) -> Tensor:
+    def normalizable(self, tilt: Tilt) -> Tensor:
         field, precision = self.unpack(tilt)
-        return normalisable(field + self.field, precision + self.precision, self.lower, self.upper).expand(field.shape)
+        return normalizable(field + self.field, precision + self.precision, self.lower, self.upper).expand(field.shape)
 
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
         field, precision = self.unpack(tilt)
         u, v = wide(field) + self.field, wide(precision) + self.precision
         lower, upper = (wide(z).expand_as(u) for z in (self.lower, self.upper))
-        finite, safe_u, safe_v = make_normalisable(u, v, lower, upper)
+        finite, safe_u, safe_v = make_normalizable(u, v, lower, upper)
         chunk = WINDOW_CHUNK if u.device.type == "cpu" else DEVICE_CHUNK
         parts = zip(*(z.reshape(-1).split(chunk) for z in (safe_u, safe_v, lower, upper)), strict=True)
         draws = [sample_interval(*Prior(*part), RULES[self.dtype], generator) for part in parts]
@@ -173,7 +190,7 @@ class TruncatedGaussian(Units):
     def fit_to_moments(self, count: Tensor, mean: Tensor, variance: Tensor, smoothing: float) -> Self:
         """Sets U and V to fit `count` observations with this mean and variance, each of shape (n,).
 
-        Variances are smoothed towards the median over the columns, each in units of its own interval (or of its mean,
+        Variances are smoothed toward the median over the columns, each in units of its own interval (or of its mean,
         if that is half-infinite). Where nothing was observed, the mean is the interval's middle.
         """
         lower, upper = (wide(z).expand(self.n) for z in (self.lower, self.upper))

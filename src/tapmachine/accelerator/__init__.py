@@ -1,0 +1,1 @@
+"""How work reaches the hardware: compilation, formats, CUDA graphs, several processes."""

@@ -1,0 +1,22 @@
+"""The solutions of a machine: finding, counting, embedding them, and tracking them through a training."""
+
+from tapmachine.analysis.landscape.diagnosis import EnergyBand, diagnose, energy_bands
+from tapmachine.analysis.landscape.embedding import Embedding, embed_landscape
+from tapmachine.analysis.landscape.find import Landscape, count_at, find_solutions
+from tapmachine.analysis.landscape.tracking import LandscapeTrack, Snapshot, track_landscape
+from tapmachine.analysis.landscape.tree import SolutionTree
+
+__all__ = [
+    "Embedding",
+    "EnergyBand",
+    "Landscape",
+    "LandscapeTrack",
+    "Snapshot",
+    "SolutionTree",
+    "count_at",
+    "diagnose",
+    "embed_landscape",
+    "energy_bands",
+    "find_solutions",
+    "track_landscape",
+]

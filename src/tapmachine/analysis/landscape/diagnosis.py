@@ -1,0 +1,290 @@
+"""Bands of free energies, and a diagnosis of a machine in sentences."""
+
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from tapmachine.data.errors import EstimateError
+from tapmachine.data.rows import spaced
+from tapmachine.likelihood.compare import MOST_DEEP_ROWS
+from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
+from tapmachine.likelihood.unbiased import has_drifted, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.training.monitor import GLASSY
+
+MANY_STARTS = 20  # with fewer converged starts, nothing is sentences about basins
+MOST = 0.9  # share of the starts in one solution
+MANY_SOLUTIONS = 10  # with fewer solutions, nothing is sentences about bands
+CLOSE = 0.05  # RMS distance as a share of the support: a start that moves less already was a solution
+SCORED_ROWS = 1000  # rows of the data scored for the log-likelihood
+SURE = 3.0  # standard errors
+LARGEST_ERROR = 0.5  # nats: ln Z with a larger error is not used
+GRID = 512  # points at which a density is evaluated
+VALLEY = 0.7  # a valley below this share of the lower of two peaks separates two bands
+PEAK = 0.05  # a peak below this share of the highest is not a band
+
+
+class EnergyBand(NamedTuple):
+    """An interval of free energies in which solutions are dense, and the number of solutions in it."""
+
+    low: float
+    high: float
+    n_solutions: int
+
+
+class SomeLandscape(Protocol):
+    """A `Landscape` or a `Snapshot`."""
+
+    @property
+    def free_energy(self) -> Tensor: ...  # noqa: D102
+
+    @property
+    def basin(self) -> Tensor: ...  # noqa: D102
+
+    @property
+    def distance(self) -> Tensor: ...  # noqa: D102
+
+    @property
+    def stable(self) -> Tensor | None: ...  # noqa: D102
+
+
+def density(values: Tensor, at: Tensor) -> Tensor:
+    """A kernel density estimate: Gaussian, with the bandwidth of Silverman's rule (0.9·min(σ, IQR/1.34)·n^(−1/5))."""
+    values, at = values.double().cpu(), at.double().cpu()
+    quartiles = torch.quantile(values, torch.tensor([0.25, 0.75], dtype=torch.float64))
+    deviation = values.std() if len(values) > 1 else values.new_tensor(0.0)
+    range_ = (quartiles[1] - quartiles[0]) / 1.34
+    width = 0.9 * (min(deviation, range_) if range_ > 0 else deviation) * len(values) ** -0.2
+    width = torch.clamp(width, min=1e-9 * (1 + values.abs().max()))
+    z = (at.unsqueeze(-1) - values) / width
+    heights: Tensor = (-0.5 * z**2).exp().mean(-1) / (width * (2 * torch.pi) ** 0.5)
+    return heights
+
+
+def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Points from below the smallest to above the largest value, dense where the values are, and the density there."""
+    values = values.double().cpu().sort().values
+    some = values[torch.linspace(0, len(values) - 1, min(len(values), GRID)).round().long()]
+    margin = 0.1 * (some[-1] - some[0])
+    even = torch.linspace(float(some[0] - margin), float(some[-1] + margin), GRID, dtype=torch.float64)
+    at = torch.cat((some, (some[1:] + some[:-1]) / 2, even)).unique()
+    return at, density(some, at)
+
+
+def energy_bands(free_energy: Tensor) -> list[EnergyBand]:
+    """Bands of free energies: peaks of a density estimate, separated by valleys.
+
+    Example:
+        >>> import torch
+        >>> free_energies = torch.cat((torch.linspace(-1, 0, 50), torch.linspace(5, 6, 30)))
+        >>> [band.n_solutions for band in energy_bands(free_energies)]
+        [50, 30]
+    """
+    values = free_energy.double().cpu().sort().values
+    if len(values) < 2 or float(values[-1] - values[0]) == 0:
+        return [EnergyBand(float(values[0]), float(values[-1]), len(values))] if len(values) else []
+    at, heights = density_curve(values)
+    cuts = _valleys(heights.tolist())
+    edges = [float("-inf"), *(float(at[cut]) for cut in cuts), float("inf")]
+    bands = []
+    for low, high in pairwise(edges):
+        inside = values[(values > low) & (values <= high)]
+        if len(inside):
+            bands.append(EnergyBand(float(inside[0]), float(inside[-1]), len(inside)))
+    return bands
+
+
+def _valleys(heights: list[float]) -> list[int]:
+    """Indices of the lowest points between peaks, where the curve falls far enough below both."""
+    cuts: list[int] = []
+    peak = lowest = 0  # the last peak, and the lowest point since
+    for here, height in enumerate(heights):
+        if height < heights[lowest]:
+            lowest = here
+        is_peak = min(heights[peak], height) >= PEAK * max(heights)
+        if is_peak and heights[lowest] < VALLEY * min(heights[peak], height):
+            cuts.append(lowest)
+            peak = lowest = here
+        elif height > heights[peak]:
+            peak = lowest = here
+    return cuts
+
+
+class _Evidence(NamedTuple):
+    """An unbiased log-likelihood, in nats per row.
+
+    Attributes:
+        method: "exact" or "annealed".
+        mean: mean over the training data.
+        gain, gain_error: gain over independent units fitted to the same data, and its standard error.
+        log_partition, log_partition_error: ln Z and its standard error.
+        gap, gap_error: mean over the training data less that over held-out data (None without any), and its error.
+    """
+
+    method: str
+    mean: float
+    gain: float
+    gain_error: float
+    log_partition: float
+    log_partition_error: float
+    gap: float | None
+    gap_error: float
+
+
+def diagnose(
+    landscape: SomeLandscape,
+    machine: BoltzmannMachine | None = None,
+    x: Tensor | None = None,
+    held_out: Tensor | None = None,
+) -> list[str]:
+    """Describe what a landscape says about its machine, one sentence for each finding.
+
+    The number of solutions alone does not tell an untrained machine from a trained one. With the machine and its
+    training data, its log-likelihood (exact if it can be enumerated, annealed otherwise) is compared with that of
+    independent units fitted to the data, with that of held-out data, and with the free energies of the solutions.
+
+    Args:
+        landscape: a `Landscape` or a `Snapshot`.
+        machine: the machine whose solutions they are.
+        x: its training data, (N, n_visible).
+        held_out: other data, (M, n_visible).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, find_solutions, rbm
+        >>> from tapmachine.analysis.landscape import diagnose
+        >>> machine, x = rbm(Binary(6), Binary(3)), torch.eye(6).repeat(4, 1)
+        >>> landscape = find_solutions(machine, x)
+        >>> diagnose(landscape)[0]
+        '1 solution from 24 starts.'
+        >>> diagnose(landscape, machine, x)[2][:66]
+        'The log-likelihood of the training data is -4.16 nats (exact), 1.4'
+    """
+    n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
+    ended = landscape.basin[landscape.basin >= 0]
+    failed = n_starts - len(ended)
+    evidence = None if machine is None or x is None else _evidence(machine, x, held_out)
+    sentences = []
+    if n_solutions == 0:
+        sentences.append(
+            f"None of {n_starts} starts has converged: raise max_sweeps, or check for diverged parameters."
+        )
+    else:
+        sentences.append(f"{n_solutions} solution{'s' if n_solutions > 1 else ''} from {len(ended)} starts.")
+        sentences += _on_basins(landscape, ended)
+    if evidence is not None:
+        sentences += _on_likelihood(evidence, landscape)
+    elif machine is not None and x is not None:
+        sentences.append("There is no reliable log-likelihood to tell how much the machine has learned.")
+    elif n_solutions and len(ended) >= MANY_STARTS:
+        sentences.append("Solutions alone do not tell how much the machine has learned: compare its log-likelihood.")
+    if n_solutions == 0:
+        return sentences
+    bands = energy_bands(landscape.free_energy)
+    if len(bands) > 1 and n_solutions >= MANY_SOLUTIONS:
+        listed = ", ".join(f"{band.n_solutions} from {band.low:.1f} to {band.high:.1f}" for band in bands[:5])
+        sentences.append(f"The free energies lie in {len(bands)} bands: {listed}{', …' if len(bands) > 5 else ''}.")
+    if landscape.stable is not None and not bool(landscape.stable.all()):
+        sentences.append(
+            f"{int((~landscape.stable).sum())} of {n_solutions} solutions are unstable under a small perturbation: "
+            "saddles, or tiny basins."
+        )
+    if failed:
+        sentences.append(f"{failed} of {n_starts} starts have not converged and are left out.")
+    return sentences
+
+
+def _on_basins(landscape: SomeLandscape, ended: Tensor) -> list[str]:
+    """How the starts are spread over the solutions."""
+    counts = torch.bincount(ended, minlength=len(landscape.free_energy))
+    alone, largest = int((counts == 1).sum()), int(counts.max())
+    if len(ended) < MANY_STARTS:
+        return ["There are too few starts that converged to say more."]
+    if len(counts) == 1:
+        return ["All starts end in it: the mean field has a single state."]
+    if alone > GLASSY * len(ended):
+        close = float((landscape.distance[landscape.basin >= 0] < CLOSE).double().mean())
+        where = ", most of them where they started" if close > 0.5 else ""
+        return [
+            f"{alone} starts end in solutions of their own{where}: the machine has memorized its data or is in a "
+            "spin-glass phase, or there are too few starts to tell."
+        ]
+    if largest > MOST * len(ended):
+        return [f"{largest} of the starts end in the same one: the mean field has little more than one state."]
+    return []
+
+
+def _on_likelihood(evidence: _Evidence, landscape: SomeLandscape) -> list[str]:
+    """What the log-likelihood says about the training, and about the free energies of the solutions."""
+    value = f"The log-likelihood of the training data is {evidence.mean:.2f} nats ({evidence.method})"
+    independent = evidence.mean - evidence.gain
+    if evidence.gain < -SURE * evidence.gain_error:
+        sentences = [
+            f"{value}, {-evidence.gain:.2f} below that of independent units ({independent:.2f}): the machine is "
+            "untrained, or its training has diverged."
+        ]
+    elif evidence.gain <= SURE * evidence.gain_error:
+        sentences = [
+            f"{value}, no better than that of independent units ({independent:.2f}): the machine has learned no more "
+            "than the means of its data (too early in its training, or under-fitting)."
+        ]
+    else:
+        one = len(landscape.free_energy) == 1 and len(landscape.basin) >= MANY_STARTS
+        hidden = ", though not as separate solutions" if one else ""
+        sentences = [
+            f"{value}, {evidence.gain:.2f} above that of independent units ({independent:.2f}): the machine has "
+            f"learned dependencies{hidden}."
+        ]
+    if evidence.gap is not None and evidence.gap > SURE * evidence.gap_error:
+        sentences.append(
+            f"Held-out data are {evidence.gap:.2f} nats less likely than training data: it over-fits by that much."
+        )
+    if len(landscape.free_energy):
+        off = float(-landscape.free_energy.double().mean()) - evidence.log_partition
+        if has_drifted(off, evidence.mean, evidence.log_partition_error):
+            sentences.append(
+                f"By their free energies ln Z would be {abs(off):.1f} nats {'higher' if off > 0 else 'lower'}: the "
+                "couplings are too strong for the mean field, and its solutions need not be states of the machine."
+            )
+    return sentences
+
+
+@torch.no_grad()
+def _evidence(machine: BoltzmannMachine, x: Tensor, held_out: Tensor | None) -> _Evidence | None:
+    """An unbiased log-likelihood compared with that of independent units; None if its error is too large."""
+    machine = in_double(machine)
+    x = check_rows(machine, x.to(machine.dtype) if x.is_floating_point() else x)
+    most = SCORED_ROWS if len(machine.layers) <= 2 else MOST_DEEP_ROWS
+    sets = [spaced(x, most)]
+    if held_out is not None:
+        other = held_out.to(machine.dtype) if held_out.is_floating_point() else held_out
+        sets.append(spaced(check_rows(machine, other), most))
+    rows = torch.cat(sets)
+    try:
+        partition = unbiased_log_partition(machine, x)
+    except EstimateError:
+        return None
+    if partition.error > LARGEST_ERROR:
+        return None
+    scored = unbiased_log_likelihood(machine, rows, partition)
+    values = scored.values.split([len(part) for part in sets])
+    gains = values[0] - independent_log_likelihood(fit_visible_units(machine, x), sets[0])
+    common = partition.error
+    gain_error = (float(gains.var(correction=0)) / len(gains) + common**2) ** 0.5
+    gap, gap_error = None, 0.0
+    if len(values) > 1:
+        gap = float(values[0].mean() - values[1].mean())
+        gap_error = sum(float(part.var(correction=0)) / len(part) for part in values) ** 0.5
+    return _Evidence(
+        partition.method,
+        float(values[0].mean()),
+        float(gains.mean()),
+        gain_error,
+        float(scored.log_partition),
+        common,
+        gap,
+        gap_error,
+    )

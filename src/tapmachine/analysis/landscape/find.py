@@ -1,0 +1,198 @@
+"""The distinct solutions of a machine, and the basin of each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.accelerator.distributed import gathered_solutions, world
+from tapmachine.beliefs import Moments, Solution, Status
+from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_machine, in_double
+from tapmachine.solver import TAP, Progress, Scheme, solve
+from tapmachine.solver.merging import SAME, as_points, distances, groups, merge_solutions, spread
+from tapmachine.solver.starts import StartingPoint, fitting, normalized, random_means, starting_moments
+from tapmachine.units import Units
+
+ROUGH_TOLERANCE = 1e-10  # reached easily in float32
+NUDGE = 3e-3  # perturbation of a solution to test its stability, as a share of the way to a random point
+NUDGED_SWEEPS = 31  # sweeps after each of two perturbations
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """The distinct solutions of a machine reached from K starts.
+
+    Attributes:
+        solutions: the distinct solutions, by rising free energy, in float64.
+        basin: index of the solution that each start leads to, (K,); −1 if it has not converged.
+        counts: number of starts that lead to each solution, (n,).
+        stable: whether the iteration returns to a solution after a small perturbation, (n,); None if not tested. An
+            unstable solution is a saddle, or its basin is smaller than the perturbation.
+        status: a `Status` for each start, (K,).
+        distance: distance of each start from its solution in the visible layer, (K,): the root mean square over units,
+            as a share of their support.
+        same: distance below which solutions are merged.
+    """
+
+    solutions: Solution
+    basin: Tensor
+    counts: Tensor
+    stable: Tensor | None
+    status: Tensor
+    distance: Tensor
+    same: float
+
+    @property
+    def free_energy(self) -> Tensor:  # (n,)
+        """F of each solution."""
+        return self.solutions.free_energy
+
+    @property
+    def n_starts(self) -> int:
+        """Number of starts."""
+        return len(self.basin)
+
+    @property
+    def n_not_converged(self) -> int:
+        """Number of starts that did not converge; see `status`."""
+        return int((self.basin < 0).sum())
+
+    def members(self, solution: int) -> Tensor:
+        """Indices of the starts that lead to a solution."""
+        return (self.basin == solution).nonzero().squeeze(-1)
+
+    def __len__(self) -> int:
+        return len(self.solutions)
+
+    def __repr__(self) -> str:
+        kind = "" if self.stable is None else f", {int(self.stable.sum())} of them stable"
+        failed = f", {self.n_not_converged} not converged" if self.n_not_converged else ""
+        return f"Landscape({len(self)} solutions{kind}, from {self.n_starts} starts{failed})"
+
+
+@torch.no_grad()
+def find_solutions(
+    machine: BoltzmannMachine,
+    starts: StartingPoint | np.ndarray = None,
+    scheme: Scheme | None = None,
+    *,
+    same: float = SAME,
+    stability: bool = True,
+    max_sweeps: int = MAX_SWEEPS,
+    callback: Callable[[Progress], None] | None = None,
+) -> Landscape:
+    """Find the distinct solutions of a machine from many starts, in float64 to 1e-14.
+
+    With several processes (torchrun), each solves a share of the starts and all get all solutions; every process has
+    to make the same call.
+
+    Args:
+        machine: any machine that is not conditioned on rows.
+        starts: as for `solve`: data of shape (K, n_visible), `random_start(machine, K)`,
+            `noisy_start(machine, x, 0.1)`, or a `Solution`.
+        scheme: mean-field scheme (default: `TAP()`).
+        same: solutions closer than this are merged; see `merge_solutions`, and `count_at` for other values.
+        stability: whether to test that the iteration returns to each solution after a perturbation of 3e-3 toward a
+            random point.
+        max_sweeps: maximum number of sweeps; a start that needs more counts as not converged.
+        callback: called with the `Progress` of the solver.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Spin, find_solutions, pairwise
+        >>> from tapmachine.solver import random_start
+        >>> magnet = pairwise(Spin(20))
+        >>> with torch.no_grad():
+        ...     _ = magnet.weights[0].fill_(2 / 20).fill_diagonal_(0)
+        >>> landscape = find_solutions(magnet, random_start(magnet, 50))
+        >>> landscape
+        Landscape(2 solutions, 2 of them stable, from 50 starts)
+        >>> landscape.solutions.moments[0].mean.mean(1).abs()
+        tensor([0.9441, 0.9441], dtype=torch.float64)
+    """
+    check_machine(machine)
+    if machine.n_rows is not None:
+        raise ValueError(
+            f"the machine is conditioned on {machine.n_rows} rows, each of which has a landscape of its own"
+        )
+    double, scheme = in_double(machine), scheme or TAP()
+    moments = [layer for layer in starting_moments(machine, fitting(machine, starts)) if layer is not None]
+    visible = moments[0].mean.double()
+    share = world().share(len(visible))
+    moments = [Moments(*(z[share] for z in layer)) for layer in moments]
+    if machine.dtype != double.dtype and machine.device.type == "cpu":  # most of the way takes half the time
+        rough = solve(machine, moments, scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)
+        moments = list(rough.moments)
+    pairs = zip(double.layers, moments, strict=False)
+    moments = [normalized(units, Moments(*(z.double() for z in layer))) for units, layer in pairs]
+    solutions = solve(double, moments, scheme, tol=TOLERANCE, max_sweeps=max_sweeps, callback=callback)
+    solutions = gathered_solutions(solutions)
+    distinct = merge_solutions(double, solutions, same=same)
+    scale = spread(double.layers[0]) * double.layers[0].n ** 0.5
+    return Landscape(
+        distinct.solutions,
+        distinct.index,
+        distinct.counts,
+        _is_stable(double, distinct.solutions, scheme) if stability else None,
+        solutions.status,
+        distances((visible / scale).flatten(1), (solutions.moments[0].mean / scale).flatten(1)),
+        same,
+    )
+
+
+def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequence[float]) -> list[int]:
+    """Number of distinct solutions if those closer than a threshold were merged, for each of several thresholds.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Spin, find_solutions, pairwise
+        >>> from tapmachine.solver import random_start
+        >>> from tapmachine.analysis.landscape import count_at
+        >>> magnet = pairwise(Spin(20))
+        >>> with torch.no_grad():
+        ...     _ = magnet.weights[0].fill_(2 / 20).fill_diagonal_(0)
+        >>> count_at(magnet, find_solutions(magnet, random_start(magnet, 50)), [1e-3, 0.5, 1.0])
+        [2, 2, 1]
+    """
+    if thresholds and min(thresholds) < landscape.same:
+        raise ValueError(f"solutions closer than {landscape.same} were merged; no smaller threshold can be looked at")
+    points = as_points(in_double(machine), list(landscape.solutions.moments))
+    return [int(groups(points, threshold).max()) + 1 if len(points) else 0 for threshold in thresholds]
+
+
+def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Tensor:  # (n,), bool
+    """Whether the iteration returns to solutions after a small perturbation: two steps of the power method.
+
+    A random perturbation has a component along every direction. After some sweeps mostly the slowest to decay, or the
+    fastest to grow, is left; a second perturbation along it, of the same size, shows which.
+    """
+    if len(solutions) == 0:
+        return torch.zeros(0, dtype=torch.bool, device=machine.device)
+    generator = torch.Generator(machine.device).manual_seed(0)
+    at = as_points(machine, list(solutions.moments))
+    directions = [
+        random_means(units, len(solutions), generator) - own.mean
+        for units, own in zip(machine.layers, solutions.moments, strict=True)
+    ]
+    size = torch.full_like(solutions.free_energy, NUDGE)
+    for _ in range(2):
+        moved = [
+            _moved(units, own, size.view(-1, *[1] * (own.mean.dim() - 1)) * direction)
+            for units, own, direction in zip(machine.layers, solutions.moments, directions, strict=True)
+        ]
+        before = distances(as_points(machine, moved), at)
+        ended = solve(machine, moved, scheme, tol=1e-30, max_sweeps=NUDGED_SWEEPS)
+        after = distances(as_points(machine, list(ended.moments)), at)
+        directions = [new.mean - own.mean for new, own in zip(ended.moments, solutions.moments, strict=True)]
+        size = before / after.clamp(min=torch.finfo(after.dtype).tiny)
+    failed = (ended.status != Status.CONVERGED) & (ended.status != Status.MAX_SWEEPS)
+    return ~failed & (after <= before)
+
+
+def _moved(units: Units, moments: Moments, by: Tensor) -> Moments:
+    lower, upper = units.bounds()
+    return normalized(units, Moments((moments.mean + by).clamp(lower, upper), moments.variance))

@@ -1,0 +1,277 @@
+"""Which approximation is right for a machine? Schemes side by side, and the correlations they imply."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Solution, Tilt
+from tapmachine.data.errors import EstimateError
+from tapmachine.likelihood.exact import can_enumerate, exact_moments
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_machine, in_double
+from tapmachine.machine.conditioning import condition
+from tapmachine.machine.gibbs_sampling import gibbs, sweep_chain
+from tapmachine.solver import Scheme, solve
+from tapmachine.solver.registry import SCHEMES
+from tapmachine.solver.starts import StartingPoint, fitting, starting_moments
+
+NUDGE = 1e-4  # of a field, by which its response is measured
+IMPLAUSIBLE = 100.0  # times the variances: a response that is another solution's
+TOLERANCE = 1e-20
+MAX_SWEEPS = 5000
+MOST_ENUMERATED = 20  # bits of the smaller side's states, up to which the exact answer is worked out
+GIBBS_SWEEPS = 2000
+MOST_NUDGED = 1000  # units, beyond which correlations take too long to be part of a table
+
+
+@torch.no_grad()
+def correlations(
+    machine: BoltzmannMachine, solution: Solution, scheme: Scheme | None = None
+) -> list[Tensor]:  # (size below, size above) for each weight matrix
+    """Covariance of every coupled pair of units at a solution, by linear response of the means to fields.
+
+    Every unit is nudged by a small field of either sign, the equations are solved again from the solution, and the
+    means of its neighbors compared: exact for the scheme, whichever it is.
+
+    Args:
+        machine: a machine that is not conditioned on rows.
+        solution: one particle, as `solve(…).select(0)` gives it.
+        scheme: mean-field scheme of the solution (default: `TAP()`).
+
+    Raises:
+        EstimateError: if the nudged equations do not converge, or the solution is left, as a saddle is.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Spin, pairwise, solve
+        >>> from tapmachine.analysis import correlations
+        >>> from tapmachine.likelihood import exact_moments
+        >>> magnet = pairwise(Spin(3).double(), weights=0.2 * (torch.ones(3, 3) - torch.eye(3)).double())
+        >>> correlations(magnet, solve(magnet))[0][0, 1], exact_moments(magnet).covariances[0][0, 1]
+        (tensor(0.2298, dtype=torch.float64), tensor(0.2345, dtype=torch.float64))
+    """
+    if len(solution) != 1:
+        raise ValueError(f"there are {len(solution)} solutions; take one of them with .select(number)")
+    if machine.n_rows is not None:
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; take one of them with .rows()")
+    double, covariances = in_double(machine), []
+    for below, above, weights in double.edges():
+        size = weights.shape[0]
+        shape = double.layers[below].state_shape
+        nudges = NUDGE * torch.eye(size, dtype=double.dtype, device=double.device).view(size, *shape)
+        means = []
+        for sign in (1.0, -1.0):
+            nudged = condition(double, Tilt(sign * nudges, 0.0), layer=below)
+            start = [
+                Moments(*(z.to(double.dtype).expand(size, *z.shape[1:]) for z in layer)) for layer in solution.moments
+            ]
+            solved = solve(nudged, start, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
+            if not bool(solved.converged.all()):
+                raise EstimateError(f"the equations of nudged units do not converge from the solution: {solved}")
+            means.append(solved.moments[above].mean.flatten(1))
+        response = (means[0] - means[1]) / (2 * NUDGE)
+        largest = (solution.moments[below].variance.max() * solution.moments[above].variance.max()).sqrt()
+        if bool(response.abs().max() > IMPLAUSIBLE * largest):  # no covariance is larger than 1 of it
+            raise EstimateError("the solution is left when its units are nudged: it is a saddle, or not converged")
+        covariances.append(response)
+    return covariances
+
+
+@dataclass(frozen=True)
+class SchemeRow:
+    """The results of one scheme.
+
+    Attributes:
+        scheme: name of the scheme.
+        log_partition: −F of its lowest solution; NaN if none converged.
+        log_partition_error: its difference from the exact ln Z; NaN if that is unknown.
+        mean_error: root mean square error of the means over all units, against exact or sampled means.
+        correlation_error: the same for covariances of coupled pairs; NaN for large machines and without a response.
+        converged: share of the starts that converged.
+        sweeps: mean number of sweeps.
+        seconds: time for all starts.
+    """
+
+    scheme: str
+    log_partition: float
+    log_partition_error: float
+    mean_error: float
+    correlation_error: float
+    converged: float
+    sweeps: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SchemeComparison:
+    """The results of several schemes, and what they are compared with.
+
+    Attributes:
+        rows: one row per scheme.
+        reference: description of the reference values.
+    """
+
+    rows: tuple[SchemeRow, ...]
+    reference: str
+
+    def table(self) -> str:
+        """The rows as text."""
+        names = ("scheme", "ln Z", "its error", "RMSE means", "RMSE corr.", "converged", "sweeps", "seconds")
+        lines = ["{:24}{:>12}{:>12}{:>12}{:>12}{:>11}{:>9}{:>9}".format(*names)]
+        for row in self.rows:
+            errors = (row.log_partition_error, row.mean_error, row.correlation_error)
+            numbers = _cell(row.log_partition, "12.4f") + "".join(_cell(error, "12.2e") for error in errors)
+            rest = f"{row.converged:11.1%}{row.sweeps:9.0f}{row.seconds:9.2f}"
+            lines.append(f"{row.scheme:24}{numbers}{rest}")
+        lines.append(f"Errors are relative to {self.reference}; RMSE is over all units, or coupled pairs of units.")
+        columns = ("log_partition", "log_partition_error", "mean_error", "correlation_error")
+        if any(getattr(row, name) != getattr(row, name) for row in self.rows for name in columns):
+            lines.append(
+                "– is not available: the exact ln Z beyond 2^20 states of the smaller side, correlations in large "
+                "machines or where they cannot be computed, anything of a scheme that did not converge."
+            )
+        return "\n".join(lines)
+
+    def as_dicts(self) -> list[dict[str, float | str]]:
+        """The rows as dictionaries."""
+        return [asdict(row) for row in self.rows]
+
+    def __repr__(self) -> str:
+        return self.table()
+
+
+def _cell(value: float, form: str) -> str:
+    """A number in its column; a dash for NaN."""
+    return "–".rjust(int(form.split(".")[0])) if value != value else format(value, form)
+
+
+class _Truth:
+    """What schemes are compared with: enumeration or, where that is not feasible, sampling."""
+
+    def __init__(self, machine: BoltzmannMachine, starts: list[Moments | None]) -> None:
+        self.log_partition = float("nan")
+        if can_enumerate(machine, MOST_ENUMERATED):
+            exact = exact_moments(machine)
+            self.name = "exact values, by enumeration"
+            self.log_partition = float(exact.log_partition)
+            self.means = [moments.mean for moments in exact.moments]
+            self.correlations: list[Tensor] = list(exact.covariances)
+            return
+        assert starts[0] is not None
+        generator = torch.Generator(machine.device).manual_seed(0)
+        units = machine.layers[0]
+        field = units.field_with_mean(starts[0].mean)
+        chain = gibbs(machine, units.sample(Tilt(field, 0.0), generator), GIBBS_SWEEPS // 10, generator)
+        sums = [torch.zeros_like(x[0], dtype=torch.float64) for x in chain]
+        pairs = [torch.zeros_like(w, dtype=torch.float64) for w in machine.weights]
+        for _ in range(GIBBS_SWEEPS):
+            chain = sweep_chain(machine, chain, generator)
+            for total, x in zip(sums, chain, strict=True):
+                total += x.double().mean(0)
+            for (below, above, _), total in zip(machine.edges(), pairs, strict=True):
+                total += chain[below].flatten(1).double().T @ chain[above].flatten(1).double() / len(chain[0])
+        self.means = [total / GIBBS_SWEEPS for total in sums]
+        flat = [mean.flatten() for mean in self.means]
+        self.correlations = [
+            total / GIBBS_SWEEPS - flat[below].outer(flat[above])
+            for (below, above, _), total in zip(machine.edges(), pairs, strict=True)
+        ]
+        self.name = f"means of {GIBBS_SWEEPS} Gibbs sweeps of {len(chain[0])} chains"
+
+
+@torch.no_grad()
+def compare_schemes(
+    machine: BoltzmannMachine,
+    starts: StartingPoint = None,
+    schemes: Sequence[Scheme] | None = None,
+    *,
+    tol: float = 1e-14,
+    max_sweeps: int = 2000,
+    callback: Callable[[str], None] | None = None,
+) -> SchemeComparison:
+    """Compare free energy, means and correlations by several schemes with exact values or long Gibbs sampling.
+
+    With exact values, the solution of lowest F of each scheme is compared; with sampled ones, from chains with the
+    same starts, the average over the solutions.
+
+    Args:
+        machine: any machine that is not conditioned. It is solved in float64.
+        starts: as for `solve`.
+        schemes: schemes to compare (default: all that apply to these units).
+        tol, max_sweeps: as for `solve`.
+        callback: called with the name of each scheme before it runs.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.analysis import compare_schemes
+        >>> weights = 0.5 * torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+        >>> table = compare_schemes(rbm(Binary(6), Binary(4), weights=weights))
+        >>> [row.scheme for row in table.rows][:3]
+        ['NaiveMeanField', 'TAP', 'ThirdOrderTAP']
+    """
+    check_machine(machine)
+    if machine.n_rows is not None:
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; compare schemes on the free one")
+    double = in_double(machine)
+    moments = starting_moments(double, fitting(double, starts))
+    truth = _Truth(double, moments)
+    rows = []
+    for scheme in schemes or _usual_schemes(double):
+        if callback is not None:
+            callback(_name(scheme))
+        begun = time.perf_counter()
+        known = [layer for layer in moments if layer is not None]
+        solution = solve(double, known, scheme, tol=tol, max_sweeps=max_sweeps)
+        rows.append(_row(double, scheme, solution, truth, time.perf_counter() - begun))
+    return SchemeComparison(tuple(rows), truth.name)
+
+
+def _usual_schemes(machine: BoltzmannMachine) -> list[Scheme]:
+    """Those that exist for a machine's units."""
+    found: list[Scheme] = []
+    for scheme in (scheme_class() for scheme_class in SCHEMES.values()):
+        try:
+            scheme.bind(machine)
+        except ValueError:
+            continue
+        found.append(scheme)
+    return found
+
+
+def _name(scheme: Scheme) -> str:
+    own = type(scheme).__name__
+    return f"{own}, averaging" if getattr(scheme, "self_averaging", False) else own
+
+
+def _row(machine: BoltzmannMachine, scheme: Scheme, solution: Solution, truth: _Truth, seconds: float) -> SchemeRow:
+    nan = float("nan")
+    good = solution.converged.nonzero().squeeze(-1)
+    share, sweeps = float(solution.converged.double().mean()), float(solution.n_sweeps.double().mean())
+    if len(good) == 0:
+        return SchemeRow(_name(scheme), nan, nan, nan, nan, share, sweeps, seconds)
+    best = solution.select(int(good[solution.free_energy[good].argmin()]))
+    exact = truth.log_partition == truth.log_partition
+    chosen = best if exact else solution.select(good)
+    off = [(own.mean.mean(0) - mean).flatten() for own, mean in zip(chosen.moments, truth.means, strict=True)]
+    correlation_error = nan
+    if sum(machine.sizes) <= MOST_NUDGED and (exact or len(good) == 1):
+        with suppress(EstimateError):  # NaN says so
+            found = correlations(machine, best, scheme)
+            different = torch.cat([(a - b).flatten() for a, b in zip(found, truth.correlations, strict=True)])
+            correlation_error = float(different.square().mean().sqrt())
+    value = -float(best.free_energy)
+    return SchemeRow(
+        _name(scheme),
+        value,
+        value - truth.log_partition,
+        float(torch.cat(off).square().mean().sqrt()),
+        correlation_error,
+        share,
+        sweeps,
+        seconds,
+    )

@@ -1,0 +1,1 @@
+"""What people use: the estimator, the command line, the report page, the reproduction of the paper."""

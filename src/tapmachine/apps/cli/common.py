@@ -1,0 +1,149 @@
+"""What the commands share: the application, common options, and errors in a single line."""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from tapmachine import __version__
+
+if TYPE_CHECKING:
+    from tapmachine.machine import BoltzmannMachine
+    from tapmachine.runs.folder import RunFolder
+
+app = typer.Typer(
+    name="tapmachine",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+USAGE_ERROR: Any = typer.BadParameter.__base__  # typer has it from click, or brings its own
+BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit codes; docs/reliability.md says what they mean
+
+Run = Annotated[Path, typer.Argument(help="Run folder, or the file of a machine.", show_default=False)]
+Device = Annotated[str, typer.Option(help="Device: cpu, cuda, or auto (a GPU if there is one).")]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Data to use, as for train.", show_default="the data of the run; required for the file of a machine"
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"tapmachine {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train, score, inspect and use Restricted and Deep Boltzmann Machines, with the TAP mean field."""
+
+
+def main() -> None:
+    """Run the command line. Errors print a single line and set the exit status."""
+    with one_line_errors():
+        code = app(standalone_mode=False)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Print errors that users can act on in a single line; others are bugs, and keep their traceback."""
+    try:
+        yield
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            sys.exit(BAD_INPUT)
+        command = error.ctx.command_path if error.ctx else "tapmachine"
+        fail(f"{_usage_message(error)}; see {command} --help", BAD_INPUT)
+    except typer.Abort:
+        fail("interrupted", INTERRUPTED)
+    except (ValueError, OSError, ImportError) as error:
+        fail(" ".join(str(error).split()) or type(error).__name__, BAD_INPUT)
+    except RuntimeError as error:
+        from tapmachine.data.errors import DivergenceError, StoppedRun
+
+        codes: dict[type[RuntimeError], int] = {DivergenceError: DIVERGED, StoppedRun: STOPPED}
+        if type(error) not in codes:
+            raise
+        fail(str(error), codes[type(error)])
+
+
+def _usage_message(error: Any) -> str:
+    """The message of an error in the words of a command; what is missing is named with its help text."""
+    missing = getattr(error, "param", None)
+    if type(error).__name__ != "MissingParameter" or missing is None:
+        return str(error.format_message()).rstrip(".")
+    name = missing.opts[0] if missing.opts[0].startswith("-") else missing.name.upper()
+    return f"missing {name}: {missing.help[:1].lower()}{missing.help[1:].rstrip('.')}"
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Print a line to the error stream and exit."""
+    print(f"tapmachine: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def speaker(silent: bool) -> Callable[[str], None]:
+    """A function that prints to the error stream, so that output can be piped; if silent, one that does nothing."""
+    return (lambda line: None) if silent else (lambda line: print(line, file=sys.stderr))
+
+
+@contextmanager
+def warnings_as_lines(quiet: bool) -> Iterator[None]:
+    """Print warnings without file names and source lines."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if not quiet:
+            print(f"tapmachine: warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
+    """A run, or the file of a machine, which is like a run without data; and its machine."""
+    from tapmachine.data.errors import RunError
+    from tapmachine.runs.folder import MachineFile, RunFolder
+    from tapmachine.runs.machines import machine_of
+
+    folder = MachineFile(path) if path.is_file() else RunFolder(path)
+    if folder.settings() is None or not folder.machine_path.exists():
+        raise RunError(f"{path}: is not the folder of a run, or has no checkpoint yet")
+    return folder, machine_of(folder, device=device)
+
+
+def numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:
+    """Numbers separated by commas."""
+    if text is None:
+        return None
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        example = "an integer, or several as in 500,200" if kind is int else "two numbers, as in 0,1"
+        raise ValueError(f"{name} is {text!r}; expected {example}") from None
+
+
+def summary(record: dict[str, Any]) -> str:
+    """A record in one line."""
+    from tapmachine.training.progress import in_words
+
+    return ", ".join([f"epoch {record['epoch']}", *in_words(record)]) if record else "no epochs"

@@ -1,0 +1,37 @@
+"""tapmachine compare: approximations side by side"""
+
+import json
+from typing import Annotated
+
+import typer
+
+from tapmachine.apps.cli.common import AsJson, Data, Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
+
+
+@app.command(epilog="Example:  tapmachine compare runs/d --starts 20")
+def compare(
+    run: Run,
+    starts: Annotated[int, typer.Option(min=1, help="Number of data rows to solve from.")] = 20,
+    data: Data = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare approximations on a machine: free energy, errors of means and correlations, convergence, time."""
+    from tapmachine.analysis.schemes import compare_schemes
+    from tapmachine.data.rows import spaced
+    from tapmachine.machine.checks import check_rows
+    from tapmachine.runs.build import pick_device
+    from tapmachine.runs.data import data_for
+
+    folder, machine = open_run(run, pick_device(device))
+    with warnings_as_lines(quiet):
+        rows = check_rows(machine, spaced(data_for(folder, data).train, starts).to(machine.device))
+    say = speaker(quiet or as_json)
+    with warnings_as_lines(quiet):
+        found = compare_schemes(machine, rows, callback=lambda name: say(f"{name} …"))
+    if as_json:
+        table = [{name: None if value != value else value for name, value in row.items()} for row in found.as_dicts()]
+        print(json.dumps({"reference": found.reference, "schemes": table}))
+        return
+    print(found.table())

@@ -1,0 +1,41 @@
+"""tapmachine convert"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tapmachine.apps.cli.common import Quiet, app
+
+
+@app.command(epilog="Example:  tapmachine convert rbm.h5 machine.safetensors")
+def convert(
+    source: Annotated[
+        Path, typer.Argument(help="Machine to read: a .safetensors or .h5 file, or a run folder.", show_default=False)
+    ],
+    target: Annotated[Path, typer.Argument(help="File to write: .safetensors or .h5.", show_default=False)],
+    update: Annotated[
+        int | None,
+        typer.Option(help="Number of the update in an .h5 file.", show_default="the last one to read, 1 to write"),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Convert a machine between the HDF5 files of rbms and clusterbm and .safetensors files."""
+    from tapmachine.machine.files import data_description, load, save
+    from tapmachine.machine.interchange import read_rbms, write_rbms
+    from tapmachine.runs.folder import RunFolder
+
+    hdf5 = (".h5", ".hdf5")
+    if source.suffix in hdf5:
+        machine = read_rbms(source, update)
+    else:
+        source = RunFolder(source).machine_path if source.is_dir() else source
+        machine = load(source)
+    if target.suffix in hdf5:
+        write_rbms(machine, target, 1 if update is None else update)
+    elif target.suffix == ".safetensors":
+        save(machine, target, {} if source.suffix in hdf5 else data_description(source))
+    else:
+        raise ValueError(f"{target}: its name must end in .safetensors or .h5")
+    if not quiet:
+        print(f"{target}: {machine.summary()}")

@@ -1,0 +1,81 @@
+"""tapmachine landscape: the solutions of a run's machines"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tapmachine.apps.cli.common import Data, Device, Quiet, Run, app, numbers, open_run, speaker, warnings_as_lines
+
+
+@app.command(epilog="Example:  tapmachine landscape runs/d --starts 1000")
+def landscape(
+    run: Run,
+    starts: Annotated[int, typer.Option(min=1, help="Maximum number of starting points.")] = 1000,
+    start_from: Annotated[
+        str,
+        typer.Option(
+            "--from", help="Starting points: data, noisy (data with a tenth of the values replaced), or random."
+        ),
+    ] = "data",
+    epochs: Annotated[
+        str | None, typer.Option(help="Epochs to look at, such as 1,5,20.", show_default="all that were kept")
+    ] = None,
+    same: Annotated[
+        float, typer.Option(help="Distance (RMS over units) below which two solutions are the same.")
+    ] = 1e-3,
+    data: Data = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Output folder.", show_default="landscape in the run folder; FILE-landscape for a file"
+        ),
+    ] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Find the TAP solutions of a run's machines, epoch by epoch; write tables, figures and their tree."""
+    from tapmachine.accelerator.distributed import leads, together
+    from tapmachine.analysis.landscape import diagnose, track_landscape
+    from tapmachine.analysis.landscape.embedding import embed_over_starts
+    from tapmachine.analysis.plots import new_figure
+    from tapmachine.apps.landscape import HEADER, STARTS, draw, make_files, make_starts, table_line, write_files
+    from tapmachine.runs.build import pick_device
+    from tapmachine.runs.data import data_for
+    from tapmachine.runs.machines import KeptMachines
+
+    new_figure(1, 1)  # fails at once if Matplotlib is missing
+    if start_from not in STARTS:
+        raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")
+    chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
+    folder, _ = open_run(run)
+    out = out or (run / "landscape" if run.is_dir() else run.with_name(f"{run.stem}-landscape"))
+    out.mkdir(parents=True, exist_ok=True)  # fails before the work is done
+    quiet = quiet or not leads()
+    say = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
+    with warnings_as_lines(quiet):
+        rows_of_run = data_for(folder, data)
+    train = rows_of_run.train
+    say(HEADER)
+    with warnings_as_lines(quiet), together(pick_device(device)) as device_of_process:
+        machines = KeptMachines(folder, device_of_process)
+        machine = machines[max(machines)]
+        track = track_landscape(
+            machines,
+            make_starts(start_from, machine, train, starts),
+            epochs=chosen,
+            n_starts=starts,
+            same=same,
+            callback=lambda snapshot: say(table_line(snapshot)),
+        )
+        if not leads():
+            return
+        speaker(quiet)("drawing …")
+        embedding = embed_over_starts(track)
+        pictures = draw(track, embedding, machine, train, rows_of_run.image_shape)
+    files = make_files(track, embedding, pictures)
+    write_files(out, files)
+    last = track.snapshots[-1]
+    if not quiet:
+        print(f"At epoch {last.epoch}:", *diagnose(last, machine, train, rows_of_run.held_out), sep="\n")
+        print(f"{out}: {', '.join(files)}")

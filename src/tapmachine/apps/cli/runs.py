@@ -1,0 +1,287 @@
+"""tapmachine info, evaluate, sample and report: what is in a run"""
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tapmachine.apps.cli.arrays import SUFFIXES, save_array
+from tapmachine.apps.cli.common import (
+    AsJson,
+    Data,
+    Device,
+    Quiet,
+    Run,
+    Seed,
+    app,
+    open_run,
+    speaker,
+    summary,
+    warnings_as_lines,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tapmachine.machine import BoltzmannMachine
+    from tapmachine.runs.folder import RunFolder
+
+
+@app.command(epilog="Example:  tapmachine info runs/d")
+def info(run: Run, as_json: AsJson = False) -> None:
+    """Show what a run or the file of a machine holds: data, machine, and how far training has come."""
+    from tapmachine.machine.files import data_description
+    from tapmachine.runs.data import settings_of
+    from tapmachine.runs.folder import MachineFile
+
+    folder, machine = open_run(run)
+    with warnings_as_lines(quiet=False):
+        settings, records = folder.settings() or {}, folder.records()
+    epochs = folder.last_epoch() or 0  # by its checkpoints: records may be damaged
+    if as_json:
+        print(json.dumps({"settings": settings, "machine": machine.summary(), "epochs": epochs, "records": records}))
+        return
+    changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
+    print(f"{run}: {machine.summary()}, {machine.dtype}".replace("torch.", ""))
+    if isinstance(folder, MachineFile):
+        known = {name: value for name, value in data_description(run).items() if value is not None}
+        print("data: " + (", ".join(f"{name} {value}" for name, value in known.items()) or "nothing is known"))
+        return
+    print(f"data: {settings.get('data')}")
+    asked = settings_of(folder).all_epochs
+    print(f"epochs: {epochs} of {asked}; {summary(records[-1]) if records else 'none yet'}")
+    print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
+
+
+def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+    """NaN is not JSON."""
+    return {name: None if value != value else value for name, value in row.items()}
+
+
+@app.command(epilog="Example:  tapmachine evaluate runs/d --ais")
+def evaluate(
+    run: Run,
+    data: Data = None,
+    ais: Annotated[
+        bool, typer.Option("--ais", help="Compare all estimators, including annealed importance sampling.")
+    ] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Enumerate machines of up to 25 binary units on the smaller side.")
+    ] = False,
+    temperatures: Annotated[
+        int | None, typer.Option(help="Number of temperatures of --ais, which it implies.", show_default="adaptive")
+    ] = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score a machine: the log-likelihood of data in nats, exact or annealed, with TAP's beside it.
+
+    "per unit" is the mean divided by the number of all units, visible and hidden.
+    """
+    from tapmachine.accelerator.distributed import leads, together
+    from tapmachine.likelihood import compare_likelihoods
+    from tapmachine.machine.checks import check_rows
+    from tapmachine.runs.build import pick_device
+    from tapmachine.runs.data import named
+
+    quiet = quiet or not leads()
+    say = speaker(quiet or as_json)
+    with warnings_as_lines(quiet), together(pick_device(device)) as own:
+        folder, machine = open_run(run, own)
+        sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data, say).items()}
+        for name, x in sets.items():
+            with named(name):
+                check_rows(machine, x)
+        if ais or temperatures is not None:
+            table = compare_likelihoods(
+                machine, *sets.values(), schedule=temperatures, seed=seed, callback=lambda name: say(f"{name} …")
+            )
+            if leads():
+                print(json.dumps([_without_nan(row) for row in table.as_dicts()]) if as_json else table.table())
+            return
+        rows = _scores(machine, sets, exact, seed, say)
+    if not leads():
+        return
+    if as_json:
+        print(json.dumps([_without_nan(row) for row in rows]))
+        return
+    print(
+        f"{'estimator':20}{'data':12}{'rows':>8}{'nats':>12}{'±':>10}{'± of ln Z':>11}{'per unit':>12}{'solutions':>11}"
+    )
+    for row in rows:
+        error = row.get("log_partition_error")
+        common = "–" if error is None else f"{error:.3f}"
+        numbers = f"{row['rows']:8}{row['mean']:12.3f}{row['standard_error']:10.3f}{common:>11}{row['per_unit']:12.4f}"
+        print(f"{row['estimator']:20}{Path(row['data']).name[:11]:12}{numbers}{row.get('n_solutions', ''):>11}")
+    print("per unit: the mean divided by the number of all units, visible and hidden")
+
+
+def _data_to_score(folder: "RunFolder", data: str | None, say: Callable[[str], None]) -> dict[str, "Tensor"]:
+    from tapmachine.runs.data import data_for
+
+    found = data_for(folder, data)
+    if data is not None:
+        for note in found.notes:
+            say(note)
+        return {data: found.train}
+    return {"train": found.train} | ({} if found.held_out is None else {"held out": found.held_out})
+
+
+def _scores(
+    machine: "BoltzmannMachine", sets: dict[str, "Tensor"], exact: bool, seed: int, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Exact or annealed log-likelihoods, and TAP's beside them; each with one ln Z for all data."""
+    from tapmachine.data.errors import EstimateError, LikelihoodWarning
+    from tapmachine.data.rows import spaced
+    from tapmachine.likelihood import LogLikelihood, tap_log_likelihood
+    from tapmachine.likelihood.compare import MOST_DEEP_ROWS
+    from tapmachine.likelihood.exact import exact_log_partition
+    from tapmachine.likelihood.tap import N_STARTS, solve_from_rows
+    from tapmachine.likelihood.unbiased import (
+        TOLERANCE,
+        LogPartition,
+        has_drifted,
+        unbiased_log_likelihood,
+        unbiased_log_partition,
+    )
+    from tapmachine.machine.checks import in_double
+
+    first = next(iter(sets.values()))
+    say("estimating ln Z …")
+    if exact:
+        partition = LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
+    else:
+        partition = unbiased_log_partition(machine, spaced(first, N_STARTS), seed=seed)
+    if not partition.error < TOLERANCE:
+        warnings.warn(
+            f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}; use --temperatures",
+            LikelihoodWarning,
+            stacklevel=2,
+        )
+    rows: list[dict[str, Any]] = []
+
+    def add(estimator: str, name: str, score: LogLikelihood, **others: float) -> None:
+        values = {"mean": score.mean, "standard_error": score.standard_error, "per_unit": score.per_unit}
+        row = {"estimator": estimator, "data": name, "rows": len(score)}
+        rows.append(row | {key: float(z) for key, z in values.items()} | others)
+
+    few = max(map(len, sets.values())) if len(machine.layers) <= 2 else MOST_DEEP_ROWS  # each row has runs of its own
+    for name, x in sets.items():
+        score = unbiased_log_likelihood(machine, spaced(x, few), partition, seed=seed)
+        add(partition.method, name, score, log_partition_error=partition.error)
+    say("solving …")
+    try:
+        solutions = solve_from_rows(machine, first)
+        by_tap = {name: tap_log_likelihood(machine, x, solutions) for name, x in sets.items()}
+    except EstimateError as error:
+        warnings.warn(f"TAP has no log-likelihood: {error}", LikelihoodWarning, stacklevel=2)
+        return rows
+    for name, tap in by_tap.items():
+        add("TAP, average", name, tap, n_solutions=tap.n_unique)
+        add("TAP, log-sum-exp", name, tap.log_sum_exp, n_solutions=tap.n_unique)
+    gap = float(next(iter(by_tap.values())).log_partition) - partition.value
+    if has_drifted(gap, rows[0]["mean"], partition.error):
+        warnings.warn(
+            f"TAP's log-likelihood is {abs(gap):.1f} nats too {'low' if gap > 0 else 'high'}: TAP is not reliable for "
+            f"this machine; go by the {partition.method} one",
+            LikelihoodWarning,
+            stacklevel=2,
+        )
+    return rows
+
+
+@app.command(epilog="Example:  tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
+def sample(
+    run: Run,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output file: .npy, .csv or .tsv.")] = Path("samples.npy"),
+    count: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 100,
+    n_sweeps: Annotated[int, typer.Option(min=0, help="Sweeps of block Gibbs sampling for each sample.")] = 1000,
+    start_from: Annotated[
+        str, typer.Option("--from", help="Starting points of the chains: data, or solutions, from those of TAP.")
+    ] = "data",
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            help="Data to start from, as for train.",
+            show_default="the data of the run; required for the file of a machine",
+        ),
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Picture of the samples (.png), if rows are images.")] = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Draw samples by Gibbs chains that start from data, or from the TAP solutions of the machine."""
+    import torch
+
+    from tapmachine.analysis.plots import image_grid, new_figure
+    from tapmachine.data.text import TextLayout
+    from tapmachine.machine.files import data_description
+    from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
+    from tapmachine.runs.build import pick_device
+    from tapmachine.runs.data import data_for
+    from tapmachine.solver import solve
+
+    if start_from not in ("data", "solutions"):
+        raise ValueError(f"--from is {start_from!r}; it must be data or solutions")
+    if out.suffix not in SUFFIXES or out.is_dir():
+        raise ValueError(f"{out}: samples are written to a .npy, .csv or .tsv file, such as samples.npy")
+    folder, machine = open_run(run, pick_device(device))
+    shape = data_description(folder.machine_path).get("image_shape")
+    if picture is not None and shape is None:
+        raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
+    with warnings_as_lines(quiet=False):
+        data = data_for(folder, source)
+    x = data.train
+    rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator(machine.device).manual_seed(seed)
+    start = machine.layers[0].check_states(x[rows].to(machine.device))
+    if start_from == "solutions":
+        found = solve(machine, start)
+        speaker(quiet)(f"chains start from: {found}")
+        start = sample_solutions(machine, found, generator)[0]
+    drawn = gibbs(machine, start, n_sweeps, generator)[0].cpu()
+    drawn = drawn.argmax(-1) if machine.layers[0].is_categorical else drawn  # as in the data
+    save_array(out, drawn, TextLayout(names=data.names))
+    if not quiet:
+        print(f"{out}: {count} samples")
+    if picture is not None and shape is not None:  # last: samples must not depend on a library for pictures
+        figure = new_figure(6, 6)
+        image_grid(figure.subplots(), drawn, (shape[0], shape[1]))
+        figure.savefig(picture, dpi=100)
+
+
+@app.command(epilog="Example:  tapmachine report runs/d")
+def report(
+    run: Run,
+    starts: Annotated[int, typer.Option(min=1, help="Maximum number of data rows to solve from.")] = 500,
+    data: Data = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="HTML file to write.",
+            show_default="report.html in the run folder; FILE.html for a file",
+        ),
+    ] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Write a self-contained page about a machine: training curves, a map of its solutions, samples."""
+    from tapmachine.apps.report import write_report
+    from tapmachine.runs.build import pick_device
+
+    if out is not None and (out.suffix != ".html" or out.is_dir()):
+        raise ValueError(f"{out}: the page is an .html file, such as report.html")
+    folder, _ = open_run(run)
+    with warnings_as_lines(quiet):
+        path = write_report(folder, pick_device(device), n_starts=starts, say=speaker(quiet), data=data, out=out)
+    if not quiet:
+        print(path)

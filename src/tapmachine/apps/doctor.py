@@ -1,0 +1,111 @@
+"""Checks of the installation and of run folders."""
+
+import platform
+import shutil
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from tapmachine import __version__
+from tapmachine.data.errors import FileError, RunError
+from tapmachine.machine import rbm
+from tapmachine.runs.folder import RunFolder
+from tapmachine.units import Binary
+
+NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "pooch", "matplotlib")
+OPTIONAL = {"h5py": "files of rbms and clusterbm", "tensorboard": "TensorBoard"}
+LITTLE_DISK = 2**30  # bytes
+SOME = 10  # epochs that are named one by one
+
+
+class Finding(NamedTuple):
+    """The result of one check: a verdict (`ok`, `note` or `problem`) and an explanation."""
+
+    verdict: str
+    words: str
+
+
+def check_installation(folder: Path) -> list[Finding]:
+    """Check versions, devices, compilers and free disk space, and solve a small machine on each device."""
+    findings = [Finding("ok", f"tapmachine {__version__}, Python {platform.python_version()}, {platform.system()}")]
+    for name in NEEDED:
+        try:
+            findings.append(Finding("ok", f"{name} {version(name)}"))
+        except PackageNotFoundError:
+            findings.append(Finding("problem", f"{name} is not installed; use: pip install {name}"))
+    for name, purpose in OPTIONAL.items():
+        has = find_spec(name) is not None
+        findings.append(Finding("ok" if has else "note", f"{name}{'' if has else f' is not installed: no {purpose}'}"))
+    findings.append(Finding("ok", f"{torch.get_num_threads()} threads"))
+    for device in ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]:
+        findings.append(_solved_on(device))
+    if not torch.cuda.is_available():
+        findings.append(Finding("note", "no GPU is seen: work is done on the CPU"))
+    elif find_spec("triton") is None:
+        findings.append(Finding("note", "triton is not installed: long trainings on the GPU are not compiled"))
+    if not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl")):
+        findings.append(Finding("note", "there is no C++ compiler: solve(compile=True) cannot be used on the CPU"))
+    free = shutil.disk_usage(folder).free
+    words = f"{free / 2**30:.1f} GiB are free in {folder.resolve()}"
+    return [*findings, Finding("ok" if free > LITTLE_DISK else "problem", words)]
+
+
+def _solved_on(device: str) -> Finding:
+    from tapmachine.solver import solve
+
+    try:
+        solution = solve(rbm(Binary(4, field=1.0), Binary(2)).to(device), torch.eye(4, device=device))
+    except Exception as error:  # whatever it is, it is what the user came for
+        return Finding("problem", f"{device}: a small machine could not be solved: {error}")
+    name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
+    return Finding("ok" if bool(solution.converged.all()) else "problem", f"{device}{name}: a small machine was solved")
+
+
+def _records(run: RunFolder) -> str:
+    """The number of records, and the epochs without one. Raises RunError if records are damaged."""
+    if damage := run.damaged_records():
+        raise RunError(damage)
+    epochs = {record["epoch"] for record in run.records()}
+    missing = sorted({*range(1, (run.last_epoch() or 0) + 1)} - epochs)
+    which = f"epoch {', '.join(map(str, missing))}" if len(missing) <= SOME else f"{len(missing)} epochs"
+    return f": {len(epochs)}" + (f"; none of {which}" if missing else "")
+
+
+def check_run(path: Path) -> list[Finding]:
+    """Settings, records, checkpoints and machines of a run folder, each read whole."""
+    from tapmachine.runs.data import settings_of
+    from tapmachine.runs.machines import machine_of
+
+    findings: list[Finding] = []
+
+    def look(what: str, check: Callable[[], str]) -> None:
+        try:
+            findings.append(Finding("ok", f"{what}{check()}"))
+        except (RunError, FileError, OSError, ValueError) as error:
+            findings.append(Finding("problem", f"{what}: {error}"))
+
+    if not path.is_dir():
+        return [Finding("problem", f"{path}: there is no such folder")]
+    run = RunFolder(path)
+    if run.settings() is None:
+        return [Finding("problem", f"{path}: is not the folder of a run")]
+    look("settings", lambda: f": {settings_of(run).all_epochs} epochs")
+    look("records", lambda: _records(run))
+    for name, problem in run.damaged_checkpoints().items():
+        findings.append(Finding("problem" if problem else "ok", f"checkpoint {name}{problem and ': ' + problem}"))
+    if run.last_epoch() is None:
+        findings.append(Finding("note", "there is no checkpoint yet"))
+    else:
+        look("machine", lambda: f": {machine_of(run).summary()}, after epoch {run.last_epoch()}")
+    for epoch in run.kept_machines():
+        look(f"machine of epoch {epoch}", lambda epoch=epoch: f": {machine_of(run, epoch).summary()}")  # type: ignore[misc]
+    try:
+        with run:
+            findings.append(Finding("ok", "no process is training in it"))
+    except RunError:
+        findings.append(Finding("note", "a process is training in it"))
+    return findings

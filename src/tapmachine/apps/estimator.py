@@ -1,0 +1,313 @@
+"""The scikit-learn estimator."""
+
+import inspect
+import operator
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import fields, replace
+from typing import Any, NamedTuple, Self, get_type_hints
+
+import numpy as np
+import torch
+from sklearn.utils import Tags, check_random_state
+from torch import Tensor
+
+from tapmachine.apps.estimator_uses import TrainedMachine
+from tapmachine.data.errors import TrainingWarning
+from tapmachine.data.rows import spaced
+from tapmachine.machine.checks import in_double
+from tapmachine.runs.build import NewMachine, make_machine, make_trainer, pick_device, prepare_rows
+from tapmachine.runs.declarations import kinds
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.visible_units import UnitMaker
+from tapmachine.training import Monitor, Trainer, Training, TrainingState, run_epochs
+from tapmachine.training.monitor import Record
+
+N_STARTS = 100  # rows that are kept: solutions and samples start from them
+N_MEASURED = 5  # epochs of a training, besides the first
+
+
+class RBM(TrainedMachine):
+    """A Restricted or Deep Boltzmann Machine with binary hidden units, for scikit-learn: features, scores, samples.
+
+    It is trained as by `tapmachine.fit`; the fitted machine, `machine_`, can be used with the rest of the package.
+    All results are reproducible with the same `random_state`, including the scores and the sequence of samples.
+    If training is interrupted, the machine of the last complete epoch is kept, and `partial_fit` can train it further.
+
+    Args:
+        n_hidden: Number of hidden units, which is the number of features; several, such as (100, 50), for a deep
+            machine, whose last layer holds the features.
+        pretrain: Pretraining epochs of each of several hidden layers. Default: a fifth of `epochs`.
+        visible: Type of the visible units: auto, binary, spin, gaussian, truncated-gaussian, gauss-bernoulli,
+            categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type of your own,
+            such as `Poisson`: a class or function that makes `n` units from `n`, or the units themselves; the data are
+            then used as they are, without scaling.
+        binarize: Threshold: values above it become 1, others 0. Default: off.
+        interval: Interval of real values, such as (0, 1). Default: [0, 1] or the range of the data. By default, values
+            outside are moved to its ends, with a warning; with an interval given here, they are an error.
+        epochs: Passes over the data.
+        batch_size: Rows of each gradient step. Default: 1/50 of the rows, between 10 and 100.
+        objective: Training objective: default, tap, herded, cd, pcd. default is the one that `tapmachine.fit` uses.
+        n_sweeps: Sweeps of the TAP solutions or chains in each step. Default: 10; 1 for cd.
+        n_particles: Number of TAP solutions or chains. Default: the batch size.
+        start: Starting points of the TAP solutions: batch, data, noisy, random, persistent, herded.
+        learning_rate: Initial learning rate, for values scaled to about 1. Default: chosen from the data.
+        decay: Final learning rate as a fraction of the initial one.
+        momentum: Momentum of the gradient steps.
+        weight_decay: Coefficient of the L2 penalty on the weights.
+        l1: Coefficient of the L1 penalty on the weights.
+        centered: Whether gradients are centered. Default: centered where the units allow it.
+        dtype: Type of the parameters: float32, float64.
+        device: cpu, cuda, or auto: a GPU if there is one.
+        random_state: Random seed.
+        verbose: Whether to show the progress of training; every epoch is then measured, by TAP as well.
+
+    Attributes:
+        machine_: The fitted machine, in the units of the data.
+        visible_: The type of its visible units, and why.
+        history_: A dictionary for each epoch, with `loss`, `gradient_norm` and more; about five of them, including the
+            first and the last, have the `log_likelihood` of training rows and its `log_likelihood_method` (see
+            `Monitor`).
+        score_method_, score_error_: How ln Z of the scores was computed, `exact` or `annealed`, and its standard error
+            in nats; computed on first access.
+        components_: Weights of the first layer, (n_hidden, n_features); for q categories, (n_hidden, n_features·q).
+        n_features_in_, feature_names_in_: As in scikit-learn.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> from tapmachine import RBM
+        >>> x = load_digits().data / 16
+        >>> RBM(n_hidden=16, binarize=0.5, epochs=2).fit_transform(x).shape
+        (1797, 16)
+    """
+
+    def __init__(
+        self,
+        n_hidden: int | tuple[int, ...] = 100,
+        *,
+        pretrain: int | None = None,
+        visible: str | UnitMaker = "auto",
+        binarize: float | None = None,
+        interval: tuple[float, float] | None = None,
+        epochs: int = 50,
+        batch_size: int | None = None,
+        objective: str = "default",
+        n_sweeps: int | None = None,
+        n_particles: int | None = None,
+        start: str = "batch",
+        learning_rate: float | None = None,
+        decay: float = 0.01,
+        momentum: float = 0.5,
+        weight_decay: float = 0.0,
+        l1: float = 0.0,
+        centered: bool | None = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.n_hidden = n_hidden
+        self.pretrain = pretrain
+        self.visible = visible
+        self.binarize = binarize
+        self.interval = interval
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.objective = objective
+        self.n_sweeps = n_sweeps
+        self.n_particles = n_particles
+        self.start = start
+        self.learning_rate = learning_rate
+        self.decay = decay
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.l1 = l1
+        self.centered = centered
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ----- training
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit a new machine to rows, (n_samples, n_features)."""
+        settings = self._settings(self.epochs)
+        with self._all_or_nothing():
+            x = self._first_rows(settings, X)
+            new = self._new_machine(settings, x)
+            trainer = make_trainer(settings, new, x, None, self._monitor(new, settings.all_epochs))
+            history: list[Record] = []
+            interrupted = self._train(trainer, history)
+            self._finish(_Training(settings, new, trainer.joint().state()), history, spaced(x, N_STARTS).clone())
+        if interrupted is not None:
+            warnings.warn(
+                f"fit was interrupted after {len(history)} of {settings.all_epochs} epochs; the machine of the last "
+                "complete epoch is kept",
+                TrainingWarning,
+                stacklevel=2,
+            )
+            raise interrupted
+        return self
+
+    def _train(self, training: Training, history: list[Record]) -> KeyboardInterrupt | None:
+        """Train to the end, or until it is interrupted; then return to the end of the last complete epoch."""
+        state = None
+
+        def keep(record: Record) -> None:
+            nonlocal state
+            state = training.state()
+            history.append(record)
+
+        try:
+            run_epochs(training, [keep], progress=self.verbose)
+        except KeyboardInterrupt as interrupt:
+            if state is None:
+                raise
+            training.restore(state)
+            return interrupt
+        return None
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Train for one more pass over some rows, with the learning rate that the last pass ended with.
+
+        There is no pretraining. The first call infers the type of the visible units from its rows; pass `interval` if
+        later rows have a wider range.
+        """
+        with self._all_or_nothing():
+            self._pass_over(X, getattr(self, "_training", None))
+        return self
+
+    def _pass_over(self, X: Any, before: "_Training | None") -> None:
+        history, starts = (list(self.history_), self._starts) if before else ([], None)
+        if before is None:
+            settings = self._settings(1, decay=1.0, pretrain=0)
+            x = self._first_rows(settings, X)
+            new = self._new_machine(settings, x)
+        else:
+            settings = self._settings(1, decay=1.0, pretrain=0, seed=before.settings.seed)
+            kept = ("hidden", "visible", "interval", "binarize", "dtype")
+            changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
+            if changed:
+                raise ValueError(f"{changed[0]} has changed since the machine was made; use fit for another one")
+            x, new = self._rows(self._array(X)), deepcopy(before.new)
+        if settings.batch_size is not None:
+            settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
+        measure = self._monitor(new, 1) if self.verbose else Monitor(n_starts=0)  # a pass may be over few rows
+        trainer = make_trainer(settings, new, x, None, measure)
+        if before is not None:
+            _take_up(trainer.joint(), before.state)
+        history.append(trainer.epoch() | {"epoch": len(history) + 1})
+        seen = spaced(x, N_STARTS) if starts is None else torch.cat((starts, spaced(x, N_STARTS)))
+        self._finish(_Training(settings, new, trainer.state()), history, spaced(seen, N_STARTS).clone())
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Restore the estimator if training fails."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _settings(self, epochs: Any, **others: Any) -> Settings:
+        values = {name: getattr(self, name) for name in _passed_on()} | {"epochs": epochs}
+        values["visible"] = "auto" if callable(self.visible) else self.visible  # units are made by `_new_machine`
+        for name, hint in get_type_hints(Settings).items():
+            if int in kinds(hint) and name in values and (values[name] is not None or name == "epochs"):
+                values[name] = _whole_number(name, values[name])
+        layers = self.n_hidden if isinstance(self.n_hidden, tuple | list) else (self.n_hidden,)
+        values["hidden"] = tuple(_whole_number("n_hidden", size) for size in layers)
+        values["interval"] = None if self.interval is None else tuple(float(end) for end in self.interval)
+        if "seed" not in others:
+            values["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return Settings("given", **values | others)
+
+    def _first_rows(self, settings: Settings, X: Any) -> Tensor:
+        array = self._array(X, reset=True)
+        if len(array) == 1:
+            raise ValueError("X has one sample (n_samples=1); a machine is trained on two or more")
+        return prepare_rows(settings, array).to(pick_device(self.device))
+
+    def _new_machine(self, settings: Settings, x: Tensor) -> NewMachine:
+        new = make_machine(settings, x, units=self.visible if callable(self.visible) else None)
+        new.machine.to(x.device)
+        if self.verbose:
+            print(f"visible units {new.why}")
+        return new
+
+    def _monitor(self, new: NewMachine, epochs: int) -> Monitor:
+        n_starts, every = (N_STARTS, 1) if self.verbose else (0, max(1, epochs // N_MEASURED))
+        return Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift)
+
+    def _finish(self, training: "_Training", history: list[Record], starts: Tensor) -> None:
+        machine = training.new.in_units_of_data()
+        self.machine_, self.visible_, self.history_ = machine, training.new.why, history
+        self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
+        self._n_features_out = machine.sizes[-1]
+        self._training, self._starts = training, starts
+        self._double = in_double(machine)
+        self._log_partition = None  # found when it is first asked for
+        self._draws = np.random.RandomState(training.settings.seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the copy in float64, and on the CPU: what was trained on a GPU can be read without one."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "machine_" in state:
+            training = state["_training"]
+            new = replace(training.new, machine=deepcopy(training.new.machine).cpu())
+            state |= {"machine_": deepcopy(self.machine_).cpu(), "_starts": self._starts.cpu()}
+            state["_training"] = training._replace(new=new)
+            state.pop("_double")
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "machine_" in state:
+            self._double = in_double(self.machine_)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _passed_on() -> list[str]:
+    """The settings that are parameters of `RBM` by the same names."""
+    parameters = inspect.signature(RBM.__init__).parameters
+    return [declared.name for declared in fields(Settings) if declared.name in parameters]
+
+
+class _Training(NamedTuple):
+    """What `partial_fit` goes on from."""
+
+    settings: Settings
+    new: NewMachine
+    state: TrainingState
+
+
+def _whole_number(name: str, value: Any) -> int:
+    """An integer, or one of NumPy's, as grid searches pass them."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}; expected an integer") from None
+
+
+def _take_up(trainer: Trainer, state: TrainingState) -> None:
+    """Goes on with chains and momenta; where their number is another now, they begin anew."""
+    own = trainer.state()
+    kept = {
+        name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape
+    }
+    device = {"device": trainer.machine.device.type, "scheduler": own.values["scheduler"]}
+    if device["device"] != state.values["device"]:  # random numbers of another kind
+        kept["generator.draws"] = own.tensors["generator.draws"]
+    trainer.restore(TrainingState(own.tensors | kept, state.values | device))

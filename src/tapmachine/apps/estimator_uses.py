@@ -1,0 +1,222 @@
+"""The methods of a fitted estimator: features, log-likelihoods, samples, denoising, imputation."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from tapmachine.analysis.features import hidden_means, warn_of_failures
+from tapmachine.data.errors import DataWarning, LikelihoodWarning
+from tapmachine.likelihood.tap import clamped_log_weight
+from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.likelihood.weight import log_weight
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows
+from tapmachine.machine.conditioning import clamp
+from tapmachine.machine.gibbs_sampling import gibbs
+from tapmachine.posterior import denoise
+from tapmachine.posterior.channels import Channel, Missing
+from tapmachine.posterior.denoising import check_channel
+from tapmachine.runs.build import prepare_rows
+from tapmachine.solver import TAP, solve
+
+Array = np.ndarray[Any, Any]
+
+FLOATS = (np.float64, np.float32)
+
+
+class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """The methods of an estimator that has a machine.
+
+    It is a transformer itself: scikit-learn wraps `transform` for `set_output` in the class that defines it.
+    """
+
+    machine_: BoltzmannMachine
+    random_state: Any
+    _double: BoltzmannMachine
+    _starts: Tensor
+    _training: Any
+    _log_partition: LogPartition | None
+    _draws: np.random.RandomState
+    _n_features_out: int
+
+    def transform(self, X: Any) -> Array:
+        """Features: means of the (last layer of) hidden units given each row, (n_samples, n_hidden), in [0, 1]."""
+        check_is_fitted(self)
+        array = self._array(X)
+        hidden = hidden_means(self._double, self._states(array))[-1]
+        return hidden.detach().cpu().numpy().astype(array.dtype, copy=False)
+
+    def inverse_transform(self, X: Any) -> Array:
+        """Means of the visible units given values of the (last layer of) hidden ones, (n_samples, n_features).
+
+        For categorical units, the most probable category.
+        """
+        check_is_fitted(self)
+        hidden = check_array(X, dtype=FLOATS)
+        if hidden.shape[1] != self._n_features_out:
+            raise ValueError(f"X has {hidden.shape[1]} columns, but there are {self._n_features_out} hidden units")
+        values = torch.tensor(hidden, dtype=self._double.dtype, device=self._double.device)
+        if len(self._double.layers) == 2:
+            visible = self._double.conditional(0, [None, values]).mean
+        else:
+            top = len(self._double.layers) - 1
+            solution = solve(clamp(self._double, values, layer=top, validate=False), None)
+            warn_of_failures(solution, "visible means")
+            visible = solution.moments[0].mean
+        visible = visible.argmax(-1) if self.machine_.layers[0].is_categorical else visible
+        return visible.detach().cpu().numpy().astype(hidden.dtype, copy=False)
+
+    def free_energy(self, X: Any) -> Array:
+        """Free energy F(x) of each row, (n_samples,): ln P(x) = −F(x) − ln Z.
+
+        With several hidden layers it is that of TAP; NaN for rows where TAP does not converge.
+        """
+        check_is_fitted(self)
+        rows = self._states(self._array(X))
+        deep = len(self._double.layers) > 2
+        weights = clamped_log_weight(self._double, rows, TAP()) if deep else log_weight(self._double, rows)
+        return -weights.cpu().numpy()
+
+    def score_samples(self, X: Any) -> Array:
+        """Log-likelihood ln P(x) of each row in nats, (n_samples,).
+
+        ln Z is exact if the machine is small enough to be enumerated quickly (16 binary hidden units); otherwise it is
+        estimated by annealed importance sampling, with more and more temperatures until its standard error is below
+        0.1 nats. `score_method_` and `score_error_` hold the method and the error. It is computed once for a fitted
+        machine. With several hidden layers, the weight of each row is enumerated or annealed as well.
+
+        Warns:
+            LikelihoodWarning: If the standard error of ln Z stays above 0.1 nats.
+        """
+        check_is_fitted(self)
+        partition = self._partition()
+        scored = unbiased_log_likelihood(self.machine_, self._states(self._array(X)), partition)
+        return scored.values.cpu().numpy()
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood of the rows in nats; see `score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    @property
+    def score_method_(self) -> str:
+        """How ln Z of the scores was computed: `exact` or `annealed`."""
+        check_is_fitted(self)
+        return self._partition().method
+
+    @property
+    def score_error_(self) -> float:
+        """Standard error of ln Z in nats, which all scores share; 0 if it is exact."""
+        check_is_fitted(self)
+        return self._partition().error
+
+    def _partition(self) -> LogPartition:
+        """ln Z of the fitted machine, computed on first access."""
+        if self._log_partition is None:
+            self._log_partition = unbiased_log_partition(self.machine_, self._starts.to(self.machine_.device))
+            if not self._log_partition.error < TOLERANCE:
+                warnings.warn(
+                    f"the standard error of ln Z is {self._log_partition.error:.2g} nats, above {TOLERANCE}: scores "
+                    "share that error, and are too high if annealing missed a part of the machine; see "
+                    "tapmachine.compare_likelihoods",
+                    LikelihoodWarning,
+                    stacklevel=4,
+                )
+        return self._log_partition
+
+    def sample(self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None) -> Array:
+        """Draw samples, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
+
+        Args:
+            n_samples: Number of samples.
+            n_sweeps: Gibbs sweeps of each chain.
+            random_state: Random seed. By default every call draws new samples; after `fit` with the same
+                `random_state`, the same sequence of calls gives the same samples.
+        """
+        check_is_fitted(self)
+        seeds = self._draws if random_state is None else check_random_state(random_state)
+        generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
+        rows = torch.from_numpy(seeds.randint(len(self._starts), size=n_samples)).to(self.machine_.device)
+        start = check_rows(self.machine_, self._starts.to(rows.device)[rows])
+        visible = gibbs(self.machine_, start, n_sweeps, generator)[0]
+        states = visible.argmax(-1) if self.machine_.layers[0].is_categorical else visible
+        return states.cpu().numpy().astype(np.float64)
+
+    def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
+        """Denoise rows: posterior means of the clean ones, (n_samples, n_features).
+
+        For categorical units, the most probable category. Rows without a converged solution are reported by a warning;
+        `tapmachine.denoise(machine_, …)` has more results.
+
+        Args:
+            X: Noisy rows; NaN for values that were not observed.
+            channel: The noise, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`.
+            data: Examples, such as the training data, which help if the noise is strong.
+            return_std: Whether to return standard deviations as well.
+        """
+        check_is_fitted(self)
+        check_channel(channel)
+        array = self._array(X, gaps=True)
+        examples = None if data is None else self._rows(self._array(data))
+        y = self._rows_with_gaps(array) if channel.sees_states else torch.from_numpy(np.array(array))
+        posterior = denoise(self._double, y.to(self._double.device), channel, data=examples)
+        has_states = self.machine_.layers[0].is_categorical
+        mean = posterior.states if has_states else posterior.mean
+        variance = posterior.variance.sum(-1) if has_states else posterior.variance
+        results = [z.cpu().numpy().astype(array.dtype, copy=False) for z in (mean, variance.clamp(min=0).sqrt())]
+        return tuple(results) if return_std else results[0]
+
+    def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
+        """Impute missing values, NaN, by posterior means, or the most probable category; (n_samples, n_features).
+
+        Args:
+            X: Rows with missing values.
+            data: Examples, such as the training data, which help if much is missing.
+            return_std: Whether to return standard deviations as well: 0 for values that were not missing.
+        """
+        return self.denoise(X, Missing(), data, return_std)
+
+    def _rows_with_gaps(self, array: Array) -> Tensor:
+        """As `_rows`, with missing values left as they are."""
+        gaps = np.isnan(array)
+        lower = self.machine_.layers[0].bounds()[0]
+        anything = float(lower) if lower.dim() == 0 and bool(torch.isfinite(lower)) else 0.0
+        filled = self._rows(np.where(gaps, anything, array)).cpu().to(torch.from_numpy(array[:0]).dtype)
+        return filled.masked_fill(torch.from_numpy(gaps), torch.nan)
+
+    def _array(self, X: Any, reset: bool = False, gaps: bool = False) -> Array:
+        finite = "allow-nan" if gaps else True
+        checked = validate_data(self, X, reset=reset, dtype=FLOATS, accept_sparse="csr", ensure_all_finite=finite)
+        array: Array = checked.toarray() if hasattr(checked, "toarray") else checked
+        return array
+
+    def _rows(self, array: Array) -> Tensor:
+        """Rows for the machine; values outside the interval of the training data are moved to its ends."""
+        machine = self.machine_
+        settings = self._training.settings
+        x = prepare_rows(settings, array).to(machine.device)
+        units = machine.layers[0]
+        if units.support.is_countable or settings.interval is not None:
+            return x
+        lower, upper = (bound.detach() for bound in units.bounds())
+        outside = (x < lower) | (x > upper)
+        count = int(outside.sum())
+        if not count:
+            return x
+        row, column = outside.nonzero()[0].tolist()
+        warnings.warn(
+            f"{count} value{'s' if count > 1 else ''} outside the interval of the training data moved to its ends, the "
+            f"first in row {row}, column {column} ({x[row, column]:g}); to widen it, use interval=(low, high)",
+            DataWarning,
+            stacklevel=2,
+        )
+        return torch.clamp(x, lower, upper)
+
+    def _states(self, array: Array) -> Tensor:
+        """States of the machine in float64, checked."""
+        return check_rows(self.machine_, self._rows(array)).to(self._double.dtype)

@@ -1,0 +1,224 @@
+"""Where experiments happen: a folder with trained machines, tables and figures, each made once."""
+
+import csv
+import io
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.apps.reproduce.models import BINARY, FACES, Model, quick
+from tapmachine.data.errors import MissingDataError, RunError, TrainingWarning
+from tapmachine.data.sources import digit_labels, mnist_labels, read
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.files import write_atomically
+from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.machines import KeptMachines
+from tapmachine.runs.training import run_training
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Value = float | int | str
+Row = dict[str, Value]
+DPI = 100
+MNIST_FILES = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
+FACES_FILE = "cbcl_faces.npz"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A folder of experiments. What is there already is not made again.
+
+    Attributes:
+        out: the folder.
+        quick: whether on the embedded digits, in a minute.
+        data: a folder with the files of MNIST and the CBCL faces; MNIST is downloaded without it.
+        device: to work on.
+        seed: of all trainings.
+        say: what to do with a line on what happens.
+        missing: what was asked for and is not at hand, in words.
+        centered: whether trainings have centered gradients.
+    """
+
+    out: Path
+    quick: bool = False
+    data: Path | None = None
+    device: str = "cpu"
+    seed: int = 0
+    say: Callable[[str], None] = field(default=lambda line: None, compare=False)
+    missing: set[str] = field(default_factory=set, compare=False)
+    centered: bool = False
+
+    def open(self) -> "Lab":
+        """Makes the folder, or a RunError if it is that of other experiments."""
+        own = {"quick": self.quick, "seed": self.seed} | ({"centered": True} if self.centered else {})
+        path = self.out / "experiments.json"
+        if path.exists():
+            try:
+                found = json.loads(path.read_text())
+            except (OSError, ValueError):
+                raise RunError(f"{path}: cannot be read; choose another folder") from None
+            if found != own:
+                raise RunError(f"{self.out}: holds experiments with {found}, not {own}; choose another folder")
+        elif self.out.is_dir() and any(self.out.iterdir()):
+            raise RunError(f"{self.out}: holds other things; choose another folder")
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (json.dumps(own) + "\n").encode())
+        return self
+
+    # ----- data
+
+    def sources(self, data: str) -> tuple[str, str]:
+        """Where rows to train on come from, and rows held out."""
+        if self.quick:
+            return "digits", "digits"
+        if data == FACES:
+            path = None if self.data is None else self.data / FACES_FILE
+            if path is None or not path.is_file():
+                raise MissingDataError(
+                    f"{data} is not for download; put {FACES_FILE} (arrays train, test) into --data FOLDER"
+                )
+            return f"{path}:train", f"{path}:test"
+        if self.data is None:
+            return "mnist", "mnist-test"
+        return str(self.data / MNIST_FILES[0]), str(self.data / MNIST_FILES[1])
+
+    def has(self, data: str) -> bool:
+        """Whether data are at hand; if not, they are noted as missing."""
+        try:
+            self.sources(data)
+        except MissingDataError as error:
+            self.missing.add(str(error))
+            return False
+        return True
+
+    def rows(self, data: str) -> tuple[Tensor, Tensor]:
+        """Rows to train on, and rows held out; of the quick form a tenth."""
+        train, test = (_rows(source, data == BINARY).to(self.device) for source in self.sources(data))
+        return (train[:-180], test[-180:]) if self.quick else (train, test)
+
+    def labels(self) -> Tensor:
+        """The digit that each row shows."""
+        if self.quick:
+            return torch.from_numpy(digit_labels())[:-180]
+        return torch.from_numpy(mnist_labels(self.data and self.data / "train-labels-idx1-ubyte.gz"))
+
+    def image_shape(self, data: str) -> tuple[int, int]:
+        """Of a row, in pixels."""
+        return (8, 8) if self.quick else (19, 19) if data == FACES else (28, 28)
+
+    # ----- machines
+
+    def model(self, model: Model) -> Model:
+        """As it is trained here."""
+        return replace(quick(model) if self.quick else model, centered=self.centered)
+
+    def run(self, model: Model) -> RunFolder:
+        """The folder of a model's training, which is finished, now if not before."""
+        folder = RunFolder(self.out / "models" / model.name)
+        own = self.model(model)
+        train, test = self.sources(own.data)
+        settings = own.settings(train, 0.1 if self.quick else test, self.seed)
+        if folder.last_epoch() != settings.all_epochs:
+            self.say(f"training {model.name}: {settings.all_epochs} epochs")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TrainingWarning)  # what the settings lead to is looked at
+                begun = time.perf_counter()
+                run_training(settings, folder.path, self.device, progress=False)
+                self.say(f"{model.name}: {time.perf_counter() - begun:.0f} s")
+        return folder
+
+    def machines(self, model: Model) -> Mapping[int, BoltzmannMachine]:
+        """Those that were kept, by epoch, and the last."""
+        return KeptMachines(self.run(model), self.device)
+
+    def machine(self, model: Model) -> BoltzmannMachine:
+        """The last one."""
+        machines = self.machines(model)
+        return machines[max(machines)]
+
+    def epochs(self, model: Model) -> list[int]:
+        """Whose solutions are looked at."""
+        kept, asked = sorted(self.machines(model)), set(self.model(model).measured)
+        return [epoch for epoch in kept if not asked or epoch in asked]
+
+    # ----- tables and figures
+
+    def path(self, name: str) -> Path:
+        """Of a file in the folder."""
+        return self.out / name
+
+    def knows(self, *tables: str) -> bool:
+        """Whether tables are there."""
+        return all(self.path(f"{name}.csv").exists() for name in tables)
+
+    def table(self, name: str, make: Callable[[], Iterable[Row]]) -> list[Row]:
+        """The rows of a CSV file, which is made first if it is not there."""
+        path = self.path(f"{name}.csv")
+        if not path.exists():
+            self.say(f"measuring {name}")
+            write_atomically(path, _csv(list(make())).encode())
+        with path.open(newline="") as file:
+            return [{key: _value(cell) for key, cell in row.items()} for row in csv.DictReader(file)]
+
+    def save_figure(self, name: str, figure: "Figure") -> Path:
+        """Writes a figure."""
+        content = io.BytesIO()
+        figure.savefig(content, format="png", dpi=DPI)
+        write_atomically(self.path(f"{name}.png"), content.getvalue())
+        return self.path(f"{name}.png")
+
+
+@cache
+def _rows(source: str, binary: bool) -> Tensor:
+    values = torch.from_numpy(np.array(read(source).rows))
+    return (values > 0.5).float() if binary else values.float()
+
+
+def images_table(images: Tensor, **columns: Sequence[Value]) -> list[Row]:
+    """A row for each image, with what is said of it and its pixels to three digits."""
+    pixels = [f"p{number}" for number in range(images.shape[1])]
+    values = images.double().cpu().tolist()
+    return [
+        {
+            **{name: own[number] for name, own in columns.items()},
+            **{p: f"{v:.3g}" for p, v in zip(pixels, row, strict=True)},
+        }
+        for number, row in enumerate(values)
+    ]
+
+
+def images_of(rows: Sequence[Row]) -> Tensor:
+    """The images of such a table, (N, pixels): all of one size, where others in it may be larger."""
+    pixels = [n for n, value in rows[0].items() if n[0] == "p" and n[1:].isdigit() and value != ""] if rows else []
+    return torch.tensor([[float(row[name]) for name in pixels] for row in rows])
+
+
+def nearest(epochs: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """For each epoch that is wanted the nearest that there is; each once."""
+    return sorted({min(epochs, key=lambda own: abs(own - epoch)) for epoch in wanted})
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: f"{v:.6g}" if isinstance(v, float) else v for name, v in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _value(cell: str) -> Value:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell

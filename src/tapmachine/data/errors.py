@@ -1,0 +1,69 @@
+"""All errors and warnings of this package, each under one base class."""
+
+
+class TapmachineError(Exception):
+    """An error that this package raises deliberately. Each is a `ValueError`, `RuntimeError` or the like as well."""
+
+
+class DivergenceError(TapmachineError, RuntimeError):
+    """Training diverged again and again, whatever the step size."""
+
+
+class FileError(TapmachineError, ValueError):
+    """A file that cannot be read as what it should be, or a machine that a file cannot hold."""
+
+
+class DataError(TapmachineError, ValueError):
+    """Data that cannot be read, or are not rows of numbers."""
+
+
+class SettingsError(TapmachineError, ValueError):
+    """Settings that do not make sense, by themselves or together."""
+
+
+class RunError(TapmachineError, ValueError):
+    """A run folder that cannot be used as asked."""
+
+
+class EstimateError(TapmachineError, ValueError):
+    """An estimator has no answer for this machine, though it was asked in the right way."""
+
+
+class MissingDataError(DataError):
+    """Data that a figure of the paper needs, and that cannot be downloaded."""
+
+
+class Stopped(TapmachineError, RuntimeError):  # noqa: N818
+    """Training was asked to stop, and has stopped between two batches."""
+
+
+class StoppedRun(TapmachineError, RuntimeError):  # noqa: N818
+    """A run was stopped by a signal; it is saved, and the same call continues it."""
+
+
+class TapmachineWarning(UserWarning):
+    """A warning that this package issues deliberately."""
+
+
+class TrainingWarning(TapmachineWarning):
+    """Something about a training that its user should know."""
+
+
+class DataWarning(TapmachineWarning):
+    """Something about data that their user should know."""
+
+
+class PosteriorWarning(TapmachineWarning):
+    """Rows whose posterior is not to be trusted as it stands."""
+
+
+class RunWarning(TapmachineWarning):
+    """Something about a run folder that its user should know."""
+
+
+class LikelihoodWarning(TapmachineWarning):
+    """A log-likelihood that is not to be trusted as it stands."""
+
+
+class HiddenWarning(TapmachineWarning):
+    """Something about hidden means that their user should know."""

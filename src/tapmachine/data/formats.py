@@ -1,0 +1,63 @@
+"""Files of data by their format: .npy, .npz, .csv and idx files, and folders of .npy files.
+
+Nothing in a file is executed. `arrays.py` reads binary files, `text.py` reads and writes text.
+"""
+
+from pathlib import Path
+
+from tapmachine.data.arrays import IDX_TYPES, NPY, Array, decompressed, from_idx, from_npy, from_npz, map_npy
+from tapmachine.data.errors import DataError
+from tapmachine.data.text import ALIGNMENT, TextLayout, from_csv
+
+CONVERSIONS = {  # file types of other software, and how to convert them
+    (".fasta", ".fa", ".faa", ".fna", ".a2m", ".a3m", ".sto"): ALIGNMENT,
+    (
+        ".h5ad",
+    ): "is an AnnData file; save its matrix, as by numpy.save('x.npy', adata.X), or .X.toarray() if it is sparse",
+    (".parquet",): "is a Parquet file; convert it, as by pandas.read_parquet(path).to_csv('x.csv', index=False)",
+    (".xlsx", ".xls"): "is a spreadsheet; export it as .csv",
+}
+
+
+def read_folder(folder: Path) -> dict[str, Array]:
+    """Read a folder of .npy files as memory maps, by path, sorted by name."""
+    paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    if not paths:
+        raise DataError(f"{folder}: is an empty folder; one of data holds .npy files")
+    for path in paths:
+        if path.suffix != ".npy" or path.is_dir():
+            raise DataError(f"{path}: is in a folder of data, which must hold .npy files and nothing else")
+    return {str(path): read_file(path, "", False)[0] for path in paths}
+
+
+def read_file(path: Path, key: str, gaps: bool) -> tuple[Array, TextLayout | None]:
+    """Read the array in a file, and the layout of a text file. Uncompressed .npy files are memory-mapped.
+
+    Args:
+        path: the file.
+        key: name of the array in an .npz file.
+        gaps: whether cells of a .csv file may be empty; they become NaN.
+    """
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".npz"):
+        return from_npz(path, key), None
+    with path.open("rb") as file:
+        is_npy = file.read(len(NPY)) == NPY
+    if is_npy:
+        return map_npy(path), None
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        content = decompressed(content, path)
+    if content.startswith(NPY):
+        return from_npy(content, path), None
+    if len(content) >= 4 and content[:2] == b"\0\0" and content[2] in IDX_TYPES:
+        return from_idx(content, str(path)), None
+    if is_text(name):
+        return from_csv(content, path, gaps)
+    hint = next((hint for suffixes, hint in CONVERSIONS.items() if name.lower().endswith(suffixes)), None)
+    raise DataError(f"{path}: {hint or 'is not a .npy, .npz, .csv or idx file'}")
+
+
+def is_text(name: str) -> bool:
+    """Whether a file of this name is read as text."""
+    return name.removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))

@@ -1,0 +1,104 @@
+"""Rows of arrays that are too large for memory, read when they are needed."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+LARGE_BYTES = 2**30  # of rows, beyond which they are not read into memory
+VALUES_AT_A_TIME = 2**20  # that are looked at
+
+
+class RowsOnDisk:
+    """Rows of arrays that stay where they are, as memory maps do; the next array goes on where the last one ends.
+
+    `rows[10:20]` and `rows[indices]` read some of them, and `numpy.asarray(rows)` reads all.
+
+    Args:
+        arrays: by their names; of one dtype, and of one shape but for the number of rows.
+        convert: what is done to rows when they are read, flat; it does the same to each, whichever come with it.
+        numbers: indices of the rows to use (default: all).
+
+    Attributes:
+        shape: (N, n).
+        dtype: of what is read.
+
+    Example:
+        >>> import numpy as np
+        >>> from tapmachine.data.on_disk import RowsOnDisk
+        >>> rows = RowsOnDisk({"a.npy": np.eye(3), "b.npy": np.ones((2, 3))})
+        >>> rows[2:4]
+        array([[0., 0., 1.],
+               [1., 1., 1.]])
+        >>> rows.place(4)
+        ('b.npy', 1)
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        convert: Callable[[Array], Array] = lambda rows: rows,
+        numbers: range | None = None,
+    ) -> None:
+        self._arrays, self._convert = arrays, convert
+        self._ends = np.cumsum([len(array) for array in arrays.values()])
+        self._numbers = range(int(self._ends[-1])) if numbers is None else numbers
+        first = self[:1]
+        self.shape, self.dtype = (len(self), *first.shape[1:]), first.dtype
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: slice | Array) -> Array:
+        if isinstance(index, slice):
+            chosen = self._numbers[index]
+            numbers = np.arange(chosen.start, chosen.stop, chosen.step)
+        else:
+            if index.dtype == bool or not ((index >= 0) & (index < len(self))).all():
+                raise IndexError(f"rows are chosen by their numbers, from 0 to {len(self) - 1}")
+            numbers = self._numbers.start + index
+        arrays = list(self._arrays.values())
+        rows = np.empty((len(numbers), *arrays[0].shape[1:]), arrays[0].dtype)
+        which = np.searchsorted(self._ends, numbers, side="right")
+        for array_index in np.unique(which):
+            here = which == array_index
+            rows[here] = arrays[array_index][numbers[here] - self._begin(array_index)]
+        return self._convert(rows.reshape(len(rows), math.prod(rows.shape[1:])))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        whole = np.empty(self.shape, dtype or self.dtype)
+        for first, part in self.parts():
+            whole[first : first + len(part)] = part
+        return whole
+
+    def parts(self) -> Iterator[tuple[int, Array]]:
+        """All rows, some at a time, with the index of the first."""
+        step = max(1, VALUES_AT_A_TIME // self.shape[1])
+        for first in range(0, len(self), step):
+            yield first, self[first : first + step]
+
+    @property
+    def most_in_memory(self) -> int:
+        """Number of rows that fit into memory."""
+        row_bytes: int = self.shape[1] * self.dtype.itemsize
+        return max(1, LARGE_BYTES // row_bytes)
+
+    def mapped(self, function: Callable[[Array], Array]) -> "RowsOnDisk":
+        """The rows with a function applied when they are read."""
+        return RowsOnDisk(self._arrays, lambda rows: function(self._convert(rows)), self._numbers)
+
+    def between(self, first: int, last: int) -> "RowsOnDisk":
+        """The rows from `first` to before `last`; nothing is read."""
+        return RowsOnDisk(self._arrays, self._convert, self._numbers[first:last])
+
+    def place(self, row: int) -> tuple[str, int]:
+        """The name of the array that holds a row, and the row's index there."""
+        array_index = int(np.searchsorted(self._ends, self._numbers[row], side="right"))
+        return list(self._arrays)[array_index], self._numbers[row] - self._begin(array_index)
+
+    def _begin(self, array_index: int) -> int:
+        """The index of an array's first row."""
+        return int(self._ends[array_index - 1]) if array_index else 0

@@ -1,0 +1,63 @@
+"""Rows of data in memory or on disk: evenly spaced rows, or all rows in parts."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.data.on_disk import RowsOnDisk
+
+Array = np.ndarray[Any, Any]
+Rows = Tensor | RowsOnDisk
+
+SAMPLE_ROWS = 10_000  # rows that stand for the data where not all are in memory
+VALUES_AT_A_TIME = 2**18  # values checked at a time: masks and float64 copies of all would take as much memory again
+
+
+def spaced(x: Rows | Array, most: int) -> Tensor:
+    """At most so many evenly spaced rows."""
+    return as_tensor(x[:: -(-len(x) // most)])
+
+
+def held_in_memory(x: Rows) -> Tensor:
+    """All rows if they are in memory; of rows on disk, as many evenly spaced ones as fit into memory."""
+    return x if isinstance(x, Tensor) else spaced(x, x.most_in_memory)
+
+
+def parts(x: Rows | Array) -> Iterator[tuple[int, Tensor]]:
+    """All rows, some at a time, with the index of the first."""
+    step = rows_at_a_time(math.prod(x.shape[1:]))
+    for first in range(0, len(x), step):
+        yield first, as_tensor(x[first : first + step])
+
+
+def as_tensor(rows: Tensor | Array) -> Tensor:
+    """Rows as a tensor; arrays are copied."""
+    return rows if isinstance(rows, Tensor) else from_array(np.array(rows), "x")  # a copy, as the array may change
+
+
+def place_of(row: int, x: Rows) -> str:
+    """The file and row number of a row of data."""
+    return "row {1} of {0}".format(*x.place(row)) if isinstance(x, RowsOnDisk) else f"row {row}"
+
+
+def in_parts(x: Tensor) -> tuple[Tensor, ...]:  # (N, ...) -> (M, ...), …
+    """Split the rows into parts of bounded size."""
+    parts: tuple[Tensor, ...] = x.split(rows_at_a_time(x[:1].numel()))
+    return parts
+
+
+def rows_at_a_time(width: int) -> int:
+    """Number of rows of this width in a part."""
+    return max(1, VALUES_AT_A_TIME // max(1, width))
+
+
+def from_array(values: np.ndarray[Any, Any], name: str) -> Tensor:
+    """An array of real numbers as a tensor, which may share its memory. Raises ValueError for other types."""
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise ValueError(f"{name} holds {values.dtype.name}; it must hold real numbers, float64 at most")
+    # Torch wants memory that it may write to, and numbers as this machine has them.
+    return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ("C", "W")))

@@ -1,0 +1,229 @@
+"""Data from files and from the network: rows of numbers, checked, with a word on where they come from.
+
+Nothing here knows of machines. A file is read by what it is (npy, npz, csv, idx); nothing in it is executed. Large
+.npy files stay on disk: their rows are read when they are needed.
+"""
+
+import csv
+import gzip
+import hashlib
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapmachine.data.arrays import decompressed, from_idx
+from tapmachine.data.errors import DataError
+from tapmachine.data.formats import read_file, read_folder
+from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.text import COMPLETE_ROWS, TextLayout
+
+__all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_labels", "read"]
+
+Array = np.ndarray[Any, Any]
+
+NAMED = ("digits", "mnist", "mnist-test")
+INTENSITIES = 127  # bytes that go beyond it are taken for intensities, 0 to 255; others may be states or counts
+MNIST_FOLDER = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+# Digests of the content after decompression, which do not depend on how it was compressed.
+MNIST = {
+    "train": ("train-images-idx3-ubyte.gz", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    "test": ("t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    "labels": ("train-labels-idx1-ubyte.gz", "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+}
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Rows of numbers.
+
+    Attributes:
+        rows: (N, n), real numbers; images are flattened, and intensities in bytes scaled to [0, 1]. Those of large .npy
+            files stay on disk.
+        name: where they come from.
+        image_shape: of a row, if it is one.
+        scale_beyond: the argument of `read` with which other files mean the same: 1 if bytes were scaled, None if
+            they must not be.
+        layout: of a text file.
+        notes: lines on what was done to the data.
+    """
+
+    rows: Array | RowsOnDisk
+    name: str
+    image_shape: tuple[int, int] | None = None
+    scale_beyond: int | None = INTENSITIES
+    layout: TextLayout | None = None
+    notes: tuple[str, ...] = ()
+
+    def digest(self) -> str:
+        """A fingerprint of the rows: the same in memory, on disk, in one file or several."""
+        digest = hashlib.sha256(f"{self.rows.dtype} {self.rows.shape}".encode())
+        parts = self.rows.parts() if isinstance(self.rows, RowsOnDisk) else [(0, self.rows)]
+        for _, part in parts:
+            digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
+
+
+def read(source: str | Path, gaps: bool = False, scale_beyond: int | None = INTENSITIES) -> DataSet:
+    """Rows from a named data set, a file or a folder of files.
+
+    Args:
+        source: `digits` (8×8, comes with scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
+            .npy, .npz, .csv or idx file, which may end in .gz. An array of an .npz with several is named after a colon,
+            as in `faces.npz:train`; sparse matrices of SciPy are made dense. A folder holds .npy files, which are taken
+            in the order of their names.
+        gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
+        scale_beyond: bytes (uint8, of any shape) are divided by 255 if the largest of them is greater than this; with
+            None they never are.
+
+    Raises:
+        DataError: if it cannot be read, naming file, row and column where that helps.
+
+    Example:
+        >>> from tapmachine.data.sources import read
+        >>> read("digits").rows.shape
+        (1797, 64)
+    """
+    if str(source) in NAMED and not Path(source).is_file():
+        return _digits() if str(source) == "digits" else _mnist(str(source))
+    path, _, key = str(source).partition(".npz:")
+    path, key = (f"{path}.npz", key) if key else (str(source), "")
+    if "\0" in path:
+        raise DataError(f"{path!r}: no file has such a name")
+    layout = None
+    try:
+        if Path(path).is_dir():
+            arrays = read_folder(Path(path))
+        else:
+            array, layout = read_file(Path(path), key, gaps)
+            arrays = {str(source): array}
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file; named data sets are {', '.join(NAMED)}") from None
+    except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    data_set = as_rows(arrays, str(source), gaps, scale_beyond)
+    return data_set if layout is None else replace(data_set, layout=layout, notes=_notes_on_text(data_set, layout))
+
+
+def as_rows(
+    arrays: Mapping[str, Array], name: str, gaps: bool = False, scale_beyond: int | None = INTENSITIES
+) -> DataSet:
+    """Arrays by their names as one data set: their first dimension counts rows. Large memory maps stay on disk.
+
+    With gaps, NaN is a value that is missing.
+    """
+    first_name, first = next(iter(arrays.items()))
+    for own_name, array in arrays.items():
+        _check_array(array, own_name)
+        if (array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]):
+            kinds = [f"{own.dtype.name} of shape {own.shape[1:]}" for own in (array, first)]
+            raise DataError(f"{own_name}: has rows of {kinds[0]}, where {first_name} has {kinds[1]}")
+    image_shape = first.shape[1:] if first.ndim == 3 else _square(first.shape[1]) if first.ndim == 2 else None
+    rows = RowsOnDisk(arrays)
+    largest = max(float(np.fmax.reduce(part, axis=None)) for _, part in rows.parts())
+    later, notes = INTENSITIES if scale_beyond is not None and largest <= 1 else None, list[str]()
+    if first.dtype == np.uint8 and scale_beyond is not None and largest > scale_beyond:
+        rows, later = rows.mapped(lambda part: part.astype(np.float32) / 255), 1
+        notes.append(f"{name}: bytes 0–255 scaled to [0, 1]")
+    elif first.dtype == np.uint8 and scale_beyond == 1:
+        notes.append(f"{name}: bytes are 0 or 1 only, and are not scaled")
+    rows = rows.mapped(_as_floats)
+    if first.dtype.kind == "f":
+        _check_finite(rows, gaps)
+    stays = len(rows) > rows.most_in_memory and all(isinstance(array, np.memmap) for array in arrays.values())
+    return DataSet(rows if stays else np.asarray(rows), name, image_shape, later, notes=tuple(notes))
+
+
+def _notes_on_text(data_set: DataSet, layout: TextLayout) -> tuple[str, ...]:
+    """What may surprise in how a text file was read."""
+    if layout.n_index:
+        columns = "first column" if layout.n_index == 1 else f"first {layout.n_index} columns"
+        return (f"{data_set.name}: {columns} skipped as row names; to use it as data, name it in the header",)
+    n = data_set.rows.shape[1]
+    if layout.names is None and n > 3 and np.array_equal(data_set.rows[:1], [range(n)]):
+        return (f"{data_set.name}: first line 0 to {n - 1} read as data; if it is a header, give the columns names",)
+    return ()
+
+
+def _as_floats(rows: Array) -> Array:
+    double = rows.dtype.kind == "f" and rows.dtype.itemsize >= 8
+    with np.errstate(over="ignore", invalid="ignore"):  # what is no double is found when values are looked at
+        return rows.astype(np.float64 if double else np.float32, copy=False)
+
+
+def _check_array(array: Array, name: str) -> None:
+    if array.dtype.kind in "SU":
+        raise DataError(f"{name}: holds {array.dtype.name}, not numbers; encode text as whole numbers, 0, 1, 2, …")
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name}: holds {array.dtype.name}, not numbers")
+    if array.ndim < 2:
+        raise DataError(f"{name}: has shape {array.shape}; it must have two dimensions or more, the first one of rows")
+    if array.size == 0:
+        raise DataError(f"{name}: has shape {array.shape}; there must be at least one row and one column")
+
+
+def _check_finite(rows: RowsOnDisk, gaps: bool) -> None:
+    for first, part in rows.parts():
+        bad = np.argwhere(np.isinf(part) if gaps else ~np.isfinite(part))
+        if len(bad):
+            row, column = bad[0]
+            name, own_row = rows.place(first + int(row))
+            value = part[row, column]
+            rule = "every value must be finite" + (", or NaN if it is missing" if gaps else "")
+            rule = f"{rule}; {COMPLETE_ROWS}" if np.isnan(value) else rule
+            raise DataError(f"{name}: row {own_row}, column {column} is {value}; {rule}")
+
+
+def _square(n: int) -> tuple[int, int] | None:
+    side = math.isqrt(n)
+    return (side, side) if side > 3 and side * side == n else None
+
+
+def _digits() -> DataSet:
+    from sklearn.datasets import load_digits
+
+    return as_rows({"digits": load_digits().images.astype(np.float32) / 16}, "digits")
+
+
+def digit_labels() -> Array:  # (1797,)
+    """Which digit each row of `digits` shows."""
+    from sklearn.datasets import load_digits
+
+    return np.asarray(load_digits().target)
+
+
+def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
+    """Which digit each row of `mnist` shows; from a file, or downloaded once."""
+    if path is None:
+        return from_idx(*_download("labels")).astype(np.int64)
+    try:
+        return from_idx(decompressed(path.read_bytes(), path), str(path)).astype(np.int64)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def _mnist(name: str) -> DataSet:
+    data_set = as_rows({name: from_idx(*_download("train" if name == "mnist" else "test"))}, name)
+    return replace(data_set, notes=())  # that they are in [0, 1] is part of the name
+
+
+def _download(part: str) -> tuple[bytes, str]:
+    """The content of a file of MNIST, and its path."""
+    try:
+        import pooch
+    except ImportError:
+        raise DataError("mnist is downloaded by pooch, which is not installed; use: pip install pooch") from None
+    name, digest = MNIST[part]
+    try:
+        path = pooch.retrieve(MNIST_FOLDER + name, known_hash=None, fname=name, path=pooch.os_cache("tapmachine"))
+    except Exception as error:
+        raise DataError(f"mnist could not be downloaded ({error}); give the path of {name} instead") from None
+    content = gzip.decompress(Path(path).read_bytes())
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DataError(f"{path}: is not the file it should be; delete it and try again")
+    return content, path

@@ -1,0 +1,139 @@
+"""Tables of numbers in text files: .csv files with names, index columns and gaps, and how to write the same layout."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tapmachine.data.errors import DataError
+
+Array = np.ndarray[Any, Any]
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", " ": "spaces"}
+UNNAMED = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # names that pandas gives to the columns of an unnamed index
+
+ENCODE = "encode text as numbers (categories as 0, 1, 2, …), or leave the column out"
+COMPLETE_ROWS = (
+    "expected complete rows: remove those with gaps for training; `tapmachine impute` fills gaps with a trained machine"
+)
+ALIGNMENT = "is a sequence alignment; save it as whole numbers (0, 1, 2, …) in a .npy file, for --visible categorical"
+
+
+@dataclass(frozen=True)
+class TextLayout:
+    """Separator, names and index of a text file, so that results can be written in the same layout.
+
+    Attributes:
+        separator: the character between cells.
+        names: names of all columns, those of the index first; None without a header.
+        index: cells of the index columns, which are not data, for each row.
+    """
+
+    separator: str = ","
+    names: tuple[str, ...] | None = None
+    index: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def n_index(self) -> int:
+        """Number of index columns."""
+        return len(self.index[0]) if self.index else 0
+
+    def column_names(self) -> tuple[str, ...] | None:
+        """Names of the data columns."""
+        return None if self.names is None else self.names[self.n_index :]
+
+
+def from_csv(content: bytes, path: Path, gaps: bool) -> tuple[Array, TextLayout]:
+    """Read numbers separated by commas, or by the separator of the first line, with or without a header."""
+    separator, numbered = _cells(content, path, gaps)
+    table = [cells for _, cells in numbered]
+    names = tuple(table[0]) if _is_header(table, gaps) else None
+    n_index = 0 if names is None else _index_width(names)
+    rows, index = [], []
+    for line_number, cells in numbered[0 if names is None else 1 :]:
+        if len(cells) != len(table[0]):
+            raise DataError(f"{path}: line {line_number} has {len(cells)} columns, where the first has {len(table[0])}")
+        values = [float("nan") if gaps and not cell else _parsed(cell) for cell in cells[n_index:]]
+        if None in values:
+            column = n_index + values.index(None)
+            place = f"{path}: line {line_number}, column {column + 1}{f' ({names[column]})' if names else ''}"
+            raise DataError(f"{place} {_complaint(cells[column], separator)}")
+        rows.append(values)
+        index.append(tuple(cells[:n_index]))
+    return np.array(rows, np.float64), TextLayout(separator, names, tuple(index) if n_index else ())
+
+
+def _cells(content: bytes, path: Path, gaps: bool) -> tuple[str, list[tuple[int, list[str]]]]:
+    """The separator, and the cells of each line with its line number."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not text in UTF-8: {error}") from None
+    if text.startswith(">"):
+        raise DataError(f"{path}: {ALIGNMENT}")
+    numbered = [(index, line) for index, line in enumerate(text.splitlines(), 1) if (line if gaps else line.strip())]
+    lines = [line for _, line in numbered]
+    if not lines:
+        raise DataError(f"{path}: is empty")
+    is_tabbed = path.name.removesuffix(".gz").endswith(".tsv")
+    separator = "\t" if is_tabbed else next((mark for mark in SEPARATORS if mark in lines[0]), ",")
+    table = [
+        [cell.strip() for cell in row if cell.strip() or separator != " "]
+        for row in csv.reader(lines, delimiter=separator)
+    ]
+    if len(table) < len(lines):
+        raise DataError(f"{path}: a quoted cell goes over several lines; a row must be one line")
+    return separator, [(line_number, cells) for (line_number, _), cells in zip(numbered, table, strict=True)]
+
+
+def _is_header(table: Sequence[Sequence[str]], gaps: bool) -> bool:
+    """Whether the first line is a header: none of its cells is a number, or pandas numbered the columns."""
+    first = table[0]
+    if len(table) < 2:
+        return False
+    if len(first) > 2 and not first[0] and list(first[1:]) == [str(column) for column in range(len(first) - 1)]:
+        return all(row and row[0] for row in table[1:])  # otherwise the first column may have gaps
+    named = [cell for cell in first if cell or not gaps]  # a row of gaps is no line of names
+    return bool(named) and all(_parsed(cell) is None for cell in named)
+
+
+def _index_width(names: Sequence[str]) -> int:
+    """Number of leading columns without a name, where pandas and R write row names."""
+    return next((width for width, name in enumerate(names) if not UNNAMED.fullmatch(name)), 0)
+
+
+def _complaint(cell: str, separator: str) -> str:
+    if not cell:
+        return f"is empty; {COMPLETE_ROWS}"
+    if any(mark in cell for mark in SEPARATORS if mark != " "):
+        remedy = f"columns are separated by {SEPARATORS[separator]} here, and decimals take a point"
+    else:
+        remedy = ENCODE
+    return f"is {cell!r}, not a number; {remedy}"
+
+
+def _parsed(cell: str) -> float | None:
+    try:
+        return None if "_" in cell else float(cell)  # Python reads 1_0 as 10
+    except ValueError:
+        return None
+
+
+def as_cells(values: Array) -> list[list[str]]:  # (N, n)
+    """Numbers as text, with enough digits to read back the same number of their dtype."""
+    return [[cell.removesuffix(".0") for cell in row] for row in values.astype(str).tolist()]
+
+
+def to_text(cells: Sequence[Sequence[str]], layout: TextLayout) -> str:
+    """The text of a file with these cells in a layout."""
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=layout.separator, lineterminator="\n")
+    if layout.names is not None:
+        writer.writerow(layout.names)
+    writer.writerows([*index, *row] for index, row in zip(layout.index or [()] * len(cells), cells, strict=True))
+    return text.getvalue()

@@ -1,0 +1,297 @@
+"""ln Z and log-likelihoods by annealed importance sampling, forwards and in reverse, with error bars."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.data.checks import check_count
+from tapmachine.data.errors import EstimateError, LikelihoodWarning
+from tapmachine.likelihood.annealing.paths import seeded
+from tapmachine.likelihood.annealing.runs import BLOCK, Runs, check_samples, join, make_runs, pick, resample
+from tapmachine.likelihood.annealing.schedules import linear_schedule
+from tapmachine.likelihood.result import LogLikelihood
+from tapmachine.likelihood.weight import check_normalizable, log_weight
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_machine, check_rows, fingerprint, for_scoring, n_units
+from tapmachine.machine.conditioning import hidden_machine
+
+ENOUGH_TEMPERATURES = (1_000, 4_000, 16_000)  # tried in turn by default
+ENOUGH_WEIGHT = 0.5  # effective share of the runs that is enough
+COLLAPSED = 0.1  # effective share below which the weights have collapsed,
+FEW = 3  # as they have with fewer effective runs than this
+LARGEST = 1e7  # nats; ln Z beyond this comes from chains that diverge
+
+
+@dataclass(frozen=True, eq=False)
+class AnnealedEstimate:
+    """ln Z of a machine, estimated from independent runs.
+
+    Attributes:
+        log_partition: ln Z, () or (rows,) if the machine is conditioned on rows; float64. It is relative to normalized
+            priors (0 without couplings). In expectation it is too low for forward runs and too high for reverse runs
+            from exact samples.
+        standard_error: standard error of ln Z from the scatter of the runs, same shape.
+        effective_sample_size: number of equally weighted runs that would be as good, same shape.
+        log_weights: estimate of ln Z by each run, (n_runs,) or (n_runs, rows). Z is the mean of their exponentials for
+            forward runs; 1/Z is the mean of the inverse exponentials for reverse runs.
+        samples: states of all layers at β = 1: where forward runs ended, which are samples of the machine if weighted
+            by exp(log_weights), or where reverse runs started.
+        betas: inverse temperatures.
+        seed: random seed of the runs.
+        reverse: whether the runs went in reverse.
+        machine: fingerprint of the machine.
+    """
+
+    log_partition: Tensor
+    standard_error: Tensor
+    effective_sample_size: Tensor
+    log_weights: Tensor
+    samples: tuple[Tensor, ...]
+    betas: Tensor
+    seed: int
+    reverse: bool
+    machine: str
+
+    @property
+    def n_runs(self) -> int:
+        """Number of runs."""
+        return len(self.log_weights)
+
+    def weighted_samples(self, seed: int = 0) -> tuple[Tensor, ...]:
+        """Samples of the machine, as many as runs: the ends of forward runs, resampled by their weights."""
+        return self.samples if self.reverse else pick(self._drawn(seed), self.samples)
+
+    def _drawn(self, seed: int) -> Tensor:
+        """Indices of the runs that `weighted_samples` takes."""
+        return resample(self.log_weights, seeded(self.log_weights.device, seed, "resample"))
+
+    def __repr__(self) -> str:
+        direction = "reverse" if self.reverse else "forward"
+        runs = f"{self.n_runs} {direction} runs over {len(self.betas) - 1} temperatures"
+        if self.log_partition.dim():
+            return f"AnnealedEstimate(ln Z of {len(self.log_partition)} rows, {runs})"
+        ess = f"effective sample size {self.effective_sample_size:.0f}"
+        return f"AnnealedEstimate(ln Z = {self.log_partition:.4f} ± {self.standard_error:.4f}, {runs}, {ess})"
+
+
+@torch.no_grad()
+def ais_log_partition(
+    machine: BoltzmannMachine,
+    schedule: Tensor | Sequence[float] | int | None = None,
+    n_runs: int = 100,
+    *,
+    data: Tensor | None = None,
+    reverse: bool = False,
+    samples: Tensor | Sequence[Tensor] | None = None,
+    seed: int = 0,
+    resume: AnnealedEstimate | None = None,
+    callback: Callable[[int, int], None] | None = None,
+) -> AnnealedEstimate:
+    """ln Z by annealed importance sampling (Neal 2001), for any unit types and depth.
+
+    Chains go from independent units to the machine, with one block Gibbs sweep at each temperature. Every other layer
+    is summed over, and the weights are accumulated in float64. Reverse runs (Burda et al. 2015) go from samples of the
+    machine to independent units. In expectation the forward estimate is too low, and the reverse estimate is too high
+    if its samples are exact. If the two differ, use more temperatures. If they agree, ln Z is right unless all chains
+    miss a mode, which neither can detect; other starts, other seeds and `exact_log_partition` can.
+
+    Args:
+        machine: any machine. If it is conditioned on rows of evidence, there is one ln Z per row.
+        schedule: inverse temperatures β, rising from 0 to 1, or a number of equal steps; see `linear_schedule`,
+            `adaptive_schedule` and `paper_schedule`. By default 1,000 equal steps, then 4,000, then 16,000, until the
+            effective sample size is at least half the number of runs.
+        n_runs: number of independent runs.
+        data: rows that determine the means at β = 0: their own means for the visible units, the means given the rows
+            for the hidden units. By default the visible means come from short chains of the machine. Data save
+            temperatures if the machine fits them, but rows from one mode of several lead all chains there.
+        reverse: whether to go from the machine to independent units.
+        samples: for reverse runs, samples of the machine's visible layer or of all its layers. (With several hidden
+            layers, those above visible samples come from a few sweeps and are not exact.) By default the ends of as
+            many forward runs, resampled by their weights.
+        seed: random seed. Each block of 100 runs has its own generator.
+        resume: estimate to continue, with the same data, seed and direction: only the missing runs are made. The result
+            is the same as with all runs made at once.
+        callback: called with the number of temperatures done and the total, over all blocks.
+
+    Warns:
+        LikelihoodWarning: if the weights have collapsed: the effective sample size is below a tenth of the runs.
+
+    Example:
+        >>> from tapmachine import Binary, ais_log_partition, exact_log_partition, rbm
+        >>> machine = rbm(Binary(10), Binary(5))
+        >>> estimate = ais_log_partition(machine, schedule=100)
+        >>> bool((estimate.log_partition - exact_log_partition(machine)).abs() < 0.01)
+        True
+    """
+    _check_call(machine, n_runs, data, reverse, samples, seed)
+    if resume is not None:
+        schedule = resume.betas if schedule is None else schedule
+    tries = [_check_schedule(schedule)] if schedule is not None else [linear_schedule(n) for n in ENOUGH_TEMPERATURES]
+    starts: Sequence[Tensor] | None = None
+    origin: Tensor | None = None  # index of the sample that each reverse run starts from
+    if samples is not None:
+        starts = check_samples(machine, samples, seed)
+        origin = torch.arange(n_runs, device=machine.device) % len(starts[0])
+    elif reverse:
+        if resume is not None:
+            raise ValueError("to resume reverse runs, give the samples that they started from")
+        forward = ais_log_partition(machine, schedule, n_runs, data=data, seed=seed, callback=callback)
+        tries, starts, origin = [forward.betas], forward.weighted_samples(seed), forward._drawn(seed)
+    identity = fingerprint(machine)
+    for betas in tries:
+        done = _complete_blocks(resume, betas, seed, reverse, identity)
+        if resume is not None and resume.n_runs >= n_runs:
+            return resume
+        blocks = {block: min(BLOCK, n_runs - block * BLOCK) for block in range(len(done), -(-n_runs // BLOCK))}
+        made = make_runs(machine, betas, blocks, data=data, samples=starts, seed=seed, report=callback)
+        estimate = _estimate(join([*done, made], dim=0), betas, seed, identity, origin)
+        if float(estimate.effective_sample_size.min()) >= ENOUGH_WEIGHT * n_runs:
+            break
+    _warn_if_collapsed(estimate)
+    return estimate
+
+
+@torch.no_grad()
+def ais_log_likelihood(
+    machine: BoltzmannMachine,
+    x: Tensor,
+    estimate: AnnealedEstimate | None = None,
+    *,
+    schedule: Tensor | Sequence[float] | int | None = None,
+    n_runs: int = 100,
+    seed: int = 0,
+    callback: Callable[[int, int], None] | None = None,
+) -> LogLikelihood:
+    """ln P(x) with ln Z by annealed importance sampling.
+
+    The weight of a row is exact with at most one hidden layer. With more it is intractable, and is estimated by
+    separate runs for each row on the machine clamped to it; score few rows in that case.
+
+    Args:
+        machine: any machine that is not conditioned.
+        x: data, (N, n_visible).
+        estimate: result of `ais_log_partition` for the machine (default: computed here).
+        schedule, n_runs, seed, callback: as for `ais_log_partition`, for the runs made here.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, ais_log_likelihood, rbm
+        >>> round(float(ais_log_likelihood(rbm(Binary(4), Binary(2)), torch.eye(4), schedule=100)), 2)
+        -2.77
+    """
+    double, rows = for_scoring(machine, x)
+    if estimate is None:
+        estimate = ais_log_partition(machine, schedule, n_runs, seed=seed, callback=callback)
+    if not isinstance(estimate, AnnealedEstimate):
+        raise ValueError(f"estimate is a {type(estimate).__name__}; expected the result of ais_log_partition()")
+    if estimate.machine != fingerprint(machine):
+        raise ValueError("estimate is of another machine, or of this one before its parameters changed")
+    if len(machine.layers) <= 2:
+        weights, of_rows = log_weight(double, rows), torch.zeros_like(estimate.standard_error)
+    else:
+        betas = estimate.betas if schedule is None else schedule
+        hidden = hidden_machine(machine, check_rows(machine, x))
+        clamped_estimate = ais_log_partition(hidden, betas, n_runs, seed=seed, callback=callback)
+        weights = clamped_estimate.log_partition + double.layers[0].log_prior(rows).sum(-1, dtype=torch.float64)
+        of_rows = clamped_estimate.standard_error.square().sum().sqrt() / len(rows)  # of their mean
+    log_partition, error = estimate.log_partition, estimate.standard_error
+    return LogLikelihood(weights - log_partition, log_partition, error.hypot(of_rows), n_units(machine))
+
+
+def _estimate(runs: Runs, betas: Tensor, seed: int, machine: str, origin: Tensor | None) -> AnnealedEstimate:
+    log_weights, states = runs
+    if not bool((log_weights.abs() < LARGEST).all()):
+        raise EstimateError(
+            "ln Z is not finite: the couplings are too strong for units on unbounded supports, or weights overflow"
+        )
+    reverse = origin is not None
+    sign = -1 if reverse else 1
+    n_runs = len(log_weights)
+    log_partition = sign * ((sign * log_weights).logsumexp(0) - log(n_runs))
+    share = (sign * log_weights).softmax(0)
+    effective = 1 / share.square().sum(0)
+    return AnnealedEstimate(
+        log_partition, _error(share, origin), effective, log_weights, tuple(states), betas, seed, reverse, machine
+    )
+
+
+def _error(share: Tensor, origin: Tensor | None) -> Tensor:  # (runs,) or (runs, rows) -> () or (rows,)
+    """Standard error of ln Z from the runs' shares of the weight; runs from the same sample count as one."""
+    excess = share - 1 / len(share)
+    n_groups = torch.full_like(excess[0], len(share))
+    if origin is not None:
+        origin = origin.expand_as(share)
+        excess = torch.zeros_like(share).scatter_add_(0, origin, excess)
+        n_groups = torch.zeros_like(share).scatter_(0, origin, 1.0).sum(0)
+    error = (excess.square().sum(0) * n_groups / (n_groups - 1)).sqrt()
+    return torch.where(n_groups > 1, error, torch.nan)
+
+
+def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:
+    effective = estimate.effective_sample_size
+    least = float(effective.min())
+    enough = max(COLLAPSED * estimate.n_runs, min(FEW, estimate.n_runs))
+    if least >= enough:
+        return
+    n_rows = int((effective < enough).sum())
+    where = f" on {n_rows} of {len(effective)} rows" if effective.dim() else ""
+    direction = "high" if estimate.reverse else "low"
+    warnings.warn(
+        f"the weights of annealed importance sampling have collapsed{where}: the effective sample size is {least:.1f} "
+        f"of {estimate.n_runs} runs, so that ln Z is probably too {direction} and its error bar too small; use more "
+        f"temperatures than {len(estimate.betas) - 1}, or other `data`",
+        LikelihoodWarning,
+        stacklevel=4,  # past the decorator
+    )
+
+
+def _check_call(
+    machine: BoltzmannMachine,
+    n_runs: int,
+    data: Tensor | None,
+    reverse: bool,
+    samples: Tensor | Sequence[Tensor] | None,
+    seed: int,
+) -> None:
+    check_machine(machine)
+    check_normalizable(machine)
+    check_count("n_runs", n_runs, 2)
+    check_count("seed", seed, 0)
+    if samples is not None and not reverse:
+        raise ValueError("samples are where reverse runs start; pass reverse=True with them")
+    if machine.n_rows is not None and (data is not None or samples is not None):
+        raise ValueError("a machine that is conditioned on rows takes no data and no samples")
+
+
+def _check_schedule(schedule: Tensor | Sequence[float] | int) -> Tensor:
+    if isinstance(schedule, int | np.integer):
+        return linear_schedule(check_count("schedule", schedule))
+    try:
+        betas = torch.as_tensor(schedule).detach().double().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"schedule is {schedule!r}; expected a number of temperatures, or a sequence of them"
+        ) from None
+    good = betas.dim() == 1 and len(betas) >= 2 and betas[0] == 0 and betas[-1] == 1 and bool((betas.diff() > 0).all())
+    if not good:
+        raise ValueError("schedule must rise from 0 to 1, step by step; see linear_schedule and adaptive_schedule")
+    return betas
+
+
+def _complete_blocks(
+    resume: AnnealedEstimate | None, betas: Tensor, seed: int, reverse: bool, machine: str
+) -> list[Runs]:
+    """The complete blocks of an estimate, which need not be made again."""
+    if resume is None:
+        return []
+    if resume.machine != machine:
+        raise ValueError("resume is of another machine, or of this one before its parameters changed")
+    if resume.reverse != reverse or resume.seed != seed or not torch.equal(resume.betas, betas):
+        raise ValueError("resume was made with another schedule, seed or direction; only the same can be continued")
+    cuts = range(0, resume.n_runs - BLOCK + 1, BLOCK)
+    return [Runs(resume.log_weights[i : i + BLOCK], [x[i : i + BLOCK] for x in resume.samples]) for i in cuts]

@@ -1,0 +1,210 @@
+"""Runs of annealed importance sampling: chains that go through all temperatures, in reproducible blocks."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.accelerator.distributed import gathered, world
+from tapmachine.accelerator.precision import matmul_precision
+from tapmachine.accelerator.replay import Replay
+from tapmachine.likelihood.annealing.paths import AnnealingPath, States, path_to, seeded, states_of, untilted_path
+from tapmachine.machine import BoltzmannMachine
+
+BLOCK = 100  # runs that share a random generator: more runs are more blocks, so that they can be added later
+STRIDE = 20  # steps between calls of the callback; on a GPU, steps in one CUDA graph
+CHAIN_VALUES = 2**26  # numbers in the states of all chains of a block, on a machine conditioned on rows
+
+Report = Callable[[int, int], None]  # temperatures done, of how many
+
+
+class Runs(NamedTuple):
+    """The results of runs: an estimate of ln Z by each, (runs,) or (runs, rows), and its states of all layers."""
+
+    log_weights: Tensor
+    states: list[Tensor]
+
+
+def make_runs(
+    machine: BoltzmannMachine,
+    betas: Tensor,
+    blocks: dict[int, int],
+    *,
+    data: Tensor | None,
+    samples: Sequence[Tensor] | None,
+    seed: int,
+    report: Report | None,
+) -> Runs:
+    """Make all runs of some blocks; with several processes, each makes some of the blocks.
+
+    Args:
+        machine, data, seed: as for `ais_log_partition`.
+        betas: inverse temperatures, rising.
+        blocks: number of runs by the index of the block.
+        samples: states of all layers, (S, *state_shape) or (S, rows, *state_shape) each, where reverse runs start. The
+            runs go forwards without them.
+        report: called as the runs proceed.
+    """
+    is_split = world().size > 1 and machine.n_rows is None
+    if is_split:
+        blocks = dict(list(blocks.items())[world().share(len(blocks))])
+        if not blocks:
+            return _gathered(_no_runs(machine))
+    parts = _fitting_parts(machine)
+    counter = _Counter(len(parts) * len(blocks) * (len(betas) - 1), report)
+    runs_of_parts = []
+    for part_index, (rows, part) in enumerate(parts):
+        path = path_to(part, data, seed)
+        at_start = path.log_partition_at_start()
+        runs = []
+        for block, n_runs in blocks.items():
+            purpose = "forward" if samples is None else "reverse"
+            generator = seeded(machine.device, seed, purpose, (part_index << 32) + block)
+            if samples is None:
+                walk = anneal(path, betas, path.draw(n_runs, generator), generator, counter)
+                runs.append(Runs(at_start + walk.log_weights, path.all_layers(walk.states, generator)))
+            else:
+                states = _starts_of(block, n_runs, samples, rows)
+                kept = tuple(states[layer_index] for layer_index in path.kept)
+                walk = anneal(path, betas.flip(0), kept, generator, counter)
+                runs.append(Runs(at_start - walk.log_weights, states))
+        runs_of_parts.append(join(runs, dim=0))
+    together = join(runs_of_parts, dim=1)
+    return _gathered(together) if is_split else together
+
+
+class Walk(NamedTuple):
+    """Chains on their way from one temperature to the next.
+
+    Attributes:
+        position: steps done, (1,).
+        log_weights: sum of the changes of ln P_β so far, (chains,) or (chains, rows), float64.
+        states: states of the kept layers.
+    """
+
+    position: Tensor
+    log_weights: Tensor
+    states: States
+
+
+@torch.no_grad()
+@matmul_precision("float32")
+def anneal(
+    path: AnnealingPath,
+    betas: Tensor,  # (steps + 1,)
+    states: States,
+    generator: torch.Generator,
+    callback: Callable[[int, Walk], None] | None = None,
+) -> Walk:
+    """Take chains through all β, up or down, from states drawn at the first one.
+
+    The callback is called every 20 steps, with the number of steps done and the walk so far. On a GPU these steps are
+    captured as a CUDA graph: the shapes are fixed, and no step depends on a value.
+    """
+    device, n_steps = path.machine.device, len(betas) - 1
+    batch = states[0].shape[: -len(path.layers[0].state_shape)]
+    walk = Walk(
+        torch.zeros(1, dtype=torch.long, device=device),
+        torch.zeros(batch, dtype=torch.float64, device=device),
+        states,
+    )
+    captured = _captured(path, betas, walk, generator) if device.type == "cuda" else None
+    values = betas.tolist()
+    for first in range(0, n_steps, STRIDE):
+        if captured is not None:
+            walk = captured(walk)[0]
+        else:
+            for before, after in pairwise(values[first : first + STRIDE + 1]):
+                states, gain = path.step(walk.states, before, after, generator)
+                walk = Walk(walk.position + 1, walk.log_weights + gain, states)
+        if callback is not None:
+            callback(min(first + STRIDE, n_steps), walk)
+    return walk
+
+
+def _captured(path: AnnealingPath, betas: Tensor, walk: Walk, generator: torch.Generator) -> Replay:
+    """The next 20 steps as a CUDA graph, which looks up its temperatures by the position of the walk."""
+    beyond = betas[-1:].expand((1 - len(betas)) % STRIDE)  # steps past the last one change nothing
+    all_betas = torch.cat((betas, beyond)).to(path.machine.device, path.machine.dtype)
+
+    def step(walk: Walk) -> tuple[Walk, Tensor]:
+        before, after = (all_betas.index_select(0, walk.position + ahead).squeeze(0) for ahead in (0, 1))
+        states, gain = path.step(walk.states, before, after, generator)
+        return Walk(walk.position + 1, walk.log_weights + gain, states), gain
+
+    return Replay(step, walk, STRIDE, generator)
+
+
+def _starts_of(block: int, n_runs: int, samples: Sequence[Tensor], rows: Tensor | None) -> list[Tensor]:
+    """Where the reverse runs of a block start: each sample is used about equally often."""
+    index = torch.arange(n_runs, device=samples[0].device) + block * BLOCK
+    return [(x if rows is None else x[:, rows])[index % len(x)] for x in samples]
+
+
+def join(parts: list[Runs], dim: int) -> Runs:
+    """Concatenate runs of several blocks (dimension 0) or of several sets of rows (dimension 1)."""
+    if len(parts) == 1:
+        return parts[0]
+    log_weights, states = zip(*parts, strict=True)
+    return Runs(torch.cat(log_weights, dim), [torch.cat(layer, dim) for layer in zip(*states, strict=True)])
+
+
+def _fitting_parts(machine: BoltzmannMachine) -> list[tuple[Tensor | None, BoltzmannMachine]]:
+    """The machine on as many of its rows at a time as fit into memory with the chains of a block."""
+    if machine.n_rows is None:
+        return [(None, machine)]
+    size = max(1, CHAIN_VALUES // (BLOCK * sum(machine.sizes)))
+    parts = torch.arange(machine.n_rows, device=machine.device).split(size)
+    return [(rows, machine.rows(rows)) for rows in parts]
+
+
+def _gathered(runs: Runs) -> Runs:
+    """The runs of all processes."""
+    return Runs(gathered(runs.log_weights), [gathered(states) for states in runs.states])
+
+
+def _no_runs(machine: BoltzmannMachine) -> Runs:
+    states = [torch.empty((0, *layer.state_shape), dtype=layer.dtype, device=layer.device) for layer in machine.layers]
+    return Runs(torch.empty(0, dtype=torch.float64, device=machine.device), states)
+
+
+class _Counter:
+    """Counts the temperatures done in all blocks together."""
+
+    def __init__(self, total: int, report: Report | None) -> None:
+        self.total, self.report, self.before, self.last = total, report, 0, 0
+
+    def __call__(self, done: int, walk: Walk) -> None:
+        if done < self.last:  # another block has begun
+            self.before += self.last
+        self.last = done
+        if self.report is not None:
+            self.report(self.before + done, self.total)
+
+
+def resample(log_weights: Tensor, generator: torch.Generator) -> Tensor:  # (chains,) or (chains, rows), both ways
+    """Indices of as many chains, drawn with replacement by their weights."""
+    weights = log_weights.softmax(0)
+    index = torch.multinomial(weights.transpose(0, -1), len(weights), replacement=True, generator=generator)
+    return index.transpose(0, -1)
+
+
+def pick(index: Tensor, states: Sequence[Tensor]) -> States:
+    """The states of the chains with these indices."""
+    return tuple(x.gather(0, index.view(*index.shape, *[1] * (x.dim() - index.dim())).expand_as(x)) for x in states)
+
+
+def check_samples(machine: BoltzmannMachine, samples: Tensor | Sequence[Tensor], seed: int) -> list[Tensor]:
+    """States of all layers; if only visible states were given, those of the other layers are drawn given them."""
+    if isinstance(samples, Tensor):
+        generator = seeded(machine.device, seed, "layers above")
+        return states_of(untilted_path(machine), samples, generator)
+    if not isinstance(samples, Sequence):
+        raise ValueError(f"samples is a {type(samples).__name__}; expected a torch.Tensor, or a list of one per layer")
+    layers = machine.check_states([x.to(machine.device) if isinstance(x, Tensor) else x for x in samples])
+    lengths = {len(x) for x in layers}
+    if len(lengths) > 1 or 0 in lengths:
+        raise ValueError(f"samples of the layers have {sorted(lengths)} rows; expected the same number, at least 1")
+    return layers

@@ -1,0 +1,69 @@
+"""The weight of a row as one of its visible units takes other values, with the hidden units summed out."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tapmachine.likelihood.weight import CHUNK_VALUES
+from tapmachine.machine import BoltzmannMachine
+
+LogWeight = Callable[[Tensor], Tensor]  # (Q, N, S) -> (Q, N, S): at Q values of each of S units in N rows
+
+
+def conditional_log_weight(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> LogWeight:
+    """ln of the joint weight as one chosen unit takes other values, relative to that of the rest of the row.
+
+    Args:
+        machine: A machine with one hidden layer.
+        x: States of the visible units, (N, n).
+        chosen: Indices of S units for each row, (N, S).
+    """
+    units, gains = machine.layers[0], Gains(machine, x)
+
+    def log_weight(values: Tensor) -> Tensor:  # (Q, N, S)
+        # The prior is a function of all units at once: put the values of the chosen ones in their places.
+        everywhere = x.expand(len(values), *x.shape).clone()
+        everywhere.scatter_(-1, chosen.expand(values.shape), values)
+        log_prior = units.log_prior(everywhere, validate=False).gather(-1, chosen.expand(values.shape))
+        gained = [gains(unit, values[..., column]) for column, unit in enumerate(chosen.unbind(1))]
+        return log_prior + torch.stack(gained, -1)
+
+    return log_weight
+
+
+class Gains:
+    """The change of Σ_j ln Z_j of the hidden units with one visible unit."""
+
+    def __init__(self, machine: BoltzmannMachine, x: Tensor) -> None:
+        self.visible, self.hidden = list(machine.layers)
+        self.x = x
+        self.row = torch.arange(len(x), device=x.device)
+        self.field = machine.field_on(1, [x, None])
+        self.weights = machine.coupling(0).detach().unflatten(0, (self.visible.n, -1))  # (n, 1 or q, n_hidden)
+
+    def __call__(self, unit: Tensor, values: Tensor) -> Tensor:  # (N,), and (Q, N) or (Q, N, q) -> (Q, N)
+        """As a unit of each row takes Q values."""
+        change = values - self.x[self.row, unit]
+        weights = self.weights[unit]  # (N, 1 or q, n_hidden)
+        if self.visible.is_categorical:
+            moved = torch.einsum("anq,nqh->anh", change, weights)
+        else:
+            moved = change.unsqueeze(-1) * weights.squeeze(1)
+        after = self.field + moved.unflatten(-1, self.hidden.state_shape)
+        return self.hidden.log_partition_gain(self.field.expand_as(after), after)
+
+
+def row_chunks(machine: BoltzmannMachine, x: Tensor, n_values: int) -> list[slice]:
+    """Chunks of rows small enough for the fields at all values of a unit to fit into memory."""
+    size = max(1, CHUNK_VALUES // (n_values * max(machine.sizes)))
+    return [slice(first, first + size) for first in range(0, len(x), size)]
+
+
+def extreme_fields(machine: BoltzmannMachine) -> tuple[Tensor, Tensor] | None:  # (n,) each
+    """The least and the greatest field that hidden units can send; None if it has no limit."""
+    hidden = machine.layers[1]
+    if not hidden.is_bounded():
+        return None
+    products = [machine.coupling(0).detach() * bound.expand(hidden.state_shape).flatten() for bound in hidden.bounds()]
+    return torch.minimum(*products).sum(-1), torch.maximum(*products).sum(-1)

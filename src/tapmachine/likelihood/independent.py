@@ -1,0 +1,22 @@
+"""Independent units fitted to data: the log-likelihood that a machine has to exceed to have learned dependencies."""
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+
+from tapmachine.machine import BoltzmannMachine
+
+
+def fit_visible_units(
+    machine: BoltzmannMachine, data: Tensor, weights: Tensor | None = None
+) -> BoltzmannMachine:  # (N, *state_shape), (N,)
+    """A copy of a machine whose visible units, taken alone, have the means of the data."""
+    fitted = deepcopy(machine)
+    fitted.layers[0].fit_to(data, weights)
+    return fitted
+
+
+def independent_log_likelihood(machine: BoltzmannMachine, rows: Tensor) -> Tensor:  # (N, *state_shape) -> (N,), float64
+    """ln P(x) of each row by the visible units of a machine alone, without its couplings."""
+    return machine.layers[0].log_prior(rows, validate=False).sum(-1, dtype=torch.float64)

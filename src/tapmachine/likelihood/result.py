@@ -1,0 +1,75 @@
+"""The result of every estimator: log-likelihoods of rows, with ln Z and its error."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class LogLikelihood:
+    """ln P(x) of some rows of data, in nats, in float64.
+
+    It is the logarithm of a probability for units with finitely many states, and of a density for real-valued units,
+    which depends on the scale of the data and may be positive. For `TruncatedGaussBernoulli` units it is a probability
+    at 0 and a density elsewhere.
+
+    Attributes:
+        values: ln P(x) of each row, (N,); NaN for rows that could not be scored.
+        log_partition: ln Z, (), relative to normalized priors (0 without couplings); NaN for a pseudo-likelihood.
+        common_error: standard error of ln Z, (), common to all values; 0 if ln Z is exact, NaN if the error is unknown
+            or there is no ln Z.
+        n_units: number of units of the machine, in all layers.
+
+    `float(likelihood)` is the mean over the rows.
+    """
+
+    values: Tensor
+    log_partition: Tensor
+    common_error: Tensor
+    n_units: int
+
+    @property
+    def mean(self) -> Tensor:  # ()
+        """Mean over the rows that could be scored."""
+        return self.values[self.scored].mean()
+
+    @property
+    def standard_error(self) -> Tensor:  # ()
+        """Standard error of the mean over the rows, without `common_error`."""
+        values = self.values[self.scored]
+        return values.std() / len(values) ** 0.5 if len(values) > 1 else values.new_tensor(torch.nan)
+
+    @property
+    def per_unit(self) -> Tensor:  # ()
+        """The mean divided by the number of visible and hidden units, as in the paper's figures."""
+        return self.mean / self.n_units
+
+    @property
+    def scored(self) -> Tensor:  # (N,), bool
+        """Which rows could be scored."""
+        return ~torch.isnan(self.values)
+
+    def with_log_partition(self, log_partition: Tensor, error: Tensor) -> "LogLikelihood":
+        """The same rows with another ln Z."""
+        values = self.values + self.log_partition - log_partition
+        return LogLikelihood(values, log_partition, error, self.n_units)
+
+    def __float__(self) -> float:
+        return float(self.mean)
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else repr(self)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._summary()})"
+
+    def _summary(self) -> str:
+        unscored = int((~self.scored).sum())
+        rows = f"{len(self)} row{'s' if len(self) > 1 else ''}" + (f", {unscored} not scored" if unscored else "")
+        over_rows = f" ± {self.standard_error:.4f}" if len(self) > 1 else ""
+        of_log_partition = f", ± {self.common_error:.4f} of ln Z" if bool(self.common_error > 0) else ""
+        return f"{self.mean:.4f}{over_rows} nats over {rows}{of_log_partition}"

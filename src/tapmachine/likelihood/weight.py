@@ -1,0 +1,60 @@
+"""The weight of visible states, which needs no ln Z, and whether Z is finite."""
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.data.errors import EstimateError
+from tapmachine.machine import BoltzmannMachine
+
+CHUNK_VALUES = 2**22  # numbers held at a time, in the fields on the hidden side
+
+
+@torch.no_grad()
+def log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, *state_shape) -> (N,), float64
+    """ln of the weight of visible states, with the hidden units summed over: ln P(x) + ln Z.
+
+    Σ_i ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0), exact. Only for machines with one hidden layer or none.
+    """
+    layers = list(machine.layers)
+    if len(layers) > 2:
+        raise ValueError(f"the weight of visible states is intractable with {len(layers) - 1} hidden layers")
+    parts = []
+    for rows in x.split(max(1, CHUNK_VALUES // max(machine.sizes))):
+        total = layers[0].log_prior(rows, validate=False).sum(-1, dtype=torch.float64)
+        if machine.is_pairwise:
+            flat = rows.flatten(1)
+            total += 0.5 * ((flat @ machine.coupling(0)) * flat).sum(-1, dtype=torch.float64)
+        else:
+            tilt = Tilt(machine.field_on(1, [rows, None]), 0.0)
+            total += layers[1].log_partition(tilt).sum(-1, dtype=torch.float64)
+        parts.append(total)
+    return torch.cat(parts)
+
+
+def check_normalizable(machine: BoltzmannMachine) -> None:
+    """Raises a ValueError if the couplings between units on the whole real line are too strong for a finite Z.
+
+    Their energy is quadratic, and must be so upwards in all directions: with their couplings in units of the standard
+    deviations, no eigenvalue may reach 1. Chains may wander off too slowly for their weights to tell.
+    """
+    layers = list(machine.layers)
+    unbounded = [all(bool(torch.isinf(bound).all()) for bound in layer.bounds()) for layer in layers]
+    if machine.n_rows is not None or not any(
+        unbounded[edge.below] and unbounded[edge.above] for edge in machine.edges()
+    ):
+        return
+    deviations = [
+        layer.moments(Tilt(torch.zeros(layer.state_shape, dtype=layer.dtype, device=layer.device), 0.0)).variance.sqrt()
+        if free
+        else torch.zeros(size, dtype=layer.dtype, device=layer.device)
+        for layer, free, size in zip(layers, unbounded, machine.sizes, strict=True)
+    ]
+    first = [sum(machine.sizes[:number]) for number in range(len(layers) + 1)]
+    scaled = torch.zeros((first[-1], first[-1]), dtype=torch.float64, device=machine.device)
+    for below, above, weights in machine.edges():
+        block = deviations[below].unsqueeze(-1) * weights * deviations[above]
+        scaled[first[below] : first[below + 1], first[above] : first[above + 1]] = block.double()
+    scaled = scaled if machine.is_pairwise else scaled + scaled.T
+    if bool(torch.isfinite(scaled).all()) and float(torch.linalg.eigvalsh(scaled)[-1]) >= 1:
+        raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")

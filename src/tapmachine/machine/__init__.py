@@ -1,0 +1,29 @@
+"""Boltzmann machines: making, conditioning, rescaling, sampling, saving and exchanging them."""
+
+from tapmachine.data.errors import FileError
+from tapmachine.machine.boltzmann import BoltzmannMachine, Edge, dbm, pairwise, rbm
+from tapmachine.machine.conditioning import clamp, condition, hidden_machine
+from tapmachine.machine.files import load, save
+from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
+from tapmachine.machine.interchange import from_bernoulli_rbm, read_rbms, write_rbms
+from tapmachine.machine.rescaling import rescale
+
+__all__ = [
+    "BoltzmannMachine",
+    "Edge",
+    "FileError",
+    "clamp",
+    "condition",
+    "dbm",
+    "from_bernoulli_rbm",
+    "gibbs",
+    "hidden_machine",
+    "load",
+    "pairwise",
+    "rbm",
+    "read_rbms",
+    "rescale",
+    "sample_solutions",
+    "save",
+    "write_rbms",
+]

@@ -1,0 +1,299 @@
+"""Boltzmann machines: layers of units and the couplings between them."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+import torch
+from torch import Tensor, nn
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.units import Units
+
+SYMMETRY_SLACK = 1e-4  # of the largest weight: what rounding may leave of the symmetry of a matrix
+INITIAL_SPREAD = 1e-3  # standard deviation of the weights of a new machine, as in the paper
+
+
+if TYPE_CHECKING:
+
+    class Layers(nn.ModuleList):
+        """A module list of units."""
+
+        @overload
+        def __getitem__(self, idx: slice) -> "Layers": ...
+        @overload
+        def __getitem__(self, idx: int) -> Units: ...
+        def __getitem__(self, idx: int | slice) -> "Units | Layers": ...
+        def __iter__(self) -> Iterator[Units]: ...
+
+else:
+    Layers = nn.ModuleList
+
+
+class Edge(NamedTuple):
+    """The couplings between two layers; both are the same layer in a pairwise machine."""
+
+    below: int
+    above: int
+    weights: Tensor  # (units below, units above), a unit with q states counts q times
+
+
+class BoltzmannMachine(nn.Module):
+    """Layers of units with couplings between neighboring layers, or within the only layer.
+
+    P(x) = exp(−E(x))/Z with E(x) = −Σ_l ln P_l(x_l) − Σ_l x_l W_l x_{l+1}, where the P_l are the units' normalized
+    priors. A single layer is a pairwise machine, E(x) = −ln P(x) − ½ xJx, with J symmetric and no self-couplings.
+    Most users make one with `rbm`, `dbm` or `pairwise`.
+
+    Args:
+        layers: the unit types, from the visible layer upwards.
+        weights: W_l of shape (n below, n above), one fewer than layers, or the one matrix J of a single layer. A layer
+            of units with q states counts n·q. Without them the weights are drawn from a normal distribution of
+            standard deviation 0.001, as in the paper.
+        generator: for that draw. The default has a fixed seed.
+
+    Attributes:
+        layers: the layers of units, from the visible layer upward.
+        weights: the trainable weights. For a pairwise machine the couplings are the symmetric part of `weights[0]`
+            without self-couplings; see `coupling`.
+
+    Example:
+        >>> from tapmachine import Binary
+        >>> from tapmachine.machine import BoltzmannMachine
+        >>> BoltzmannMachine([Binary(4), Binary(3), Binary(2)]).sizes
+        (4, 3, 2)
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Units],
+        weights: Sequence[Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        _check_layers(layers)
+        self.layers = Layers(layers)
+        shapes = [(self.sizes[edge], self.sizes[min(edge + 1, len(layers) - 1)]) for edge in range(self.n_edges)]
+        if weights is None:
+            generator = generator or torch.Generator().manual_seed(0)
+            weights = [self._draw(shape, generator) for shape in shapes]
+        _check_weights(weights, shapes, self.dtype, self.device)
+        if self.is_pairwise:
+            self._check_symmetric(weights[0].detach())
+        # A Parameter is taken as it is, so that conditioned machines share it.
+        self.weights = nn.ParameterList(w if isinstance(w, nn.Parameter) else nn.Parameter(w.clone()) for w in weights)
+
+    # ----- shape
+
+    @property
+    def is_pairwise(self) -> bool:
+        """Whether the couplings are within a single layer."""
+        return len(self.layers) == 1
+
+    @property
+    def n_edges(self) -> int:
+        """Number of weight matrices."""
+        return max(1, len(self.layers) - 1)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of components of each layer's state: n, or n·q for units with q states."""
+        return tuple(prod(layer.state_shape) for layer in self.layers)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the parameters."""
+        return self.layers[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return self.layers[0].device
+
+    def summary(self) -> str:
+        """The layers as text, such as 64 Binary – 16 Binary."""
+        return " – ".join(f"{layer.n} {type(layer).__name__}" for layer in self.layers)
+
+    def coupling(self, edge: int) -> Tensor:
+        """The matrix of couplings, differentiable: `weights[edge]`, or its symmetric part without self-couplings."""
+        weights: Tensor = self.weights[edge]
+        if not self.is_pairwise:
+            return weights
+        return 0.5 * (weights + weights.T) * self._off_diagonal()
+
+    def edges(self) -> Iterator[Edge]:
+        """All couplings, each once."""
+        for edge in range(self.n_edges):
+            yield Edge(edge, min(edge + 1, len(self.layers) - 1), self.coupling(edge))
+
+    def _draw(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+        drawn = torch.randn(shape, generator=generator, device=generator.device).to(self.device, self.dtype)
+        return INITIAL_SPREAD * (drawn if not self.is_pairwise else self._off_diagonal() * (drawn + drawn.T) / 2**0.5)
+
+    def _off_diagonal(self) -> Tensor:
+        """0 for pairs of states of one and the same unit, 1 elsewhere."""
+        units = self.layers[0]
+        of_unit = torch.arange(self.sizes[0], device=self.device) // (self.sizes[0] // units.n)
+        return (of_unit[:, None] != of_unit).to(self.dtype)
+
+    def _check_symmetric(self, weights: Tensor) -> None:
+        finite = torch.nan_to_num(weights)  # the solver reports non-finite weights, particle by particle
+        slack = SYMMETRY_SLACK * finite.abs().max()
+        if ((finite - finite.T).abs() > slack).any():
+            raise ValueError("pairwise: weights[0] is not symmetric; it must equal its transpose")
+        if ((1 - self._off_diagonal()) * finite).abs().max() > slack:
+            q = self.sizes[0] // self.layers[0].n
+            where = "its diagonal" if q == 1 else f"the {q} by {q} block of each unit on its diagonal"
+            raise ValueError(f"pairwise: weights[0] couples a unit to itself; {where} must be 0")
+
+    # ----- conditioned machines
+
+    def with_layers(self, layers: Sequence[Units]) -> "BoltzmannMachine":
+        """A machine with other layers of the same shapes and the very same weights."""
+        return BoltzmannMachine(layers, list(self.weights))
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows of evidence that the machine is conditioned on; None if it is the same for every particle."""
+        rows = {layer.n_rows for layer in self.layers if layer.n_rows is not None}
+        if len(rows) > 1:
+            raise ValueError(f"the layers are conditioned on different numbers of rows, {sorted(rows)}")
+        return rows.pop() if rows else None
+
+    def rows(self, index: Tensor) -> "BoltzmannMachine":
+        """The machine for some of the rows of evidence only; itself, if it is the same for every particle."""
+        if self.n_rows is None:
+            return self
+        return self.with_layers([layer.rows(index) for layer in self.layers])
+
+    # ----- energies, fields and conditional moments of states
+
+    def check_states(self, states: Sequence[Tensor] | Tensor, validate: bool = True) -> list[Tensor]:
+        """Check the states of all layers; errors name the layer."""
+        states = [states] if isinstance(states, Tensor) else list(states)
+        if len(states) != len(self.layers):
+            raise ValueError(f"states of {len(states)} layers were given; the machine has {len(self.layers)}")
+        checked = []
+        for layer_index, (layer, x) in enumerate(zip(self.layers, states, strict=True)):
+            try:
+                checked.append(layer.check_states(x, validate))
+            except ValueError as error:
+                raise ValueError(f"layer {layer_index}: {error}") from None
+        return checked
+
+    def energy(self, states: Sequence[Tensor] | Tensor) -> Tensor:  # (..., n_l) each -> (...)
+        """E(x) = −Σ ln P(x) − Σ xWx', so that ln Z = ln Σ_x exp(−E(x)).
+
+        Args:
+            states: one tensor for each layer; or the tensor itself, if there is only one layer.
+        """
+        states = self.check_states(states)
+        energy = -sum(layer.log_prior(x).sum(-1) for layer, x in zip(self.layers, states, strict=True))
+        flat = [x.flatten(-len(layer.state_shape)) for layer, x in zip(self.layers, states, strict=True)]
+        share = 0.5 if self.is_pairwise else 1.0
+        for below, above, weights in self.edges():
+            energy = energy - share * ((flat[below] @ weights) * flat[above]).sum(-1)
+        return torch.as_tensor(energy)
+
+    def field_on(self, layer: int, states: Sequence[Tensor | None]) -> Tensor:
+        """ΣWx', the field that the neighbors' states send to a layer; states that are not neighbors may be None."""
+        layers = list(self.layers)
+        if not isinstance(states, Sequence) or len(states) != len(layers):  # a tensor would pass for a list of rows
+            kind = f"{len(states)} entries" if isinstance(states, Sequence) else f"a {type(states).__name__}"
+            raise ValueError(f"states is {kind}; expected a list with one entry for each of {len(layers)} layers")
+        if not 0 <= layer < len(layers):
+            raise ValueError(f"layer is {layer}; expected a layer from 0 to {len(layers) - 1}")
+        if self.is_pairwise:
+            senders = [(0, self.coupling(0))]
+        else:
+            senders = [(layer - 1, self.weights[layer - 1])] if layer > 0 else []
+            senders += [(layer + 1, self.weights[layer].T)] if layer < len(layers) - 1 else []
+        parts = []
+        for sender, weights in senders:
+            x = states[sender]
+            if x is None:
+                raise ValueError(f"layer {sender}: its states are needed for the field on layer {layer}")
+            parts.append(x.flatten(-len(layers[sender].state_shape)) @ weights)
+        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        field: Tensor = total.unflatten(-1, layers[layer].state_shape)
+        return field
+
+    def conditional(self, layer: int, states: Sequence[Tensor | None]) -> Moments:
+        """Mean and variance of a layer's units, given the states of its neighbors [eq:condexp]."""
+        tilt = Tilt(self.field_on(layer, states), 0.0)
+        return self.layers[layer].moments(tilt)
+
+
+def rbm(
+    visible: Units, hidden: Units, weights: Tensor | None = None, generator: torch.Generator | None = None
+) -> BoltzmannMachine:
+    """A restricted Boltzmann machine; `weights` has shape (n_visible, n_hidden).
+
+    Example:
+        >>> from tapmachine import Binary, TruncatedGaussian, rbm
+        >>> rbm(TruncatedGaussian(784), Binary(100)).weights[0].shape
+        torch.Size([784, 100])
+    """
+    return BoltzmannMachine([visible, hidden], None if weights is None else [weights], generator)
+
+
+def dbm(
+    layers: Sequence[Units], weights: Sequence[Tensor] | None = None, generator: torch.Generator | None = None
+) -> BoltzmannMachine:
+    """A deep Boltzmann machine of two layers or more, the visible one first.
+
+    Example:
+        >>> from tapmachine import Binary, dbm
+        >>> [tuple(w.shape) for w in dbm([Binary(784), Binary(500), Binary(200)]).weights]
+        [(784, 500), (500, 200)]
+    """
+    if len(layers) < 2:
+        raise ValueError(f"dbm: {len(layers)} layers were given; it needs 2 or more")
+    return BoltzmannMachine(layers, weights, generator)
+
+
+def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Generator | None = None) -> BoltzmannMachine:
+    """A machine with couplings between all pairs of its units: a plain Boltzmann machine, Hopfield, SK or Potts model.
+
+    E(x) = −ln P(x) − ½ xJx, with `weights` the symmetric matrix J, each pair in it twice and 0 on the diagonal. For
+    units with q states, row i·q + α belongs to state α of unit i, and the q×q blocks on the diagonal are 0. The priors
+    are normalized: without couplings ln Z is 0, not n ln 2 as with bare spins.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Spin, pairwise
+        >>> pattern = torch.tensor([1.0, -1.0, 1.0, 1.0])
+        >>> hopfield = pairwise(Spin(4), weights=(pattern.outer(pattern) - torch.eye(4)) / 4)
+        >>> hopfield.energy(pattern)
+        tensor(1.2726, grad_fn=<SubBackward0>)
+    """
+    return BoltzmannMachine([units], None if weights is None else [weights], generator)
+
+
+def _check_layers(layers: Sequence[Units]) -> None:
+    if len(layers) == 0:
+        raise ValueError("a machine needs at least one layer")
+    for layer_index, layer in enumerate(layers):
+        if not isinstance(layer, Units):
+            raise ValueError(f"layer {layer_index}: it is a {type(layer).__name__}; it must be units such as Binary(n)")
+        for name in ("dtype", "device"):
+            actual, expected = getattr(layer, name), getattr(layers[0], name)
+            if actual != expected:
+                raise ValueError(
+                    f"layer {layer_index}: the {name} of its parameters is {actual}, but that of layer 0 is {expected}"
+                )
+
+
+def _check_weights(
+    weights: Sequence[Tensor] | Tensor, shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device
+) -> None:
+    if isinstance(weights, Tensor):
+        raise ValueError(f"weights is a Tensor; it must be a list of {len(shapes)}, one for each pair of layers")
+    if len(weights) != len(shapes):
+        raise ValueError(f"{len(weights)} weight matrices were given; these layers need {len(shapes)}")
+    for edge, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
+        if not isinstance(w, Tensor) or tuple(w.shape) != shape:
+            problem = f"has shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"is a {type(w).__name__}"
+            raise ValueError(f"weights[{edge}] {problem}; it must be a tensor of shape {shape}")
+        if w.dtype != dtype or w.device != device:
+            raise ValueError(f"weights[{edge}] is {w.dtype} on {w.device}; the units are {dtype} on {device}")

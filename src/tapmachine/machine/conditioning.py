@@ -1,0 +1,142 @@
+"""Machines with some units clamped to values or tilted by evidence, sharing the parameters of the free machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.data.checks import check_count
+from tapmachine.machine.boltzmann import BoltzmannMachine
+from tapmachine.units import Units
+from tapmachine.units.conditioned import Clamped, Tilted
+
+
+def clamp(
+    machine: BoltzmannMachine, x: Tensor, layer: int = 0, mask: Tensor | None = None, validate: bool = True
+) -> BoltzmannMachine:
+    """The machine with the units of a layer held at x.
+
+    Its free energy is −ln of the joint weight of x and everything else that is possible, so that
+    ln P(x) = F(free) − F(clamped).
+
+    The result shares the machine's parameters: moving or converting one of them (`.to()`, `.double()`) affects the
+    other.
+
+    Args:
+        machine: any machine.
+        x: the values, of shape (K, n) for one row each for K particles, or (n,) for all of them.
+        layer: the layer to clamp.
+        mask: which units are clamped, of shape (n,) or (K, n); the others stay free, and x is ignored there.
+        validate: whether to check that x are states of the layer, which stalls a GPU.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, clamp, rbm, solve
+        >>> machine = rbm(Binary(3), Binary(2))
+        >>> seen = clamp(machine, torch.tensor([1.0, 0.0, 0.0]), mask=torch.tensor([True, True, False]))
+        >>> solve(seen).moments[0].mean.round(decimals=2)
+        tensor([[1.0000, 0.0000, 0.5000]])
+    """
+    units = _layer(machine, layer)
+    with _naming(layer):
+        return _replace(machine, layer, Clamped(units, x, mask, validate))
+
+
+def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> BoltzmannMachine:
+    """The machine with a layer's priors multiplied by exp(Dx − ½Ex²): what a noisy observation says about the units.
+
+    Its free energy is −ln of the average of that factor, times Z: F(conditioned) − F(free) is minus the log-evidence.
+    Gaussian noise of deviation σ on an observation y is Tilt(y/σ², 1/σ²); a bit y ∈ {0, 1} that was flipped with
+    probability p is Tilt(ln((1 − p)/p)(2y − 1), 0). The parameters are shared, as for `clamp`.
+
+    Args:
+        machine: any machine.
+        evidence: the field D and the precision E, of shape (K, n) for K particles, or (n,), or numbers.
+        layer: the layer it is about.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, Tilt, condition, rbm, solve
+        >>> machine = rbm(Binary(3), Binary(2))
+        >>> noisy = condition(machine, Tilt(field=torch.tensor([2.0, -2.0, 0.0]), precision=0.0))
+        >>> solve(noisy).moments[0].mean.round(decimals=2)
+        tensor([[0.8800, 0.1200, 0.5000]])
+    """
+    units = _layer(machine, layer)
+    with _naming(layer):
+        return _replace(machine, layer, Tilted(units, evidence))
+
+
+def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) -> BoltzmannMachine:
+    """The hidden layers alone, given states of the visible layer: a field xW on the first of them [sec:dbm].
+
+    It has the solutions of `clamp(machine, x)` at less cost; its free energy is that of the clamped machine less
+    −Σ ln P(x) of the visible units. The field is computed once, and no gradient flows through it.
+
+    Args:
+        machine: a machine with two hidden layers or more.
+        x: states of the visible layer, (K, n_visible).
+        validate: as for `clamp`.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, dbm, solve
+        >>> from tapmachine.machine import hidden_machine
+        >>> machine = dbm([Binary(6), Binary(4), Binary(3)])
+        >>> [tuple(mean.shape) for mean, _ in solve(hidden_machine(machine, torch.eye(6))).moments]
+        [(6, 4), (6, 3)]
+    """
+    if len(machine.layers) < 3:
+        raise ValueError(
+            f"hidden_machine: the machine has {len(machine.layers)} layers; it needs 3 or more. With one hidden layer, "
+            "use machine.conditional(1, [x, None])"
+        )
+    visible, first, *others = machine.layers
+    with _naming(0):
+        x = visible.check_states(x, validate)
+    tilted = Tilted(first, Tilt(_field_of(machine, x), 0.0), validate=False)
+    return BoltzmannMachine([tilted, *others], list(machine.weights)[1:])
+
+
+@torch.no_grad()
+def replace_rows(hidden: BoltzmannMachine, machine: BoltzmannMachine, x: Tensor) -> None:
+    """Replace the states of `hidden_machine` by as many others, which are not checked."""
+    tilted = hidden.layers[0]
+    assert isinstance(tilted, Tilted)
+    tilted.field.copy_(_field_of(machine, x))
+
+
+def _field_of(machine: BoltzmannMachine, x: Tensor) -> Tensor:
+    visible, first = list(machine.layers)[:2]
+    flat = x.flatten(-len(visible.state_shape)) @ machine.weights[0]
+    field: Tensor = flat.unflatten(-1, first.state_shape)
+    return field
+
+
+def is_clamped(machine: BoltzmannMachine) -> bool:
+    """Whether any units of the machine are held at values."""
+    return any(isinstance(part, Clamped) for layer in machine.layers for part in layer.modules())
+
+
+def _layer(machine: BoltzmannMachine, layer: int) -> Units:
+    return machine.layers[check_count("layer", layer, 0, len(machine.layers) - 1)]
+
+
+@contextmanager
+def _naming(layer: int) -> Iterator[None]:
+    """Lets errors name the layer."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"layer {layer}: {error}") from None
+
+
+def _replace(machine: BoltzmannMachine, layer: int, units: Units) -> BoltzmannMachine:
+    layers = list(machine.layers)
+    layers[layer] = units
+    conditioned = machine.with_layers(layers)
+    if conditioned.n_rows == 0:  # or different in two layers: an error here, not later
+        raise ValueError("evidence has no rows")
+    return conditioned

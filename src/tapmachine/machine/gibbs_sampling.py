@@ -1,0 +1,149 @@
+"""Block Gibbs sampling: exact draws of every other layer, given the layers between them."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Solution, Tilt
+from tapmachine.data.checks import check_count
+from tapmachine.machine.boltzmann import BoltzmannMachine
+from tapmachine.units import Units
+
+
+@torch.no_grad()
+def gibbs(
+    machine: BoltzmannMachine,
+    states: Sequence[Tensor] | Tensor,
+    n_sweeps: int = 1,
+    generator: torch.Generator | None = None,
+) -> list[Tensor]:  # (K, *state_shape) for each layer
+    """Draw states of all layers by block Gibbs sampling.
+
+    A sweep draws all odd layers given the even ones, then the even ones given the odd ones. In a pairwise machine it
+    draws one unit after the other.
+
+    Args:
+        machine: any machine; clamped units stay where they are.
+        states: the initial states of K chains: those of the visible layer, (K, n_visible), from which the layers above
+            are drawn, or those of every layer.
+        n_sweeps: number of sweeps.
+        generator: for the draws, on the machine's device. Default: torch's global generator.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, gibbs, rbm
+        >>> machine = rbm(Binary(5), Binary(3))
+        >>> visible, hidden = gibbs(machine, torch.zeros(2, 5), n_sweeps=10, generator=torch.Generator().manual_seed(1))
+        >>> visible.shape, hidden.shape
+        (torch.Size([2, 5]), torch.Size([2, 3]))
+    """
+    n_sweeps = check_count("n_sweeps", n_sweeps, 0)
+    layers = list(machine.layers)
+    if not isinstance(states, Tensor | Sequence):
+        raise ValueError(f"states are a {type(states).__name__}; they must be a torch.Tensor, or a list of them")
+    initial = [states] if isinstance(states, Tensor) else list(states)
+    if len(initial) not in (1, len(layers)):
+        raise ValueError(f"states of {len(initial)} layers were given; give those of layer 0, or of all {len(layers)}")
+    chain = []
+    for layer_index, (layer, x) in enumerate(zip(layers, initial, strict=False)):
+        try:
+            chain.append(layer.check_states(x))
+        except ValueError as error:
+            raise ValueError(f"states, layer {layer_index}: {error}") from None
+    leading = {tuple(x.shape[: x.dim() - len(layer.state_shape)]) for layer, x in zip(layers, chain, strict=False)}
+    rows = machine.n_rows
+    if len(leading) > 1 or (rows is not None and leading != {(rows,)}):
+        expected = f"; the machine is conditioned on {rows} rows" if rows is not None else ""
+        raise ValueError(f"states have the shapes {sorted(leading)} before the units{expected}")
+    chain = [layer.hold(x) for layer, x in zip(layers, chain, strict=False)]
+    for index in range(len(chain), len(layers)):
+        field = chain[-1].flatten(-len(layers[index - 1].state_shape)) @ machine.weights[index - 1]
+        chain.append(layers[index].sample(Tilt(field.unflatten(-1, layers[index].state_shape), 0.0), generator))
+    for _ in range(n_sweeps):
+        chain = sweep_chain(machine, chain, generator)
+    return chain
+
+
+@torch.no_grad()
+def sample_solutions(
+    machine: BoltzmannMachine, solution: Solution, generator: torch.Generator | None = None
+) -> list[Tensor]:  # (K, *state_shape) for each layer
+    """Draw states of all layers from solutions, as if their units were independent, to start Gibbs chains from.
+
+    Args:
+        machine: the machine that was solved.
+        solution: one solution or more, by `solve`.
+        generator: for the draws.
+
+    Raises:
+        ValueError: if a solution diverged, so that it has no finite tilt to draw from; leave it out with
+            `solution.select`.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, gibbs, rbm, solve
+        >>> from tapmachine.machine import sample_solutions
+        >>> machine, draws = rbm(Binary(5), Binary(3)), torch.Generator().manual_seed(0)
+        >>> states = sample_solutions(machine, solve(machine, torch.eye(5)), draws)
+        >>> gibbs(machine, states, n_sweeps=10, generator=draws)[0].shape
+        torch.Size([5, 5])
+    """
+    failed = (~torch.isfinite(solution.free_energy)).nonzero().squeeze(-1)
+    if len(failed):
+        raise ValueError(
+            f"{len(failed)} of {len(solution)} are not solutions, the first at index {int(failed[0])}: {solution}"
+        )
+    return [units.sample(tilt, generator) for units, tilt in zip(machine.layers, solution.tilts, strict=True)]
+
+
+@torch.no_grad()
+def sweep_chain(
+    machine: BoltzmannMachine, chain: Sequence[Tensor], generator: torch.Generator | None = None
+) -> list[Tensor]:
+    """One sweep of `gibbs`, from states of all layers that are not checked."""
+    chain = list(chain)
+    if machine.is_pairwise:
+        units, field = machine.layers[0], machine.field_on(0, chain)
+        return [sweep_units(units, machine.coupling(0), chain[0], field, lambda full: full, generator)]
+    return draw_layers(machine, draw_layers(machine, chain, 1, generator), 0, generator)
+
+
+@torch.no_grad()
+def draw_layers(
+    machine: BoltzmannMachine, chain: Sequence[Tensor], first: int, generator: torch.Generator | None = None
+) -> list[Tensor]:
+    """Draw every other layer given those between them: half a sweep.
+
+    Args:
+        machine: a machine with layers.
+        chain: states of all layers, which are not checked.
+        first: the first layer to draw, 0 or 1.
+        generator: for the draws.
+    """
+    chain = list(chain)
+    for index in range(first, len(chain), 2):
+        field = machine.field_on(index, chain)
+        chain[index] = machine.layers[index].sample(Tilt(field, 0.0), generator)
+    return chain
+
+
+def sweep_units(
+    units: Units,
+    coupling: Tensor,
+    x: Tensor,
+    field: Tensor,
+    tempered: Callable[[Tensor], Tensor],
+    generator: torch.Generator | None,
+) -> Tensor:
+    """A pairwise machine's units, each drawn given all others, under a function of the field xJ that they send."""
+    x, field = x.clone(), field.clone()
+    over_units = x.dim() - len(units.state_shape)
+    by_unit = coupling.unflatten(0, (units.n, -1))  # (n, 1 or q, n or n·q)
+    for unit in range(units.n):
+        draws = units.sample(Tilt(tempered(field), 0.0), generator).select(over_units, unit)
+        moved = draws - x.select(over_units, unit)
+        moved = moved if units.is_categorical else moved.unsqueeze(-1)
+        field += (moved @ by_unit[unit]).view(field.shape)
+        x.select(over_units, unit).copy_(draws)
+    return x

@@ -1,0 +1,180 @@
+"""Channels that show states: flipped, erased or missing."""
+
+from dataclasses import dataclass
+from math import log, log1p
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from tapmachine.posterior.channels.base import Channel, Evidence, Unknown
+from tapmachine.posterior.channels.evidence import (
+    as_states,
+    check_alphabet,
+    check_parameter,
+    is_nan,
+    state_count,
+    state_evidence,
+    tilt_evidence,
+    two_states,
+)
+from tapmachine.units import Binary, Units
+
+
+@final
+@dataclass(frozen=True)
+class BinarySymmetric(Channel):
+    """Each unit is observed correctly, or with probability p as another of its states [eq:bsc].
+
+    For two states the evidence is a field D = ±ln((1−p)/p), toward 1 for y = 1 (errata E12). With q states, all
+    other states are equally likely.
+
+    Args:
+        p: flip probability, from 0 to ½ (1 − 1/q for q states); None to estimate it in `denoise`.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import BinarySymmetric
+        >>> BinarySymmetric(0.2).evidence(torch.tensor([[1.0, 0.0, torch.nan]])).field
+        tensor([[ 1.3863, -1.3863,  0.0000]])
+    """
+
+    sees_states: ClassVar[bool] = True
+
+    p: float | None = None
+
+    def __post_init__(self) -> None:
+        check_parameter("BinarySymmetric", "p", self.p, 0, 1)
+
+    def _probability(self, n_states: int) -> float:
+        if self.p is None:
+            raise ValueError(
+                "BinarySymmetric: p is not given; give it, or have estimate_channel(machine, y, channel) find it"
+            )
+        if self.p > 1 - 1 / n_states:
+            raise ValueError(
+                f"BinarySymmetric: p is {self.p!r}; beyond {1 - 1 / n_states:g}, y would tell what x is not"
+            )
+        return self.p
+
+    def unknown(self, y: Tensor, units: Units) -> Unknown | None:
+        most = 1 - 1 / state_count(units, "BinarySymmetric")
+        return Unknown("p", 1e-3, most - 1e-3) if self.p is None else None
+
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+        n_states = state_count(units, "BinarySymmetric")
+        p, known = self._probability(n_states), check_alphabet(x, units).to(x.device)
+        hit = known & (torch.rand(x.shape, generator=generator, device=x.device) < p)
+        if units.is_categorical:
+            other = torch.randint(1, n_states, x.shape, generator=generator, device=x.device).to(x.dtype)
+            return torch.where(hit, (x + other) % n_states, x)
+        return torch.where(hit, sum(two_states(units)) - x, x)
+
+    def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
+        units = units or Binary(y.shape[-1])
+        y = y.to(units.device)
+        n_states = state_count(units, "BinarySymmetric")
+        p = self._probability(n_states)
+        seen = check_alphabet(y, units)
+        states = as_states(y, seen, units)
+        if p == 0:
+            return state_evidence(states, seen, torch.zeros_like(seen, dtype=torch.float64))
+        odds = log1p(-p) - log(p) + log(n_states - 1)
+        if units.is_categorical:
+            field = odds * states * seen.unsqueeze(-1)
+            scale = log(p / (n_states - 1)) * seen.double()
+        else:
+            low, high = two_states(units)
+            up = (states == high).double()
+            field = ((2 * up - 1) * (odds / (high - low))).masked_fill(~seen, 0.0)
+            scale = seen * (log(1 - p) - up * odds) - field * low  # ln P(y|x) at the lower state, less Dx
+            field = field.to(units.dtype)
+        return tilt_evidence(field, torch.zeros_like(field), states, scale)
+
+
+@final
+@dataclass(frozen=True)
+class BinaryErasure(Channel):
+    """Each unit is observed correctly, or with probability p not at all. For units of any type.
+
+    Args:
+        p: erasure probability, from 0 to 1. It does not affect the posterior of x, only the evidence of y; if None,
+            the evidence is that of the observed values.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import BinaryErasure
+        >>> BinaryErasure(0.5).corrupt(torch.ones(1, 4))
+        tensor([[nan, 1., nan, nan]])
+    """
+
+    sees_states: ClassVar[bool] = True
+
+    p: float | None = None
+
+    def __post_init__(self) -> None:
+        check_parameter("BinaryErasure", "p", self.p, 0, 1)
+
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+        if self.p is None:
+            raise ValueError("BinaryErasure: p is not given")
+        hit = torch.rand(x.shape, generator=generator, device=x.device) < self.p
+        return x.masked_fill(hit, torch.nan)
+
+    def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
+        units = units or Binary(y.shape[-1])
+        y = y.to(units.device)
+        seen = check_alphabet(y, units)
+        known = seen.double()
+        chance = torch.ones_like(known) if self.p is None else (1 - self.p) * known + self.p * (1 - known)
+        return state_evidence(as_states(y, seen, units), seen, chance.log())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Missing(Channel):
+    """Some values are missing, and the others are exact. For units of any type.
+
+    Args:
+        mask: True for missing values, (n,) or (K, n). NaN is always missing.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Missing
+        >>> Missing(torch.tensor([False, True])).corrupt(torch.ones(1, 2))
+        tensor([[1., nan]])
+    """
+
+    sees_states: ClassVar[bool] = True
+
+    mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.mask is not None and not (isinstance(self.mask, Tensor) and self.mask.dtype == torch.bool):
+            raise ValueError("Missing: mask must be a tensor of bool, True for what is missing")
+
+    def _hidden(self, y: Tensor) -> Tensor:
+        """True for missing values."""
+        hidden = is_nan(y)
+        if self.mask is None:
+            return hidden
+        if self.mask.shape not in (y.shape[-1:], y.shape):
+            raise ValueError(f"Missing: mask has shape {tuple(self.mask.shape)}; the data have {tuple(y.shape)}")
+        return hidden | self.mask.to(y.device)
+
+    def rows(self, index: Tensor) -> Channel:
+        return self if self.mask is None or self.mask.dim() == 1 else Missing(self.mask[index.to(self.mask.device)])
+
+    def at_face_value(self, y: Tensor) -> Tensor:
+        y = y if y.is_floating_point() else y.to(torch.get_default_dtype())
+        return y.masked_fill(self._hidden(y), torch.nan)
+
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+        return self.at_face_value(x)
+
+    def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
+        units = units or Binary(y.shape[-1])
+        y = y.to(units.device)
+        y = self.at_face_value(y)
+        seen = check_alphabet(y, units)
+        return state_evidence(as_states(y, seen, units), seen, torch.zeros_like(seen, dtype=torch.float64))

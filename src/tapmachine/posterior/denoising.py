@@ -1,0 +1,253 @@
+"""Posteriors of states given noisy or incomplete observations: the machine tilted by the evidence, solved."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.data.checks import check_count
+from tapmachine.data.errors import PosteriorWarning
+from tapmachine.data.rows import spaced
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import in_double
+from tapmachine.machine.gibbs_sampling import gibbs, sweep_chain
+from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
+from tapmachine.posterior.channels import Channel, Missing
+from tapmachine.posterior.estimation import most_likely
+from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
+from tapmachine.posterior.observations import as_examples, as_observations
+from tapmachine.solver import Progress, Scheme, solve
+from tapmachine.solver.starts import StartingPoint, starting_moments
+from tapmachine.units import Units
+
+N_NEIGHBORS = 3  # similar examples that solutions start from by default
+ESTIMATION_ROWS = 200  # observations that a channel is estimated from
+BURN_IN = 0.1  # of a chain
+CHUNK_VALUES = 2**25  # moments held at a time, over all starts of some rows
+
+
+@torch.no_grad()
+def denoise(
+    machine: BoltzmannMachine,
+    y: Tensor | np.ndarray[Any, Any],
+    channel: Channel,
+    *,
+    data: Tensor | np.ndarray[Any, Any] | None = None,
+    n_neighbors: int = N_NEIGHBORS,
+    starts: Sequence[StartingPoint] | None = None,
+    temperature: float = 1.0,
+    anneal: Sequence[Channel] = (),
+    scheme: Scheme | None = None,
+    tol: float = 1e-8,
+    max_sweeps: int = 1000,
+    callback: Callable[[Progress], None] | None = None,
+) -> Posterior:
+    """The posterior of the visible states given noisy or incomplete observations, with the machine as the prior.
+
+    The machine tilted by the observations is solved from the pointwise estimate and, with `data`, from similar
+    examples. Distinct solutions are weighted by exp(−F): with strong noise one solution is not enough. F has the
+    machine's dtype; for noise below a hundredth of the values, use `machine.double()`.
+
+    Args:
+        machine: any machine that is not conditioned.
+        y: observations, (K, n_visible); NaN for values that were not observed.
+        channel: the channel of the observations. If its p or σ is None, it is estimated by `estimate_channel`.
+        data: examples, (N, n_visible), such as the training data: solutions also start from the nearest neighbors of
+            each observation, which helps with strong noise.
+        n_neighbors: number of neighbors.
+        starts: starting points to use instead: a list of data, (K, n_visible), or of any other starts of `solve`.
+        temperature: solutions are weighted by exp(−F/T). T > 1 trusts differences of F less, which helps if much is
+            missing; with T = inf all distinct solutions have equal weight.
+        anneal: channels to solve first, such as ones with more noise; each starts from the solution of the last.
+        scheme: mean-field scheme (default: `TAP()`).
+        tol, max_sweeps: as for `solve`.
+        callback: called with the `Progress` of the solver.
+
+    Warns:
+        PosteriorWarning: if rows have no converged solution; see `status`.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, BinarySymmetric, denoise, rbm
+        >>> machine = rbm(Binary(3, field=2.0), Binary(2))
+        >>> posterior = denoise(machine, torch.tensor([[1.0, 0.0, torch.nan]]), BinarySymmetric(0.2))
+        >>> posterior.mean
+        tensor([[0.9673, 0.6486, 0.8807]])
+        >>> posterior.states
+        tensor([[1., 1., 1.]])
+    """
+    y = as_observations(machine, y)
+    check_channel(channel)
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature!r}; it must be greater than 0")
+    if starts is not None and data is not None:
+        raise ValueError("data serve to find starts; give either data or starts")
+    if starts is not None and len(starts) == 0:
+        raise ValueError("starts is empty; give one or more")
+    units = machine.layers[0]
+    channel = estimate_channel(machine, y, channel, scheme)
+    examples = None if data is None else as_examples(machine, data)
+    n_neighbors = check_count("n_neighbors", n_neighbors)
+    user_starts = None if starts is None else [_each_layer(machine, start, len(y)) for start in starts]
+    n_starts = len(user_starts) if user_starts is not None else 1 if examples is None else 1 + n_neighbors
+    size = max(1, CHUNK_VALUES // (n_starts * sum(machine.sizes)))
+    parts = []
+    for rows in torch.arange(len(y), device=y.device).split(size):
+        observed = channel.rows(rows).observe(machine, y[rows])
+        annealed = [other.rows(rows).observe(machine, y[rows]).machine for other in anneal]
+        if user_starts is None:
+            starts_of_rows = _default_starts(units, y[rows], channel.rows(rows), examples, n_neighbors)
+        else:
+            starts_of_rows = [_start_of_rows(start, rows) for start in user_starts]
+        solutions = []
+        for start in starts_of_rows:
+            for conditioned in annealed:
+                start = solve(conditioned, start, scheme, tol=tol, max_sweeps=max_sweeps)
+            solutions.append(solve(observed.machine, start, scheme, tol=tol, max_sweeps=max_sweeps, callback=callback))
+        parts.append(mixture(list(machine.layers), solutions, temperature, observed.log_scale))
+    posterior = joined(parts, channel, units)
+    warn_of_failures(posterior.status)
+    return posterior
+
+
+def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **options: Any) -> Posterior:
+    """The posterior of missing values (NaN) given the observed ones; options as for `denoise`.
+
+    `mean` holds the rows with the gaps filled, `variance` the uncertainty, 0 for observed values. A row without any
+    observed value gets the moments of the machine.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, impute, rbm
+        >>> impute(rbm(Binary(2, field=1.0), Binary(2)), torch.tensor([[0.0, torch.nan]])).mean
+        tensor([[0.0000, 0.7309]])
+    """
+    return denoise(machine, x, Missing(), **options)
+
+
+@torch.no_grad()
+def estimate_channel(
+    machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], channel: Channel, scheme: Scheme | None = None
+) -> Channel:
+    """The channel with the parameter under which the observations are most likely, by the TAP evidence.
+
+    Args:
+        machine: the prior.
+        y: observations, (K, n_visible), of which up to 200 are used.
+        channel: `BinarySymmetric()` or `GaussianNoise()`; a channel with its parameter set is returned unchanged.
+        scheme: mean-field scheme (default: `TAP()`).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, BinarySymmetric, rbm
+        >>> from tapmachine.posterior import estimate_channel
+        >>> machine = rbm(Binary(50, field=-5.0), Binary(2))
+        >>> y = (torch.arange(1000).view(20, 50) % 4 == 0).float()
+        >>> round(estimate_channel(machine, y, BinarySymmetric()).p, 2)
+        0.25
+    """
+    y = as_observations(machine, y)
+    check_channel(channel)
+    unknown = channel.unknown(y, machine.layers[0])
+    if unknown is None:
+        return channel
+    double = in_double(machine)  # differences of F are small beside F
+    some = spaced(y, ESTIMATION_ROWS).to(double.dtype if y.is_floating_point() else None)
+
+    def free_energy(candidate: Channel) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PosteriorWarning)
+            return float(denoise(double, some, candidate, scheme=scheme).free_energy.mean())
+
+    return most_likely(channel, unknown, free_energy)
+
+
+@torch.no_grad()
+def gibbs_posterior(
+    machine: BoltzmannMachine,
+    y: Tensor | np.ndarray[Any, Any],
+    channel: Channel,
+    n_sweeps: int = 2000,
+    generator: torch.Generator | None = None,
+) -> Moments:  # (K, *state_shape)
+    """Posterior mean and variance of the visible units by Gibbs sampling: a slow reference with statistical errors.
+
+    Averages conditional moments over one chain per row, after a burn-in of a tenth of it. Chains start from the
+    pointwise estimate.
+
+    Args:
+        machine, y, channel: as for `denoise`.
+        n_sweeps: length of each chain.
+        generator: random generator on the machine's device (default: one with a fixed seed).
+    """
+    y = as_observations(machine, y)
+    check_channel(channel)
+    n_sweeps = check_count("n_sweeps", n_sweeps)
+    generator = generator or torch.Generator(machine.device).manual_seed(0)
+    conditioned = channel.observe(machine, y).machine
+    units = conditioned.layers[0]
+    zero = torch.zeros((len(y), *units.state_shape), dtype=units.dtype, device=units.device)
+    chain = gibbs(conditioned, units.sample(Tilt(zero, 0.0), generator), 0, generator)
+    first = int(BURN_IN * n_sweeps)
+    center = conditioned.conditional(0, chain).mean  # without it, large means would drown the variance
+    total, squares, variances = (torch.zeros_like(zero) for _ in range(3))
+    for sweep in range(n_sweeps):
+        chain = sweep_chain(conditioned, chain, generator)
+        if sweep >= first:
+            moments = conditioned.conditional(0, chain)
+            off = moments.mean - center
+            total += off
+            squares += off**2
+            variances += moments.variance
+    mean, count = total / (n_sweeps - first), n_sweeps - first
+    return Moments(center + mean, variances / count + (squares / count - mean**2).clamp(min=0))
+
+
+def check_channel(channel: object) -> None:
+    """Raise a ValueError unless it is a channel."""
+    if not isinstance(channel, Channel):
+        raise ValueError(f"channel is {channel!r}; it must be one such as BinarySymmetric(0.1)")
+
+
+def _each_layer(machine: BoltzmannMachine, start: StartingPoint, count: int) -> list[Moments | None]:
+    """The moments that a start gives to each layer, for all rows; None for a layer it leaves open."""
+    layers = starting_moments(machine, start)
+    assert layers[0] is not None
+    if len(layers[0].mean) not in (1, count):
+        raise ValueError(f"a start has {len(layers[0].mean)} rows, but y has {count}")
+    return [
+        None if moments is None else Moments(*(z.expand(count, *z.shape[1:]) for z in moments)) for moments in layers
+    ]
+
+
+def _start_of_rows(layers: list[Moments | None], rows: Tensor) -> StartingPoint:
+    """A start of `solve` for some of the rows: moments of the layers that it specifies."""
+    return [Moments(*(z[rows] for z in layer)) for layer in layers if layer is not None]
+
+
+def _default_starts(
+    units: Units, y: Tensor, channel: Channel, examples: Tensor | None, n_neighbors: int
+) -> list[StartingPoint]:
+    """The pointwise estimate, and the examples nearest to each observation."""
+    pointwise = Moments(*pointwise_estimate(units, y, channel))
+    if examples is None:
+        return [pointwise]
+    values = channel.at_face_value(y)
+    if values is None:  # y are not states: compare the estimates of the units instead
+        values = pointwise.mean.masked_fill(torch.isnan(y), torch.nan)
+    values = _as_numbers(units, values)
+    index = nearest_neighbors(examples.flatten(1), values, min(n_neighbors, len(examples)))
+    return [pointwise, *(Moments(examples[k], torch.zeros_like(examples[k])) for k in index.unbind(1))]
+
+
+def _as_numbers(units: Units, values: Tensor) -> Tensor:
+    """States as rows of numbers: q states as one-hot vectors, all NaN where nothing was observed."""
+    if not units.is_categorical or values.dim() > 2:  # numbers, or one-hot already
+        return values.flatten(1).to(units.dtype)
+    seen = ~torch.isnan(values) if values.is_floating_point() else torch.ones_like(values, dtype=torch.bool)
+    one_hot = torch.nn.functional.one_hot(torch.where(seen, values, 0).long(), units.state_shape[1]).to(units.dtype)
+    return one_hot.masked_fill(~seen.unsqueeze(-1), torch.nan).flatten(1)

@@ -1,0 +1,1 @@
+"""Training from settings, in folders that survive interruption."""

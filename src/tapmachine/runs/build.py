@@ -1,0 +1,284 @@
+"""From settings to the machine, the objective and the trainer."""
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from tapmachine.data.errors import SettingsError
+from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.rows import Array, Rows, from_array, held_in_memory, parts, place_of, spaced
+from tapmachine.data.sources import INTENSITIES
+from tapmachine.machine import BoltzmannMachine, dbm
+from tapmachine.machine.checks import check_rows
+from tapmachine.machine.rescaling import rescale
+from tapmachine.runs.registry import OBJECTIVES, STARTS, load
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.visible_units import UnitMaker, given_units, make_visible
+from tapmachine.training import (
+    Monitor,
+    Objective,
+    Pretraining,
+    PretrainingTrainer,
+    Trainer,
+    Training,
+    default_learning_rate,
+    geometric_decay,
+    paper_sgd,
+)
+from tapmachine.training.batches import check_all_rows
+from tapmachine.training.optimizers import SOME_ROWS
+from tapmachine.training.pretraining import monitor_of_layer
+from tapmachine.units import Units
+from tapmachine.units.registry import UNIT_TYPES
+
+SMALLEST_BATCH, LARGEST_BATCH, BATCHES_PER_EPOCH = 10, 100, 50  # of the default batch size
+LARGEST_SCALED = 8.0  # largest value after scaling, where there is no shift
+TYPICAL_DEVIATION = 0.3  # standard deviation of a column of data that fill [0, 1]
+SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions scale with the square, and must fit into float32
+
+
+@dataclass(frozen=True)
+class NewMachine:
+    """A new machine, for data scaled to a standard deviation of about 0.3, as that of data that fill [0, 1].
+
+    Attributes:
+        machine: The machine, with small random weights.
+        scale, shift: The data are shift + scale·x for states x of the machine; scale is a power of two.
+        bounds: Bounds of the visible units in the units of the data.
+        why: The type of its visible units, and why.
+    """
+
+    machine: BoltzmannMachine
+    scale: float
+    shift: Tensor
+    bounds: tuple[Tensor, Tensor]
+    why: str
+
+    @property
+    def is_in_units_of_data(self) -> bool:
+        """Whether the machine takes the data as they are."""
+        return self.scale == 1 and not bool(self.shift.any())
+
+    def in_units_of_data(self) -> BoltzmannMachine:
+        """A copy of the machine as it is now, for data as they are."""
+        if self.is_in_units_of_data:
+            return deepcopy(self.machine)
+        machine = rescale(self.machine, self.scale, self.shift)
+        for rounded, bound in zip(machine.layers[0].bounds(), self.bounds, strict=True):
+            rounded.copy_(bound)
+        return machine
+
+    def scaled(self, x: Rows) -> Rows:
+        """Data as the machine takes them; a ValueError that names the first value out of bounds."""
+        for first, part in parts(x):
+            self._check_bounds(x, first, part)
+        if self.is_in_units_of_data:
+            return x
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        shift, *bounds = (z.to(device) for z in (self.shift, *self.machine.layers[0].bounds()))
+
+        def shifted_and_scaled(part: Tensor) -> Tensor:
+            return ((part - shift.to(part)) / self.scale).clamp(*bounds)
+
+        return _by_rows(shifted_and_scaled, x)
+
+    def _check_bounds(self, x: Rows, first: int, part: Tensor) -> None:
+        if not part.is_floating_point():
+            return
+        lower, upper = (bound.to(part.device) for bound in self.bounds)
+        outside = (part < lower) | (part > upper)
+        if bool(outside.any()):
+            row, column = outside.nonzero()[0].tolist()
+            value = f"{place_of(first + row, x)}, column {column} is {part[row, column]:g}"
+            raise ValueError(f"{value}; it must lie between {lower:g} and {upper:g}")
+
+
+def _by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
+    """Rows with a function applied to them: part by part, or as they are read from disk."""
+    if isinstance(x, RowsOnDisk):
+        return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
+    results: Tensor | None = None
+    for first, part in parts(x):
+        result = function(part)
+        results = result.new_empty((len(x), *result.shape[1:])) if results is None else results
+        results[first : first + len(result)] = result
+    assert results is not None
+    return results
+
+
+def make_machine(
+    settings: Settings, x: Rows, held_out: Rows | None = None, units: UnitMaker | None = None
+) -> NewMachine:
+    """A new machine for data, (N, n), whose visible units can take what is held out, too.
+
+    If the visible units are given, the data are not rescaled.
+    """
+    dtype = getattr(torch, settings.dtype)
+    data = (x,) if held_out is None else (x, held_out)
+    visible, why = make_visible(settings, *data) if units is None else given_units(units, x.shape[1])
+    visible = visible.to(dtype)
+    bounds = visible.bounds()
+    scale, shift = 1.0, torch.zeros(())
+    if units is None and not visible.support.is_countable:  # counts and categories have no unit of measurement
+        scale, shift = _units_of_measurement(visible, x)
+        visible = visible.rescaled(1 / scale, -shift / scale)
+    hidden = UNIT_TYPES[settings.hidden_units].load()
+    layers = [visible, *(hidden(n).to(dtype) for n in settings.hidden)]
+    generator = torch.Generator().manual_seed(settings.seed)
+    machine = dbm(layers, generator=generator)
+    return NewMachine(machine, scale, shift, (bounds[0].clone(), bounds[1].clone()), why)
+
+
+def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
+    """Scale and shift: a power of two near the data's deviation over 0.3; the lower bound, or each column's mean.
+
+    Where 0 has a probability of its own, there is no shift.
+    """
+    nothing = torch.zeros((), dtype=torch.float64)
+    mean = sum((part.double().sum(0) for _, part in parts(x)), nothing) / len(x)
+    variance = sum((((part.double() - mean) ** 2).sum(0) for _, part in parts(x)), nothing) / len(x)
+    deviation = float(variance.mean().sqrt())
+    largest = max(float(part.abs().max()) for _, part in parts(x))
+    size = (deviation or largest or 1.0) / TYPICAL_DEVIATION
+    if visible.atoms() is not None:
+        return 2.0 ** round(math.log2(max(size, largest / LARGEST_SCALED))), torch.zeros(())
+    scale = 2.0 ** round(math.log2(size))
+    return scale, visible.bounds()[0].cpu() if visible.is_bounded() else mean.to(visible.dtype).cpu()
+
+
+def make_objective(settings: Settings) -> Objective | None:
+    """The objective; None for the one that `fit` chooses."""
+    entry = OBJECTIVES[settings.objective]
+    if entry.home is None:
+        return None
+    values = {
+        "start": load(STARTS[settings.start])(),
+        "n_particles": settings.n_particles,
+        "n_sweeps": settings.n_sweeps or entry.n_sweeps,
+    }
+    objective: Objective = load(entry.home)(
+        **{argument: values.get(name, getattr(settings, name)) for name, argument in entry.arguments.items()}
+    )
+    return objective
+
+
+def make_trainer(settings: Settings, new: NewMachine, x: Rows, held_out: Rows | None, monitor: Monitor) -> Training:
+    """The trainer of a machine that was made by the same settings, on data as they are."""
+    machine = new.machine
+    x = _checked(machine, new.scaled(x))
+    measured = None
+    if held_out is not None:
+        held_out = _checked(machine, new.scaled(held_out))
+        measured = held_out if isinstance(held_out, Tensor) else spaced(held_out, monitor.n_rows)
+
+    def make_joint() -> Trainer:
+        return _trainer(
+            settings, machine, x, settings.epochs, monitor, measured, warm_start=settings.pretrain_epochs > 0
+        )
+
+    def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
+        measure = monitor_of_layer(monitor, stage, settings.double_inputs)
+        return _trainer(settings, own, states, settings.pretrain_epochs, measure, warm_start=True)
+
+    if settings.pretrain_epochs == 0:
+        return make_joint()
+    pretraining = Pretraining(settings.pretrain_epochs, settings.pretrain_on, settings.double_inputs)
+    first = held_in_memory(x)
+    return PretrainingTrainer(machine, first, pretraining, make_for_layer, make_joint, settings.epochs, settings.seed)
+
+
+def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:
+    """Rows of which all are states of the machine; those in memory as such, on its device."""
+    if isinstance(x, Tensor):
+        return check_rows(machine, x)
+    check_all_rows(machine, x)
+    return x
+
+
+def _trainer(
+    settings: Settings,
+    machine: BoltzmannMachine,
+    x: Rows,
+    epochs: int,
+    monitor: Monitor,
+    held_out: Tensor | None = None,
+    warm_start: bool = False,
+) -> Trainer:
+    batch_size = settings.batch_size or min(
+        len(x), max(SMALLEST_BATCH, min(LARGEST_BATCH, len(x) // BATCHES_PER_EPOCH))
+    )
+    some = x if isinstance(x, Tensor) else check_rows(machine, spaced(x, SOME_ROWS))
+    n_steps = epochs * (len(x) // batch_size)
+    rate = settings.learning_rate or default_learning_rate(machine, some, n_steps, warm_start)
+    optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
+    return Trainer(
+        machine,
+        x,
+        epochs=epochs,
+        batch_size=batch_size,
+        objective=make_objective(settings),
+        optimizer=optimizer,
+        scheduler=geometric_decay(optimizer, settings.decay, max(1, epochs)),
+        validation=held_out,
+        l1=settings.l1,
+        centered=settings.centered,
+        seed=settings.seed,
+        monitor=monitor,
+        warm_start=warm_start,
+        validate=False,  # they were looked at, or are means of hidden units
+    )
+
+
+def bytes_scaled_beyond(settings: Settings) -> int | None:
+    """The `scale_beyond` of `data.sources.read` for settings: None if bytes are states, or values beyond 1."""
+    values = (*(settings.interval or ()), settings.binarize or 0.0)
+    are_states = settings.visible != "auto" and UNIT_TYPES[settings.visible].raw_bytes
+    return None if are_states or max(values) > 1 or settings.binarize == 1 else INTENSITIES
+
+
+def prepare_gappy_rows(settings: Settings, rows: Array) -> Tensor:
+    """As `prepare_rows`, for rows with missing values, which are NaN and stay NaN."""
+    values = torch.from_numpy(rows)
+    missing = torch.isnan(values)
+    filled: Tensor = prepare_rows(settings, torch.where(missing, 0.0, values).numpy())
+    return filled.to(dtype=getattr(torch, settings.dtype)).masked_fill(missing, torch.nan)
+
+
+@overload
+def prepare_rows(settings: Settings, rows: Array) -> Tensor: ...
+
+
+@overload
+def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows: ...
+
+
+def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows:
+    """Rows of a data set as a tensor, binarized if the settings say so; rows on disk stay there."""
+    dtype, threshold = getattr(torch, settings.dtype), settings.binarize
+    x = rows if isinstance(rows, RowsOnDisk) else from_array(rows, "x")
+    if threshold is not None:
+        return _by_rows(lambda part: (part > threshold).to(dtype), x)
+    if settings.visible == "categorical":
+        if not all(bool(((part >= 0) & (part == part.round())).all()) for _, part in parts(x)):
+            raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")
+        return _by_rows(lambda part: part.long(), x)
+    largest = max(float(part.abs().max()) for _, part in parts(x))
+    if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
+        raise SettingsError(f"values reach {largest:g}; bring them to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}")
+    return x.to(dtype) if isinstance(x, Tensor) else _by_rows(lambda part: part.to(dtype), x)
+
+
+def pick_device(name: str) -> str:
+    """The device by its name: cpu, cuda, or auto (a GPU if there is one)."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise SettingsError("device is 'cuda', but there is no CUDA device; use cpu")
+    if name not in ("cpu", "cuda"):
+        raise SettingsError(f"device is {name!r}; expected cpu, cuda or auto")
+    return name

@@ -1,0 +1,146 @@
+"""How a setting is declared: a dataclass field whose metadata hold its help text, choices and check. Without torch."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, field
+from types import UnionType
+from typing import Any, NamedTuple, get_args, get_origin
+
+from tapmachine.data.errors import SettingsError
+
+KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false", type(None): "null"}
+
+
+class Check(NamedTuple):
+    """A condition on a value, and the value expected, in words."""
+
+    holds: Callable[[Any], bool]
+    expected: str
+
+
+class Option(NamedTuple):
+    """What is declared of a setting beside its name, type and default.
+
+    Attributes:
+        help: Help text.
+        check: Condition on a value that is not None.
+        choices: The words that it can be.
+        default: The default in words, where it depends on something.
+        flags: Names on the command line, where they are not the name of the setting.
+    """
+
+    help: str
+    check: Check | None = None
+    choices: Callable[[], Sequence[str]] | None = None
+    default: str | None = None
+    flags: str | None = None
+
+    def help_text(self) -> str:
+        """The help text with the choices."""
+        return self.help if self.choices is None else self.help.format(choices=", ".join(self.choices()))
+
+
+def setting(
+    default: Any,
+    help: str,
+    check: Check | None = None,
+    *,
+    choices: Callable[[], Sequence[str]] | Sequence[str] | None = None,
+    shown: str | None = None,
+    flags: str | None = None,
+) -> Any:
+    """A field of `Settings`; see `Option`. Without a default, MISSING, it is required."""
+    words = choices if choices is None or callable(choices) else lambda: choices
+    return field(default=default, metadata={"option": Option(help, check, words, shown, flags)})
+
+
+def option_of(declared: "Field[Any]") -> Option:
+    """The declaration of a setting."""
+    option: Option = declared.metadata["option"]
+    return option
+
+
+def at_least(least: float) -> Check:
+    """Finite, and not below a number."""
+    return Check(lambda value: least <= value < math.inf, f"{least:g} or more")
+
+
+POSITIVE = Check(lambda value: 0 < value < math.inf, "a finite positive number")
+FINITE = Check(math.isfinite, "a finite number")
+SIZES = Check(lambda sizes: bool(sizes) and all(n >= 1 for n in sizes), "integers, 1 or more")
+INTERVAL = Check(lambda ends: len(ends) == 2 and ends[0] < ends[1], "two increasing numbers, such as 0 and 1")
+FRACTION_KEPT = Check(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
+BELOW_ONE = Check(lambda value: 0 <= value < 1, "0 or more, and less than 1")
+FILE_OR_FRACTION = Check(
+    lambda value: not isinstance(value, float) or 0 < value < 1, "a file, or a fraction between 0 and 1"
+)
+
+
+def check_value(name: str, value: Any, option: Option) -> None:
+    """A SettingsError if a value is not what was declared."""
+    if option.choices is not None and value not in option.choices():
+        raise SettingsError(f"{name} is {value!r}; expected one of {', '.join(option.choices())}")
+    if option.check is not None and value is not None and not option.check.holds(value):
+        raise SettingsError(f"{name} is {value!r}; expected {option.check.expected}")
+
+
+# ----- types: of values in a JSON file, and of words on the command line
+
+
+def kinds(hint: Any) -> tuple[Any, ...]:
+    """The types in a union; a type by itself."""
+    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+
+
+def item_kind(hint: Any) -> Any:
+    """The type of the items, if a setting is a tuple; otherwise None."""
+    return next((get_args(kind)[0] for kind in kinds(hint) if get_origin(kind) is tuple), None)
+
+
+def holds_floats(hint: Any) -> bool:
+    """Whether values are numbers with a fraction, or tuples of them."""
+    return float in kinds(hint) or item_kind(hint) is float
+
+
+def from_json(name: str, value: Any, hint: Any) -> Any:
+    """A value from a JSON file, where tuples are lists; a SettingsError if it is of another type."""
+    item = item_kind(hint)
+    if item is not None and isinstance(value, list) and all(_is_a(item, each) for each in value):
+        return tuple(value)
+    if any(_is_a(kind, value) for kind in kinds(hint)):
+        return value
+    words = [f"a list of {KINDS[item].split()[-1]}s"] if item is not None else []
+    words += [KINDS[kind] for kind in kinds(hint) if kind in KINDS]
+    raise SettingsError(f"{name} is {value!r}; expected {' or '.join(words)}")
+
+
+def _is_a(kind: Any, value: Any) -> bool:
+    """As in JSON: true is no number, and 1 is a number."""
+    return type(value) is kind or (kind is float and type(value) is int)
+
+
+def from_text(name: str, text: Any, hint: Any) -> Any:
+    """A value from the command line, where tuples are separated by commas."""
+    item = item_kind(hint)
+    if item is not None and text is not None:
+        try:
+            return tuple(item(part) for part in text.split(","))
+        except ValueError:
+            example = "an integer, or several as in 500,200" if item is int else "two numbers, as in 0,1"
+            raise SettingsError(f"{name} is {text!r}; expected {example}") from None
+    if {str, float} <= {*kinds(hint)} and text is not None:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
+def default_in_words(declared: "Field[Any]") -> str:
+    """The default of a setting, as its help shows it."""
+    shown, value = option_of(declared).default, declared.default
+    if shown is not None or value is MISSING:
+        return shown or ""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "off" if value is False else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,319 @@
+"""Run folders: settings, records and checkpoints of a training on disk, safe against crashes at any moment.
+
+RUN/settings.json          the settings
+RUN/metrics.jsonl          a record for each epoch
+RUN/metrics.damaged.jsonl  damaged lines of metrics.jsonl, if there were any
+RUN/events.jsonl           when the run began, continued, stopped, finished or failed
+RUN/machine.safetensors    the machine at the last checkpoint
+RUN/machines/              the machines that were kept, by epoch
+RUN/checkpoints/           the last two states of the training, and a manifest with their digests
+"""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from tapmachine.data.errors import FileError, RunError, RunWarning
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.files import (
+    FORMAT,
+    MACHINE_FILE,
+    Description,
+    read_tensors,
+    save,
+    write_atomically,
+    write_tensors,
+)
+from tapmachine.runs.records import Record, describe_damage, read_records, set_aside, write_records
+from tapmachine.units.registry import UNIT_TYPES
+
+KEPT = 2  # checkpoints: if the last one is damaged, the one before is used
+
+
+class RunFolder:
+    """The folder of a training run.
+
+    As a context manager it is locked: only one process at a time may write to it.
+
+    Args:
+        path: Path of the folder, which is created when something is written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock: int | None = None
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path}: is a file, not a run folder")
+
+    # ----- one process at a time
+
+    def __enter__(self) -> "RunFolder":
+        import fcntl
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be written to: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            self._lock = None
+            raise RunError(f"{self.path}: another process is training in this folder") from None
+        for part in self._parts():
+            part.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def others(self) -> list[str]:
+        """Names of files in a folder that is not a run's; empty for a run, and for a new or empty folder."""
+        if not self.path.exists() or self.settings() is not None:
+            return []
+        of_run = {".lock", *(part.name for part in self._parts())}
+        return sorted(path.name for path in self.path.iterdir() if path.name not in of_run)
+
+    def _parts(self) -> list[Path]:
+        """Files that a process was writing when it was killed; before there are settings, it can only be those."""
+        if not (self.path / "settings.json").exists():
+            return list(self.path.glob(".settings.json.*.part"))
+        folders = (self.path, self.path / "checkpoints", self.path / "machines")
+        return [part for folder in folders for part in folder.glob(".*.part")]
+
+    # ----- settings
+
+    def settings(self) -> Description | None:
+        """The settings of the run; None in a new folder."""
+        content = self._settings_file()
+        return None if content is None else content["settings"]
+
+    def earlier_digests(self) -> list[str]:
+        """Digests of the settings that the run had before its number of epochs, or what is recorded, was changed."""
+        content = self._settings_file() or {}
+        return [str(digest) for digest in content.get("earlier", ())]
+
+    def _settings_file(self) -> Description | None:
+        path = self.path / "settings.json"
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{path}: cannot be read: {error}") from None
+        try:
+            content = json.loads(text)
+            version, settings = content["format"], content["settings"]
+        except (ValueError, RecursionError, TypeError, KeyError):
+            raise RunError(f"{path}: is not the settings of a run") from None
+        if version != FORMAT:
+            raise RunError(f"{path}: has format {version!r}; this version reads {FORMAT}; another one wrote it")
+        if not isinstance(settings, dict) or not isinstance(content.get("earlier", []), list):
+            raise RunError(f"{path}: is not the settings of a run")
+        return dict(content)
+
+    def write_settings(self, settings: Description, earlier: Sequence[str] = ()) -> None:
+        """Write the settings, and the digests of earlier settings.
+
+        Both are in one file, so that a run that is killed has the old settings or the new ones, and accepts the
+        checkpoints and machines of either.
+        """
+        content = {"format": FORMAT, "settings": settings} | ({"earlier": list(earlier)} if earlier else {})
+        write_atomically(self.path / "settings.json", (json.dumps(content, indent=2) + "\n").encode())
+
+    # ----- records
+
+    def records(self) -> list[Record]:
+        """The records of all epochs. Damaged lines are skipped, with a `RunWarning` that names them."""
+        records, damaged = self._read_records()
+        if damaged:
+            warnings.warn(f"{describe_damage(self._records_path, damaged)}; skipped", RunWarning, stacklevel=2)
+        return records
+
+    def damaged_records(self) -> str:
+        """Which lines of the records are damaged; an empty string if none is."""
+        return describe_damage(self._records_path, self._read_records()[1])
+
+    def forget_records_after(self, epoch: int) -> None:
+        """Drops records of epochs that will be run again. Damaged lines are moved to another file."""
+        records, damaged = self._read_records()
+        if damaged:
+            copy = self.path / "metrics.damaged.jsonl"
+            set_aside(copy, damaged)
+            message = f"{describe_damage(self._records_path, damaged)}; moved to {copy.name}"
+            warnings.warn(message, RunWarning, stacklevel=3)
+        write_records(self._records_path, [record for record in records if record["epoch"] <= epoch])
+
+    @property
+    def _records_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def _read_records(self) -> tuple[list[Record], dict[int, bytes]]:
+        saved_epoch = 0
+        with suppress(RunError):
+            saved_epoch = self.last_epoch() or 0
+        return read_records(self._records_path, saved_epoch)
+
+    def note(self, event: str, **details: Any) -> None:
+        """Add a line to the log of events; failing to write it is not an error."""
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        line = json.dumps({"time": when, "process": os.getpid(), "event": event, **details})
+        with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
+            file.write(line + "\n")
+
+    # ----- checkpoints
+
+    def checkpoint(self, epoch: int, tensors: dict[str, Tensor], values: Description, partial: bool = False) -> None:
+        """Save the state of a training after an epoch or, if partial, within the next one.
+
+        The previous checkpoint is kept until this one is on disk.
+        """
+        name = f"epoch-{epoch:06d}{'-partial' if partial else ''}.safetensors"  # does not replace that of the epoch
+        path = self.path / "checkpoints" / name
+        write_tensors(path, tensors, {"kind": "training", "epoch": epoch, "values": values})
+        entries = [entry for entry in self._manifest() if entry["file"] != path.name]
+        entries = [*entries, {"file": path.name, "epoch": epoch, "sha256": _sha256(path)}][-KEPT:]
+        write_atomically(path.parent / "manifest.json", json.dumps(entries, indent=2).encode())
+        kept = {entry["file"] for entry in entries}
+        for old in path.parent.glob("epoch-*.safetensors"):
+            if old.name not in kept:
+                old.unlink(missing_ok=True)
+
+    def last_checkpoint(self) -> tuple[int, dict[str, Tensor], Description] | None:
+        """Epoch, tensors and values of the last checkpoint that is intact; None if there is none yet."""
+        entries = self._manifest()
+        for entry in reversed(entries):
+            path = self.path / "checkpoints" / entry["file"]
+            try:
+                if _sha256(path) != entry["sha256"]:
+                    raise FileError(f"{path}: is damaged: its content does not match the manifest")
+                tensors, description = read_tensors(path, "training")
+                return description["epoch"], tensors, description["values"]
+            except (FileError, OSError, KeyError) as error:
+                warnings.warn(f"{error}; the one before it is used, if there is one", RunWarning, stacklevel=3)
+        if entries:
+            raise RunError(f"{self.path}: no checkpoint can be read; nothing was changed")
+        return None
+
+    def damaged_checkpoints(self) -> dict[str, str]:
+        """What is wrong with each checkpoint, by file name; an empty string if it is intact."""
+        damage = {}
+        for entry in self._manifest():
+            path = self.path / "checkpoints" / entry["file"]
+            try:
+                damage[entry["file"]] = "" if _sha256(path) == entry["sha256"] else "does not match the manifest"
+            except OSError as error:
+                damage[entry["file"]] = str(error.strerror)
+        return damage
+
+    def _manifest(self) -> list[dict[str, Any]]:
+        path = self.path / "checkpoints" / "manifest.json"
+        try:
+            entries = json.loads(path.read_text())
+        except FileNotFoundError:
+            return self._entries_of_files()
+        except (OSError, ValueError, RecursionError):
+            raise RunError(f"{path}: is damaged; nothing was changed") from None
+        is_manifest = isinstance(entries, list) and all(
+            isinstance(entry, dict)
+            and Path(str(entry.get("file"))).name == entry.get("file")
+            and isinstance(entry.get("epoch"), int)
+            and "sha256" in entry
+            for entry in entries
+        )
+        if not is_manifest:
+            raise RunError(f"{path}: is not a manifest of checkpoints; nothing was changed")
+        return list(entries)
+
+    def _entries_of_files(self) -> list[dict[str, Any]]:
+        """The manifest that fits the files, for a run that was killed before it had one, or has lost it."""
+        checkpoints = []
+        for path in (self.path / "checkpoints").glob("epoch-*.safetensors"):
+            epoch_text, _, partial = path.stem.removeprefix("epoch-").partition("-")
+            if epoch_text.isdecimal() and partial in ("", "partial"):
+                checkpoints.append((int(epoch_text), partial, path))
+        return [{"file": path.name, "epoch": epoch, "sha256": _sha256(path)} for epoch, _, path in sorted(checkpoints)]
+
+    # ----- machines
+
+    @property
+    def machine_path(self) -> Path:
+        """Path of the machine at the last checkpoint."""
+        return self.path / MACHINE_FILE
+
+    def save_machine(self, machine: BoltzmannMachine, data: Description, epoch: int | None = None) -> None:
+        """Save the machine; with an epoch, among those that are kept."""
+        save(machine, self.machine_path if epoch is None else self.machine_at(epoch), data)
+
+    def kept_machines(self) -> dict[int, Path]:
+        """Paths of the machines that were kept, by epoch, in increasing order."""
+        files = (self.path / "machines").glob("epoch-*.safetensors")
+        paths = {path.stem.removeprefix("epoch-"): path for path in files}
+        return dict(sorted((int(epoch), path) for epoch, path in paths.items() if epoch.isdecimal()))
+
+    def last_epoch(self) -> int | None:
+        """Epoch of the last checkpoint; None if there is none yet."""
+        entries = self._manifest()
+        return int(entries[-1]["epoch"]) if entries else None
+
+    def machine_at(self, epoch: int) -> Path:
+        """Path of the machine that is kept at an epoch."""
+        return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
+
+
+class MachineFile(RunFolder):
+    """A machine file in place of a run: one without data, records and other epochs.
+
+    Args:
+        path: Path of a file that `save` wrote.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = None
+        self._description = read_tensors(self.path, "machine")[1]
+
+    @property
+    def machine_path(self) -> Path:
+        """Path of the file."""
+        return self.path
+
+    def settings(self) -> Description:
+        """The settings on which the preparation of other data for the machine depends."""
+        name, dtype = self._description["layers"][0]["type"], self._description["dtype"]
+        raw = [word for word, entry in UNIT_TYPES.items() if entry.raw_bytes and entry.home.endswith(f":{name}")]
+        return {
+            "data": str(self.path),
+            "visible": raw[0] if raw else "auto",
+            "dtype": dtype if dtype == "float64" else "float32",
+        }
+
+    def earlier_digests(self) -> list[str]:
+        """Digest of the settings of the run that it comes from, if it comes from one."""
+        return [str(self._description["data"]["run"])] if "run" in self._description.get("data", {}) else []
+
+    def records(self) -> list[Record]:
+        """None."""
+        return []
+
+    def last_epoch(self) -> int:
+        """Epoch after which it was saved; 0 if unknown."""
+        return int(self._description.get("data", {}).get("epoch", 0))
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

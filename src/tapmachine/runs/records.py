@@ -1,0 +1,69 @@
+"""The records of a run, a line of JSON for each epoch: reading them, and telling damaged lines from others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tapmachine.machine.files import write_atomically
+
+Record = dict[str, Any]
+
+
+def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, bytes]]:
+    """The records in a file, and its damaged lines by line number. A line that a kill has cut off is neither.
+
+    Args:
+        path: The file; one that does not exist has no records.
+        saved_epoch: Epoch of the last checkpoint.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return [], {}
+    parsed = {line_number: _parse(line) for line_number, line in enumerate(lines, 1) if line}
+    epochs = [record["epoch"] for record in parsed.values() if record is not None]
+    records = list[Record]()
+    for line_number, record in parsed.items():
+        if record is None:
+            continue
+        # Epochs increase from line to line; of two that do not, the one that its neighbors contradict is damaged.
+        last, after = records[-1]["epoch"] if records else 0, epochs[len(records) + 1 :][:1]
+        if record["epoch"] <= last or (after and last < after[0] < record["epoch"]):
+            epochs.pop(len(records))
+            parsed[line_number] = None
+        else:
+            records.append(record)
+    damaged = {line_number: lines[line_number - 1] for line_number, record in parsed.items() if record is None}
+    # A record is written before the checkpoint of its epoch: one that was cut off by a kill lies beyond the last.
+    if max((record["epoch"] for record in records), default=0) >= saved_epoch:
+        damaged.pop(len(lines), None)
+    return records, damaged
+
+
+def _parse(line: bytes) -> Record | None:
+    """The record in a line; None if there is none."""
+    try:
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and type(record.get("epoch")) is int else None
+
+
+def write_records(path: Path, records: list[Record]) -> None:
+    """Replace the records in a file."""
+    write_atomically(path, "".join(json.dumps(record) + "\n" for record in records).encode())
+
+
+def describe_damage(path: Path, damaged: dict[int, bytes]) -> str:
+    """Which lines of a file are damaged; an empty string if none is."""
+    line_numbers = ", ".join(map(str, damaged))
+    if not damaged:
+        return ""
+    return f"{path}: {f'line {line_numbers} is' if len(damaged) == 1 else f'lines {line_numbers} are'} damaged"
+
+
+def set_aside(path: Path, damaged: dict[int, bytes]) -> None:
+    """Add damaged lines to a file of such lines."""
+    before = path.read_bytes() if path.exists() else b""
+    new = [line for line in damaged.values() if line not in before.split(b"\n")]  # not twice, after a kill
+    write_atomically(path, before + b"".join(line + b"\n" for line in new))

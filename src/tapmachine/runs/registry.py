@@ -1,0 +1,90 @@
+"""The words of the command line, and the classes they stand for. Without torch, so that `--help` is quick.
+
+Settings, the construction of a training and the commands read these tables; the unit types are in `units.registry`, the
+schemes in `solver.registry`. An objective, a start or a channel becomes available to users with its line here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any
+
+from tapmachine.units.registry import UNIT_TYPES
+
+
+@dataclass(frozen=True)
+class ObjectiveWord:
+    """A training objective.
+
+    Attributes:
+        home: Where the class is, as `module:name`; None for the objective that `fit` chooses.
+        arguments: Arguments of the class, by the settings that they come from.
+        n_sweeps: Default of that setting.
+    """
+
+    home: str | None
+    arguments: Mapping[str, str]
+    n_sweeps: int = 10
+
+
+@dataclass(frozen=True)
+class ChannelWord:
+    """A noisy channel.
+
+    Attributes:
+        home: Where the class is, as `module:name`.
+        parameter: Option of `tapmachine denoise` for the argument of the class, and the name of the attribute.
+        needs: What the visible units must have: `states` (finitely many), `numbers`, `bounded numbers`, or `anything`.
+        limits: Smallest and largest value of the parameter.
+        estimated: Whether the parameter can be estimated from the rows.
+    """
+
+    home: str
+    parameter: str
+    needs: str
+    limits: tuple[float, float]
+    estimated: bool = True
+
+
+_TRAINING, _CHANNELS = "tapmachine.training", "tapmachine.posterior.channels"
+
+OBJECTIVES: dict[str, ObjectiveWord] = {
+    "default": ObjectiveWord(None, {}),
+    "tap": ObjectiveWord(
+        f"{_TRAINING}:TAPObjective", {"start": "start", "n_particles": "n_particles", "n_sweeps": "n_sweeps"}
+    ),
+    "herded": ObjectiveWord(f"{_TRAINING}:HerdedPCD", {"n_sweeps": "k", "n_particles": "n_chains"}),
+    "cd": ObjectiveWord(f"{_TRAINING}:CD", {"n_sweeps": "k"}, n_sweeps=1),
+    "pcd": ObjectiveWord(f"{_TRAINING}:PCD", {"n_sweeps": "k", "n_particles": "n_chains"}),
+}
+
+STARTS: dict[str, str] = {
+    "batch": f"{_TRAINING}:FromBatch",
+    "data": f"{_TRAINING}:FromData",
+    "noisy": f"{_TRAINING}:NoisyBatch",
+    "random": f"{_TRAINING}:RandomPoints",
+    "persistent": f"{_TRAINING}:Persistent",
+    "herded": f"{_TRAINING}:Herded",
+}
+
+CHANNELS: dict[str, ChannelWord] = {  # the first that suits the units is their default
+    "bsc": ChannelWord(f"{_CHANNELS}:BinarySymmetric", "p", "states", (0.0, 1.0)),
+    "gaussian": ChannelWord(f"{_CHANNELS}:GaussianNoise", "sigma", "numbers", (1e-15, 1e15)),
+    "erasure": ChannelWord(f"{_CHANNELS}:BinaryErasure", "p", "anything", (0.0, 1.0)),
+    "poisson": ChannelWord(f"{_CHANNELS}:PoissonNoise", "rate", "bounded numbers", (1e-15, 1e15), estimated=False),
+}
+
+
+def visible_words() -> tuple[str, ...]:
+    """Types of visible units; `auto` infers one from the data."""
+    return ("auto", *UNIT_TYPES)
+
+
+def hidden_words() -> tuple[str, ...]:
+    """Types of hidden units."""
+    return tuple(word for word, unit_type in UNIT_TYPES.items() if unit_type.hidden)
+
+
+def load(home: str) -> Any:
+    """The class at `module:name`."""
+    return resolve_name(home)

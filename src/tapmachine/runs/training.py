@@ -1,0 +1,253 @@
+"""Training in a run folder. The same call again continues an interrupted run, with bit-identical results."""
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import ExponentialLR
+
+from tapmachine import __version__
+from tapmachine.accelerator.distributed import wait_for_all, world
+from tapmachine.accelerator.precision import matmul_precision
+from tapmachine.data.errors import RunError, Stopped, StoppedRun
+from tapmachine.data.rows import Rows
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.runs.build import NewMachine, make_machine, make_trainer
+from tapmachine.runs.data import RunData, named, read_data, settings_of
+from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.machines import digests_of
+from tapmachine.runs.settings import ADJUSTABLE, Settings
+from tapmachine.training import Monitor, Training, TrainingState, run_epochs
+from tapmachine.training.monitor import Record
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run after its last epoch.
+
+    Attributes:
+        machine: The trained machine.
+        records: The records of all epochs.
+        rows: The rows that it was trained on.
+        resumed_at: The epoch after which this call continued the run; 0 for a new run.
+    """
+
+    machine: BoltzmannMachine
+    records: list[dict[str, Any]]
+    rows: Rows
+    resumed_at: int
+
+
+def run_training(
+    settings: Settings,
+    folder: str | Path,
+    device: torch.device | str = "cpu",
+    progress: bool | None = None,
+    say: Say = lambda line: None,
+) -> FinishedRun:
+    """Train a machine in a run folder, or continue a run.
+
+    Args:
+        settings: Settings of the run. To continue a run, they must be the same, except that `epochs` may be larger, and
+            `measure_every`, `save_every` and `keep_every` may differ. With more epochs a run continues even if it was
+            finished; the learning rate of epoch t is then initial·decay^(t/epochs) with the new number of epochs.
+        folder: The folder of the run.
+        device: Device to train on.
+        progress: As for `fit`.
+        say: Function that is called with each message.
+
+    Raises:
+        RunError: If the folder holds a run with other settings or more epochs, or is in use.
+    """
+    if settings.matmul_precision != "float32" and torch.device(device).type == "cpu":
+        raise ValueError(
+            f"matmul_precision {settings.matmul_precision} requires a GPU; leave out --matmul-precision, or continue "
+            "the run on a machine with a GPU"
+        )
+    run, asked = RunFolder(folder), settings
+    settings = _for_run(run, settings)
+    if settings.pretrain != asked.pretrain:
+        say(f"{run.path}: pretraining stays at {settings.pretrain} epochs for each layer")
+    data = read_data(settings)
+    for note in data.notes:
+        say(note)
+    with named(settings.data):
+        new = make_machine(settings, data.train, data.held_out)
+        new.machine.to(device)
+        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift)
+        trainer = make_trainer(settings, new, data.train, data.held_out, monitor)
+    say(f"visible units {new.why}")
+    first = world().leads  # of several processes one writes, and all train
+    with run if first else nullcontext():  # nobody else writes to it from now on
+        _for_run(run, settings)
+        resumed_at = _resume(run, trainer, data.digest, settings, say)
+        digests, changes = digests_of(run), _changes(run, settings)
+        wait_for_all()  # before what they have read is written anew
+        if first:
+            # From here on a run that was made longer is one of that length: its checkpoints and machines so far are
+            # known by the digests of earlier settings, and a kill before the next checkpoint repeats what was done.
+            run.write_settings(settings.as_json(), [digest for digest in digests if digest != settings.digest()])
+            if changes:
+                run.note("settings changed", epoch=resumed_at, changes=list(changes.values()))
+            run.forget_records_after(resumed_at)
+        records = run.path / "metrics.jsonl" if first else None
+
+        def save(record: Record | None = None) -> None:
+            _save(run, trainer, new, settings, data)
+
+        with (
+            _noted(run, first, resumed_at),
+            _stopped_by_signals(trainer) as signals,
+            matmul_precision(settings.matmul_precision),
+        ):
+            try:
+                run_epochs(trainer, [save], records, progress if first else False)
+            except Stopped:
+                save()
+                raise StoppedRun(
+                    f"{run.path}: stopped by {' and '.join(signals) or 'another process'} in epoch "
+                    f"{trainer.finished + 1}; all is saved, and the same command goes on from there"
+                ) from None
+        if resumed_at >= settings.all_epochs:  # nothing was left to do; but a file may be missing
+            save()
+        wait_for_all()
+        return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
+
+
+@contextmanager
+def _noted(run: RunFolder, first: bool, resumed_at: int) -> Iterator[None]:
+    """Log the beginning and the end of a training in the events of its run."""
+    note = run.note if first else lambda *_, **__: None
+    note("goes on" if resumed_at else "begun", epoch=resumed_at, version=__version__, torch=torch.__version__)
+    try:
+        yield
+    except StoppedRun as stop:
+        note("stopped", why=str(stop))
+        raise
+    except BaseException as error:
+        note("failed", error=type(error).__name__, why=str(error))
+        raise
+    note("finished")
+
+
+@contextmanager
+def _stopped_by_signals(trainer: Training) -> Iterator[list[str]]:
+    """On SIGTERM or SIGUSR1, which clusters send before they end a job, stop the training at the next batch."""
+    seen: list[str] = []
+
+    def ask(number: int, frame: object) -> None:
+        seen.append(signal.Signals(number).name)
+        trainer.stopping = True
+
+    if threading.current_thread() is not threading.main_thread():  # only that one can handle signals
+        yield seen
+        return
+    before = {name: signal.signal(name, ask) for name in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield seen
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _changes(run: RunFolder, settings: Settings) -> dict[str, str]:
+    """The settings that differ from those of the run, by name, as messages; empty for a new run."""
+    return {} if run.settings() is None else settings.changes_from(settings_of(run))
+
+
+def _for_run(run: RunFolder, settings: Settings) -> Settings:
+    """The settings to begin or continue a run with; a RunError if they do not fit its own."""
+    others = run.others()
+    if others:
+        raise RunError(f"{run.path}: is not a run folder, and not empty (it has {others[0]}); choose another folder")
+    if run.settings() is None:
+        return settings
+    before = settings_of(run)
+    settings = settings.continuing(before)
+    changes = _changes(run, settings)
+    fixed = [words for name, words in changes.items() if name not in ADJUSTABLE]
+    if fixed:
+        raise RunError(f"{run.path}: is a run with other settings: {'; '.join(fixed)}; choose another folder")
+    if settings.epochs < before.epochs:
+        raise RunError(
+            f"{run.path}: {changes['epochs']}; the number of epochs can only be raised (epoch {run.last_epoch() or 0} "
+            "is done)"
+        )
+    return settings
+
+
+def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, say: Say) -> int:
+    """Takes up the last checkpoint, if it is of these data and this run, by their digests; its epoch."""
+    found = run.last_checkpoint()
+    changes = _changes(run, settings)
+    for name, words in changes.items():
+        if name != "epochs" or found is None:
+            say(f"{run.path}: {words}")
+    if found is None:
+        return 0
+    epoch, tensors, values = found
+    if values["data"] != data:
+        raise RunError(f"{run.path}: the data have changed since this run began; choose another folder")
+    known = [*digests_of(run), settings.digest()]
+    if values.get("settings") not in known:
+        raise RunError(f"{run.path}: its checkpoint is of a run with other settings; nothing was changed")
+    try:
+        trainer.restore(TrainingState(tensors, values["trainer"]))
+    except (KeyError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(
+            f"{run.path}: its checkpoint does not fit; another version may have written it: {reason}"
+        ) from None
+    _reschedule(trainer, settings)
+    if "epochs" in changes:
+        rate = "" if settings.decay == 1 else f"; the learning rate now falls over {settings.epochs} epochs"
+        say(f"{run.path}: continuing from epoch {epoch} to {trainer.epochs}{rate}")
+    elif epoch >= trainer.epochs:
+        say(f"{run.path}: is finished, after {epoch} epochs")
+    else:
+        say(f"{run.path}: goes on after epoch {epoch}")
+    return epoch
+
+
+def _reschedule(trainer: Training, settings: Settings) -> None:
+    """Lets the learning rate of a checkpoint fall over as many epochs as there are now, if those have become more.
+
+    The rate of epoch t is initial·decay^(t/epochs), times what divergences have cut. It depends on the checkpoint and
+    the settings only: a run that was made longer comes to the same bits, however often it is killed afterwards.
+    """
+    now = trainer.current
+    if now is None or not isinstance(now.scheduler, ExponentialLR):
+        return
+    gamma = settings.decay ** (1 / max(1, now.epochs))
+    if math.isclose(now.scheduler.gamma, gamma, rel_tol=1e-12):  # as it was
+        return
+    now.scheduler.gamma = gamma
+    rates = [float(base) * gamma**now.finished for base in now.scheduler.base_lrs]  # which divergences have cut
+    for group, rate in zip(now.optimizer.param_groups, rates, strict=True):
+        if isinstance(group["lr"], Tensor):  # a captured step reads the tensor that is there
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def _save(run: RunFolder, trainer: Training, new: NewMachine, settings: Settings, data: RunData[Rows]) -> None:
+    epoch, last = trainer.finished, trainer.finished >= settings.all_epochs
+    origin = data.description() | {"run": settings.digest(), "epoch": epoch}
+    partial = trainer.is_mid_epoch
+    if settings.keeps(epoch) and world().leads and not partial:
+        run.save_machine(new.in_units_of_data(), origin, epoch)
+    if partial or last or epoch % settings.save_every == 0:
+        tensors, values = trainer.state()
+        if not world().leads:
+            return
+        run.save_machine(new.in_units_of_data(), origin)
+        run.checkpoint(epoch, tensors, {"trainer": values, "data": data.digest, "settings": settings.digest()}, partial)

@@ -1,0 +1,113 @@
+"""Visible units for data: of the type that the settings name, or of one that is inferred from the values."""
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.data.rows import Rows, parts
+from tapmachine.runs.settings import Settings
+from tapmachine.units import Units
+from tapmachine.units.registry import UNIT_TYPES
+
+UnitMaker = Units | Callable[[int], Units]  # units, or a unit type: a function of their number
+
+MOST_STATES = 30  # whole numbers up to this may be categories
+UNEQUAL = 100  # times the median of the columns' ranges, beyond which the largest drowns others
+MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
+
+
+def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
+    """Visible units for data, and why they are of this type."""
+    n, values = data[0].shape[1], _look_at(*data)
+    low, high = settings.interval or _interval(values)
+    if settings.visible != "auto":
+        word, reason = settings.visible, ", as asked for"
+    else:
+        word, reason = _pick(values, (low, high), settings.interval is not None)
+        reason = f": {reason}"
+    unit_type = UNIT_TYPES[word]
+    lower, upper = (torch.tensor(bound, dtype=getattr(torch, settings.dtype)) for bound in (low, high))
+    if unit_type.contains_zero:
+        lower, upper = lower.clamp(max=0), upper.clamp(min=0)
+    units = unit_type.make(n, max(2, int(values.highest) + 1) if unit_type.states else 0, (lower, upper))
+    return units, word + reason + ("" if units.support.is_countable else _hint_of_scales(values))
+
+
+def given_units(maker: UnitMaker, n: int) -> tuple[Units, str]:
+    """The visible units that a user passes, and a word on them."""
+    units = deepcopy(maker) if isinstance(maker, Units) else maker(n)
+    if not isinstance(units, Units):
+        raise ValueError(f"visible makes a {type(units).__name__}; expected units, a unit type, or one of its names")
+    if units.n != n:
+        raise ValueError(f"visible has {units.n} units, but the data have {n} columns")
+    return units, f"{type(units).__name__}, as given"
+
+
+class _Values(NamedTuple):
+    """What the type of the visible units is inferred from."""
+
+    lowest: float
+    highest: float
+    zeros: float  # fraction of the values
+    are_bits: bool
+    are_spins: bool
+    are_whole: bool
+    ranges: Tensor  # of each column
+
+
+def _look_at(*data: Rows) -> _Values:
+    lowest, highest, zeros, count = math.inf, -math.inf, 0, 0
+    are_bits = are_spins = are_whole = True
+    ends = torch.tensor([[math.inf], [-math.inf]]).expand(2, data[0].shape[1])  # of each column
+    for _, part in (part for x in data for part in parts(x)):
+        ends = torch.stack((ends[0].minimum(part.amin(0).cpu()), ends[1].maximum(part.amax(0).cpu())))
+        lowest, highest = min(lowest, float(part.min())), max(highest, float(part.max()))
+        is_zero = part == 0
+        zeros, count = zeros + int(is_zero.sum()), count + part.numel()
+        are_bits = are_bits and bool((is_zero | (part == 1)).all())
+        are_spins = are_spins and bool((part.abs() == 1).all())
+        are_whole = are_whole and bool((part == part.round()).all())
+    return _Values(lowest, highest, zeros / count, are_bits, are_spins, are_whole, ends[1] - ends[0])
+
+
+def _hint_of_scales(values: _Values) -> str:
+    """Advice for columns of very different ranges, as all columns share an interval and a scale."""
+    ranges = values.ranges[values.ranges > 0]
+    if len(ranges) < 2 or float(ranges.max()) <= UNEQUAL * float(ranges.median()):
+        return ""
+    low, high = float(ranges.min()), float(ranges.max())
+    return f"; columns have ranges from {low:.3g} to {high:.3g}: scale them alike, for example to [0, 1]"
+
+
+def _hint_of_categories(values: _Values) -> str:
+    """Advice for small whole numbers, which may be categories."""
+    is_likely = values.are_whole and values.lowest >= 0 and values.highest <= MOST_STATES
+    return " (if they are the numbers of categories, ask for categorical units)" if is_likely else ""
+
+
+def _pick(values: _Values, interval: tuple[float, float], has_interval: bool) -> tuple[str, str]:
+    """The word for the unit type that suits the values, and why; real-valued if the settings have an interval."""
+    low, high = interval
+    if not has_interval and values.are_bits:
+        return "binary", "all values are 0 or 1"
+    if not has_interval and values.are_spins:
+        return "spin", "all values are -1 or 1"
+    between = f"values lie between {low:g} and {high:g}"
+    if values.zeros > MANY_ZEROS and low <= 0 <= high:
+        return "gauss-bernoulli", f"{between}, and {values.zeros:.0%} are exactly 0{_hint_of_categories(values)}"
+    return "truncated-gaussian", f"{between}{_hint_of_categories(values)}"
+
+
+def _interval(values: _Values) -> tuple[float, float]:
+    """The interval of the values: [0, 1] if they fill it, otherwise from the smallest to the largest."""
+    low, high = values.lowest, values.highest
+    if low >= 0 and 0.5 < high <= 1:
+        return 0.0, 1.0
+    if low == high:  # all the same: an interval must have a width
+        width = 0.5 * abs(low) or 1.0
+        return low - width, high + width
+    return low, high

@@ -1,0 +1,41 @@
+"""What a scheme is: equations for the moments of a machine's units, and a free energy."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.solver.process import Process
+
+
+class Scheme(ABC):
+    """An approximation of a machine by fixed points: equations for the units' moments, and a free energy.
+
+    Attributes:
+        can_be_captured: whether a training step, which binds the scheme each time, can be captured as a CUDA graph.
+    """
+
+    can_be_captured: bool = True
+
+    @abstractmethod
+    def bind(self, machine: BoltzmannMachine) -> Process:
+        """The iteration that solves the equations on a machine."""
+
+    @abstractmethod
+    def free_energy(
+        self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]
+    ) -> Tensor:  # (K,)
+        """F at given moments and the tilts they arise from, in float64, differentiable in the machine's parameters.
+
+        At a solution F is stationary in the moments, so its gradient is the one with the moments held fixed.
+
+        Example:
+            >>> from tapmachine import TAP, Binary, rbm, solve
+            >>> machine = rbm(Binary(4), Binary(2))
+            >>> solution = solve(machine)
+            >>> TAP().free_energy(machine, solution.moments, solution.tilts).sum().backward()
+            >>> machine.weights[0].grad.shape
+            torch.Size([4, 2])
+        """

@@ -1,0 +1,167 @@
+"""Belief propagation, with exact messages between discrete units, or messages in two moments between any."""
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.solver.process import Process
+from tapmachine.solver.schemes.base import Scheme
+from tapmachine.solver.schemes.message_passing import Link, Message, MessagePassing, received
+from tapmachine.units import Gaussian, TruncatedGaussian, Units
+from tapmachine.units.conditioned import Tilted, lowest_precision, unconditioned
+
+DAMPING = 0.5
+CLIPPED_SHARE = 0.95
+
+
+class _WholeDistributions(MessagePassing):
+    """Messages to discrete units, which are tilts exactly: ln E[exp(Wxx')] at each of the receiver's states x'."""
+
+    def __init__(self, machine: BoltzmannMachine, damping: float) -> None:
+        super().__init__(machine, damping)
+        self.two_states = [_two_states(layer) for layer in machine.layers]
+
+    def send(self, link: Link, units: Units, cavity: Tilt) -> Message:
+        field = torch.as_tensor(cavity.field)
+        by_receiver = field.unflatten(0, (-1, link.weights.shape[1]))  # (K, n_receiver, *state_shape of the sender)
+        at_rest = units.log_partition(Tilt(field, 0.0)).reshape(by_receiver.shape[:3])
+
+        def gain(shift: Tensor) -> Tensor:  # (K, n_sender, n_receiver)
+            tilted = units.log_partition(Tilt((by_receiver + shift).flatten(0, 1), 0.0))
+            return (tilted.reshape(at_rest.shape) - at_rest).transpose(1, 2)
+
+        states = self.two_states[link.receiver]
+        if states is None:  # q states, each with its own couplings
+            sent = torch.stack([gain(weights) for weights in link.weights], -1)
+            return Message(sent, torch.zeros_like(sent), sent.new_zeros(sent.shape[:3]))
+        low, high = states
+        at_low, at_high = gain(low * link.weights[0]), gain(high * link.weights[0])
+        slope = (at_high - at_low) / (high - low)
+        return Message(slope, torch.zeros_like(slope), at_low - low * slope)
+
+
+class _TwoMoments(MessagePassing):
+    """Messages by the sender's mean and variance [eq:Bij], [eq:Aij], [eq:aij], [eq:cij]."""
+
+    def __init__(self, machine: BoltzmannMachine, damping: float, clip: float, truncate: float | None) -> None:
+        super().__init__(machine, damping)
+        self.truncate = truncate
+        self.limits = [None if truncate else lowest_precision(layer, clip) for layer in machine.layers]
+
+    def as_used(self, units: Units) -> Units:
+        return units if self.truncate is None else _truncated(units, self.truncate)
+
+    def bounded(self, layer_index: int, tilt: Tilt) -> Tilt:
+        limit = self.limits[layer_index]
+        return tilt if limit is None else Tilt(tilt.field, torch.maximum(torch.as_tensor(tilt.precision), limit))
+
+    def send(self, link: Link, units: Units, cavity: Tilt) -> Message:
+        mean, variance = (z.unflatten(0, (-1, link.weights.shape[1])).unsqueeze(1) for z in units.moments(cavity))
+        shape = self.shapes[link.receiver]
+        field = received(link.weights * mean, shape)
+        if len(self.shapes[link.sender]) > 1:  # of one unit's states one is taken: Var(Σ W_α x_α)
+            spread = received(link.weights**2 * mean, shape) - field**2
+        else:
+            spread = received(link.weights**2 * variance, shape)
+        return Message(field, -spread.clamp(min=0), field.new_zeros(field.shape[:3]))
+
+
+def _two_states(units: Units) -> tuple[float, float] | None:
+    """The two values of units that have as many; None for units with q states."""
+    if units.is_categorical:
+        return None
+    base = unconditioned(units)
+    if not base.has_two_states:
+        raise ValueError(f"BeliefPropagation: {type(base).__name__} units do not have two or q states; use RelaxedBP()")
+    digits = torch.tensor([[0], [1]], device=base.device).expand(2, base.n)
+    low, high = base.decode(digits)[:, 0].tolist()
+    return low, high
+
+
+def _truncated(units: Units, deviations: float) -> Units:
+    """Gaussian units cut off so many deviations from their means, the furthest of them; others as they are."""
+    if isinstance(units, Tilted):
+        return Tilted(_truncated(units.base, deviations), Tilt(units.field, units.precision), validate=False)
+    if not isinstance(units, Gaussian):
+        return units
+    field, precision = units.field.detach(), units.precision.detach()
+    mean, reach = field / precision, deviations * precision.rsqrt()
+    return TruncatedGaussian(units.n, (mean - reach).min(), (mean + reach).max(), field=field, precision=precision)
+
+
+class _MessageScheme(Scheme):
+    """The part that both schemes share."""
+
+    def __init__(self, damping: float) -> None:
+        if not 0 <= damping < 1:
+            raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
+        self.damping = damping
+
+    def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:
+        raise ValueError(
+            f"{type(self).__name__}: F depends on messages, not on moments alone; solve() returns it. To train, use "
+            "TAP() or AdaptiveTAP()"
+        )
+
+
+@final
+class BeliefPropagation(_MessageScheme):
+    """Belief propagation for `Binary`, `Spin` and `Categorical` units, with Bethe's free energy: exact on trees.
+
+    Every pair of coupled units exchanges messages, so that a particle needs memory for about 12·N_v·N_h values (times
+    the number of states of categorical units).
+
+    Args:
+        damping: the share of the last message that is kept, from 0 to less than 1.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import BeliefPropagation, Spin, exact_log_partition, pairwise, solve
+        >>> chain = pairwise(Spin(4), weights=torch.diag(torch.ones(3), 1) + torch.diag(torch.ones(3), -1))
+        >>> -solve(chain, scheme=BeliefPropagation()).free_energy, exact_log_partition(chain)
+        (tensor([1.3013]), tensor(1.3013, dtype=torch.float64))
+    """
+
+    def __init__(self, damping: float = DAMPING) -> None:
+        super().__init__(damping)
+
+    def __repr__(self) -> str:
+        return f"BeliefPropagation(damping={self.damping})"
+
+    def bind(self, machine: BoltzmannMachine) -> Process:
+        return _WholeDistributions(machine, self.damping)
+
+
+@final
+class RelaxedBP(_MessageScheme):
+    """Relaxed belief propagation for units of any type: messages by two moments, right to second order in W.
+
+    Memory as for `BeliefPropagation`. The precision that messages take off a `Gaussian` unit is limited, since a single
+    unit that is not normalizable would end the iteration.
+
+    Args:
+        damping: the share of the last message that is kept, from 0 to less than 1.
+        clip: the share of a Gaussian unit's precision that messages may take off. A solution at the limit is not one of
+            the machine.
+        truncate: if given, treat Gaussian units as truncated ones instead, this many standard deviations to either
+            side.
+    """
+
+    def __init__(self, damping: float = DAMPING, clip: float = CLIPPED_SHARE, truncate: float | None = None) -> None:
+        super().__init__(damping)
+        if not 0 < clip < 1:
+            raise ValueError(f"clip is {clip!r}; it must be between 0 and 1")
+        if truncate is not None and not truncate > 0:
+            raise ValueError(f"truncate is {truncate!r}; it must be greater than 0")
+        self.clip, self.truncate = clip, truncate
+
+    def __repr__(self) -> str:
+        limit = f", truncate={self.truncate}" if self.truncate is not None else f", clip={self.clip}"
+        return f"RelaxedBP(damping={self.damping}{limit})"
+
+    def bind(self, machine: BoltzmannMachine) -> Process:
+        return _TwoMoments(machine, self.damping, self.clip, self.truncate)

@@ -1,0 +1,195 @@
+"""The couplings of a machine, and what a layer receives through them: mean and variance of the field ΣWx'."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.accelerator.precision import rounds_factors
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
+
+FEW_PARTICLES = 1024  # on a GPU: up to here a launch costs more than stacking means and variances, and
+VERY_FEW_PARTICLES = 256  # up to here one product leaves most of it idle, so that it is cut into
+MOST_PARTS, SMALLEST_PART = 8, 64
+ALIGNED = 4  # values, without which products are slow
+
+
+class Incoming(NamedTuple):
+    """Mean θ and variance κ of the field ΣWx' that the neighbors' states x' exert on a layer's units.
+
+    For units with q states, κ is the covariance matrix of their q fields, of shape (K, n, q, q).
+    """
+
+    mean: Tensor  # θ
+    variance: Tensor  # κ
+
+    def precision(self) -> Tensor:
+        """A = −κ, the precision of the tilt on each unit."""
+        is_matrix = self.variance.dim() > self.mean.dim()
+        return -(self.variance.diagonal(dim1=-2, dim2=-1) if is_matrix else self.variance)
+
+
+def onsager_reaction(variance: Tensor, mean: Tensor) -> Tensor:
+    """κa, the part of the neighbors' mean field that a unit of mean a causes itself; κ is a matrix for q states."""
+    if variance.dim() > mean.dim():
+        return (variance @ mean.unsqueeze(-1)).squeeze(-1)
+    return variance * mean
+
+
+class Sender(NamedTuple):
+    """A layer that sends to another one, with the weights W between them."""
+
+    layer_index: int  # of the sending layer
+    weights: Tensor  # W, (components of the sender, components of the receiver)
+    squares: Tensor  # W², or for receivers with q states all products of two weights of a unit's states
+    both: Tensor | None  # [Wᵀ, W²ᵀ] side by side on a GPU, where both are matrices of one shape
+    has_states: bool  # whether the sender's units have q states
+    shape: tuple[int, ...]  # state_shape of the receiver
+
+    def send_mean(self, moments: Moments) -> Tensor:  # (K, *shape)
+        """Wa'."""
+        field_mean = moments.mean.flatten(1) @ self.weights
+        return field_mean if len(self.shape) == 1 else field_mean.unflatten(-1, self.shape)
+
+    def send(self, moments: Moments) -> tuple[Tensor, Tensor]:  # (K, *shape), (K, *shape, *shape[1:])
+        """Wa' and W²c'."""
+        mean, variance = moments
+        if self.has_states:
+            return self._send_states(mean)
+        if self.both is not None and (len(mean) <= FEW_PARTICLES or self.both.dtype != mean.dtype):
+            return products_in_one_launch(mean, variance, self.both)
+        if len(self.shape) == 1:
+            return mean @ self.weights, variance @ self.squares
+        return self._shaped(mean @ self.weights, variance @ self.squares)
+
+    def _send_states(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """The same from units with q exclusive states: Var(Σ_α W_α x_α) = Σ_α W_α² a_α − (Σ_α W_α a_α)²."""
+        by_unit = torch.einsum("knq,nqm->knm", mean, self.weights.unflatten(0, mean.shape[1:]))
+        flat = mean.flatten(1)
+        field_mean, squares = flat @ self.weights, flat @ self.squares
+        if len(self.shape) == 1:
+            return field_mean, (squares - (by_unit**2).sum(1)).clamp(min=0)
+        by_unit = by_unit.unflatten(-1, self.shape)
+        field_variance = squares - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(1)
+        return self._shaped(field_mean, field_variance)
+
+    def _shaped(self, field_mean: Tensor, field_variance: Tensor) -> tuple[Tensor, Tensor]:
+        """With the q states of each receiving unit, and all pairs of them, in dimensions of their own."""
+        shape = self.shape
+        return field_mean.unflatten(-1, shape), field_variance.unflatten(-1, (*shape, *shape[1:]))
+
+
+class Couplings:
+    """The couplings of a machine, arranged for sweeps: oriented toward the receiver, with their squares.
+
+    Args:
+        machine: any machine.
+        differentiable: whether gradients flow into the machine's weights; by default they are detached.
+    """
+
+    def __init__(self, machine: BoltzmannMachine, differentiable: bool = False) -> None:
+        layers = list(machine.layers)
+        self.is_pairwise = machine.is_pairwise
+        # Every edge ends in one odd layer; a pairwise machine meets every pair twice.
+        self.receivers = [0] if machine.is_pairwise else list(range(1, len(layers), 2))
+        self.share = 0.5 if machine.is_pairwise else 1.0
+        self.unbounded = [not layer.is_bounded() for layer in layers]
+        self.shapes = [layer.state_shape for layer in layers]
+        self.categorical = [layer.is_categorical for layer in layers]
+        self.weights = [weights.detach() for weights in machine.weights]
+        self.rounds_factors = rounds_factors() and not differentiable and machine.dtype == torch.float32
+        self.senders: list[list[Sender]] = [[] for _ in layers]  # to each layer
+        for below, above, weights in machine.edges():
+            w = weights if differentiable else weights.detach()
+            self._connect(below, above, w)
+            if below != above:
+                self._connect(above, below, w.T if differentiable else w.T.contiguous())
+
+    def _connect(self, sender: int, receiver: int, weights: Tensor) -> None:
+        shape = self.shapes[receiver]
+        both = None
+        if self.categorical[receiver]:
+            by_unit = weights.unflatten(1, shape)
+            squares = (by_unit.unsqueeze(-1) * by_unit.unsqueeze(-2)).flatten(1)
+        elif _in_one_launch(weights):
+            # A GPU's fastest products are those of rows with rows.
+            both = torch.cat((weights.T, weights.T**2), -1)
+            weights, squares = both[:, : len(weights)].T, both[:, len(weights) :].T
+            both = both.bfloat16() if self.rounds_factors else both
+        else:
+            squares = weights**2
+        self.senders[receiver].append(Sender(sender, weights, squares, both, self.categorical[sender], shape))
+
+
+def _in_one_launch(weights: Tensor) -> bool:
+    """Whether W and W² are multiplied together, which pays where a launch costs more than the product."""
+    return weights.is_cuda
+
+
+def products_in_one_launch(mean: Tensor, variance: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
+    """aW and cW², from [Wᵀ, W²ᵀ]; of very few particles by parts of the senders, whose products are added up."""
+    n_parts = _n_parts(mean.shape[1]) if len(mean) <= VERY_FEW_PARTICLES else 1
+    cut = (z.unflatten(-1, (2 * n_parts, -1)).transpose(0, 1) for z in (torch.cat((mean, variance), -1), both))
+    of_moments, of_weights = cut  # which moved nothing
+    if both.dtype == mean.dtype:
+        by_part = torch.bmm(of_moments, of_weights.mT)
+    else:
+        by_part = torch.bmm(of_moments.to(both.dtype), of_weights.mT, out_dtype=mean.dtype)
+    if n_parts == 1:
+        return by_part[0], by_part[1]
+    return by_part[:n_parts].sum(0), by_part[n_parts:].sum(0)  # two sums, which a compiler makes part of what follows
+
+
+def _n_parts(n_senders: int) -> int:
+    """As many as there can be of one size that suits a GPU."""
+    for n_parts in range(MOST_PARTS, 1, -1):
+        size, rest = divmod(n_senders, n_parts)
+        if rest == 0 and size % ALIGNED == 0 and size >= SMALLEST_PART:
+            return n_parts
+    return 1
+
+
+def total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of one tensor or more, without a term 0 that would cost a launch."""
+    result = parts[0]
+    for part in parts[1:]:
+        result = result + part
+    return result
+
+
+def free_energy(
+    layers: list[Units],
+    couplings: Couplings,
+    moments: Sequence[Moments],
+    tilts: Sequence[Tilt],
+    incoming: Sequence[Incoming],
+) -> Tensor:  # (K,), float64
+    """F = Σ_units KL(tilted prior ‖ prior) − Σ_edges [Waa' + ½W²cc'] [eq:tapFE].
+
+    The relative entropy of a unit is Ba − ½A(a² + c) − ln Z(B,A).
+
+    Args:
+        layers, couplings: of the machine.
+        moments, tilts: of all layers; the tilts are those that the moments arise from.
+        incoming: what the layers in `couplings.receivers` receive from these moments.
+    """
+    value = torch.zeros(len(moments[0].mean), dtype=torch.float64, device=moments[0].mean.device)
+    for layer, tilt, layer_moments in zip(layers, tilts, moments, strict=True):
+        value = value + layer.divergence(tilt, layer_moments).sum(-1, dtype=torch.float64)
+    for layer_index, received in zip(couplings.receivers, incoming, strict=True):
+        value = value - couplings.share * coupling_terms(received, moments[layer_index])
+    return value
+
+
+def coupling_terms(incoming: Incoming, moments: Moments) -> Tensor:  # (K,), float64
+    """Σ [θa + ½κc] over a layer's units: Σ [Waa' + ½W²cc'] over their couplings."""
+    mean, variance = moments
+    if incoming.variance.dim() > mean.dim():  # ½ tr κC with C = diag a − aaᵀ
+        states = -incoming.precision() * mean - onsager_reaction(incoming.variance, mean) * mean
+        terms = incoming.mean * mean + 0.5 * states
+    else:
+        terms = torch.addcmul(incoming.mean * mean, incoming.variance, variance, value=0.5)
+    return terms.flatten(1).sum(-1, dtype=torch.float64)

@@ -1,0 +1,160 @@
+"""Any machine: the equations with the last moments put into them; and one unit after the other."""
+
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.solver.process import Equations, MeanFieldProcess, choose, from_below
+from tapmachine.solver.schemes.couplings import Couplings
+from tapmachine.units import Units
+
+
+class ExplicitState(NamedTuple):
+    """Moments of all layers, and which particles failed."""
+
+    moments: tuple[Moments, ...]
+    unnormalizable: Tensor
+
+
+@final
+class FixedDamping(MeanFieldProcess):
+    """The paper's iteration [alg:rbmInf]: odd layers, then even ones, from the last moments; all units, if pairwise.
+
+    A damping d keeps a share d of the last moments. Nothing guarantees that it converges.
+    """
+
+    def __init__(self, equations: Equations, couplings: Couplings, damping: float) -> None:
+        super().__init__(equations, couplings)
+        self.damping = damping
+        self.sweeps_per_step = 4
+
+    def begin(self, layers: list[Units], moments: list[Moments | None]) -> ExplicitState:
+        first = from_below(layers, self.couplings.weights, moments)
+        failed = torch.zeros(len(first[0].mean), dtype=torch.bool, device=first[0].mean.device)
+        return self.sweep(layers, ExplicitState(tuple(first), failed))
+
+    def moments(self, state: ExplicitState) -> list[Moments]:
+        return list(state.moments)
+
+    def step(self, layers: list[Units], state: ExplicitState) -> tuple[ExplicitState, Tensor]:
+        for _ in range(self.sweeps_per_step):
+            last, state = state, self.sweep(layers, state)
+        return state, self.change(list(last.moments), list(state.moments))
+
+    def sweep(self, layers: list[Units], state: ExplicitState) -> ExplicitState:
+        """One sweep: each layer's moments from those of all layers, A and B as the scheme defines them."""
+        moments, failed = list(state.moments), state.unnormalizable
+        for index in (*self.odd, *self.even):
+            new = self.equations.respond(layers, self.couplings, index, moments)
+            if self.unbounded[index]:
+                tilt = self.equations.tilt(layers, self.couplings, index, moments)
+                failed = self.add_failures(failed, index, tilt, new)
+            if self.damping:
+                new = Moments(*(torch.lerp(b, a, self.damping) for a, b in zip(moments[index], new, strict=True)))
+            moments[index] = new
+        return ExplicitState(tuple(moments), failed)
+
+
+class DampedState(NamedTuple):
+    """Moments, the tilts they arise from, F, the last residual, and the size of the next step."""
+
+    moments: tuple[Moments, ...]
+    tilts: tuple[Tilt, ...]
+    free_energy: Tensor
+    residual: Tensor
+    size: Tensor
+    unnormalizable: Tensor
+
+
+SMALLEST_SIZE = 2.0**-20
+
+
+@final
+class DampedDescent(MeanFieldProcess):
+    """Explicit updates of the tilts, each particle's shortened until F falls.
+
+    A tilt that moves from its value toward what the equations ask for goes downhill: F's gradient in the moments is
+    the difference of the two, and moments move with tilts by a covariance matrix. So some step size lowers F on every
+    machine, to every order; it is halved where F rises, and grows again.
+    """
+
+    def begin(self, layers: list[Units], moments: list[Moments | None]) -> DampedState:
+        first, tilts = from_below(layers, self.couplings.weights, moments), [Tilt(0.0, 0.0)] * len(layers)
+        failed = torch.zeros(len(first[0].mean), dtype=torch.bool, device=first[0].mean.device)
+        for index in (*self.odd, *self.even):
+            tilts[index] = self.equations.tilt(layers, self.couplings, index, first)
+            first[index] = layers[index].moments(tilts[index])
+            failed = self.add_failures(failed, index, tilts[index], first[index])
+        value = self.equations.value(layers, self.couplings, first, tilts)
+        infinite = torch.full_like(first[0].mean.flatten(1)[:, 0], torch.inf)
+        return DampedState(tuple(first), tuple(tilts), value, infinite, torch.ones_like(infinite), failed)
+
+    def moments(self, state: DampedState) -> list[Moments]:
+        return list(state.moments)
+
+    def step(self, layers: list[Units], state: DampedState) -> tuple[DampedState, Tensor]:
+        moments, tilts, failed = list(state.moments), list(state.tilts), state.unnormalizable
+        for index in (*self.odd, *self.even):
+            target = self.equations.tilt(layers, self.couplings, index, moments)
+            size = state.size.view(-1, *[1] * (moments[index].mean.dim() - 1))
+            tilts[index] = Tilt(*(a + size * (b - a) for a, b in zip(tilts[index], target, strict=True)))
+            moments[index] = layers[index].moments(tilts[index])
+            failed = self.add_failures(failed, index, tilts[index], moments[index])
+        value = self.equations.value(layers, self.couplings, moments, tilts)
+        residual = self.change(list(state.moments), moments) / state.size**2
+        noise = 100 * torch.finfo(residual.dtype).eps * (1 + value.abs())
+        rises = value > state.free_energy + noise
+        # Where F is flat to rounding, the residual has to fall instead.
+        stalls = (value > state.free_energy - noise) & (residual > state.residual)
+        # A step to non-finite values is too long, unless it is the shortest one or the values were non-finite before.
+        leaves = ~torch.isfinite(value) & torch.isfinite(state.free_energy) & (state.size > SMALLEST_SIZE)
+        worse = rises | stalls | leaves
+        longer, shorter = (1.25 * state.size).clamp(max=1.0), (0.5 * state.size).clamp(min=SMALLEST_SIZE)
+        new = DampedState(tuple(moments), tuple(tilts), value, residual, longer, failed)
+        old = state._replace(size=shorter, residual=2 * state.residual)
+        kept: DampedState = choose(~worse, new, old)
+        return kept, torch.where(worse, torch.finfo(residual.dtype).max, residual)
+
+
+class SequentialState(NamedTuple):
+    """Moments of the only layer, the fields B they arise from, and which particles failed."""
+
+    moments: Moments
+    fields: Tensor
+    unnormalizable: Tensor
+
+
+@final
+class SequentialDescent(MeanFieldProcess):
+    """A pairwise machine, one unit after the other at its exact minimum with the others fixed. F falls every time.
+
+    For its simplicity it pays with products: those of all units for each of them, n³ a sweep and particle.
+    """
+
+    def begin(self, layers: list[Units], moments: list[Moments | None]) -> SequentialState:
+        first = from_below(layers, self.couplings.weights, moments)[0]
+        failed = torch.zeros(len(first.mean), dtype=torch.bool, device=first.mean.device)
+        return self._sweep(layers[0], SequentialState(first, torch.zeros_like(first.mean), failed))
+
+    def moments(self, state: SequentialState) -> list[Moments]:
+        return [state.moments]
+
+    def step(self, layers: list[Units], state: SequentialState) -> tuple[SequentialState, Tensor]:
+        new = self._sweep(layers[0], state)
+        return new, self.change([state.moments], [new.moments])
+
+    def _sweep(self, units: Units, state: SequentialState) -> SequentialState:
+        mean, variance, fields = (z.clone() for z in (*state.moments, state.fields))
+        failed = state.unnormalizable
+        for unit in range(units.n):
+            incoming = self.equations.incoming(self.couplings, 0, [Moments(mean, variance)])
+            settled, new_fields = units.settle(incoming.mean, incoming.variance, fields, steps=self.root_steps)
+            mean[:, unit], variance[:, unit] = settled.mean[:, unit], settled.variance[:, unit]
+            fields[:, unit] = new_fields[:, unit]
+            if self.unbounded[0]:
+                here = slice(unit, unit + 1)
+                tilt = Tilt(incoming.mean[:, here], incoming.variance[:, here])
+                failed = self.add_failures(failed, 0, tilt, Moments(mean[:, here], variance[:, here]))
+        return SequentialState(Moments(mean, variance), fields, failed)

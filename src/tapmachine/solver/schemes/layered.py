@@ -1,0 +1,143 @@
+"""Machines with layers: every other layer at a time, at its exact minimum."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.solver.process import Equations, MeanFieldProcess, choose, from_below
+from tapmachine.solver.schemes.couplings import Couplings, Incoming, free_energy
+from tapmachine.units import Units
+
+
+class LayeredState(NamedTuple):
+    """The state after a sweep."""
+
+    moments: tuple[Moments, ...]  # of all layers
+    tilts: tuple[Tilt, ...]  # that they arise from
+    received: tuple[Incoming, ...]  # by the odd layers, from these moments
+    free_energy: Tensor  # known only where sweeps are extrapolated
+    reach: Tensor  # how far to extrapolate at most
+    unnormalizable: Tensor  # particles that failed
+
+
+INITIAL_REACH = 4.0
+SMALLEST_REACH = 2.0
+
+
+@final
+class LayeredDescent(MeanFieldProcess):
+    """Implicit half-steps: all odd layers at their exact minimum with the even ones fixed, then the even layers.
+
+    Every half-step lowers F. After two sweeps x₀ → x₁ → x₂ of what the odd layers receive, the third starts from the
+    squared extrapolation x₀ + 2αr + α²v with r = x₁ − x₀, v = (x₂ − x₁) − r and α = |r|/|v| (Varadhan and Roland 2008),
+    and is kept for the particles whose F it lowers. α is limited to a reach that grows with success.
+    """
+
+    def __init__(self, equations: Equations, couplings: Couplings, accelerate: bool = True) -> None:
+        super().__init__(equations, couplings)
+        self.accelerate = accelerate
+        self.sweeps_per_step = 3
+
+    def begin(self, layers: list[Units], moments: list[Moments | None]) -> LayeredState:
+        first = from_below(layers, self.couplings.weights, moments)
+        no_tilts = tuple(Tilt(torch.zeros_like(mean), 0.0) for mean, _ in first)
+        received = tuple(self.equations.incoming(self.couplings, index, first) for index in self.odd)
+        reach = torch.full_like(first[0].mean.flatten(1)[:, 0], INITIAL_REACH)
+        value = torch.full_like(reach, torch.inf, dtype=torch.float64)
+        start = LayeredState(tuple(first), no_tilts, received, value, reach, torch.zeros_like(reach, dtype=torch.bool))
+        return self.sweep(layers, start, None if self.root_steps is None else 4 * self.root_steps)
+
+    def moments(self, state: LayeredState) -> list[Moments]:
+        return list(state.moments)
+
+    def beliefs(self, layers: list[Units], state: LayeredState) -> tuple[list[Moments], list[Tilt]]:
+        return list(state.moments), list(state.tilts)
+
+    def step(self, layers: list[Units], state: LayeredState) -> tuple[LayeredState, Tensor]:
+        first = self.sweep(layers, state, self.root_steps)
+        second = self.sweep(layers, first, self.root_steps)
+        if not self.accelerate:
+            third = self.sweep(layers, second, self.root_steps)
+            return third, self._residual(layers, third)
+        extrapolated, at_limit = self._extrapolate(state.received, first.received, second.received, state.reach)
+        third = self.sweep(layers, second._replace(received=extrapolated), self.root_steps)
+        before, after = self._value(layers, second), self._value(layers, third)
+        noise = 100 * torch.finfo(state.reach.dtype).eps
+        lower = after <= before + noise * (1 + before.abs())
+        longer = torch.where(at_limit, 2 * state.reach, state.reach)
+        shorter = (0.5 * state.reach).clamp(min=SMALLEST_REACH)
+        kept: LayeredState = choose(
+            lower,
+            third._replace(free_energy=after, reach=longer),
+            second._replace(free_energy=before, reach=shorter),
+        )
+        return kept, self._residual(layers, kept)
+
+    def sweep(self, layers: list[Units], state: LayeredState, root_steps: int | None) -> LayeredState:
+        """One sweep without extrapolation: the odd layers, then the even ones."""
+        tilts, failed = list(state.tilts), state.unnormalizable
+        fields = [torch.as_tensor(tilt.field) for tilt in state.tilts]
+        moments = [Moments(field, field) for field in fields]  # placeholders: no layer is read before it is written
+        self.settle(layers, self.odd, moments, tilts, state.received, root_steps)
+        at_even = [self.equations.incoming(self.couplings, index, moments) for index in self.even]
+        self.settle(layers, self.even, moments, tilts, at_even, root_steps)
+        for index, incoming in zip((*self.odd, *self.even), (*state.received, *at_even), strict=True):
+            failed = self.add_failures(failed, index, Tilt(*incoming), moments[index])
+        at_odd = tuple(self.equations.incoming(self.couplings, index, moments) for index in self.odd)
+        return LayeredState(tuple(moments), tuple(tilts), at_odd, state.free_energy, state.reach, failed)
+
+    def settle(
+        self,
+        layers: list[Units],
+        group: tuple[int, ...],
+        moments: list[Moments],
+        tilts: list[Tilt],
+        received: Sequence[Incoming],
+        root_steps: int | None,
+    ) -> None:
+        """Minimize F over a group of layers: B = θ − κa with a the mean under B, from the fields in `tilts`.
+
+        The moments and tilts at the minimum replace those in the lists.
+        """
+        for index, incoming in zip(group, received, strict=True):
+            start = torch.as_tensor(tilts[index].field)
+            moments[index], field = layers[index].settle(incoming.mean, incoming.variance, start, steps=root_steps)
+            tilts[index] = Tilt(field, incoming.precision())
+
+    def _value(self, layers: list[Units], state: LayeredState) -> Tensor:
+        return free_energy(layers, self.couplings, state.moments, state.tilts, state.received)
+
+    def _extrapolate(
+        self, x0: Sequence[Incoming], x1: Sequence[Incoming], x2: Sequence[Incoming], reach: Tensor
+    ) -> tuple[tuple[Incoming, ...], Tensor]:
+        change, bend = torch.zeros_like(reach), torch.zeros_like(reach)
+        differences = []
+        for old, middle, new in zip(x0, x1, x2, strict=True):
+            first = [b - a for a, b in zip(old, middle, strict=True)]
+            second = [(c - b).sub_(r) for b, c, r in zip(middle, new, first, strict=True)]
+            change = change + sum(z.flatten(1).square().sum(-1) for z in first)
+            bend = bend + sum(z.flatten(1).square().sum(-1) for z in second)
+            differences.append((first, second))
+        smallest = torch.finfo(reach.dtype).tiny
+        alpha = (change / bend.clamp(min=smallest)).sqrt()
+        at_limit = alpha >= reach
+        alpha = torch.minimum(alpha, reach).clamp(min=1.0)
+        result = []
+        for old, new, (first, second) in zip(x0, x2, differences, strict=True):
+            size = alpha.view(-1, *[1] * (old.mean.dim() - 1))
+            mean = old.mean + 2 * size * first[0] + size**2 * second[0]
+            variance = new.variance  # a matrix that is extrapolated may stop being a covariance
+            if old.variance.dim() == old.mean.dim():
+                variance = (old.variance + 2 * size * first[1] + size**2 * second[1]).clamp(min=0)
+            result.append(Incoming(mean, variance))
+        return tuple(result), at_limit
+
+    def _residual(self, layers: list[Units], state: LayeredState) -> Tensor:
+        """The even layers are at their root, so only the odd ones would move."""
+        moved = list(state.moments)
+        for index, incoming in zip(self.odd, state.received, strict=True):
+            moved[index] = layers[index].respond(incoming.mean, incoming.variance, state.moments[index].mean)
+        return self.change(list(state.moments), moved, only=self.odd)

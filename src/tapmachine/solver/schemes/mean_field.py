@@ -1,0 +1,146 @@
+"""The mean-field schemes: naive mean field and TAP, the first two orders of an expansion in the couplings.
+
+Each unit is its prior under a tilt exp(Bx − ½Ax²), which its neighbors' means a' and variances c' determine [eq:tapFE]:
+
+    NaiveMeanField:  A = 0,         B = ΣWa'
+    TAP:             A = −ΣW²c',    B = ΣWa' − (ΣW²c') a
+
+and a, c are the mean and variance of the unit under that tilt. A solution satisfies this for all units at once. How to
+get there is in `layered` and `explicit`; the third order is in `third_order`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Literal, final
+
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.solver.process import Process
+from tapmachine.solver.schemes.base import Scheme
+from tapmachine.solver.schemes.couplings import Couplings, Incoming, free_energy, onsager_reaction, total
+from tapmachine.solver.schemes.explicit import DampedDescent, FixedDamping, SequentialDescent
+from tapmachine.solver.schemes.layered import LayeredDescent
+from tapmachine.units import Units
+
+Update = Literal["implicit", "explicit", "sequential"]
+
+
+class MeanField(Scheme):
+    """A scheme of the expansion in the couplings: its equations, and how they are iterated.
+
+    For the arguments see `TAP`.
+    """
+
+    def __init__(self, update: Update | None = None, damping: float | None = None, accelerate: bool = True) -> None:
+        if update not in (None, "implicit", "explicit", "sequential"):
+            raise ValueError(f"update is {update!r}; it must be 'implicit', 'explicit' or 'sequential'")
+        if damping is not None and not 0 <= damping < 1:
+            raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
+        if damping is not None and update != "explicit":
+            raise ValueError("damping is for update='explicit' only")
+        self.update, self.damping, self.accelerate = update, damping, accelerate
+
+    def __repr__(self) -> str:
+        options = [f"update={self.update!r}"] if self.update else []
+        options += [f"damping={self.damping}"] if self.damping is not None else []
+        options += [] if self.accelerate else ["accelerate=False"]
+        return f"{type(self).__name__}({', '.join(options)})"
+
+    # ----- the equations
+
+    @abstractmethod
+    def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
+        """Mean θ and variance κ of the field ΣWx' on a layer, from the moments of all layers."""
+
+    @abstractmethod
+    def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
+        """B and A of a layer's units, from the moments of all layers."""
+
+    def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
+        """Mean a and variance c of a layer's units under that tilt."""
+        mean, variance = self.incoming(couplings, layer_index, moments)
+        return layers[layer_index].respond(mean, variance, moments[layer_index].mean)
+
+    def value(
+        self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]
+    ) -> Tensor:  # (K,), float64
+        """F, from couplings that are already arranged."""
+        incoming = [self.incoming(couplings, layer_index, moments) for layer_index in couplings.receivers]
+        return free_energy(layers, couplings, moments, tilts, incoming)
+
+    # ----- how they are solved
+
+    def bind(self, machine: BoltzmannMachine) -> Process:
+        couplings = Couplings(machine)
+        update = self.update or ("explicit" if machine.is_pairwise else "implicit")
+        if update == "implicit":
+            if machine.is_pairwise:
+                raise ValueError(
+                    "update='implicit' needs layers; for a pairwise machine use 'sequential' or 'explicit'"
+                )
+            return LayeredDescent(self, couplings, self.accelerate)
+        if update == "sequential":
+            if not machine.is_pairwise:
+                raise ValueError("update='sequential' is for a pairwise machine; with layers use 'implicit'")
+            return SequentialDescent(self, couplings)
+        if self.damping is not None:
+            return FixedDamping(self, couplings, self.damping)
+        return DampedDescent(self, couplings)
+
+    def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:
+        return self.value(list(machine.layers), Couplings(machine, differentiable=True), list(moments), list(tilts))
+
+
+@final
+class NaiveMeanField(MeanField):
+    """Naive mean field, the first order: each unit sees only the means of its neighbors, B = ΣWa', A = 0.
+
+    For the arguments see `TAP`.
+    """
+
+    def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
+        senders = couplings.senders[layer_index]
+        mean = total([sender.send_mean(moments[sender.layer_index]) for sender in senders])  # θ = Σ W a'
+        states = couplings.shapes[layer_index][1:]
+        return Incoming(mean, variance=mean.new_zeros(()).expand(mean.shape + states))  # κ = 0
+
+    def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
+        incoming = self.incoming(couplings, layer_index, moments)
+        return Tilt(field=incoming.mean, precision=incoming.precision())  # B = θ, A = 0
+
+
+class TAP(MeanField):
+    """The Thouless–Anderson–Palmer equations, the second order, for every unit type [eq:tapFE], [alg:rbmInf].
+
+    With a', c' the mean and variance of the neighbors and a those of the unit itself,
+
+        A = −ΣW²c',    B = ΣWa' − (ΣW²c') a,
+
+    where the last term is Onsager's reaction: it removes from the neighbors' means what the unit itself caused there.
+
+    This is an expansion in the couplings. Where they are strong, F has spurious minima: its term −½ΣW²cc' is unbounded
+    and rewards moments without information (for spins, a ≈ 0). Such a solution has converged, but its −F may lie far
+    above ln Z: its F is much lower than that of solutions found from data, or with `NaiveMeanField`.
+
+    Args:
+        update: "implicit" solves for the units of every other layer exactly with those between them fixed, so that F
+            falls with every half-sweep. "explicit" puts the last moments into the equations, as the paper does, in
+            parallel over a pairwise machine. "sequential", for a pairwise machine, solves for one unit after the other
+            exactly; it is slow. The default is "implicit", and "explicit" for a pairwise machine.
+        damping: the share of the last moments that an explicit update keeps, from 0 (as in the paper) to less than 1.
+            By default it adapts for each particle so that F falls.
+        accelerate: whether implicit sweeps are extrapolated where that lowers F further.
+    """
+
+    def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
+        sent = [sender.send(moments[sender.layer_index]) for sender in couplings.senders[layer_index]]
+        mean = total([Wa for Wa, _ in sent])  # θ = Σ W a'
+        variance = total([W2c for _, W2c in sent])  # κ = Σ W² c'
+        return Incoming(mean, variance)
+
+    def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
+        incoming = self.incoming(couplings, layer_index, moments)
+        reaction = onsager_reaction(incoming.variance, moments[layer_index].mean)  # κ a
+        return Tilt(field=incoming.mean - reaction, precision=incoming.precision())  # B = θ − κa, A = −κ

@@ -1,0 +1,219 @@
+"""Message passing: the iteration that both kinds of belief propagation share.
+
+A message to a unit is a factor exp(w + ux − ½kx²) that multiplies its prior: a tilt, and a scale. What a unit sends to
+a neighbor follows from its own prior under all tilts but the one that came from that neighbor.
+"""
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.solver.process import Outcome, Process, State, from_below
+from tapmachine.units import Units
+
+
+class Link(NamedTuple):
+    """The couplings from the units of one layer to those of another: every edge is two of them."""
+
+    sender: int
+    receiver: int
+    weights: Tensor  # (states of a receiving unit, n_receiver, *state_shape of the sender)
+    back: int  # index of the link in the opposite direction
+
+
+class Message(NamedTuple):
+    """What all units of a link send to all others, for q states one value each."""
+
+    field: Tensor  # u, (K, n_sender, *state_shape of the receiver)
+    spread: Tensor  # k, likewise
+    log_scale: Tensor  # w, (K, n_sender, n_receiver)
+
+
+class Messages(NamedTuple):
+    """The state of an iteration."""
+
+    links: tuple[Message, ...]
+    moments: tuple[Moments, ...]
+    unnormalizable: Tensor
+
+
+class MessagePassing(Process):
+    """The iteration of both kinds: messages to the odd layers, then to the even ones."""
+
+    def __init__(self, machine: BoltzmannMachine, damping: float) -> None:
+        self.damping = damping
+        layers = list(machine.layers)
+        self.shapes = [layer.state_shape for layer in layers]
+        self.weights = [weights.detach() for weights in machine.weights]
+        self.links = _links(machine)
+        receivers = [link.receiver for link in self.links]
+        # Links by the layer that receives; and those into odd layers, then those into even ones.
+        self.into = [[link for link, r in enumerate(receivers) if r == index] for index in range(len(layers))]
+        self.groups = [[link for link, r in enumerate(receivers) if r % 2 == parity] for parity in (1, 0)]
+        self.n_units = sum(layer.n for layer in layers)
+        self.n_messages = sum(link.weights[0].numel() for link in self.links)
+        self._check_memory(machine)
+
+    def values_per_particle(self) -> int:
+        return 12 * sum(link.weights.numel() for link in self.links)
+
+    def _check_memory(self, machine: BoltzmannMachine) -> None:
+        needed = self.values_per_particle() * torch.finfo(machine.dtype).bits // 8
+        if machine.device.type == "cuda":
+            available = torch.cuda.mem_get_info(machine.device)[0]
+        else:
+            available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if needed > available:
+            raise ValueError(
+                f"{self.n_messages} messages take {needed / 2**30:.1f} GB per particle, and there are "
+                f"{available / 2**30:.1f} GB; use TAP() or AdaptiveTAP(), which send none"
+            )
+
+    # ----- the iteration
+
+    def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
+        layers = [self.as_used(layer) for layer in layers]
+        first = from_below(layers, self.weights, moments)
+        messages = [self._from_moments(link, first[link.sender]) for link in self.links]
+        failed = torch.zeros(len(first[0].mean), dtype=torch.bool, device=first[0].mean.device)
+        return self._sweep(layers, Messages(tuple(messages), tuple(first), failed), 0.0)
+
+    def step(self, layers: list[Units], state: Messages) -> tuple[State, Tensor]:
+        new = self._sweep([self.as_used(layer) for layer in layers], state, self.damping)
+        return new, self._change(state, new) / (1 - self.damping) ** 2
+
+    def moments(self, state: Messages) -> list[Moments]:
+        return list(state.moments)
+
+    def outcome(self, layers: list[Units], state: Messages) -> Outcome:
+        layers = [self.as_used(layer) for layer in layers]
+        tilts = [self._tilt(state.links, index) for index in range(len(layers))]
+        change = self._change(state, self._sweep(layers, state, 0.0))
+        return Outcome(tilts, change, self._free_energy(layers, state.links, tilts))
+
+    def unnormalizable(self, state: Messages) -> Tensor:
+        return state.unnormalizable
+
+    def _sweep(self, layers: list[Units], state: Messages, damping: float) -> Messages:
+        messages, failed = list(state.links), state.unnormalizable
+        for group in self.groups:
+            before = list(messages)
+            for link_index in group:
+                units, cavity = self._cavity(layers, before, link_index)
+                failed = failed | ~units.normalizable(cavity).reshape(len(failed), -1).all(1)
+                new = self.send(self.links[link_index], units, cavity)
+                damped = (damping * old + (1 - damping) * z for z, old in zip(new, before[link_index], strict=True))
+                messages[link_index] = Message(*damped) if damping else new
+        tilts = [self._tilt(messages, index) for index in range(len(layers))]
+        for layer, tilt in zip(layers, tilts, strict=True):
+            failed = failed | ~layer.normalizable(tilt).all(1)
+        moments = [layer.moments(tilt) for layer, tilt in zip(layers, tilts, strict=True)]
+        return Messages(tuple(messages), tuple(moments), failed)
+
+    @abstractmethod
+    def send(self, link: Link, units: Units, cavity: Tilt) -> Message:
+        """The messages of a link.
+
+        Args:
+            link: the link.
+            units: the sending units, for particles that are pairs of a particle and a receiving unit.
+            cavity: the tilt on them from all but that unit, (K·n_receiver, *state_shape of the sender).
+        """
+
+    def bounded(self, layer_index: int, tilt: Tilt) -> Tilt:
+        """A tilt on a layer's units, limited where a kind of messages needs that."""
+        return tilt
+
+    def as_used(self, units: Units) -> Units:
+        """The units whose messages are sent, where they are not the machine's own."""
+        return units
+
+    def _sums(self, messages: Sequence[Message], layer_index: int) -> tuple[Tensor, Tensor]:
+        """Σu and Σk over all messages to a layer."""
+        received = [messages[link_index] for link_index in self.into[layer_index]]
+        field = torch.stack([message.field.sum(1) for message in received]).sum(0)
+        spread = torch.stack([message.spread.sum(1) for message in received]).sum(0)
+        return field, spread
+
+    def _tilt(self, messages: Sequence[Message], layer_index: int) -> Tilt:
+        """What all neighbors together send to a layer."""
+        return self.bounded(layer_index, Tilt(*self._sums(messages, layer_index)))
+
+    def _cavity(self, layers: list[Units], messages: Sequence[Message], link_index: int) -> tuple[Units, Tilt]:
+        """The sending units of a link, once for each receiver, and the tilts on them without what that one sent."""
+        link = self.links[link_index]
+        back = messages[link.back]
+        all_fields, all_spreads = self._sums(messages, link.sender)
+        field, spread = all_fields.unsqueeze(1) - back.field, all_spreads.unsqueeze(1) - back.spread
+        tilt = self.bounded(link.sender, Tilt(field.flatten(0, 1), spread.flatten(0, 1)))
+        units = layers[link.sender]
+        if units.n_rows is not None:
+            rows = torch.arange(len(field), device=field.device).repeat_interleave(field.shape[1])
+            units = units.rows(rows)
+        return units, tilt
+
+    def _from_moments(self, link: Link, moments: Moments) -> Message:
+        """What units of known means, without variance, send."""
+        field = received(link.weights * moments.mean.unsqueeze(1).unsqueeze(1), self.shapes[link.receiver])
+        return Message(field, torch.zeros_like(field), field.new_zeros(field.shape[:3]))
+
+    def _change(self, old: Messages, new: Messages) -> Tensor:  # (K,)
+        """The mean squared change: of the mean and variance of units, and of messages."""
+        layers = zip(old.moments, new.moments, strict=True)
+        pairs = [pair for old_and_new in layers for pair in zip(*old_and_new, strict=True)]
+        of_units = sum((after - before).flatten(1).square().sum(-1) for before, after in pairs)
+        of_messages = sum(
+            (after - before).flatten(1).square().sum(-1)
+            for first, second in zip(old.links, new.links, strict=True)
+            for before, after in zip(first[:2], second[:2], strict=True)
+        )
+        return torch.as_tensor(of_units / self.n_units + of_messages / self.n_messages)
+
+    def _free_energy(self, layers: list[Units], messages: Sequence[Message], tilts: Sequence[Tilt]) -> Tensor:
+        """Bethe's F = −Σ_i (1 − ½d_i) ln Z_i − ½ Σ_{i→j} (ln Z_{i→j} + w_{i→j}), (K,), in float64 (erratum E15).
+
+        ln Z_i is that of a unit under all its messages, ln Z_{i→j} without the one from j, and d_i counts them.
+        """
+        value = torch.zeros(len(messages[0].field), dtype=torch.float64, device=messages[0].field.device)
+        for layer_index, (layer, tilt) in enumerate(zip(layers, tilts, strict=True)):
+            degree = sum(self.shapes[self.links[link_index].sender][0] for link_index in self.into[layer_index])
+            value = value - (1 - 0.5 * degree) * layer.log_partition(tilt).sum(-1, dtype=torch.float64)
+        for link_index, message in enumerate(messages):
+            units, cavity = self._cavity(layers, messages, link_index)
+            without = units.log_partition(cavity).reshape(len(value), -1).sum(-1, dtype=torch.float64)
+            value = value - 0.5 * (without + message.log_scale.flatten(1).sum(-1, dtype=torch.float64))
+        return value
+
+
+def _links(machine: BoltzmannMachine) -> list[Link]:
+    """Both directions of all edges; a pairwise machine's units are linked to each other by one."""
+    layers = list(machine.layers)
+    shapes = [(layer.n, *layer.state_shape[1:]) for layer in layers]
+    links: list[Link] = []
+
+    def arranged(weights: Tensor, sender: int, receiver: int) -> Tensor:  # (size of the sender, size of the receiver)
+        n_states = shapes[receiver][1] if len(shapes[receiver]) > 1 else 1
+        by_state = weights.detach().view(weights.shape[0], shapes[receiver][0], n_states)
+        return by_state.permute(2, 1, 0).reshape(n_states, shapes[receiver][0], *shapes[sender]).contiguous()
+
+    for below, above, weights in machine.edges():
+        index = len(links)
+        if below == above:
+            links.append(Link(0, 0, arranged(weights, 0, 0), 0))
+        else:
+            links.append(Link(below, above, arranged(weights, below, above), index + 1))
+            links.append(Link(above, below, arranged(weights.T, above, below), index))
+    return links
+
+
+def received(terms: Tensor, shape: tuple[int, ...]) -> Tensor:  # (K, n_sender, *shape of the receiver)
+    """What arrives, from terms (K, states of a receiver, n_receiver, *state_shape of the sender), summed over these."""
+    terms = terms.sum(-1) if terms.dim() > 4 else terms
+    arrived = terms.permute(0, 3, 2, 1)  # (K, n_sender, n_receiver, states)
+    return arrived if len(shape) > 1 else arrived.squeeze(-1)

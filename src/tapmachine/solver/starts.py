@@ -1,0 +1,193 @@
+"""Where a solution starts from: data, random points, the prior, or other moments."""
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Solution, Tilt
+from tapmachine.data.checks import check_count, check_tensor
+from tapmachine.data.rows import from_array
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
+
+# Data, the moments of the visible layer, of some layers from it upward or of all, a solution, or the prior's moments.
+StartingPoint = Tensor | Moments | Sequence[Moments] | Solution | None
+
+
+def random_start(
+    machine: BoltzmannMachine, n_particles: int, generator: torch.Generator | None = None
+) -> Moments:  # (n_particles, n_visible)
+    """Draw random points inside the support of the visible units, as a start for `solve`.
+
+    They are uniform over a bounded support (over the simplex for units with q states), and draws from the prior where
+    the support is unbounded. Their variance is 0, as for data [eq:init_c].
+
+    Args:
+        machine: any machine.
+        n_particles: number of points.
+        generator: for the draws, on the machine's device. The default has a fixed seed.
+
+    Example:
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.solver import random_start
+        >>> random_start(rbm(Binary(4), Binary(2)), n_particles=3).mean.shape
+        torch.Size([3, 4])
+    """
+    n_particles = check_count("n_particles", n_particles)
+    generator = generator or torch.Generator(machine.device).manual_seed(0)
+    mean = random_means(machine.layers[0], n_particles, generator)
+    return Moments(mean, torch.zeros_like(mean))
+
+
+@torch.no_grad()
+def noisy_start(
+    machine: BoltzmannMachine, x: Tensor, noise: float, generator: torch.Generator | None = None
+) -> Moments:  # (K, n_visible)
+    """Replace some values of data by random points of the support, as a start for `solve`.
+
+    Args:
+        machine: any machine.
+        x: data, (K, n_visible).
+        noise: the share of the values that are replaced, from 0 to 1.
+        generator: for the draws, on the machine's device. The default has a fixed seed.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.solver import noisy_start
+        >>> noisy_start(rbm(Binary(4), Binary(2)), torch.eye(4), noise=0.2).mean.shape
+        torch.Size([4, 4])
+    """
+    if not 0 <= noise <= 1:
+        raise ValueError(f"noise is {noise!r}; it must lie in [0, 1]")
+    units = machine.layers[0]
+    x = check_tensor(x)
+    x = x.to(machine.device, units.dtype if x.is_floating_point() else None)
+    mean = _checked(units, _data(units, x), 0).mean
+    generator = generator or torch.Generator(machine.device).manual_seed(0)
+    replaced = torch.rand(len(mean), units.n, device=mean.device, generator=generator) < noise
+    replaced = replaced.view(len(mean), units.n, *[1] * (mean.dim() - 2))
+    mean = torch.where(replaced, random_means(units, len(mean), generator), mean)
+    return Moments(mean, torch.zeros_like(mean))
+
+
+@torch.no_grad()
+def random_means(units: Units, count: int, generator: torch.Generator) -> Tensor:  # (count, *state_shape)
+    """Random points inside the support of a layer's units."""
+    shape = (count, *units.state_shape)
+    if units.is_categorical:
+        arrivals = torch.empty(shape, dtype=units.dtype, device=units.device).exponential_(generator=generator)
+        return arrivals / arrivals.sum(-1, keepdim=True)
+    lower, upper = units.bounds()
+    share = torch.rand(shape, dtype=units.dtype, device=units.device, generator=generator)
+    mean = lower + (upper - lower) * share
+    if bool(torch.isfinite(upper - lower).all()):
+        return mean
+    draws = units.sample(Tilt(torch.zeros_like(share), 0.0), generator)
+    return torch.where(torch.isfinite(mean), mean, draws)
+
+
+def fitting(machine: BoltzmannMachine, starts: StartingPoint | np.ndarray) -> StartingPoint:
+    """Starts in the machine's dtype and on its device, whatever theirs are."""
+    if isinstance(starts, np.ndarray):
+        starts = from_array(starts, "start")
+    if isinstance(starts, Solution):
+        starts = list(starts.moments)
+    if isinstance(starts, Tensor):
+        starts = check_tensor(starts, "start")
+        return starts.to(machine.device, machine.dtype if starts.is_floating_point() else None)
+    if isinstance(starts, Moments):
+        return _fitting_moments(machine.layers[0], starts)
+    if isinstance(starts, Sequence) and all(isinstance(moments, Moments) for moments in starts):
+        layers = chain(list(machine.layers), repeat(machine.layers[-1]))  # `starting_moments` reports too many of them
+        given = [moments for moments in starts if isinstance(moments, Moments)]
+        return [_fitting_moments(units, moments) for units, moments in zip(layers, given, strict=False)]
+    return starts
+
+
+def _fitting_moments(units: Units, moments: Moments) -> Moments:
+    moved = Moments(*(check_tensor(z, "start").to(units.device, units.dtype) for z in moments))
+    return moved if moments.mean.dtype == units.dtype else normalized(units, moved)
+
+
+def normalized(units: Units, moments: Moments) -> Moments:
+    """Moments whose probabilities of q states add up to 1, as a change of dtype may round them."""
+    mean, variance = moments
+    return Moments(mean / mean.sum(-1, keepdim=True) if units.is_categorical else mean, variance)
+
+
+@torch.no_grad()
+def starting_moments(machine: BoltzmannMachine, start: StartingPoint) -> list[Moments | None]:
+    """The moments of each layer at a starting point, checked; None for layers above those that it specifies.
+
+    Data x become a = x, c = 0 in the visible layer [eq:init_a], [eq:init_c].
+    """
+    layers = list(machine.layers)
+    rows = machine.n_rows
+    if isinstance(start, Solution):
+        start = start.moments
+    if start is None:
+        specified: list[Moments] = [prior_moments(layers[0], rows or 1)]
+    elif isinstance(start, Tensor):
+        specified = [_data(layers[0], start)]
+    elif isinstance(start, Moments):
+        specified = [start]
+    elif isinstance(start, Sequence) and start and all(isinstance(moments, Moments) for moments in start):
+        specified = [*start]
+        if len(specified) > len(layers):
+            raise ValueError(f"start has moments for {len(specified)} layers; the machine has {len(layers)}")
+    else:
+        kind = "an empty list" if isinstance(start, list | tuple) and not start else f"a {type(start).__name__}"
+        raise ValueError(f"start is {kind}; expected data of shape (K, n_visible), Moments, or a Solution")
+    n_particles = None
+    checked: list[Moments | None] = []
+    for layer_index, (layer, moments) in enumerate(zip(layers, specified, strict=False)):
+        moments = _checked(layer, moments, layer_index)
+        count = len(moments.mean)
+        if n_particles is not None and count != n_particles:
+            raise ValueError(f"layer {layer_index}: start has {count} particles, but {n_particles} in layer 0")
+        n_particles = count
+        checked.append(moments)
+    if rows is not None and n_particles not in (rows, None):
+        raise ValueError(f"start has {n_particles} particles, but the machine is conditioned on {rows} rows")
+    return checked + [None] * (len(layers) - len(checked))
+
+
+def prior_moments(units: Units, n_particles: int) -> Moments:
+    """Mean and variance without a tilt; a point of the support with variance 0 where the mean is not finite."""
+    no_tilt = Tilt(torch.zeros((n_particles, *units.state_shape), dtype=units.dtype, device=units.device), 0.0)
+    mean, variance = units.moments(no_tilt)
+    finite = torch.isfinite(mean) & torch.isfinite(variance)
+    lower, upper = units.bounds()
+    somewhere = torch.full_like(mean, 1 / mean.shape[-1] if units.is_categorical else 0.0).clamp(lower, upper)
+    return Moments(torch.where(finite, mean, somewhere), torch.where(finite, variance, 0.0))
+
+
+def _data(units: Units, x: Tensor) -> Moments:
+    try:
+        # Whole numbers are states, and must be some; other values may be means.
+        mean = units.check_means(x) if x.is_floating_point() else units.check_states(x)
+    except ValueError as error:
+        raise ValueError(f"start, layer 0: {error}") from None
+    return Moments(mean, torch.zeros_like(mean))
+
+
+def _checked(units: Units, moments: Moments, layer_index: int) -> Moments:
+    dims = 1 + len(units.state_shape)
+    try:
+        mean = units.check_means(moments.mean)
+        if mean.dim() != dims or len(mean) == 0:
+            raise ValueError(
+                f"it has shape {tuple(mean.shape)}; it must be (K, {', '.join(map(str, units.state_shape))}), K ≥ 1"
+            )
+        variance = units.as_states(moments.variance)
+        if variance.shape != mean.shape:
+            raise ValueError(f"its variance has shape {tuple(variance.shape)}, its mean {tuple(mean.shape)}")
+        bad = ~(torch.isfinite(variance) & (variance >= 0))
+        units.reject(bad, variance, "the variance", "it must be finite, 0 or more")
+    except ValueError as error:
+        raise ValueError(f"start, layer {layer_index}: {error}") from None
+    return Moments(mean.to(units.device), variance.to(units.device))

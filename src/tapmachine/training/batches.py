@@ -1,0 +1,179 @@
+"""Batches of data: from tensors, arrays on disk, or any loader."""
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.data.checks import check_count
+from tapmachine.data.errors import TrainingWarning
+from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, parts, place_of, spaced
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows
+
+Data = Rows | Array | Iterable[Any]
+Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
+Place = Tensor | Batch  # where a batch is: indices of rows in memory; or the batch itself, if they are not there
+
+
+def check_all_rows(machine: BoltzmannMachine, x: RowsOnDisk | Array) -> None:
+    """Check all rows, so that invalid ones are reported by their index before training starts."""
+    if not x.shape:
+        raise ValueError("x is a single number; it must be rows of them")
+    for first, part in parts(x):
+        try:
+            check_rows(machine, part)
+        except ValueError as error:
+            within = re.search(r"x\[(\d+)", str(error))  # the row's index in this part
+            if not within:
+                raise
+            row = first + int(within[1])
+            place = f" ({place_of(row, x)})" if isinstance(x, RowsOnDisk) else ""
+            raise ValueError(str(error).replace(within[0], f"x[{row}", 1) + place) from None
+
+
+class Batches:
+    """Batches of one size, in a new random order in every epoch; rows beyond the last whole batch are left out.
+
+    Args:
+        machine: the machine to train, on whose device the batches are.
+        x: a tensor, which is moved to the machine's device; an array, such as a memory map, or rows on disk, which are
+            read batch by batch; or a loader of batches, or of tuples whose first entry is one.
+        batch_size: number of rows in a batch; ignored for a loader, which sets its own.
+        weights: weight of each row.
+        seed: random seed of the order.
+        validate: False skips the check of a tensor or an array, which may then hold means of units.
+    """
+
+    def __init__(
+        self,
+        machine: BoltzmannMachine,
+        x: Data,
+        batch_size: int,
+        weights: Tensor | None,
+        seed: int,
+        validate: bool = True,
+    ) -> None:
+        self.machine, self.device, self.dtype = machine, machine.device, machine.dtype
+        self.batch_size = check_count("batch_size", batch_size)
+        self.weights: Tensor | None = None  # 1 on average
+        self.sample_weights: Tensor | None = None
+        self.order = torch.Generator().manual_seed(seed)
+        self.rows: Rows | Array | None = None
+        if isinstance(x, Tensor):
+            self.rows = check_rows(machine, x) if validate else machine.layers[0].check_states(x, validate=False)
+        elif isinstance(x, np.ndarray | RowsOnDisk):
+            self.rows = x
+            if validate:
+                check_all_rows(machine, x)
+        elif not isinstance(x, Iterable):
+            raise ValueError(f"x is a {type(x).__name__}; it must be a tensor, an array, or a loader of batches")
+        elif isinstance(x, Iterator):
+            raise ValueError("the loader can be gone through only once; it must give batches anew in every epoch")
+        else:
+            self.loader = x
+            if weights is not None:
+                raise ValueError("weights go with data in memory; let the loader give batches of what counts more")
+        if self.rows is not None:
+            self._check_sizes(len(self.rows), weights)
+        self.sample = self._sample()  # rows for starts and for monitoring
+
+    @property
+    def n_batches(self) -> int | None:
+        """Number of batches in an epoch; None for a loader without a length."""
+        if self.rows is not None:
+            return len(self.rows) // self.batch_size
+        try:
+            return len(self.loader)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+    def _check_sizes(self, n_rows: int, weights: Tensor | None) -> None:
+        if n_rows < self.batch_size:
+            raise ValueError(f"batch_size is {self.batch_size}, but there are only {n_rows} rows of data")
+        if weights is None:
+            return
+        try:
+            weights = torch.as_tensor(weights, dtype=self.dtype, device=self.device)
+        except (TypeError, RuntimeError) as error:
+            raise ValueError(f"weights are no numbers, one for each row: {error}") from None
+        if weights.shape != (n_rows,):
+            raise ValueError(f"weights has shape {tuple(weights.shape)}; it must be ({n_rows},), one for each row")
+        bad = ~(torch.isfinite(weights) & (weights >= 0))
+        if bool(bad.any()) or not bool(weights.sum() > 0):
+            raise ValueError("weights must be finite, 0 or more, and not all 0")
+        self.weights = weights / weights.mean()
+
+    def _from_array(self, x: Tensor | Array) -> Tensor:
+        rows = as_tensor(x)
+        rows = rows.to(self.device, self.dtype) if rows.is_floating_point() else rows.to(self.device)
+        return self.machine.layers[0].check_states(rows, validate=False)
+
+    def _sample(self) -> Tensor:
+        if isinstance(self.rows, Tensor):
+            self.sample_weights = self.weights
+            return self.rows
+        if self.rows is not None:
+            self.sample_weights = None if self.weights is None else spaced(self.weights, SAMPLE_ROWS)
+            return self._from_array(spaced(self.rows, SAMPLE_ROWS))
+        first: list[Tensor] = []
+        for index, batch in enumerate(self.loader):
+            first.append(self._from_loader(batch, index))
+            if sum(map(len, first)) >= SAMPLE_ROWS:
+                break
+        if not first:
+            raise ValueError("the loader gives no batches")
+        self.batch_size = len(first[0])
+        return torch.cat(first)
+
+    def _from_loader(self, batch: Any, index: int) -> Tensor:
+        try:
+            return check_rows(self.machine, batch[0] if isinstance(batch, tuple | list) else batch)
+        except ValueError as error:
+            raise ValueError(f"batch {index} of the loader: {error}") from None
+
+    def epoch(self, done: int = 0) -> Iterator[Place]:
+        """The places of the batches of one epoch, without the first `done`."""
+        if self.rows is None:
+            yield from islice(self._whole_batches(), done, None)
+            return
+        order = torch.randperm(len(self.rows), generator=self.order)
+        order = order[: len(order) // self.batch_size * self.batch_size]
+        if isinstance(self.rows, Tensor):
+            order = order.to(self.device)  # once an epoch
+        for index in order.split(self.batch_size)[done:]:
+            if isinstance(self.rows, Tensor):
+                yield index
+            else:
+                x = self._from_array(self.rows[index.numpy()])
+                yield x, None if self.weights is None else self.weights[index.to(self.device)]
+
+    def take(self, place: Place) -> Batch:
+        """The batch in a place; for rows in memory, this can be captured as part of a CUDA graph."""
+        if not isinstance(place, Tensor):
+            return place
+        assert isinstance(self.rows, Tensor)
+        # `index_select` takes whole rows, several times as fast on a CPU as rows[place]
+        return self.rows.index_select(0, place), None if self.weights is None else self.weights[place]
+
+    def _whole_batches(self) -> Iterator[Batch]:
+        """The batches of a loader that have the size of the first: a step has one shape."""
+        left_out = 0
+        for index, batch in enumerate(self.loader):
+            if left_out:
+                warnings.warn(
+                    f"batch {index - 1} of the loader has {left_out} rows, where the first one had {self.batch_size}, "
+                    "and is left out; let it give batches of one size",
+                    TrainingWarning,
+                    stacklevel=6,
+                )
+            x = self._from_loader(batch, index)
+            left_out = 0 if len(x) == self.batch_size else len(x)
+            if not left_out:
+                yield x, None

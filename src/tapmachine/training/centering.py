@@ -1,0 +1,61 @@
+"""Gradients of centered states (Montavon and Müller 2012, Melchior and others 2016)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tapmachine.beliefs import Tilt
+from tapmachine.machine import BoltzmannMachine
+
+
+def can_be_centered(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
+    """Whether the units of all layers have a trained field, which absorbs what centering moves."""
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    fields = [units.prior_field for units in machine.layers]
+    return not machine.is_pairwise and all(id(p) in trained for p in (*fields, *machine.weights))
+
+
+def gradients_to_center(machine: BoltzmannMachine) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients in all weights, and in the fields of all layers."""
+    fields = [units.prior_field for units in machine.layers]
+    return [_gradient(p) for p in machine.weights], [_gradient(p) for p in fields]
+
+
+def _gradient(parameter: Tensor | None) -> Tensor:
+    assert parameter is not None
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def center_gradients(of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], means: Sequence[Tensor]) -> None:
+    """Turn gradients into those of centered states, in place.
+
+    With offsets μ and λ, the means given the data of the two layers that W couples, the gradient in W becomes that of
+    (x − μ)W(h − λ), and those in the fields follow: ∂W − ∂U λᵀ − μ ∂U'ᵀ, ∂U − ∂W λ, ∂U' − ∂Wᵀ μ.
+    """
+    raw = [of_field.flatten().clone() for of_field in of_fields]
+    for below, of_weight in enumerate(of_weights):
+        above = below + 1
+        mu, lam = means[below], means[above]
+        of_weight -= torch.outer(raw[below], lam) + torch.outer(mu, raw[above])
+        of_fields[below].sub_((of_weight @ lam).view_as(of_fields[below]))
+        of_fields[above].sub_((of_weight.T @ mu).view_as(of_fields[above]))
+
+
+@torch.no_grad()
+def data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None) -> list[Tensor]:
+    """The mean of every layer given the data, each computed from the layer below."""
+    flat = batch.flatten(1)
+    share = None if weights is None else weights / weights.sum().clamp(min=torch.finfo(flat.dtype).tiny)
+    means = [_mean(flat, share)]
+    for below, units in enumerate(list(machine.layers)[1:]):
+        field = (flat @ machine.weights[below]).unflatten(-1, units.state_shape)
+        flat = units.moments(Tilt(field, 0.0)).mean.flatten(1)
+        means.append(_mean(flat, share))
+    return means
+
+
+def _mean(rows: Tensor, share: Tensor | None) -> Tensor:
+    return rows.mean(0) if share is None else share @ rows

@@ -1,0 +1,44 @@
+"""What the loss of one step is computed from."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.accelerator.distributed import World
+from tapmachine.machine import BoltzmannMachine
+
+Carry = tuple[Tensor, ...]  # state of the negative phase, passed from step to step: chains, particles
+
+
+class Context(NamedTuple):
+    """A batch, and everything else that the loss and the negative phase may use.
+
+    Attributes:
+        machine: the machine being trained.
+        batch: states of the visible layer, (M, *state_shape).
+        data: all rows in memory, or a sample of them.
+        generator: random number generator of all draws.
+        weights: weight of each row of the batch, (M,); None for equal weights.
+        world: the processes that share rows and particles.
+        hidden: for machines with several hidden layers, `hidden_machine` of as many rows as this process has.
+    """
+
+    machine: BoltzmannMachine
+    batch: Tensor
+    data: Tensor
+    generator: torch.Generator
+    weights: Tensor | None = None
+    world: World = World()
+    hidden: BoltzmannMachine | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """This process's rows of the batch."""
+        return self.batch[self.world.share(len(self.batch))]
+
+    def share(self, carry: Carry, count: int) -> Carry:
+        """This process's share of what was made for `count` particles."""
+        if self.world.size == 1:
+            return carry
+        return tuple(z[self.world.share(count)].clone() for z in carry)

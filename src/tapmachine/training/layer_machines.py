@@ -1,0 +1,94 @@
+"""The restricted machines that the layers of a deep machine are pretrained as: how they are cut out, and put together.
+
+Each consists of two neighboring layers. With `doubled`, the correction of Salakhutdinov and Hinton (2009), the lowest
+machine has its visible units twice and the highest one its hidden units; see `Pretraining`.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.machine import BoltzmannMachine, rbm
+from tapmachine.units import Units
+
+CHUNK_ROWS = 10_000  # rows for which a layer is drawn at a time
+
+
+def machine_of_layer(deep: BoltzmannMachine, stage: int, doubled: bool) -> BoltzmannMachine:
+    """A machine of the layers `stage` and `stage + 1` of a deep one; a copy."""
+    below, above = deepcopy(deep.layers[stage]), deepcopy(deep.layers[stage + 1])
+    weights = deep.weights[stage].detach().clone()
+    if doubled and stage == 0:
+        below, weights = _twice(below), torch.cat((weights, weights))
+    if doubled and stage == len(deep.layers) - 2:
+        above, weights = _twice(above), torch.cat((weights, weights), 1)
+    machine = rbm(below, above, weights)
+    machine.weights[0].requires_grad_(deep.weights[stage].requires_grad)
+    return machine
+
+
+@torch.no_grad()
+def states_of_layer(
+    below: Sequence[BoltzmannMachine], x: Tensor, seed: int, doubled: bool, means: bool = False
+) -> Tensor:
+    """States of the next layer given the data, drawn through the machines of all layers below it.
+
+    With `means`, its means in place of the last draw.
+    """
+    generator = torch.Generator(x.device).manual_seed(seed)
+    states = torch.cat((x, x), 1) if doubled else x
+    for n_above, machine in enumerate(below, 1):
+        parts = []
+        for part in states.split(CHUNK_ROWS):
+            tilt = Tilt(machine.field_on(1, [part, None]), 0.0)
+            drawn = machine.layers[1].sample(tilt, generator)  # also before means: the draws below stay the same
+            parts.append(machine.layers[1].moments(tilt).mean if means and n_above == len(below) else drawn)
+        states = torch.cat(parts)
+    return states
+
+
+@torch.no_grad()
+def assemble(deep: BoltzmannMachine, trained: Sequence[BoltzmannMachine], doubled: bool) -> None:
+    """Copy the machines of the layers that have been trained so far into the deep machine."""
+    layers, last = list(deep.layers), len(deep.layers) - 2
+    for stage, machine in enumerate(trained):
+        below, above = machine.layers
+        weights = machine.weights[0].detach()
+        if stage == 0:
+            _copy_parameters(below, layers[0])
+        _copy_parameters(above, layers[stage + 1])
+        if doubled:
+            weights = weights.unflatten(0, (2, -1)).mean(0) if stage == 0 else weights
+            weights = weights.unflatten(1, (2, -1)).mean(1) if stage == last else weights
+            weights = weights if stage in (0, last) else 0.5 * weights
+            if stage > 0:
+                _average_fields(trained[stage - 1].layers[1], below, layers[stage])
+        deep.weights[stage].copy_(weights)
+
+
+def _twice(units: Units) -> Units:
+    """Two copies of each of the units, all of the first before all of the second."""
+    copy, n = deepcopy(units), units.n
+    for part in copy.modules():
+        if isinstance(part, Units):
+            part.n = 2 * n
+        for z in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
+            if z.dim() and len(z) == n:
+                z.data = torch.cat((z.data, z.data))
+    return copy
+
+
+def _average_fields(first: Units, second: Units, target: Units) -> None:
+    one, other, average = (units.prior_field for units in (first, second, target))
+    if one is not None and other is not None and average is not None:
+        average.copy_(0.5 * (one + other))
+
+
+def _copy_parameters(source: Units, target: Units) -> None:
+    """From units to as many, or to half as many: then the mean of both copies."""
+    targets, sources = ((*units.parameters(), *units.buffers()) for units in (target, source))
+    for to, value in zip(targets, sources, strict=True):
+        to.copy_(value if value.shape == to.shape else value.unflatten(0, (2, -1)).mean(0))

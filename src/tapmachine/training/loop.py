@@ -1,0 +1,193 @@
+"""The loop over epochs, for every kind of training; and `fit`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.batches import Data
+from tapmachine.training.loss import Objective
+from tapmachine.training.monitor import Monitor, Record
+from tapmachine.training.progress import Reporter, in_words
+from tapmachine.training.state import TrainingState
+from tapmachine.training.trainer import Trainer
+
+Callback = Callable[[BoltzmannMachine, Record], None]
+
+
+class Training(Protocol):
+    """A training that runs epoch by epoch: `Trainer`, of one machine, or `PretrainingTrainer`, layer by layer.
+
+    Attributes:
+        epochs: total number of epochs.
+        finished: number of epochs that are complete.
+        stopping: set it to True, for instance in a signal handler, to stop after the current batch.
+        is_mid_epoch: whether the training was stopped before the end of an epoch.
+        current: the trainer of the machine that is being trained; None before the first epoch of a pretraining.
+    """
+
+    epochs: int
+    stopping: bool
+
+    @property
+    def finished(self) -> int: ...
+    @property
+    def is_mid_epoch(self) -> bool: ...
+    @property
+    def current(self) -> Trainer | None: ...
+
+    def epoch(self) -> Record:
+        """Train for one epoch and return its record. Raises `Stopped` if `stopping` was set."""
+
+    def joint(self) -> Trainer:
+        """The trainer of all layers together."""
+
+    def state(self) -> TrainingState:
+        """The state between two epochs or batches."""
+
+    def restore(self, state: TrainingState) -> None:
+        """Continue from the state of a training with the same arguments."""
+
+
+@dataclass
+class History:
+    """The records of all epochs.
+
+    Attributes:
+        records: one dictionary per epoch; see `fit`.
+    """
+
+    records: list[Record] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """One quantity over the epochs; NaN for epochs in which it was not measured."""
+        if self.records and not any(name in record for record in self.records):
+            raise KeyError(f"{name!r} was not recorded; there are {', '.join(self.records[-1])}")
+        return [record.get(name, float("nan")) for record in self.records]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        if not self.records:
+            return "History(no epochs)"
+        last = self.records[-1]
+        shown = ", ".join((f"loss {last['loss']:.4g}", *in_words(last)))
+        return f"History({len(self)} epochs; last: {shown})"
+
+
+def run_epochs(
+    training: Training,
+    after_epoch: Sequence[Callable[[Record], None]] = (),
+    log: str | Path | None = None,
+    progress: bool | None = None,
+) -> History:
+    """Run the epochs that are left of a training.
+
+    Args:
+        training: any kind of training.
+        after_epoch: functions called with the record of each epoch, once it has been written and shown.
+        log, progress: as for `fit`.
+    """
+    history = History()
+    with Reporter(log, progress, training.epochs, training.finished) as report:
+        while training.finished < training.epochs:
+            record = training.epoch()
+            history.records.append(record)
+            report(record)
+            for call in after_epoch:
+                call(record)
+    return history
+
+
+def fit(
+    machine: BoltzmannMachine,
+    x: Data,
+    *,
+    epochs: int = 50,
+    batch_size: int = 100,
+    objective: Objective | None = None,
+    optimizer: Optimizer | None = None,
+    scheduler: LRScheduler | None = None,
+    validation: Tensor | None = None,
+    weights: Tensor | None = None,
+    l1: float = 0.0,
+    centered: bool | None = None,
+    compile: bool | None = None,
+    warm_start: bool = False,
+    seed: int = 0,
+    monitor: Monitor | None = None,
+    callbacks: Sequence[Callback] = (),
+    log: str | Path | None = None,
+    progress: bool | None = None,
+) -> History:
+    """Train a machine in place [alg:rbmTrain].
+
+    Each step minimizes F of the machine clamped to a batch less F of the free machine (`training/loss.py`). The default
+    objective is deterministic: herded Gibbs chains for binary and categorical units, without TAP; a TAP sweep from such
+    chains for other units (see `default_objective`). Sampled persistent chains, `PCD(10)`, fit binary data better.
+
+    Args:
+        machine: any machine; a new one has small random weights.
+        x: the data: a tensor, an array such as a memory map, or a loader of batches.
+        epochs: number of passes over the data.
+        batch_size: M, number of rows in each step.
+        objective: `TAPObjective(…)`, `HerdedPCD(k)`, `CD(k)` or `PCD(k)` (default: `default_objective`).
+        optimizer: any torch optimizer over the machine's parameters (default: `paper_sgd` with `default_learning_rate`,
+            which decays to a hundredth of its initial value).
+        scheduler: any torch scheduler, stepped after every epoch (`ReduceLROnPlateau` with the loss).
+        validation: held-out data, scored beside the training data.
+        weights: weight of each row, for data in memory or in a memory map.
+        l1: ε of the penalty ε Σ|W|.
+        centered: whether to use the gradients of centered states (default: True if all units have fields, as all but
+            custom ones do).
+        compile: whether to compile the steps with `torch.compile`, which takes about a minute and needs torch 2.11
+            (default: True on a GPU, if there are enough steps to make up for it).
+        warm_start: False fits the visible units' priors to the data first; True leaves them as they are.
+        seed: random seed of the order of the rows and of all draws: same seed, same weights, bit for bit, unless the
+            data come from a loader with an order of its own.
+        monitor: what to measure after each epoch.
+        callbacks: functions called with the machine and the record after each epoch.
+        log: file to which every record is appended as a line of JSON.
+        progress: whether to show progress, as a bar on a terminal and as lines elsewhere (default: only on a terminal).
+
+    Returns:
+        A record for every epoch: `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`, `weight_norm`,
+        `divergences`, and what `Monitor` measures.
+
+    Raises:
+        DivergenceError: if training keeps diverging at ever smaller learning rates. The machine is left in its last
+            good state.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, fit, rbm
+        >>> x = (torch.rand(200, 8, generator=torch.Generator().manual_seed(0)) < 0.3).float()
+        >>> history = fit(rbm(Binary(8), Binary(4)), x, epochs=2)
+        >>> len(history)
+        2
+    """
+    trainer = Trainer(
+        machine,
+        x,
+        epochs=epochs,
+        batch_size=batch_size,
+        objective=objective,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        validation=validation,
+        weights=weights,
+        l1=l1,
+        centered=centered,
+        compile=compile,
+        warm_start=warm_start,
+        seed=seed,
+        monitor=monitor,
+    )
+    return run_epochs(trainer, [partial(callback, machine) for callback in callbacks], log, progress)

@@ -1,0 +1,69 @@
+"""The loss of training: F of the machine clamped to the data, less F of the free machine. Start reading here.
+
+With F = −ln Z, the log-likelihood of a row is ln P(x) = F(free) − F(clamped to x). Its gradient is nowhere written out:
+F is stationary in the moments of a solution, so autodiff of F with the moments (or samples) held fixed gives it.
+
+F clamped to rows is in `free_energies.py`. F of the free machine is what objectives differ in: it is taken at TAP
+solutions (`objectives.py`) or at samples of Gibbs chains (`chains.py`), which find both terms in one matrix product
+where they can. `step.py` takes the gradient and the update.
+"""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from tapmachine.solver import Scheme
+from tapmachine.training.context import Carry, Context
+from tapmachine.training.free_energies import clamped_free_energy
+
+
+def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor, Carry]:
+    """−ln P of the rows, averaged over the batch, (), and what the objective passes on to the next step."""
+    on_data, on_model, carry = objective.free_energies(context, carry)  # (M,), ()
+    if context.weights is None and context.world.size == 1:
+        return on_data.mean() - on_model, carry
+    return _weighted_share(context, on_data, on_model, objective.is_split), carry
+
+
+class Objective(ABC):
+    """The negative phase: how F of the free machine is found.
+
+    By default shapes are fixed and no tensor's value is read, so that a step can be captured as a CUDA graph.
+
+    Attributes:
+        can_be_captured: whether a step can be captured as a CUDA graph.
+        is_split: whether each of several processes finds its share of F, or else all of it.
+        scheme: also used to clamp machines with several hidden layers; None for `TAP()`.
+    """
+
+    can_be_captured: bool = True
+    is_split: bool = False
+    scheme: Scheme | None = None
+
+    @abstractmethod
+    def prepare(self, context: Context) -> Carry:
+        """What the first step starts from."""
+
+    @abstractmethod
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        """F of the free machine, (), differentiable in its parameters, and what is passed on to the next step.
+
+        If it is split, this process's share of F: the shares of all processes add up to it.
+        """
+
+    def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
+        """F of the machine clamped to each of this process's rows, (M,); F of the free one, (); what is passed on."""
+        on_data = clamped_free_energy(context.machine, context.rows, self.scheme, context.hidden)
+        return on_data, *self.model_free_energy(context, carry)
+
+
+def _weighted_share(context: Context, on_data: Tensor, on_model: Tensor, is_split: bool) -> Tensor:
+    """The loss with weighted rows, or this process's share of it: the shares of all processes add up to it."""
+    weights, world, batch_size = context.weights, context.world, len(context.batch)
+    if world.size == 1:
+        assert weights is not None
+        return (weights * (on_data - on_model)).mean()
+    on_model = on_model if is_split else on_model / world.size
+    if weights is None:
+        return on_data.sum() / batch_size - on_model
+    return (weights[world.share(batch_size)] * on_data).sum() / batch_size - weights.mean() * on_model

@@ -1,0 +1,123 @@
+"""Where records of a training go: a file, a terminal, TensorBoard."""
+
+import json
+import math
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, final
+
+from tapmachine.data.errors import TrainingWarning
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.monitor import Record
+
+
+class Reporter:
+    """Appends records to a file as lines of JSON and shows them: a bar on a terminal, plain lines elsewhere.
+
+    Args:
+        log: the file, if any.
+        progress: whether to show anything; None for only on a terminal.
+        epochs: how many there will be.
+        finished: how many there were before.
+    """
+
+    def __init__(self, log: str | Path | None, progress: bool | None, epochs: int, finished: int = 0) -> None:
+        self.log = None if log is None else Path(log)
+        on_terminal = sys.stderr.isatty()
+        self.shows = on_terminal if progress is None else progress
+        self.bar = _bar(epochs, finished) if self.shows and on_terminal else None
+        self.epochs = epochs
+
+    def __enter__(self) -> "Reporter":
+        if self.log is not None:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.log.touch()  # what cannot be written to is an error now, not after an epoch
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, record: Record) -> None:
+        if self.log is not None:
+            self._write(self.log, record)
+        summary = "  ".join(in_words(record))
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], advance=1, summary=summary)
+        elif self.shows:
+            print(f"epoch {record['epoch']:.0f}/{self.epochs}  {summary}", flush=True)
+
+    @staticmethod
+    def _write(log: Path, record: Record) -> None:
+        known = {name: None if _is_not_finite(value) else value for name, value in record.items()}  # NaN is not JSON
+        try:
+            with log.open("a") as file:
+                file.write(json.dumps(known) + "\n")
+        except OSError as error:  # a full disk must not cost the training
+            warnings.warn(f"a record could not be written: {error}", TrainingWarning, stacklevel=5)
+
+
+def in_words(record: Record) -> list[str]:
+    """What a line about an epoch says: its log-likelihood by the method that found it, and TAP's beside it.
+
+    Example:
+        >>> from tapmachine.training.progress import in_words
+        >>> measured = {"log_likelihood": -17.83, "log_likelihood_error": 0.04, "log_likelihood_method": "annealed"}
+        >>> in_words(measured | {"validation_log_likelihood": -18.4, "tap_log_likelihood": -16.1, "n_unique": 9.0})
+        ['log-likelihood -17.83 ± 0.04 (annealed)', 'held-out -18.4', 'TAP -16.1', '9 solutions']
+    """
+    words = [f"layer {record['layer']:.0f} alone"] if record.get("layer") else []
+    known = {name: value for name, value in record.items() if value is not None}
+    if "log_likelihood" in known:
+        method, error = known.get("log_likelihood_method"), known.get("log_likelihood_error")
+        by = f" ({method})" if method else ""
+        words.append(f"log-likelihood {known['log_likelihood']:.4g}{f' ± {error:.2g}' if error else ''}{by}")
+    if "validation_log_likelihood" in known:
+        words.append(f"held-out {known['validation_log_likelihood']:.4g}")
+    if "tap_log_likelihood" in known:
+        words.append(f"TAP {known['tap_log_likelihood']:.4g}")
+    if "n_unique" in known:
+        words.append(f"{known['n_unique']:.0f} solution{'' if known['n_unique'] == 1 else 's'}")
+    if "seconds" in known:
+        words.append(f"{known['seconds']:.2g} s")
+    return words
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _bar(epochs: int, finished: int) -> Any:
+    from rich.console import Console  # here, so that importing the package stays quick
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()]
+    bar = Progress(*columns, TextColumn("{task.fields[summary]}"), console=Console(stderr=True))
+    bar.add_task("epoch", total=epochs, completed=finished, summary="")
+    return bar
+
+
+@final
+class TensorBoard:
+    """A callback that writes every record to TensorBoard, which must be installed.
+
+    Args:
+        folder: for its files.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ImportError("TensorBoard is not installed; use: pip install tensorboard") from None
+        self.writer = SummaryWriter(str(folder))
+
+    def __call__(self, machine: BoltzmannMachine, record: Record) -> None:
+        """Writes one record."""
+        for name, value in record.items():
+            if name != "epoch" and not isinstance(value, str):
+                self.writer.add_scalar(name, value, int(record["epoch"]))
+        self.writer.flush()

@@ -1,0 +1,101 @@
+"""Warnings about a training that goes wrong, from what is measured of it."""
+
+import math
+import warnings
+
+from torch import Tensor
+
+from tapmachine.data.errors import TrainingWarning
+from tapmachine.likelihood.unbiased import has_drifted
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.monitor import Monitor, Record
+
+LARGE_VALUES = 20.0
+FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning, or
+FALL_SHARE = 0.1  # of it, if that is more
+WORSE = 0.1  # nats, than independent units, at the end of a training
+IDLE = 0.01  # deviation of a layer's means over the data, below which it carries nothing
+
+
+class Watch:
+    """Warns of a log-likelihood that falls, that TAP no longer approximates, or that ends below independent units; and
+    of hidden layers that a deep machine does not use.
+
+    Attributes:
+        best: highest log-likelihood so far; NaN once a fall below it was reported.
+    """
+
+    def __init__(self) -> None:
+        self.best = -math.inf
+        self.independent: float | None = None  # log-likelihood of independent units, once something is measured
+        self.has_drifted = False  # TAP's log-likelihood from the unbiased one
+
+    def measured(
+        self, record: Record, monitor: Monitor, machine: BoltzmannMachine, x: Tensor, weights: Tensor | None, last: bool
+    ) -> None:
+        """Check what the monitor has measured of a machine; `last` after the last of several epochs."""
+        if last:
+            _warn_of_idle_layers(machine, record)
+        value, error = record.get("log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
+        if math.isnan(value):
+            return
+        if self.independent is None:
+            self.independent = monitor.independent(machine, x, weights)
+        self._warn_of_a_fall(value)
+        self._warn_of_drift(record, value, error)
+        if last and value < self.independent - WORSE - 3 * error:
+            _warn(
+                f"the machine ends at {value:.4g} nats ({record['log_likelihood_method']}), below the "
+                f"{self.independent:.4g} of independent units: it has learned nothing; try a smaller learning rate, or "
+                "more epochs",
+                stacklevel=6,
+            )
+
+    def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
+        """Warn, once, at the epoch at which TAP's log-likelihood leaves the unbiased one."""
+        tap = record.get("tap_log_likelihood", math.nan)
+        if self.has_drifted or not has_drifted(tap - value, value, error):
+            return
+        self.has_drifted = True
+        method, bar = record["log_likelihood_method"], f" ± {error:.2g}" if error else ""
+        _warn(
+            f"epoch {record['epoch']}: TAP's log-likelihood is {tap:.4g} nats where the {method} one is "
+            f"{value:.4g}{bar}: TAP is no longer reliable for this machine; go by the {method} one",
+        )
+
+    def _warn_of_a_fall(self, log_likelihood: float) -> None:
+        """Warn, once, that a machine has become much worse than it was."""
+        if log_likelihood < self.best - max(FALL, FALL_SHARE * abs(self.best)):
+            _warn(
+                f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats: "
+                "the learning rate is too large, or chains have lost part of the data, as on clustered data; "
+                "try a smaller learning rate, or TAPObjective() (--objective tap), which needs no chains",
+            )
+            self.best = math.nan  # to which nothing compares: once is enough
+        elif log_likelihood > self.best:
+            self.best = log_likelihood
+
+
+def warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
+    """Warn of real values that are too large to be trained on."""
+    largest = max(abs(float(bound)) for bound in x.aminmax())
+    if not machine.layers[0].support.is_countable and largest > LARGE_VALUES:
+        _warn(
+            f"values reach {largest:g}; real-valued units are trained well on values of about 1: scale the data",
+            stacklevel=5,
+        )
+
+
+def _warn_of_idle_layers(machine: BoltzmannMachine, record: Record) -> None:
+    for layer_index in range(2, len(machine.layers)):
+        variation = record.get(f"variation_{layer_index}", math.inf)
+        if variation < IDLE:
+            _warn(
+                f"the means of hidden layer {layer_index} differ from row to row by {variation:.2g} only: the machine "
+                "resembles one without it; pretrain the layers, or train for longer",
+            )
+
+
+def _warn(message: str, stacklevel: int = 7) -> None:
+    """Warn where `fit` was called: above it are the loop, the epoch, and two or three functions of this file."""
+    warnings.warn(message, TrainingWarning, stacklevel=stacklevel)

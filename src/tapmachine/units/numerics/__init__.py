@@ -1,0 +1,1 @@
+"""The numerics that several unit types share."""

@@ -1,0 +1,46 @@
+"""Sums and moments over the rows of data, for `fit_to`."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tapmachine.data.rows import in_parts
+from tapmachine.units.numerics.intervals import wide
+
+SMALLEST_SPREAD = 0.01  # of a typical column: the least deviation that a constant column is given
+
+
+def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Tensor) -> Tensor:
+    """Σ term(x, w) over rows in float64, some of them at a time: all would take several times the memory of the data.
+
+    Args:
+        term: Function of some rows, (M, *state_shape), and their weights, of as many dimensions.
+        x: States, (rows, *state_shape).
+        weights: Weights of the rows, (rows,).
+    """
+    parts = in_parts(x)
+    weights = weights.view(-1, *[1] * (x.dim() - 1))
+    total = torch.zeros((), dtype=torch.float64, device=x.device)
+    for z, w in zip(parts, weights.split(len(parts[0])), strict=True):
+        total = total + term(wide(z), wide(w)).sum(0)
+    return total
+
+
+def column_moments(x: Tensor, weights: Tensor, of_nonzero: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Total weight, mean and variance of every column in float64; a constant column has variance exactly 0.
+
+    Args:
+        x: Data, (rows, n).
+        weights: Weights of the rows.
+        of_nonzero: Whether values that are exactly 0 are left out.
+    """
+
+    def counts(z: Tensor, w: Tensor) -> Tensor:
+        return w * (z != 0) if of_nonzero else w
+
+    count = sum_over_rows(counts, x, weights).expand(x.shape[1])
+    seen = torch.where(count > 0, count, 1.0)
+    mean = sum_over_rows(lambda z, w: counts(z, w) * z, x, weights) / seen
+    variance = sum_over_rows(lambda z, w: counts(z, w) * (z - mean) ** 2, x, weights) / seen
+    return count, mean, torch.where(variance > (1e-12 * mean) ** 2, variance, 0.0)

@@ -1,0 +1,164 @@
+"""The roots behind the implicit half-step: a unit's mean in a field that its own mean reacts on.
+
+With θ the mean and κ ≥ 0 the variance of the neighbors' field, the unit's own field B solves B + κ f_a(B) = θ. The
+left side rises with slope 1 + κ f_c ≥ 1, so the root is unique, and any point z lies within its own residual of it.
+"""
+
+from collections.abc import Callable
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments
+
+MOST_STEPS = 100  # steps or brackets halve at worst: enough for float64
+
+PATIENCE = 8  # steps before small ones are told from rounding
+
+# A Newton step smaller than this leaves an error of about its square.
+SMALL_STEP = {torch.float32: 5e-3, torch.float64: 1e-6}
+
+
+def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | None = None) -> Tensor:
+    """z with z + κσ(z) = t: the logit of a two-state unit.
+
+    The root lies between 0 and t − ½κ, where the function bends one way only. So Newton's method, kept there,
+    overshoots at most once, and then approaches the root from one side, its error half its last step squared at most.
+
+    Args:
+        total: t.
+        reaction: κ ≥ 0.
+        start: a guess of z.
+        steps: number of Newton steps; without it, until they are small.
+    """
+    middle = torch.sub(total, reaction, alpha=0.5)
+    lower, upper = middle.clamp(max=0), middle.clamp_(min=0)
+    z = start.clamp(lower, upper)
+    one = z.new_ones(())
+    for step in range(MOST_STEPS if steps is None else steps):
+        mean = torch.sigmoid(z)
+        slope = torch.addcmul(one, reaction, torch.addcmul(mean, mean, mean, value=-1))
+        excess = torch.addcmul(z - total, reaction, mean)
+        new = torch.addcdiv(z, excess, slope, value=-1)
+        if step == 0:  # later steps stay inside by themselves
+            new = new.clamp(lower, upper)
+        if steps is None and is_small(new - z, new, step):
+            return new
+        z = new
+    return z
+
+
+def is_small(change: Tensor, z: Tensor, step: int) -> bool:
+    """Whether no step is large. After many steps, relative to z, whose rounding may be what is left."""
+    if step > PATIENCE:
+        change = change / (1 + z.abs())
+    size = _size(change)
+    if not isfinite(size):  # what has failed must not stop the others, nor keep them going
+        size = _size(torch.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0))
+    return size <= SMALL_STEP[z.dtype]
+
+
+def _size(change: Tensor) -> float:
+    smallest, largest = torch.aminmax(change)
+    return max(-smallest.item(), largest.item())
+
+
+def bracketed_root(
+    moments: Callable[[Tensor], Moments],
+    field: Tensor,
+    reaction: Tensor,
+    start: Tensor,
+    bounds: tuple[Tensor, Tensor],
+    steps: int | None = None,
+) -> tuple[Moments, Tensor]:
+    """The moments at the root of B + κ f_a(B) = θ, and B, for any unit type; by Newton's method inside a bracket.
+
+    Where the moments are not finite there is no root; they are returned as they are.
+
+    Args:
+        moments: of the units as a function of B.
+        field: θ.
+        reaction: κ ≥ 0.
+        start: a guess of B.
+        bounds: of the mean.
+        steps: number of Newton steps; without it, until they are small.
+    """
+    at_lower, at_upper = (torch.where(reaction > 0, field - reaction * bound, field) for bound in bounds)
+    lower, upper = at_upper, at_lower
+    z = torch.nan_to_num(start).clamp(lower, upper)
+    found = moments(z)
+    length = torch.full_like(z, torch.inf)
+    last = False
+    for step in range(MOST_STEPS if steps is None else steps):
+        residual = z + reaction * found.mean - field
+        finite = torch.isfinite(found.variance) & torch.isfinite(residual)
+        residual = torch.where(finite, residual, 0.0)
+        above = residual > 0
+        # The root lies below a point with a positive residual, and not further away than that residual.
+        upper = torch.where(above, z, torch.minimum(upper, z - residual))
+        lower = torch.where(above, torch.maximum(lower, z - residual), z)
+        newton = z - residual / (1 + reaction * torch.where(finite, found.variance, 0.0))
+        # Steps that reach an end of the bracket, or do not get shorter, may go back and forth for ever.
+        wild = (newton <= lower) | (newton >= upper) | ((newton - z).abs() > 0.5 * length)
+        new = torch.where(wild & (residual != 0), 0.5 * (lower + upper), newton)
+        length = (new - z).abs()
+        if steps is None:
+            last = is_small(torch.where(finite, new - z, 0.0), z, step)
+        z = torch.where(finite, new, z)
+        found = moments(z)
+        if last:
+            break
+    return found, field - reaction * found.mean
+
+
+def simplex_root(
+    log_weights: Tensor, field: Tensor, reaction: Tensor, start: Tensor, steps: int | None = None
+) -> Tensor:
+    """B with B + K·p(B) = θ, where p(B) ∝ exp(log_weights + B): the fields of a unit with q states.
+
+    p minimizes the convex function Σ p ln(p/weights) − θp + ½ pKp, which serves to halve Newton steps that are too
+    long; as B only matters up to a constant, its mean over the states is that of θ − Kp.
+
+    Args:
+        log_weights: of shape (..., q), as the others but
+        reaction: K of shape (..., q, q), symmetric and positive semidefinite.
+        field: θ.
+        start: a guess of B.
+        steps: number of Newton steps; without it, until they are small.
+
+    In float64 whatever the arguments are: with strong couplings the function is flat to the rounding of float32.
+    """
+    dtype = field.dtype
+    log_weights, field, reaction, start = (z.double() for z in (log_weights, field, reaction, start))
+    identity = torch.eye(field.shape[-1], dtype=field.dtype, device=field.device)
+
+    def apply(p: Tensor) -> Tensor:
+        return (reaction @ p.unsqueeze(-1)).squeeze(-1)
+
+    def value(own: Tensor) -> tuple[Tensor, Tensor]:
+        log_p = torch.log_softmax(log_weights + own, -1)
+        p = log_p.exp()
+        return (p * (log_p - log_weights - field + 0.5 * apply(p))).sum(-1), p
+
+    own = torch.nan_to_num(start).expand_as(field)
+    best, p = value(own)
+    for number in range(MOST_STEPS if steps is None else steps):
+        residual = own + apply(p) - field
+        residual = torch.nan_to_num(residual - residual.mean(-1, keepdim=True))
+        covariance = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+        matrix = identity + reaction @ covariance
+        matrix = torch.where(torch.isfinite(matrix).all(-1).all(-1)[..., None, None], matrix, identity)
+        step = torch.linalg.solve_ex(matrix, residual.unsqueeze(-1)).result.squeeze(-1)  # without a look at errors
+        for _ in range(20 if steps is None else 4):
+            new = own - step
+            new_value, new_p = value(new)
+            rises = new_value > best + 1e-13 * (1 + best.abs())
+            if steps is None and not bool(rises.any()):
+                break
+            step = torch.where(rises.unsqueeze(-1), 0.5 * step, step)
+        keep = rises.unsqueeze(-1)
+        own, p, best = torch.where(keep, own, new), torch.where(keep, p, new_p), torch.where(rises, best, new_value)
+        if steps is None and is_small(step, own, number):
+            break
+    return (field - apply(p)).to(dtype)

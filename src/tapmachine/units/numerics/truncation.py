@@ -1,0 +1,161 @@
+"""A truncated Gaussian prior under a tilt: log-partition, mean and variance, with their derivatives.
+
+In compiled code either is one opaque operation. The values come from the rules in `truncation_rules.py`.
+"""
+
+import torch
+from torch import Tensor
+
+from tapmachine.units.numerics.intervals import RULES, make_normalizable, wide, window_integral
+from tapmachine.units.numerics.truncation_rules import (
+    Prior,
+    TiltedInterval,
+    by_both_rules,
+    by_one_kernel,
+    by_windows_only,
+)
+
+
+def tilted_interval(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True) -> TiltedInterval:
+    """ln Z(B,A), mean and variance of the prior under exp(Bx − ½Ax²).
+
+    All three are differentiable in U, V, B and A, the logarithm twice. Where the tilted prior cannot be
+    normalized (only possible on a half-infinite interval) the logarithm, the size of the mean and the variance
+    are inf.
+
+    Args:
+        prior: U, V and the interval; one of the two bounds may be infinite.
+        B, A: the tilt, both of shape (..., n).
+        normalized: whether the prior is; if not, the logarithm is ln ∫ exp((U+B)x − ½(V+A)x²) dx itself.
+    """
+    if torch.is_grad_enabled() and any(z.requires_grad for z in (*prior, B, A)):
+        return TiltedInterval(*_TiltedInterval.apply(*prior, B, A, normalized))
+    return evaluate(prior, B, A, normalized)
+
+
+def log_density(prior: Prior, x: Tensor) -> Tensor:
+    """ln of the normalized prior density at x, differentiable in U, V and x."""
+    if torch.is_grad_enabled() and any(z.requires_grad for z in (*prior, x)):
+        density: Tensor = _LogDensity.apply(*prior, x)
+        return density
+    return _log_density(prior, x)
+
+
+def _log_density(prior: Prior, x: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():
+        density: Tensor = _density_as_one_node(*prior, x.contiguous())
+        return density
+    integral = window_integral(*prior.wide(), RULES[x.dtype])
+    shift = wide(x) - integral.anchor
+    return (shift * (integral.slope - 0.5 * wide(prior.V) * shift) - integral.log_mass).to(x.dtype)
+
+
+class _TiltedInterval(torch.autograd.Function):
+    """The derivatives of a log-normalizer are cumulants, which the same rules give to full accuracy."""
+
+    @staticmethod
+    def forward(ctx, U, V, lower, upper, B, A, normalized):  # type: ignore[no-untyped-def]
+        log, mean, variance = evaluate(Prior(U, V, lower, upper), B, A, normalized)
+        ctx.save_for_backward(U, V, lower, upper, B, A, mean, variance)
+        ctx.normalized = normalized
+        ctx.set_materialize_grads(False)
+        return log, mean, variance
+
+    @staticmethod
+    def backward(ctx, d_log, d_mean, d_variance):  # type: ignore[no-untyped-def]
+        U, V, lower, upper, B, A, mean, variance = ctx.saved_tensors
+        # What cannot be normalized has no derivative: 0 there, so that it does not spoil the sums over a column.
+        finite = torch.isfinite(variance)
+        mean, variance = (torch.where(finite, z, 0.0) for z in (mean, variance))
+        d_u = d_v = torch.zeros_like(mean)
+        if d_log is not None:
+            d_u = d_u + d_log * mean
+            d_v = d_v - 0.5 * d_log * (variance + mean**2)
+        if d_mean is not None or d_variance is not None:
+            if torch.is_grad_enabled():
+                raise NotImplementedError("second derivatives of truncated-Gaussian moments are not available")
+            low, high = wide(lower), wide(upper)
+            _, u, v = make_normalizable(wide(U) + wide(B), wide(V) + wide(A), low, high)
+            integral = window_integral(u, v, low, high, RULES[mean.dtype], order=4)
+            third, fourth = (z.to(mean.dtype) for z in integral.cumulants[2:])
+            if d_mean is not None:
+                d_u = d_u + d_mean * variance
+                d_v = d_v - 0.5 * d_mean * (third + 2 * mean * variance)
+            if d_variance is not None:
+                d_u = d_u + d_variance * third
+                d_v = d_v - 0.5 * d_variance * (fourth + 2 * variance**2 + 2 * mean * third)
+        d_U, d_V = d_u.sum_to_size(U.shape), d_v.sum_to_size(V.shape)
+        if d_log is not None and ctx.normalized:
+            prior_mean, prior_second = _untilted_moments(Prior(U, V, lower, upper))
+            d_U = d_U - d_log.sum_to_size(U.shape) * prior_mean
+            d_V = d_V + 0.5 * d_log.sum_to_size(V.shape) * prior_second
+        return d_U, d_V, None, None, d_u, d_v, None
+
+
+class _LogDensity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, U, V, lower, upper, x):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(U, V, lower, upper, x)
+        return _log_density(Prior(U, V, lower, upper), x)
+
+    @staticmethod
+    def backward(ctx, d_log):  # type: ignore[no-untyped-def]
+        U, V, lower, upper, x = ctx.saved_tensors
+        mean, second = _untilted_moments(Prior(U, V, lower, upper))
+        d_U = (d_log * (x - mean)).sum_to_size(U.shape)
+        d_V = -0.5 * (d_log * (x**2 - second)).sum_to_size(V.shape)
+        return d_U, d_V, None, None, d_log * (U - V * x)
+
+
+def _untilted_moments(prior: Prior) -> tuple[Tensor, Tensor]:
+    """Mean and second moment of the prior, differentiable."""
+    no_tilt = torch.zeros_like(prior.U)
+    _, mean, variance = tilted_interval(prior, no_tilt, no_tilt, normalized=False)
+    return mean, variance + mean**2
+
+
+# ----- values
+
+
+def evaluate(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True) -> TiltedInterval:
+    """`tilted_interval` without derivatives."""
+    if torch.compiler.is_compiling():
+        return TiltedInterval(*_as_one_node(*prior, B.contiguous(), A.contiguous(), normalized))
+    shape, n = B.shape, B.shape[-1]
+    prior = Prior(*(z.detach() for z in prior))
+    B, A = B.detach().reshape(-1, n), A.detach().reshape(-1, n)
+    if B.numel() == 0:
+        return TiltedInterval(*(torch.empty(shape, dtype=B.dtype, device=B.device) for _ in range(3)))
+    on_device = by_both_rules if B.device.type == "cpu" else by_windows_only
+    return TiltedInterval(*(z.view(shape) for z in on_device(prior, B, A, normalized)))
+
+
+@torch.library.custom_op("tapmachine::tilted_interval", mutates_args=())
+def _as_one_node(
+    U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, normalized: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`evaluate` in compiled code: one node of its graph, in place of hundreds at every step of every root.
+
+    On a GPU it is a kernel of its own; in float32, since compilers contract products and sums, which the exact sums of
+    float64 would not survive.
+    """
+    prior = Prior(U, V, lower, upper)
+    on_device = by_one_kernel if B.is_cuda and B.dtype == torch.float32 and B.numel() else evaluate
+    log, mean, variance = on_device(prior, B, A, normalized)
+    return log.to(torch.float64, copy=True), mean.clone(), variance.clone()  # outputs may share no memory
+
+
+@_as_one_node.register_fake
+def _(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, normalized: bool) -> tuple[Tensor, ...]:
+    return torch.empty_like(B, dtype=torch.float64), torch.empty_like(B), torch.empty_like(B)
+
+
+@torch.library.custom_op("tapmachine::log_density", mutates_args=())
+def _density_as_one_node(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, x: Tensor) -> Tensor:
+    """`_log_density` in compiled code. Traced into it, torch 2.11 takes its derivatives for 0."""
+    return _log_density(Prior(U, V, lower, upper), x)
+
+
+@_density_as_one_node.register_fake
+def _(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, x: Tensor) -> Tensor:
+    return torch.empty_like(x)

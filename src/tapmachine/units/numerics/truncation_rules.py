@@ -1,0 +1,217 @@
+"""Two quadrature rules for a truncated Gaussian prior under a tilt, and which of them serves which elements.
+
+On a CPU the plain rule serves the tame elements and only the others pay for the window rule. Other devices take the
+window rule for all, which needs no branch and no look at the values; in compiled code on a GPU, as one kernel.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.accelerator.compilation import compiled
+from tapmachine.units.numerics.intervals import (
+    RULES,
+    Integral,
+    Rule,
+    exact_rise,
+    gauss_legendre,
+    make_normalizable,
+    smaller_terms,
+    wide,
+    window_integral,
+)
+
+# Elements at a time: enough to share among threads, few enough for the values at their nodes to stay in cache.
+PLAIN_CHUNK = 57_344
+WINDOW_CHUNK = 16_384
+DEVICE_CHUNK = 2**21  # on other devices: half a GB of node values in float32
+SMALLEST_KERNEL = 2**14  # elements of a compiled kernel
+
+
+class Prior(NamedTuple):
+    """Densities ∝ exp(Ux − ½Vx²) on [lower, upper]: U, V of shape (n,), bounds of shape (n,) or ()."""
+
+    U: Tensor
+    V: Tensor
+    lower: Tensor
+    upper: Tensor
+
+    def wide(self, index: Tensor | None = None) -> "Prior":
+        """In float64, all of shape (n,), or only the units with the given indices."""
+        n = self.U.shape[-1]
+        terms = [wide(z).expand(n) for z in self]
+        return Prior(*(terms if index is None else (z[index] for z in terms)))
+
+
+class TiltedInterval(NamedTuple):
+    """A log-integral, and the mean and variance of the normalized integrand.
+
+    The logarithm is in float64 where the window rule computed it: it may be large and have to be added to another.
+    """
+
+    log: Tensor
+    mean: Tensor
+    variance: Tensor
+
+
+def by_both_rules(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:  # (rows, n) each
+    """The plain rule where it is accurate, the window rule elsewhere; it looks at the values."""
+    n, dtype = B.shape[-1], B.dtype
+    rule = RULES[dtype]
+    if n > PLAIN_CHUNK:
+        terms = [(z if z.dim() else z.expand(n)).split(PLAIN_CHUNK, -1) for z in (*prior, B, A)]
+        blocks = zip(*terms, strict=True)
+        parts = [by_both_rules(Prior(U, V, low, high), b, a, normalized) for U, V, low, high, b, a in blocks]
+        return TiltedInterval(*(torch.cat(z, -1) for z in zip(*parts, strict=True)))
+    log_offset = torch.zeros(n, dtype=dtype)
+    if normalized:
+        no_tilt = torch.zeros(1, n, dtype=dtype)
+        log_offset = -by_both_rules(prior, no_tilt, no_tilt, normalized=False).log[0].to(dtype)
+    result, hard = _by_plain_rule(prior, B, A, log_offset, rule)
+    if len(hard) == 0:
+        return result
+    result = TiltedInterval(wide(result.log), result.mean, result.variance)
+    untilted = window_integral(*prior.wide(), rule) if normalized else None
+    for index in hard.split(WINDOW_CHUNK):
+        row, unit = index // n, index % n
+        untilted_there = untilted and untilted.select(unit)
+        part = _by_windows(prior.wide(unit), wide(B[row, unit]), wide(A[row, unit]), untilted_there, rule)
+        for out, value in zip(result, part, strict=True):
+            out[row, unit] = value.to(out.dtype)
+    return result
+
+
+def by_windows_only(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:  # (rows, n) each
+    """The window rule for all elements, so many at a time as memory allows."""
+    tilts = zip(*(z.split(max(1, DEVICE_CHUNK // B.shape[-1])) for z in (B, A)), strict=True)
+    parts = [_window_rule(prior, b, a, normalized) for b, a in tilts]
+    return TiltedInterval(*(torch.cat(z) for z in zip(*parts, strict=True)))
+
+
+def by_one_kernel(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:
+    """The window rule, compiled; for powers of two of elements, as there is a kernel for each number of them."""
+    flat = [z.expand(B.shape).reshape(-1) for z in (*prior, B, A)]
+    parts = []
+    for terms in zip(*(z.split(DEVICE_CHUNK) for z in flat), strict=True):
+        count = len(terms[0])
+        size = max(SMALLEST_KERNEL, 1 << (count - 1).bit_length())
+        U, V, lower, upper, b, a = (torch.cat((z, z[:1].expand(size - count))) for z in terms)
+        parts.append([z[:count] for z in _kernel(normalized)(Prior(U, V, lower, upper), b, a)])
+    return TiltedInterval(*(torch.cat(z).view(B.shape) for z in zip(*parts, strict=True)))
+
+
+@lru_cache(maxsize=2)
+def _kernel(normalized: bool) -> Callable[[Prior, Tensor, Tensor], TiltedInterval]:
+    return compiled(_ratio_rule if normalized else _integral_rule)
+
+
+def _ratio_rule(prior: Prior, B: Tensor, A: Tensor) -> TiltedInterval:
+    return _window_rule(prior, B, A, normalized=True)
+
+
+def _integral_rule(prior: Prior, B: Tensor, A: Tensor) -> TiltedInterval:
+    return _window_rule(prior, B, A, normalized=False)
+
+
+def _window_rule(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:  # (..., n) each
+    """The window rule for all elements at once."""
+    rule = RULES[B.dtype]
+    untilted = window_integral(*prior.wide(), rule) if normalized else None
+    log, mean, variance = _by_windows(prior.wide(), wide(B), wide(A), untilted, rule)
+    return TiltedInterval(log, mean.to(B.dtype), variance.to(B.dtype))
+
+
+def _by_windows(prior: Prior, B: Tensor, A: Tensor, untilted: Integral | None, rule: Rule) -> TiltedInterval:
+    """The window rule, in float64; the logarithm is relative to the prior's own integral where that is given."""
+    U, V, lower, upper = prior
+    u, v = U + B, V + A
+    finite, safe_u, safe_v = make_normalizable(u, v, lower, upper)
+    rise = exact_rise(U, V, B, A, lower, upper)
+    tilted = window_integral(safe_u, safe_v, lower, upper, rule, rise=rise)
+    if untilted is None:
+        log = tilted.anchor * (u - 0.5 * v * tilted.anchor) + tilted.log_mass
+    else:
+        log = _log_ratio(prior, B, A, tilted, untilted)
+    mean, variance = tilted.cumulants
+    variance = torch.minimum(variance, 0.25 * (upper - lower) ** 2)  # rounding may exceed the bound by an ulp
+    return TiltedInterval(
+        log=torch.where(finite, log, torch.inf),
+        mean=torch.where(finite, mean.clamp(lower, upper), torch.copysign(torch.full_like(u, torch.inf), u)),
+        variance=torch.where(finite, variance, torch.inf),
+    )
+
+
+def _log_ratio(prior: Prior, B: Tensor, A: Tensor, tilted: Integral, untilted: Integral) -> Tensor:
+    """ln I(U+B, V+A) − ln I(U, V).
+
+    The exponents at the two anchors differ by the tilt at the new anchor plus the prior's fall from its own anchor
+    to there, which is exact for a weak tilt; or plainly by their values, which is exact where the tilt undoes the
+    prior. Of the two sums, the one with the smaller terms loses less to rounding.
+    """
+    U, V, _, _ = prior
+    x, shift = tilted.anchor, tilted.anchor - untilted.anchor
+    by_shift = (x * B, -0.5 * A * x**2, shift * untilted.slope, -0.5 * V * shift**2)
+    by_value = (x * (U + B), -0.5 * (V + A) * x**2, -untilted.anchor * U, 0.5 * V * untilted.anchor**2)
+    return smaller_terms(by_shift, by_value) + tilted.log_mass - untilted.log_mass
+
+
+def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule: Rule) -> tuple[TiltedInterval, Tensor]:
+    """One Gauss–Legendre rule over the whole interval, and the flat indices of the elements that it may not serve.
+
+    Its logarithm is ln ∫ exp(ux − ½vx²) dx + log_offset. In t = (x − lower)/length the integrand is
+    exp(slope·t − ½curvature·t²). This is the hot loop of training: memory is used again, constants stay outside,
+    and nothing is selected element by element, which is slow on a CPU.
+    """
+    U, V, lower, upper = prior
+    n = B.shape[-1]
+    length = upper - lower
+    is_unit_interval = bool(((lower == 0) & (upper == 1)).all())
+    # An interval far from 0 relative to its length would lose digits in u − v·lower.
+    usable = torch.isfinite(length) & (lower.abs() <= 3 * length)
+    all_usable = bool(usable.all())
+    log_offset = log_offset + length.log()
+    nodes, weights = gauss_legendre(rule.plain_nodes, B.dtype, B.device)
+    to_exponent = torch.stack((nodes, -0.5 * nodes**2), 1)
+    to_moments = torch.stack((weights, weights * (nodes - 0.5), weights * (nodes - 0.5) ** 2))
+
+    result = B.new_empty(3, B.numel())  # each part's raw moments, turned in place into ln, mean and variance
+    hard = [torch.empty(0, dtype=torch.long)]
+    most_rows, rows = max(1, PLAIN_CHUNK // n), 0
+    parts = zip(B.split(most_rows), A.split(most_rows), result.split(most_rows * n, 1), strict=True)
+    for part, (tilt_field, tilt_precision, moments) in enumerate(parts):
+        if len(tilt_field) != rows:  # in the first part, and in the last if that is shorter
+            rows = len(tilt_field)
+            coefficients, values = B.new_empty(2 + rule.plain_nodes, rows * n).split((2, rule.plain_nodes))
+            slope, curvature = coefficients.view(2, rows, n)
+            scratch = values[0].view(rows, n)
+        log, mean, variance = moments.view(3, rows, n)
+
+        torch.add(tilt_field, U, out=slope)
+        torch.add(tilt_precision, V, out=curvature)
+        if not is_unit_interval:
+            exponent_at_lower = lower * (slope - 0.5 * curvature * lower)
+            slope.sub_(curvature * lower).mul_(length)
+            curvature.mul_(length**2)
+        torch.mm(to_exponent, coefficients, out=values).exp_()
+        torch.mm(to_moments, values, out=moments)  # of t − ½, so that little cancels in the variance
+        mean /= log
+        variance.div_(log).addcmul_(mean, mean, value=-1)
+        mean += 0.5
+        log.log_().add_(log_offset)
+        if not is_unit_interval:
+            variance.mul_(length**2)
+            mean.mul_(length).add_(lower)
+            log.add_(exponent_at_lower)
+
+        # The outward slope at either edge, and the curvature on the same scale, must keep the limit.
+        at_upper = torch.sub(slope, curvature, out=scratch)
+        curvature_scale = rule.max_slope / rule.max_curvature
+        extremes = (at_upper.amax(), -slope.amin(), curvature_scale * curvature.amax())
+        if not (all_usable and all(z.item() <= rule.max_slope for z in extremes)):
+            excess = at_upper.maximum(-slope).maximum(curvature_scale * curvature)
+            tame = (excess <= rule.max_slope).logical_and_(usable)
+            hard.append(tame.logical_not_().view(-1).nonzero().squeeze(-1) + part * most_rows * n)
+    return TiltedInterval(*result.view(3, *B.shape)), torch.cat(hard)

@@ -1,0 +1,59 @@
+"""The unit types of the package, by their word on the command line. Without torch, so that `--help` is quick."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tapmachine.units.base import Units
+
+
+@dataclass(frozen=True)
+class UnitType:
+    """A unit type: where its class is, and how its units are made for data and from a file.
+
+    Attributes:
+        home: Where the class is, as `module:name`.
+        hidden: Whether the hidden layers of a run can be of this type.
+        states: Name of the attribute that holds the number of states, if the class takes one after the number of units.
+        bounds: Names of the parameters that hold the bounds, if the class takes a lower and an upper one.
+        contains_zero: Whether 0 must lie between the bounds.
+        raw_bytes: Whether bytes in a file are states, rather than intensities to be scaled to [0, 1].
+    """
+
+    home: str
+    hidden: bool = False
+    states: str | None = None
+    bounds: tuple[str, str] | None = None
+    contains_zero: bool = False
+    raw_bytes: bool = False
+
+    def load(self) -> "Callable[..., Units]":
+        """The class."""
+        unit_class: Callable[..., Units] = resolve_name(self.home)
+        return unit_class
+
+    def make(self, n: int, n_states: int, bounds: tuple[Any, Any]) -> "Units":
+        """Units of this type, which take of the number of states and the bounds what they need."""
+        states = () if self.states is None else (n_states,)
+        return self.load()(n, *states, *(() if self.bounds is None else bounds))
+
+
+UNIT_TYPES: dict[str, UnitType] = {
+    "binary": UnitType("tapmachine.units.binary:Binary", hidden=True),
+    "spin": UnitType("tapmachine.units.binary:Spin", hidden=True),
+    "gaussian": UnitType("tapmachine.units.gaussian:Gaussian", hidden=True),
+    "truncated-gaussian": UnitType("tapmachine.units.truncated_gaussian:TruncatedGaussian", bounds=("lower", "upper")),
+    "gauss-bernoulli": UnitType(
+        "tapmachine.units.truncated_gauss_bernoulli:TruncatedGaussBernoulli",
+        bounds=("slab.lower", "slab.upper"),
+        contains_zero=True,
+    ),
+    "categorical": UnitType("tapmachine.units.categorical:Categorical", states="q", raw_bytes=True),
+}
+
+
+def word_for(units: "Units") -> str | None:
+    """The word for the type of units; None for a type that is not of the package."""
+    return next((word for word, unit_type in UNIT_TYPES.items() if unit_type.load() is type(units)), None)

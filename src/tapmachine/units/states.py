@@ -1,0 +1,94 @@
+"""What follows from the support of a unit type: shapes, bounds and enumeration of its states, and their checks."""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.units.checks import Checked
+from tapmachine.units.support import REAL_LINE, Simplex, Support
+
+
+class Supported(Checked):
+    """A layer of `n` units with values in a support."""
+
+    n: int
+    _bounded: bool | None = None
+
+    @property
+    def support(self) -> Support:
+        """The values that each unit can take; the real line by default.
+
+        A class attribute is enough: `support = Lattice()`. Of conditioned units it is that of the units as they were.
+        """
+        return REAL_LINE
+
+    @cached_property
+    def is_categorical(self) -> bool:
+        """Whether states are one-hot vectors: fields, means and states then have shape (..., n, q)."""
+        return isinstance(self.support, Simplex)
+
+    @cached_property
+    def has_two_states(self) -> bool:
+        """Whether each unit has two numbers for values, as `Binary` and `Spin` have."""
+        return self.support.n_states == 2 and not self.is_categorical
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        """The trailing shape of states, fields and means: (n,), or (n, q) for units with q states."""
+        return (self.n, self.support.n_states or 1) if self.is_categorical else (self.n,)
+
+    def per_unit(self, terms: Tensor) -> Tensor:  # (..., *state_shape) -> (..., n)
+        """Terms of the components of states, summed for each unit."""
+        return terms.sum(-1) if self.is_categorical else terms
+
+    def finite(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
+        """Where field and precision of a tilt are finite."""
+        field, precision = self.unpack(tilt)
+        finite = torch.isfinite(field) & torch.isfinite(precision)
+        return finite.all(-1) if self.is_categorical else finite
+
+    # ----- bounds
+
+    def bounds(self) -> tuple[Tensor, Tensor]:  # each () or state_shape
+        """The smallest and the largest value of a component of a state; infinite where there is none."""
+        lower, upper = self.support.bounds
+        return self._scalar(lower), self._scalar(upper)
+
+    def _scalar(self, value: float) -> Tensor:
+        return torch.full((), value, dtype=self.dtype, device=self.device)  # a copy to a GPU cannot be captured
+
+    def is_bounded(self) -> bool:
+        """Whether all bounds are finite. The answer is kept, since looking at values stalls a GPU."""
+        if self._bounded is None:
+            self._bounded = all(bool(torch.isfinite(bound).all()) for bound in self.bounds())
+        return self._bounded
+
+    def check_means(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
+        """Means as a tensor of the units' dtype, or a ValueError that names the first one outside the support."""
+        mean = self.as_states(mean)
+        lower, upper = self.bounds()
+        inside = (mean >= lower) & (mean <= upper) & torch.isfinite(mean)
+        bounds = "" if lower.dim() or upper.dim() else f", from {lower:g} to {upper:g}"
+        self.reject(~inside, mean, "x", f"it must lie inside the support{bounds}")
+        return mean
+
+    # ----- enumeration
+
+    def n_states(self) -> list[int] | None:
+        """The number of values that each unit can take; None if there are infinitely many."""
+        count = self.support.n_states
+        return None if count is None else [count] * self.n
+
+    def decode(self, digits: Tensor) -> Tensor:  # (..., n), int64 -> (..., *state_shape)
+        """The states with the given indices: from 0 to `n_states` − 1 each, or 0, 1, 2, … on a lattice."""
+        return self.support.decode(digits, self.dtype)
+
+    def atoms(self) -> Tensor | None:  # (n_atoms,)
+        """Values of an interval that have a probability by themselves; None if there are none.
+
+        At these `log_prior` is the logarithm of a probability, elsewhere of a density.
+        """
+        values = self.support.atoms
+        return torch.stack([self._scalar(value) for value in values]) if values else None

@@ -1,0 +1,260 @@
+"""Options and words are declared once: the command line, settings files and `RBM` have the same ones."""
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+import typer
+from unit_cases import CASES
+
+from tapmachine import RBM, load, rbm, save, units
+from tapmachine.analysis.schemes import _usual_schemes
+from tapmachine.apps.cli import app
+from tapmachine.apps.cli.train import parameter
+from tapmachine.data.errors import SettingsError
+from tapmachine.posterior.channels import Channel
+from tapmachine.runs.build import make_machine, make_objective
+from tapmachine.runs.declarations import POSITIVE, default_in_words, from_text, option_of, setting
+from tapmachine.runs.registry import CHANNELS, OBJECTIVES, STARTS, hidden_words, visible_words
+from tapmachine.runs.registry import load as load_class
+from tapmachine.runs.settings import LAYER_DATA, Settings, read_settings
+from tapmachine.solver.registry import SCHEMES
+from tapmachine.training import Objective, Pretraining, Start, pretraining
+from tapmachine.units import Binary, Spin
+from tapmachine.units.registry import UNIT_TYPES, word_for
+
+FIELDS = {declared.name: declared for declared in fields(Settings)}
+TRAIN = {param.name: param for param in typer.main.get_command(app).commands["train"].params}
+OTHER_OPTIONS = {"out", "settings", "device", "quiet", "as_json", "help"}  # of train: where and how, not what
+
+# RBM has other names for these, as all estimators of scikit-learn do, …
+RENAMED = {"hidden": "n_hidden", "seed": "random_state"}
+# … and is without those that have no meaning there.
+NOT_IN_RBM = {
+    "data": "it is the argument of fit",
+    "validation": "scikit-learn splits data itself",
+    "hidden_units": "features lie between 0 and 1",
+    "pretrain_on": "tapmachine.pretrain has it, for machine_",
+    "double_inputs": "tapmachine.pretrain has it, for machine_",
+    "matmul_precision": "a context manager around fit does the same",
+    "measure_every": "of run folders",
+    "save_every": "of run folders",
+    "keep_every": "of run folders",
+}
+RBM_ONLY = {"device", "verbose"}
+
+
+# ----- options
+
+
+def test_every_setting_is_an_option_of_train_and_nothing_else_is():
+    assert TRAIN.keys() - OTHER_OPTIONS == FIELDS.keys()
+    for name, declared in FIELDS.items():
+        option = option_of(declared)
+        assert TRAIN[name].help == option.help_text()
+        assert TRAIN[name].default is None, "a flag that is not given must not override a settings file"
+        if name != "data":
+            assert TRAIN[name].opts[0] == f"--{name.replace('_', '-')}"
+            assert TRAIN[name].show_default == default_in_words(declared) != ""
+
+
+def test_every_setting_is_a_parameter_of_the_estimator():
+    parameters = dict(inspect.signature(RBM).parameters)
+    expected = [RENAMED.get(name, name) for name in FIELDS if name not in NOT_IN_RBM]
+    assert {*expected, *RBM_ONLY} == {*parameters}
+    described = re.findall(r"^ {8}(\w+): ", RBM.__doc__.partition("Attributes:")[0], re.MULTILINE)
+    assert described == [*parameters]
+    for name in FIELDS.keys() - NOT_IN_RBM.keys() - RENAMED.keys():
+        assert parameters[name].default == FIELDS[name].default, name
+        words = option_of(FIELDS[name]).choices
+        for word in () if words is None else words():
+            assert word in documented(name), f"{word} is not in the description of {name}"
+    assert (parameters["n_hidden"].default,) == FIELDS["hidden"].default
+    assert parameters["random_state"].default == FIELDS["seed"].default
+
+
+def documented(name):
+    """The description of a parameter of RBM."""
+    text = " ".join(RBM.__doc__.split())
+    return text.partition(f" {name}: ")[2].partition(" Attributes: ")[0][:400]
+
+
+def test_the_estimator_passes_on_what_it_was_given():
+    values = {
+        "pretrain": 2, "visible": "spin", "epochs": 3, "batch_size": 7, "objective": "tap", "n_sweeps": 4,
+        "n_particles": 5, "start": "data", "learning_rate": 0.5, "decay": 0.25, "momentum": 0.75, "weight_decay": 0.125,
+        "l1": 0.0625, "centered": False, "dtype": "float64",
+    }  # fmt: skip
+    settings = RBM((6, 3), random_state=11, **values)._settings(3)
+    assert {name: getattr(settings, name) for name in values} == values
+    assert settings.hidden == (6, 3)
+    real = RBM(interval=(0, 2), visible="truncated-gaussian")._settings(1)
+    assert real.interval == (0.0, 2.0)
+    assert RBM(binarize=0.5)._settings(1).binarize == 0.5
+    assert {*values, "interval", "binarize", *RENAMED} == FIELDS.keys() - NOT_IN_RBM.keys(), "each is tested here"
+
+
+@dataclass(frozen=True)
+class MoreSettings(Settings):
+    """As docs/how_to_extend.md adds an option."""
+
+    clip_norm: float | None = setting(None, "Largest norm of the gradient.", POSITIVE, shown="unlimited")
+
+
+def test_a_new_option_is_its_declaration():
+    assert MoreSettings("digits", clip_norm=2.0).as_json()["clip_norm"] == 2.0
+    assert MoreSettings("digits", clip_norm=2).digest() == MoreSettings("elsewhere", clip_norm=2.0).digest()
+    with pytest.raises(SettingsError, match=r"clip_norm is -1\.0; expected a finite positive number"):
+        MoreSettings("digits", clip_norm=-1.0)
+    declared = fields(MoreSettings)[-1]
+    option = parameter(declared, get_type_hints(MoreSettings)["clip_norm"])
+    kind, info = get_args(option.annotation)
+    assert (option.default, kind) == (None, float | None)
+    assert (info.default, info.help, info.show_default) == ("--clip-norm", "Largest norm of the gradient.", "unlimited")
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_defaults_pass_their_own_checks_and_other_types_do_not(name, tmp_path):
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({name: {}}))
+    with pytest.raises(SettingsError, match=f"settings.json: {name} is {{}}; expected "):
+        read_settings(file)
+    default = FIELDS[name].default
+    if default is not MISSING:
+        file.write_text(json.dumps({name: default}))
+        assert read_settings(file) == {name: default}
+
+
+def test_words_of_the_command_line_become_values():
+    hints = inspect.get_annotations(Settings)
+    for name, text, value in (
+        ("hidden", "500,200", (500, 200)), ("interval", "0,1.5", (0.0, 1.5)), ("validation", "0.1", 0.1),
+        ("validation", "rows.npy", "rows.npy"), ("visible", "spin", "spin"), ("epochs", 3, 3),
+    ):  # fmt: skip
+        assert from_text(name, text, hints[name]) == value
+    with pytest.raises(SettingsError, match="hidden is '3,x'; expected an integer, or several"):
+        from_text("hidden", "3,x", hints["hidden"])
+
+
+# ----- words
+
+ROWS = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+
+
+@pytest.mark.parametrize("word", visible_words())
+def test_every_visible_unit_type_can_be_asked_for_made_and_saved(word, tmp_path):
+    assert word in TRAIN["visible"].help
+    machine = make_machine(Settings("given", visible=word, hidden=(3,)), ROWS).machine
+    units = machine.layers[0]
+    assert word in ("auto", word_for(units))
+    save(machine, tmp_path / "machine.safetensors")
+    same = load(tmp_path / "machine.safetensors")
+    assert type(same.layers[0]) is type(units)
+    assert all(torch.equal(z, same.state_dict()[name]) for name, z in machine.state_dict().items())
+
+
+@pytest.mark.parametrize("word", hidden_words())
+def test_every_hidden_unit_type_can_be_asked_for_and_made(word):
+    assert word in TRAIN["hidden_units"].help
+    machine = make_machine(Settings("given", hidden=(3,), hidden_units=word), ROWS).machine
+    assert word_for(machine.layers[1]) == word
+
+
+@pytest.mark.parametrize("word", OBJECTIVES)
+def test_every_objective_can_be_asked_for_and_takes_its_settings(word):
+    assert word in TRAIN["objective"].help
+    objective = make_objective(Settings("given", objective=word))
+    if word == "default":
+        assert objective is None
+        return
+    assert isinstance(objective, Objective)
+    entry = OBJECTIVES[word]
+    chosen = {"n_sweeps": 3, "n_particles": 7, "start": "data"}
+    made = make_objective(Settings("given", objective=word, **{name: chosen[name] for name in entry.arguments}))
+    assert "3" in repr(made)
+    if "n_particles" in entry.arguments:
+        assert getattr(made, entry.arguments["n_particles"]) == 7
+    for name in chosen.keys() - entry.arguments.keys():
+        with pytest.raises(SettingsError, match=f"{name} cannot be used with objective '{word}'"):
+            Settings("given", objective=word, **{name: chosen[name]})
+
+
+@pytest.mark.parametrize("word", STARTS)
+def test_every_start_can_be_asked_for_and_made(word):
+    assert word in TRAIN["start"].help
+    objective = make_objective(Settings("given", objective="tap", start=word))
+    assert isinstance(objective.start, Start)
+    assert type(objective.start) is load_class(STARTS[word])
+
+
+def test_every_channel_is_one_of_the_command_lines():
+    params = {param.name: param for param in typer.main.get_command(app).commands["denoise"].params}
+    for word, entry in CHANNELS.items():
+        assert word in params["channel"].help
+        assert entry.parameter in params
+        channel = load_class(entry.home)(entry.limits[0] or 0.1)
+        assert isinstance(channel, Channel)
+        assert getattr(channel, entry.parameter) == (entry.limits[0] or 0.1)
+
+
+def test_every_scheme_is_compared():
+    schemes = _usual_schemes(rbm(Binary(3), Spin(2)))
+    assert [type(scheme) for scheme in schemes] == list(SCHEMES.values())
+
+
+# ----- unit types
+
+
+def test_every_unit_type_is_held_to_the_laws_and_public():
+    classes = {type(case.simple()) for case in CASES}
+    for unit_type in UNIT_TYPES.values():
+        assert unit_type.load() in classes
+        assert unit_type.load() is getattr(units, unit_type.load().__name__)
+        assert unit_type.load().__name__ in units.__all__
+
+
+def test_pretraining_knows_the_words_of_the_settings():
+    for word in LAYER_DATA:
+        assert Pretraining(1, word).data == word
+    assert option_of(FIELDS["pretrain_on"]).choices() == pretraining.LAYER_DATA
+
+
+A_NEW_UNIT_TYPE = """
+from tapmachine.units.registry import UNIT_TYPES, UnitType
+UNIT_TYPES["poisson"] = UnitType("count_units:Poisson", raw_bytes=True)  # the one line that the registry takes
+from tapmachine.apps.cli import main
+main()
+"""
+
+
+def test_a_unit_type_is_a_class_and_a_line_in_the_registry(tmp_path):
+    """Its word is on the command line, bytes are its states, and its machines are saved and loaded."""
+    rows = np.random.default_rng(0).poisson([[1, 6, 3], [5, 1, 3]] * 40, (80, 3)).astype(np.uint8)
+    rows[0, 0] = 150  # beyond what is taken for the intensity of a pixel
+    np.save(tmp_path / "counts.npy", rows)
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"]])
+
+    def run(*words):
+        command = [sys.executable, "-c", A_NEW_UNIT_TYPE, *words]
+        environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    done = run("train", "counts.npy", "--visible", "poisson", "--hidden", "2", "--epochs", "2", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert "poisson, as asked for" in done.stderr
+    assert "warning" not in done.stderr
+    assert "6" in run("sample", "run", "--count", "6", "--n-sweeps", "5", "--out", "drawn.npy").stdout
+    drawn = np.load(tmp_path / "drawn.npy")
+    assert drawn.shape == (6, 3)
+    assert (drawn == drawn.round()).all()
+    assert drawn.max() > 1
+    assert "poisson" in run("train", "--help").stdout
