@@ -298,7 +298,7 @@ def test_bad_conditions(call, message):
         (lambda: pairwise(Categorical(2, 3), torch.ones(6, 6) - torch.eye(6)), "the 3 by 3 block of each unit"),
         (lambda: rbm(Binary(3), Binary(2), [[0.0]]), r"weights\[0\] is a list"),
         (lambda: dbm([Binary(3), Binary(2)], torch.zeros(3, 2)), "it must be a list of 1"),
-        (lambda: rbm(Binary(3), Binary(2)).conditional(1, torch.zeros(4, 3)), "states is a Tensor; expected a list with one entry"),
+        (lambda: rbm(Binary(3), Binary(2)).conditional(1, torch.zeros(4, 3)), "states is a Tensor; expected a list"),
         (lambda: rbm(Binary(3), Binary(2)).conditional(2, [None, None]), "layer is 2; expected a layer from 0 to 1"),
         (lambda: BoltzmannMachine([]), "at least one layer"),
         (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3)]), "states of 1 layers were given"),
