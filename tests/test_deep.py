@@ -286,6 +286,8 @@ def test_doubling():
     trainer = PretrainingTrainer(machine, x, Pretraining(3, doubled=True), make_trainer)
     while trainer.finished < trainer.epochs:
         trainer.epoch()
+        # Warnings speak of epochs of the whole training.
+        assert trainer.current.watch.earlier_epochs + trainer.current.finished == trainer.finished
     lowest, middle, highest = trainer.trained
     assert lowest.sizes == (32, 6)
     assert middle.sizes == (6, 5)

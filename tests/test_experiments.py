@@ -2,6 +2,8 @@
 
 import csv
 import gzip
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 
 from tapmachine import Spin, exact_log_partition, find_solutions, tap_log_likelihood
 from tapmachine.apps.cli import app
+from tapmachine.apps.cli.reproduce import TRAIN_ONE
 from tapmachine.apps.reproduce import FIGURES, claims, experiment, free_energy_curves, parameters, solutions
 from tapmachine.apps.reproduce.lab import Lab, images_of, images_table, nearest
 from tapmachine.apps.reproduce.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
@@ -197,3 +200,10 @@ def test_a_claim_needs_all_its_numbers(tmp_path):
     path.write_text(bands + "binary-MNIST,1,2,5,0,0,1\nbinary-MNIST,5,9,3,1,4,1\nbinary-MNIST,9,5,7,6,8,3\n")
     assert claims.rises_then_falls(lab).verdict == claims.number_grows(lab).verdict == "does not hold"
     assert claims.two_bands(lab).verdict == "does not hold"
+
+
+def test_what_several_jobs_run_is_there():
+    """Each of several jobs is a process that trains one model; an unknown one is all that is wrong here."""
+    words = [sys.executable, "-c", TRAIN_ONE, "no-such-model", "out", "1", "", "cpu", "0", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith("KeyError: 'no-such-model'")

@@ -300,6 +300,7 @@ def test_bad_conditions(call, message):
         (lambda: dbm([Binary(3), Binary(2)], torch.zeros(3, 2)), "it must be a list of 1"),
         (lambda: rbm(Binary(3), Binary(2)).conditional(1, torch.zeros(4, 3)), "states is a Tensor; expected a list"),
         (lambda: rbm(Binary(3), Binary(2)).conditional(2, [None, None]), "layer is 2; expected a layer from 0 to 1"),
+        (lambda: dbm(Binary(3), Binary(2)), "layers is a Binary; expected a list"),
         (lambda: BoltzmannMachine([]), "at least one layer"),
         (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3)]), "states of 1 layers were given"),
         (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3), torch.full((2,), 2.0)]), r"layer 1: Binary: x\[0\]"),

@@ -674,6 +674,8 @@ def test_a_glass_is_reported():
             "fields that the optimizer trains",
         ),
         (lambda m: fit(pairwise(Binary(3)), torch.zeros(200, 3), centered=True), "use centered=False"),
+        (lambda m: fit(m, torch.zeros(200, 3), objective="pcd"), "objective is 'pcd'; expected an Objective"),
+        (lambda m: fit(m, torch.zeros(200, 3), objective=PCD), "objective is .*; expected an Objective"),
         (lambda m: TAPObjective(n_sweeps=0), "n_sweeps is 0"),
         (lambda m: CD(0), "CD: k is 0"),
         (lambda m: PCD(1, n_chains=0), "n_chains is 0"),

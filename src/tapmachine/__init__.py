@@ -1,15 +1,16 @@
 """Boltzmann machines trained, scored, inspected and used as priors by the TAP mean field.
 
-The names most people need are here; everything else is in a namespace:
+The names most people need are here; everything else is in a namespace, which is an attribute of the package:
 
 - `tapmachine.units`: unit types, and the class to derive new ones from
 - `tapmachine.machine`: machines; conditioning, rescaling, Gibbs sampling, exchange with other software
 - `tapmachine.solver`: schemes, starting points, merging of solutions
 - `tapmachine.likelihood`: log-likelihoods and their comparison
-- `tapmachine.channels`: noisy channels
+- `tapmachine.channels`: noisy channels (the module is `tapmachine.posterior.channels`)
 - `tapmachine.posterior`: denoising, imputation, anomaly scores
 - `tapmachine.training`: objectives, optimizers, monitors, pretraining
-- `tapmachine.landscape`: the solutions of a machine, and how they arise during training
+- `tapmachine.landscape`: the solutions of a machine, and how they arise during training (the module is
+  `tapmachine.analysis.landscape`)
 - `tapmachine.analysis`: features, receptive fields, comparison of schemes
 """
 

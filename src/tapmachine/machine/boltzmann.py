@@ -247,6 +247,8 @@ def dbm(
         >>> [tuple(w.shape) for w in dbm([Binary(784), Binary(500), Binary(200)]).weights]
         [(784, 500), (500, 200)]
     """
+    if isinstance(layers, Units):
+        raise ValueError(f"dbm: layers is a {type(layers).__name__}; expected a list such as [Binary(64), Binary(16)]")
     if len(layers) < 2:
         raise ValueError(f"dbm: {len(layers)} layers were given; it needs 2 or more")
     return BoltzmannMachine(layers, weights, generator)

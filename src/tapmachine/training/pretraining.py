@@ -127,6 +127,7 @@ class PretrainingTrainer:
         while trainer is None or trainer.finished >= trainer.epochs:
             trainer = self._enter(self.stage + 1)
         trainer.stopping = self.stopping
+        trainer.watch.earlier_epochs = epoch - 1 - trainer.finished
         record = trainer.epoch() | {"epoch": epoch}
         joint = self.stage == self.n_stages
         if not joint:

@@ -115,6 +115,8 @@ class Trainer:
             scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
         objective = objective or default_objective(machine, self.batches.batch_size)
+        if not isinstance(objective, Objective):
+            raise ValueError(f"objective is {objective!r}; expected an Objective such as PCD(1)")
         centered = can_be_centered(machine, optimizer) if centered is None else centered
         self.generator = torch.Generator(machine.device).manual_seed(seed)
         self.captures = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)

@@ -23,10 +23,12 @@ class Watch:
 
     Attributes:
         best: highest log-likelihood so far; NaN once a fall below it was reported.
+        earlier_epochs: epochs before the first of this trainer, as those of the layers below in pretraining.
     """
 
     def __init__(self) -> None:
         self.best = -math.inf
+        self.earlier_epochs = 0
         self.independent: float | None = None  # log-likelihood of independent units, once something is measured
         self.has_drifted = False  # TAP's log-likelihood from the unbiased one
 
@@ -59,8 +61,8 @@ class Watch:
         self.has_drifted = True
         method, bar = record["log_likelihood_method"], f" ± {error:.2g}" if error else ""
         _warn(
-            f"epoch {record['epoch']}: TAP's log-likelihood is {tap:.4g} nats where the {method} one is "
-            f"{value:.4g}{bar}: TAP is no longer reliable for this machine; go by the {method} one",
+            f"epoch {record['epoch'] + self.earlier_epochs}: TAP's log-likelihood is {tap:.4g} nats where the {method} "
+            f"one is {value:.4g}{bar}: TAP is no longer reliable for this machine; go by the {method} one",
         )
 
     def _warn_of_a_fall(self, log_likelihood: float) -> None:

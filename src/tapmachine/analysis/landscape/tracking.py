@@ -108,7 +108,7 @@ class LandscapeTrack:
     def __repr__(self) -> str:
         counts = [snapshot.n_solutions for snapshot in self.snapshots]
         first, last = self.epochs[0], self.epochs[-1]
-        return f"Track({len(counts)} epochs, {counts[0]} solutions at epoch {first}, {counts[-1]} at {last})"
+        return f"LandscapeTrack({len(counts)} epochs, {counts[0]} solutions at epoch {first}, {counts[-1]} at {last})"
 
 
 @torch.no_grad()
@@ -142,7 +142,7 @@ def track_landscape(
         >>> from tapmachine.analysis.landscape import track_landscape
         >>> machines = {epoch: rbm(Binary(6), Binary(3)) for epoch in (1, 2)}
         >>> track_landscape(machines, torch.eye(6))
-        Track(2 epochs, 1 solutions at epoch 1, 1 at 2)
+        LandscapeTrack(2 epochs, 1 solutions at epoch 1, 1 at 2)
     """
     n_starts = check_count("n_starts", n_starts)
     if not isinstance(machines, Mapping):

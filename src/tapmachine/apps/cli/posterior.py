@@ -98,7 +98,7 @@ def impute(
 def score(
     run: Run,
     data: Annotated[str, typer.Argument(help="The rows; NaN is what is missing.", show_default=False)],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A .csv file; printed, unless given.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A .csv file (default: print).")] = None,
     units: Annotated[
         Path | None,
         typer.Option(help="A .npy, .csv or .tsv file: how surprising each value is, given the rest of its row."),
@@ -138,7 +138,7 @@ def score(
         save_array(units, surprises, found.layout)
     if not quiet:
         worst = int(scores.nan_to_num(-torch.inf).argmax())
-        average = f"{scores.nanmean():.4g} nats on average, most for row {worst} ({scores[worst]:.4g})"
+        average = f"{scores.nanmean():.4g} nats on average, most for row {worst} ({scores[worst]:.4g}), by TAP"
         print(f"{out}: {len(scores)} rows, {average}")
 
 
@@ -313,5 +313,7 @@ def _read(
     found = read(source, gaps=True, scale_beyond=scale_of_bytes(folder) if are_values else None)
     for note in found.notes:
         say(note)
+    if settings.binarize is not None:
+        say(f"values above {settings.binarize:g} are taken as 1, others as 0, as in training")
     with named(source):
         return found, prepare_gappy_rows(settings, np.asarray(found.rows))

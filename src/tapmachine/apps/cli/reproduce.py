@@ -99,7 +99,7 @@ def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:
                     fail(f"the training of {name} ended with {process.returncode}; the same command goes on", BAD_INPUT)
 
 
-TRAIN_ONE = "import sys; from tapmachine.cli.reproduce import train_one; train_one(*sys.argv[1:])"
+TRAIN_ONE = f"import sys; from {__name__} import train_one; train_one(*sys.argv[1:])"
 
 
 def _arguments(lab: "Lab") -> list[str]:
