@@ -40,8 +40,9 @@ def landscape(
     from tapmachine.analysis.landscape.embedding import embed_over_starts
     from tapmachine.analysis.plots import new_figure
     from tapmachine.apps.landscape import HEADER, STARTS, draw, make_files, make_starts, table_line, write_files
+    from tapmachine.machine.checks import check_rows
     from tapmachine.runs.build import pick_device
-    from tapmachine.runs.data import data_for
+    from tapmachine.runs.data import data_for, named
     from tapmachine.runs.machines import KeptMachines
 
     new_figure(1, 1)  # fails at once if Matplotlib is missing
@@ -56,10 +57,12 @@ def landscape(
     with warnings_as_lines(quiet):
         rows_of_run = data_for(folder, data)
     train = rows_of_run.train
-    say(HEADER)
     with warnings_as_lines(quiet), together(pick_device(device)) as device_of_process:
         machines = KeptMachines(folder, device_of_process)
         machine = machines[max(machines)]
+        with named(data or str(run)):
+            check_rows(machine, train)  # before the work
+        say(HEADER)
         track = track_landscape(
             machines,
             make_starts(start_from, machine, train, starts),
