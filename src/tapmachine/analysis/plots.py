@@ -38,7 +38,7 @@ def image_grid(
         ax: axes to draw on.
         images: (N, pixels).
         shape: of each, in pixels: height and width.
-        columns: how many in a row; a square of them, unless given.
+        columns: how many in a row; by default a square.
         ink: the color of the largest values of images without a sign, white or black.
 
     Returns:
@@ -143,7 +143,7 @@ def solution_map(
     Args:
         ax: axes to draw on.
         points: of the solutions, (n, 2).
-        colors: a number for each; black, unless given.
+        colors: a number for each; by default black.
         data: points of the data, (N, 2), drawn below.
         labels: a class for each row of the data, by which they are colored.
         label: what the colors are.

@@ -284,7 +284,7 @@ def _passed_on() -> list[str]:
 
 
 class _Training(NamedTuple):
-    """What `partial_fit` goes on from."""
+    """What `partial_fit` continues from."""
 
     settings: Settings
     new: NewMachine
@@ -302,7 +302,7 @@ def _whole_number(name: str, value: Any) -> int:
 
 
 def _take_up(trainer: Trainer, state: TrainingState) -> None:
-    """Goes on with chains and momenta; where their number is another now, they begin anew."""
+    """Continue with the chains and momenta; restart them if their number has changed."""
     own = trainer.state()
     kept = {
         name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape

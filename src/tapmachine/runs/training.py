@@ -115,7 +115,7 @@ def run_training(
                 save()
                 raise StoppedRun(
                     f"{run.path}: stopped by {' and '.join(signals) or 'another process'} in epoch "
-                    f"{trainer.finished + 1}; all is saved, and the same command goes on from there"
+                    f"{trainer.finished + 1}; all is saved; repeat the command to resume"
                 ) from None
         if resumed_at >= settings.all_epochs:  # nothing was left to do; but a file may be missing
             save()
@@ -214,7 +214,7 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
     elif epoch >= trainer.epochs:
         say(f"{run.path}: is finished, after {epoch} epochs")
     else:
-        say(f"{run.path}: goes on after epoch {epoch}")
+        say(f"{run.path}: resuming after epoch {epoch}")
     return epoch
 
 

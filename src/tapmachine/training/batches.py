@@ -75,7 +75,7 @@ class Batches:
         elif not isinstance(x, Iterable):
             raise ValueError(f"x is a {type(x).__name__}; it must be a tensor, an array, or a loader of batches")
         elif isinstance(x, Iterator):
-            raise ValueError("the loader can be gone through only once; it must give batches anew in every epoch")
+            raise ValueError("the loader can be gone through only once; it must give batches in every epoch")
         else:
             self.loader = x
             if weights is not None:

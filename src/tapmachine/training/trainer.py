@@ -180,7 +180,7 @@ class Trainer:
                 self.begun = now
                 raise Stopped
         if not now.losses:
-            raise ValueError("the loader gave no whole batch; it must give some anew in every epoch")
+            raise ValueError("the loader gave no whole batch; it must give batches in every epoch")
         now.divergences += self._count_divergences(unread) if unread else 0
         record = {"epoch": self.finished + 1, "learning_rate": learning_rate} | now.record(self.machine)
         record["seconds"] = time.perf_counter() - start
@@ -227,7 +227,7 @@ class Trainer:
         tensors, values = state
         device = self.machine.device
         if values["device"] != device.type:
-            raise ValueError(f"the training was on a {values['device']} device; it goes on there only, not on {device}")
+            raise ValueError(f"the training ran on a {values['device']} device and cannot be resumed on {device}")
         self.machine.load_state_dict(tensors_under("machine.", tensors))
         for index, last in enumerate(self.step.last_good):
             last.copy_(tensors[f"last_good.{index}"])

@@ -96,7 +96,10 @@ def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:
                 if process.returncode:
                     for other in running.values():
                         other.terminate()
-                    fail(f"the training of {name} ended with {process.returncode}; the same command goes on", BAD_INPUT)
+                    fail(
+                        f"training {name} ended with status {process.returncode}; repeat the command to resume",
+                        BAD_INPUT,
+                    )
 
 
 TRAIN_ONE = f"import sys; from {__name__} import train_one; train_one(*sys.argv[1:])"

@@ -23,8 +23,8 @@ class Model:
         learning_rate, decay: γ, and what is left of it in the end.
         weight_decay, momentum: ε and η.
         sweeps: from the batch toward a solution.
-        keep_every: epochs between machines that are kept; about 20 at rising distances, unless given.
-        measured: epochs whose solutions are looked at, of those that are kept; all, unless given.
+        keep_every: epochs between machines that are kept; by default about 20, at rising distances.
+        measured: epochs whose solutions are looked at, of those that are kept; by default all.
         n_starts: rows that solutions are looked for from.
         centered: whether gradients are centered, where the units allow it; not in the paper.
     """
