@@ -633,12 +633,12 @@ def test_neighbors_are_scikit_learns():
 def test_scores_are_scikit_learns():
     truth = (torch.rand(300, generator=generator()) < 0.3).double()
     estimate = (0.6 * truth + 0.5 * torch.rand(300, generator=generator(1)).double()).clamp(0, 1)
-    said = estimate > 0.5
-    assert mcc(truth, estimate) == pytest.approx(metrics.matthews_corrcoef(truth, said))
-    assert accuracy(truth, estimate) == pytest.approx(metrics.accuracy_score(truth, said))
-    assert f1(truth, estimate) == pytest.approx(metrics.f1_score(truth, said))
-    assert log_loss(truth, estimate) == pytest.approx(metrics.log_loss(truth, estimate.clamp(1e-12, 1 - 1e-12)))
-    assert mse(truth, estimate) == pytest.approx(metrics.mean_squared_error(truth, estimate))
+    labels, values, predicted = truth.numpy(), estimate.numpy(), (estimate > 0.5).numpy()
+    assert mcc(truth, estimate) == pytest.approx(metrics.matthews_corrcoef(labels, predicted))
+    assert accuracy(truth, estimate) == pytest.approx(metrics.accuracy_score(labels, predicted))
+    assert f1(truth, estimate) == pytest.approx(metrics.f1_score(labels, predicted))
+    assert log_loss(truth, estimate) == pytest.approx(metrics.log_loss(labels, values.clip(1e-12, 1 - 1e-12)))
+    assert mse(truth, estimate) == pytest.approx(metrics.mean_squared_error(labels, values))
     assert psnr(truth, estimate, span=2.0) == pytest.approx(10 * math.log10(4 / mse(truth, estimate)))
     spins, means = 2 * truth - 1, 2 * estimate - 1
     assert mcc(spins, means) == pytest.approx(mcc(truth, estimate))

@@ -674,7 +674,7 @@ def test_a_run_goes_on_by_its_folder_alone(data, tmp_path):
     assert CliRunner().invoke(app, options).exit_code == 0
     again = CliRunner().invoke(app, ["train", "--out", folder], catch_exceptions=False)
     assert again.exit_code == 0
-    assert "is finished, after 2 epochs" in again.stderr
+    assert "is finished, after 2 epochs" in again.output
     with pytest.raises(RunError, match="seed was 5 and is 6"):
         CliRunner().invoke(app, ["train", "--out", folder, "--seed", "6"], catch_exceptions=False)
 

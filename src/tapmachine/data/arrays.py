@@ -95,6 +95,8 @@ def _from_sparse(member: Callable[[str], Array], path: Path) -> Array:
     kind, shape, data = str(member("format").astype(str)), tuple(member("shape").tolist()), member("data")
     if kind not in ("csr", "csc", "coo") or len(shape) != 2:
         raise DataError(f"{path}: holds a sparse {kind} array of shape {shape}; save a matrix as csr, by .tocsr()")
+    if data.dtype.kind not in "biuf":
+        raise DataError(f"{path}: holds {data.dtype.name}, not numbers")
     most = max(DENSE_BYTES, _most_bytes(path.stat().st_size))
     if math.prod(shape) * data.dtype.itemsize > most:
         raise DataError(

@@ -25,10 +25,10 @@ def check_tensor(x: object, name: str = "x") -> Tensor:
 def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = None) -> int:
     """The value as an int, if it is a whole number in that range, NumPy's included; or a ValueError."""
     try:
-        count = operator.index(value)
+        count = at_least - 1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
         count = at_least - 1
-    if isinstance(value, bool | np.bool_) or count < at_least or (at_most is not None and count > at_most):
+    if count < at_least or (at_most is not None and count > at_most):
         range_ = f", {at_least} or more" if at_most is None else f" from {at_least} to {at_most}"
         raise ValueError(f"{name} is {value!r}; it must be a whole number{range_}")
     return count
