@@ -48,7 +48,8 @@ tours: $(READY)
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-# Every module is at work, but not every unit type, shape and seed; no other processes, no documentation.
+# Every module is at work but the demo and the paper's figures, though not every unit type, shape and seed; no other
+# processes, no documentation.
 quick: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m quick
 
