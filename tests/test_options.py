@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import get_args, get_type_hints
 
 import numpy as np
@@ -25,7 +26,6 @@ from tapmachine.posterior.channels import Channel
 from tapmachine.runs.build import make_machine, make_objective
 from tapmachine.runs.declarations import POSITIVE, default_in_words, from_text, option_of, setting
 from tapmachine.runs.registry import CHANNELS, OBJECTIVES, STARTS, hidden_words, visible_words
-from tapmachine.runs.registry import load as load_class
 from tapmachine.runs.settings import LAYER_DATA, Settings, read_settings
 from tapmachine.solver.registry import SCHEMES
 from tapmachine.training import Objective, Pretraining, Start, pretraining
@@ -107,7 +107,7 @@ def test_the_estimator_passes_on_what_it_was_given():
 class MoreSettings(Settings):
     """As docs/how_to_extend.md adds an option."""
 
-    clip_norm: float | None = setting(None, "Largest norm of the gradient.", POSITIVE, shown="unlimited")
+    clip_norm: float | None = setting(None, "Largest norm of the gradient.", POSITIVE, default_text="unlimited")
 
 
 def test_a_new_option_is_its_declaration():
@@ -193,7 +193,7 @@ def test_every_start_can_be_asked_for_and_made(word):
     assert word in TRAIN["start"].help
     objective = make_objective(Settings("given", objective="tap", start=word))
     assert isinstance(objective.start, Start)
-    assert type(objective.start) is load_class(STARTS[word])
+    assert type(objective.start) is resolve_name(STARTS[word])
 
 
 def test_every_channel_is_one_of_the_command_lines():
@@ -201,7 +201,7 @@ def test_every_channel_is_one_of_the_command_lines():
     for word, entry in CHANNELS.items():
         assert word in params["channel"].help
         assert entry.parameter in params
-        channel = load_class(entry.home)(entry.limits[0] or 0.1)
+        channel = resolve_name(entry.home)(entry.limits[0] or 0.1)
         assert isinstance(channel, Channel)
         assert getattr(channel, entry.parameter) == (entry.limits[0] or 0.1)
 

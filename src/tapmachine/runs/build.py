@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import overload
 
 import torch
@@ -16,7 +17,7 @@ from tapmachine.data.sources import INTENSITIES
 from tapmachine.machine import BoltzmannMachine, dbm
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.rescaling import rescale
-from tapmachine.runs.registry import OBJECTIVES, STARTS, load
+from tapmachine.runs.registry import OBJECTIVES, STARTS
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.visible_units import UnitMaker, given_units, make_visible
 from tapmachine.training import (
@@ -157,11 +158,11 @@ def make_objective(settings: Settings) -> Objective | None:
     if entry.home is None:
         return None
     values = {
-        "start": load(STARTS[settings.start])(),
+        "start": resolve_name(STARTS[settings.start])(),
         "n_particles": settings.n_particles,
         "n_sweeps": settings.n_sweeps or entry.n_sweeps,
     }
-    objective: Objective = load(entry.home)(
+    objective: Objective = resolve_name(entry.home)(
         **{argument: values.get(name, getattr(settings, name)) for name, argument in entry.arguments.items()}
     )
     return objective

@@ -25,14 +25,14 @@ class Option(NamedTuple):
         help: Help text.
         check: Condition on a value that is not None.
         choices: The words that it can be.
-        default: The default in words, where it depends on something.
+        default_text: The default in words, where it depends on something.
         flags: Names on the command line, where they are not the name of the setting.
     """
 
     help: str
     check: Check | None = None
     choices: Callable[[], Sequence[str]] | None = None
-    default: str | None = None
+    default_text: str | None = None
     flags: str | None = None
 
     def help_text(self) -> str:
@@ -46,12 +46,12 @@ def setting(
     check: Check | None = None,
     *,
     choices: Callable[[], Sequence[str]] | Sequence[str] | None = None,
-    shown: str | None = None,
+    default_text: str | None = None,
     flags: str | None = None,
 ) -> Any:
     """A field of `Settings`; see `Option`. Without a default, MISSING, it is required."""
     words = choices if choices is None or callable(choices) else lambda: choices
-    return field(default=default, metadata={"option": Option(help, check, words, shown, flags)})
+    return field(default=default, metadata={"option": Option(help, check, words, default_text, flags)})
 
 
 def option_of(declared: "Field[Any]") -> Option:
@@ -138,9 +138,9 @@ def from_text(name: str, text: Any, hint: Any) -> Any:
 
 def default_in_words(declared: "Field[Any]") -> str:
     """The default of a setting, as its help shows it."""
-    shown, value = option_of(declared).default, declared.default
-    if shown is not None or value is MISSING:
-        return shown or ""
+    text, value = option_of(declared).default_text, declared.default
+    if text is not None or value is MISSING:
+        return text or ""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return "off" if value is False else f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,8 +6,6 @@ schemes in `solver.registry`. An objective, a start or a channel becomes availab
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pkgutil import resolve_name
-from typing import Any
 
 from tapmachine.units.registry import UNIT_TYPES
 
@@ -36,14 +34,14 @@ class ChannelWord:
         parameter: Option of `tapmachine denoise` for the argument of the class, and the name of the attribute.
         needs: What the visible units must have: `states` (finitely many), `numbers`, `bounded numbers`, or `anything`.
         limits: Smallest and largest value of the parameter.
-        estimated: Whether the parameter can be estimated from the rows.
+        required: Whether the parameter must be given.
     """
 
     home: str
     parameter: str
     needs: str
     limits: tuple[float, float]
-    estimated: bool = True
+    required: bool = False
 
 
 _TRAINING, _CHANNELS = "tapmachine.training", "tapmachine.posterior.channels"
@@ -71,7 +69,7 @@ CHANNELS: dict[str, ChannelWord] = {  # the first that suits the units is their 
     "bsc": ChannelWord(f"{_CHANNELS}:BinarySymmetric", "p", "states", (0.0, 1.0)),
     "gaussian": ChannelWord(f"{_CHANNELS}:GaussianNoise", "sigma", "numbers", (1e-15, 1e15)),
     "erasure": ChannelWord(f"{_CHANNELS}:BinaryErasure", "p", "anything", (0.0, 1.0)),
-    "poisson": ChannelWord(f"{_CHANNELS}:PoissonNoise", "rate", "bounded numbers", (1e-15, 1e15), estimated=False),
+    "poisson": ChannelWord(f"{_CHANNELS}:PoissonNoise", "rate", "bounded numbers", (1e-15, 1e15), required=True),
 }
 
 
@@ -83,8 +81,3 @@ def visible_words() -> tuple[str, ...]:
 def hidden_words() -> tuple[str, ...]:
     """Types of hidden units."""
     return tuple(word for word, unit_type in UNIT_TYPES.items() if unit_type.hidden)
-
-
-def load(home: str) -> Any:
-    """The class at `module:name`."""
-    return resolve_name(home)

@@ -50,7 +50,7 @@ class Settings:
     )
     hidden_units: str = setting("binary", "Type of the hidden units: {choices}.", choices=hidden_words)
     pretrain: int | None = setting(
-        None, "Pretraining epochs of each of several hidden layers.", at_least(0), shown="a fifth of --epochs"
+        None, "Pretraining epochs of each of several hidden layers.", at_least(0), default_text="a fifth of --epochs"
     )
     pretrain_on: str = setting(
         "samples", "Values of the layer below to pretrain a layer on: {choices}.", choices=LAYER_DATA
@@ -59,15 +59,15 @@ class Settings:
         False, "Pretrain each layer with the input it will have from both sides (Salakhutdinov and Hinton)."
     )
     interval: tuple[float, float] | None = setting(
-        None, "Interval of real values, such as 0,1.", INTERVAL, shown="0,1 or the range of the data"
+        None, "Interval of real values, such as 0,1.", INTERVAL, default_text="0,1 or the range of the data"
     )
-    binarize: float | None = setting(None, "Threshold: values above it become 1, others 0.", FINITE, shown="off")
+    binarize: float | None = setting(None, "Threshold: values above it become 1, others 0.", FINITE, default_text="off")
     validation: str | float | None = setting(
-        None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, shown="none"
+        None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, default_text="none"
     )
     epochs: int = setting(50, "Passes over the data. With more than before, a run continues.", at_least(0))
     batch_size: int | None = setting(
-        None, "Rows of each gradient step.", at_least(1), shown="1/50 of the rows, between 10 and 100"
+        None, "Rows of each gradient step.", at_least(1), default_text="1/50 of the rows, between 10 and 100"
     )
     objective: str = setting(
         "default",
@@ -76,11 +76,13 @@ class Settings:
         choices=lambda: tuple(OBJECTIVES),
     )
     n_sweeps: int | None = setting(
-        None, "Sweeps of the TAP solutions or chains in each step.", at_least(1), shown="10; 1 for cd"
+        None, "Sweeps of the TAP solutions or chains in each step.", at_least(1), default_text="10; 1 for cd"
     )
-    n_particles: int | None = setting(None, "Number of TAP solutions or chains.", at_least(1), shown="the batch size")
+    n_particles: int | None = setting(
+        None, "Number of TAP solutions or chains.", at_least(1), default_text="the batch size"
+    )
     start: str = setting("batch", "Starting points of the TAP solutions: {choices}.", choices=lambda: tuple(STARTS))
-    learning_rate: float | None = setting(None, "Initial learning rate.", POSITIVE, shown="chosen from the data")
+    learning_rate: float | None = setting(None, "Initial learning rate.", POSITIVE, default_text="chosen from the data")
     decay: float = setting(0.01, "Final learning rate as a fraction of the initial one.", FRACTION_KEPT)
     momentum: float = setting(0.5, "Momentum of the gradient steps.", BELOW_ONE)
     weight_decay: float = setting(0.0, "Coefficient of the L2 penalty on the weights.", at_least(0))
@@ -88,7 +90,7 @@ class Settings:
     centered: bool | None = setting(
         None,
         "Whether gradients are centered.",
-        shown="centered where the units allow it",
+        default_text="centered where the units allow it",
         flags="--centered/--not-centered",
     )
     seed: int = setting(0, "Random seed.")
@@ -99,7 +101,7 @@ class Settings:
     measure_every: int = setting(1, "Epochs between measurements.", at_least(1))
     save_every: int = setting(1, "Epochs between checkpoints.", at_least(1))
     keep_every: int | None = setting(
-        None, "Epochs between kept machines; 0 keeps none.", at_least(0), shown="about 20 in all"
+        None, "Epochs between kept machines; 0 keeps none.", at_least(0), default_text="about 20 in all"
     )
 
     def __post_init__(self) -> None:

@@ -5,13 +5,14 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tapmachine.apps.cli.arrays import SUFFIXES, check_targets, default_target, save_array
 from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
-from tapmachine.runs.registry import CHANNELS, ChannelWord, load
+from tapmachine.runs.registry import CHANNELS, ChannelWord
 from tapmachine.units.registry import word_for
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class _Noise:
             others = " or ".join(f"--channel {word}" for word in suitable)
             raise ValueError(f"--channel {name} does not support {_kind(units)} visible units; use {others}")
         self._check_parameters(name, units)
-        channel: Channel = load(CHANNELS[name].home)(self.given[CHANNELS[name].parameter])
+        channel: Channel = resolve_name(CHANNELS[name].home)(self.given[CHANNELS[name].parameter])
         return name, channel
 
     def _check_parameters(self, name: str, units: "Units") -> None:
@@ -171,7 +172,7 @@ class _Noise:
             if value is not None and entry.parameter != option:
                 raise ValueError(f"--{option} is not for the channel {name}, which has --{entry.parameter}")
         value = self.given[entry.parameter]
-        if value is None and not entry.estimated:
+        if value is None and entry.required:
             raise ValueError(f"missing --{entry.parameter}, which --channel {name} requires")
         low, high = entry.limits
         if entry.needs == "states" and n_states is not None:  # beyond, a wrong state is more probable than the true one
