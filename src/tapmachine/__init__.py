@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from tapmachine.solver import solve as solve
     from tapmachine.training import CD as CD
     from tapmachine.training import PCD as PCD
-    from tapmachine.training import HerdedPCD as HerdedPCD
     from tapmachine.training import TAPObjective as TAPObjective
     from tapmachine.training import fit as fit
     from tapmachine.training import pretrain as pretrain
@@ -90,7 +89,7 @@ _GROUPS = {
     "posterior.channels": (
         "BinarySymmetric", "BinaryErasure", "GaussianNoise", "PoissonNoise", "CustomNoise", "Missing",
     ),
-    "training": ("fit", "pretrain", "TAPObjective", "CD", "PCD", "HerdedPCD"),
+    "training": ("fit", "pretrain", "TAPObjective", "CD", "PCD"),
     "analysis.landscape": ("find_solutions",),
     "apps.estimator": ("RBM",),
     "data.errors": ("TapmachineError", "TapmachineWarning"),

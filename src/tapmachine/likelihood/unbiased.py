@@ -46,6 +46,7 @@ class Effort(NamedTuple):
 
 THOROUGH = Effort(16, (300, 1000, 3000, 6000))
 CHEAP = Effort(12, (100,), 30)  # after an epoch of training
+CAREFUL = Effort(12, (100, 300, 1000), 30)  # to choose between epochs
 
 
 class LogPartition(NamedTuple):

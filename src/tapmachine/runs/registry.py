@@ -51,7 +51,6 @@ OBJECTIVES: dict[str, ObjectiveWord] = {
     "tap": ObjectiveWord(
         f"{_TRAINING}:TAPObjective", {"start": "start", "n_particles": "n_particles", "n_sweeps": "n_sweeps"}
     ),
-    "herded": ObjectiveWord(f"{_TRAINING}:HerdedPCD", {"n_sweeps": "k", "n_particles": "n_chains"}),
     "cd": ObjectiveWord(f"{_TRAINING}:CD", {"n_sweeps": "k"}, n_sweeps=1),
     "pcd": ObjectiveWord(f"{_TRAINING}:PCD", {"n_sweeps": "k", "n_particles": "n_chains"}),
 }
@@ -62,7 +61,6 @@ STARTS: dict[str, str] = {
     "noisy": f"{_TRAINING}:NoisyBatch",
     "random": f"{_TRAINING}:RandomPoints",
     "persistent": f"{_TRAINING}:Persistent",
-    "herded": f"{_TRAINING}:Herded",
 }
 
 CHANNELS: dict[str, ChannelWord] = {  # the first that suits the units is their default

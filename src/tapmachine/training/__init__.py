@@ -2,7 +2,7 @@
 
 from tapmachine.accelerator.precision import matmul_precision
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning
-from tapmachine.training.chains import CD, PCD, HerdedPCD
+from tapmachine.training.chains import CD, PCD
 from tapmachine.training.loop import History, Training, fit, run_epochs
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor
@@ -10,7 +10,7 @@ from tapmachine.training.objectives import TAPObjective, default_objective
 from tapmachine.training.optimizers import default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.pretraining import Pretraining, PretrainingTrainer, pretrain
 from tapmachine.training.progress import TensorBoard
-from tapmachine.training.starts import FromBatch, FromData, Herded, NoisyBatch, Persistent, RandomPoints, Start
+from tapmachine.training.starts import FromBatch, FromData, NoisyBatch, Persistent, RandomPoints, Start
 from tapmachine.training.state import TrainingState
 from tapmachine.training.trainer import Trainer
 
@@ -20,8 +20,6 @@ __all__ = [
     "DivergenceError",
     "FromBatch",
     "FromData",
-    "Herded",
-    "HerdedPCD",
     "History",
     "Monitor",
     "NoisyBatch",

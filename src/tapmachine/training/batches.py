@@ -16,6 +16,7 @@ from tapmachine.data.on_disk import RowsOnDisk
 from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, parts, place_of, spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
+from tapmachine.training.budget import LARGEST_BATCH, default_batch_size
 
 Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
@@ -45,7 +46,7 @@ class Batches:
         machine: the machine to train, on whose device the batches are.
         x: a tensor, which is moved to the machine's device; an array, such as a memory map, or rows on disk, which are
             read batch by batch; or a loader of batches, or of tuples whose first entry is one.
-        batch_size: number of rows in a batch; ignored for a loader, which sets its own.
+        batch_size: number of rows in a batch (default: `default_batch_size`); ignored for a loader, which sets its own.
         weights: weight of each row.
         seed: random seed of the order.
         validate: False skips the check of a tensor or an array, which may then hold means of units.
@@ -55,13 +56,12 @@ class Batches:
         self,
         machine: BoltzmannMachine,
         x: Data,
-        batch_size: int,
+        batch_size: int | None,
         weights: Tensor | None,
         seed: int,
         validate: bool = True,
     ) -> None:
         self.machine, self.device, self.dtype = machine, machine.device, machine.dtype
-        self.batch_size = check_count("batch_size", batch_size)
         self.weights: Tensor | None = None  # 1 on average
         self.sample_weights: Tensor | None = None
         self.order = torch.Generator().manual_seed(seed)
@@ -80,9 +80,16 @@ class Batches:
             self.loader = x
             if weights is not None:
                 raise ValueError("weights go with data in memory; let the loader give batches of what counts more")
+        wanted = batch_size if batch_size is not None else default_batch_size(self.n_rows or LARGEST_BATCH)
+        self.batch_size = check_count("batch_size", wanted)
         if self.rows is not None:
             self._check_sizes(len(self.rows), weights)
         self.sample = self._sample()  # rows for starts and for monitoring
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows; None for a loader."""
+        return None if self.rows is None else len(self.rows)
 
     @property
     def n_batches(self) -> int | None:

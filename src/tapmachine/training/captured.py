@@ -67,7 +67,7 @@ def _copied(batch: Batch) -> Batch:
 
 def _snapshot(step: Step) -> Callable[[], None]:
     """A function that resets parameters, momenta and chains, in place, to what they are now."""
-    fixed = [*step.parameters, *step.last_good, *step.carry, *step.offsets]
+    fixed = [*step.parameters, *step.last_good, *step.carry, *step.offsets, *step.averages, step.n_averaged]
     tensors = [*fixed, *(value for _, value in optimizer_tensors(step.optimizer))]
     saved = {id(tensor): tensor.detach().clone() for tensor in tensors}
     generator_state = step.generator.get_state()

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tapmachine.beliefs import Tilt
 from tapmachine.machine import BoltzmannMachine
 
 
@@ -52,7 +51,7 @@ def data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None)
     means = [_mean(flat, share)]
     for below, units in enumerate(list(machine.layers)[1:]):
         field = (flat @ machine.weights[below]).unflatten(-1, units.state_shape)
-        flat = units.moments(Tilt(field, 0.0)).mean.flatten(1)
+        flat = units.mean_in(field).flatten(1)
         means.append(_mean(flat, share))
     return means
 

@@ -1,6 +1,7 @@
 """Objectives that sample: F of the machine clamped to the states of Gibbs chains in place of F of the free machine."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -8,11 +9,14 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
-from tapmachine.machine.gibbs_sampling import draw_layers, sweep_chain
+from tapmachine.machine.gibbs_sampling import sweep_chain
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers
 from tapmachine.training.loss import Objective
-from tapmachine.training.starts import LIFETIME, Herded, has_herded_states
+from tapmachine.units import Units
+from tapmachine.units.numerics.strata import lattice, strata
+
+SETTLED = 200  # a chain restarts in step t with probability 1/(SETTLED + t)
 
 
 class _Sampled(Objective):
@@ -53,30 +57,8 @@ class _Sampled(Objective):
         return on_data, self.average(context, on_samples), self.hand_on(context, drawn, fields)
 
 
-class _GibbsSampled(_Sampled):
-    """Samples after k sweeps of block Gibbs sampling."""
-
-    def __init__(self, n_sweeps: int) -> None:
-        self.n_sweeps = check_count(f"{type(self).__name__}: k", n_sweeps)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.n_sweeps})"
-
-    def sweep(self, context: Context, chain: list[Tensor]) -> Carry:
-        """k sweeps; with layers, the last one without the odd layers, which F sums over."""
-        machine, generator = context.machine, context.generator
-        for done in range(1, self.n_sweeps + 1):
-            if machine.is_pairwise:
-                chain = sweep_chain(machine, chain, generator)
-                continue
-            chain = draw_layers(machine, chain, 0, generator)
-            if done < self.n_sweeps:
-                chain = draw_layers(machine, chain, 1, generator)
-        return tuple(chain)
-
-
 @final
-class CD(_GibbsSampled):
+class CD(_Sampled):
     """Contrastive divergence: samples after k sweeps of block Gibbs sampling from the batch.
 
     Args:
@@ -84,13 +66,16 @@ class CD(_GibbsSampled):
     """
 
     def __init__(self, k: int = 1) -> None:
-        super().__init__(k)
+        self.n_sweeps = check_count("CD: k", k)
+
+    def __repr__(self) -> str:
+        return f"CD({self.n_sweeps})"
 
     def prepare(self, context: Context) -> Carry:
         return ()
 
     def draw(self, context: Context, carry: Carry) -> Carry:
-        return self.sweep(context, _upper_layers(context, context.batch))
+        return _sweeps(context, _upper_layers(context, context.batch), self.n_sweeps)
 
     def average(self, context: Context, values: Tensor) -> Tensor:
         return average(values, context.weights)
@@ -100,82 +85,136 @@ class CD(_GibbsSampled):
 
 
 @final
-class PCD(_GibbsSampled):
+class PCD(_Sampled):
     """Persistent contrastive divergence: k sweeps of chains that persist from step to step.
 
-    Args:
-        k: number of sweeps.
-        n_chains: number of chains (default: the batch size).
-    """
+    By default the chains are stratified: the uniform numbers behind a unit's draws are spread evenly over the chains
+    (`units/numerics/strata.py`). Each chain is still an exact Gibbs chain, but their averages vary less, fewer random
+    numbers are needed, and several processes that hold a share of the chains each draw the same states as one.
 
-    def __init__(self, k: int = 1, n_chains: int | None = None) -> None:
-        super().__init__(k)
-        self.n_chains = None if n_chains is None else check_count("n_chains", n_chains)
-
-    def prepare(self, context: Context) -> Carry:
-        count = self.n_chains or len(context.batch)
-        rows = torch.arange(count, device=context.batch.device) % len(context.batch)
-        return tuple(_upper_layers(context, context.batch[rows].clone()))
-
-    def draw(self, context: Context, carry: Carry) -> Carry:
-        return self.sweep(context, list(carry))
-
-    def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
-        chain, layers = list(drawn), list(context.machine.layers)
-        for index, field in fields.items():  # with which the sweep ends
-            chain[index] = layers[index].sample(Tilt(field.detach(), 0.0), context.generator)
-        return tuple(chain)
-
-
-@final
-class HerdedPCD(_Sampled):
-    """Persistent contrastive divergence with deterministic, herded chains; see `Herded`.
-
-    For `Binary`, `Spin` and `Categorical` units: other units would herd their means, which lack a variance.
+    Now and then a chain restarts from a row of the batch, in step t with probability 1/(200 + t). Early in training,
+    when clusters of the data split off one after another, this prevents all chains from gathering in a few of them;
+    later, chains are left to themselves, so that the weights of clusters are the machine's and not the data's.
 
     Args:
         k: number of sweeps.
         n_chains: number of chains (default: the batch size).
-        lifetime: steps after which a chain restarts from the batch; None for never.
+        stratified: whether draws are stratified over the chains, for unit types that can be drawn by inversion.
+        restarts: whether chains restart now and then.
     """
 
-    is_split = True
-
-    def __init__(self, k: int = 10, n_chains: int | None = None, lifetime: int | None = LIFETIME) -> None:
-        self.start = Herded(check_count("HerdedPCD: k", k), lifetime)
+    def __init__(
+        self, k: int = 1, n_chains: int | None = None, *, stratified: bool = True, restarts: bool = True
+    ) -> None:
+        self.n_sweeps = check_count("PCD: k", k)
         self.n_chains = None if n_chains is None else check_count("n_chains", n_chains)
+        self.stratified, self.restarts = stratified, restarts
 
     def __repr__(self) -> str:
-        lifetime = "" if self.start.lifetime == LIFETIME else f", lifetime={self.start.lifetime}"
-        return f"HerdedPCD({self.start.n_sweeps}, n_chains={self.n_chains}{lifetime})"
+        count = "" if self.n_chains is None else f", n_chains={self.n_chains}"
+        flags = "".join(f", {name}=False" for name in ("stratified", "restarts") if not getattr(self, name))
+        return f"PCD({self.n_sweeps}{count}{flags})"
 
     def prepare(self, context: Context) -> Carry:
-        for index, units in enumerate(context.machine.layers):
-            if not has_herded_states(units):
-                raise ValueError(
-                    f"layer {index}: HerdedPCD needs Binary, Spin or Categorical units, not {type(units).__name__}; "
-                    "use TAPObjective(Herded())"
-                )
-        count = self.n_chains or len(context.batch)
-        return context.share(self.start.prepare(context, count), count)
+        count, layers = self._count(context), list(context.machine.layers)
+        # Numbers that depend on the chain's index alone can be drawn in shares; others only all at once.
+        self.is_split = self.stratified and not context.machine.is_pairwise and all(map(can_be_inverted, layers))
+        rows = _rows_by_weight(context, count)[self._share(context)].clone()
+        self._points = lattice(count, context.machine.dtype, rows.device)[self._share(context)]
+        steps = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+        return (*_upper_layers(context, rows, self._draw), steps)
 
     def draw(self, context: Context, carry: Carry) -> Carry:
-        with torch.no_grad():
-            _, carry = self.start.begin(context, self.n_chains or len(context.batch), carry)
-        return carry
+        *chain, steps = carry
+        if self.restarts:
+            chain = self._restart(context, chain, steps)
+        return (*_sweeps(context, chain, self.n_sweeps, self._draw), steps + 1)
 
     def average(self, context: Context, values: Tensor) -> Tensor:
-        count = self.n_chains or len(context.batch)
-        return values.mean() if context.world.size == 1 else values.sum() / count
+        return values.sum() / self._count(context) if self.is_split else values.mean()
+
+    def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
+        chain = list(drawn)
+        for index, field in fields.items():  # with which the sweep ends
+            chain[index] = self._draw(context, index, field.detach())
+        return tuple(chain)
+
+    def _count(self, context: Context) -> int:
+        return self.n_chains or len(context.batch)
+
+    def _share(self, context: Context) -> slice:
+        """This process's chains."""
+        count = self._count(context)
+        return context.world.share(count) if self.is_split else slice(0, count)
+
+    def _draw(self, context: Context, index: int, field: Tensor) -> Tensor:
+        """New states of a layer of all chains, or of this process's share of them."""
+        units = context.machine.layers[index]
+        if self.stratified and can_be_inverted(units):
+            states = units.draw(Tilt(field, 0.0), strata(self._points, units.n, context.generator))
+            assert states is not None
+            return states
+        return units.sample(Tilt(field, 0.0), context.generator)
+
+    def _restart(self, context: Context, chain: list[Tensor], steps: Tensor) -> list[Tensor]:
+        """The chains, some of them back at rows of the batch."""
+        count, device = self._count(context), steps.device
+        over = torch.rand(count, generator=context.generator, device=device) * (SETTLED + steps[0]) < 1
+        if device.type == "cpu" and not torch.compiler.is_compiling() and not bool(over.any()):
+            return chain
+        share = self._share(context)
+        fresh = _upper_layers(context, _rows_by_weight(context, count)[share], self._draw)
+        over = over[share]
+        return [torch.where(over.view(-1, *[1] * (x.dim() - 1)), new, x) for new, x in zip(fresh, chain, strict=True)]
 
 
-def _upper_layers(context: Context, x: Tensor) -> list[Tensor]:
+def can_be_inverted(units: Units) -> bool:
+    """Whether a unit type can be drawn by inversion of uniform numbers."""
+    return type(units).draw is not Units.draw
+
+
+Draw = Callable[[Context, int, Tensor], Tensor]  # new states of a layer in a field
+
+
+def _independently(context: Context, index: int, field: Tensor) -> Tensor:
+    return context.machine.layers[index].sample(Tilt(field, 0.0), context.generator)
+
+
+@torch.no_grad()
+def _sweeps(context: Context, chain: list[Tensor], n_sweeps: int, draw: Draw = _independently) -> Carry:
+    """k sweeps; with layers, the last one without the odd layers, which F sums over."""
+    machine = context.machine
+    for done in range(1, n_sweeps + 1):
+        if machine.is_pairwise:
+            chain = sweep_chain(machine, chain, context.generator)
+            continue
+        for first in (0, 1) if done < n_sweeps else (0,):
+            _draw_every_other(context, chain, first, draw)
+    return tuple(chain)
+
+
+@torch.no_grad()
+def _upper_layers(context: Context, x: Tensor, draw: Draw = _independently) -> list[Tensor]:
     """States of all layers, those above the visible one drawn from below."""
     chain, layers = [x], list(context.machine.layers)
-    with torch.no_grad():
-        for index in range(1, len(layers)):
-            field = chain[-1].flatten(1) @ context.machine.weights[index - 1]
-            tilt = Tilt(field.unflatten(-1, layers[index].state_shape), 0.0)
-            chain.append(layers[index].sample(tilt, context.generator))
-    # With several hidden layers, those drawn from below do not depend yet on the layers above them.
-    return draw_layers(context.machine, chain, 1, context.generator) if len(layers) > 2 else chain
+    for index in range(1, len(layers)):
+        field = chain[-1].flatten(1) @ context.machine.weights[index - 1]
+        chain.append(draw(context, index, field.unflatten(-1, layers[index].state_shape)))
+    if len(layers) > 2:  # those drawn from below do not depend yet on the layers above them
+        _draw_every_other(context, chain, 1, draw)
+    return chain
+
+
+def _draw_every_other(context: Context, chain: list[Tensor], first: int, draw: Draw) -> None:
+    """Half a sweep, in place: every other layer given those between them."""
+    for index in range(first, len(chain), 2):
+        chain[index] = draw(context, index, context.machine.field_on(index, chain))
+
+
+def _rows_by_weight(context: Context, count: int) -> Tensor:
+    """So many rows of the batch, again and again if there are fewer; each as often as its weight says."""
+    if context.weights is None:
+        return context.batch[torch.arange(count, device=context.batch.device) % len(context.batch)]
+    total = context.weights.cumsum(0)
+    places = (torch.arange(count, device=total.device) + 0.5) / count * total[-1]
+    return context.batch[torch.searchsorted(total, places).clamp(max=len(total) - 1)]

@@ -28,6 +28,7 @@ class Training(Protocol):
         epochs: total number of epochs.
         finished: number of epochs that are complete.
         stopping: set it to True, for instance in a signal handler, to stop after the current batch.
+        is_over: whether no epoch is left.
         is_mid_epoch: whether the training was stopped before the end of an epoch.
         current: the trainer of the machine that is being trained; None before the first epoch of a pretraining.
     """
@@ -37,6 +38,8 @@ class Training(Protocol):
 
     @property
     def finished(self) -> int: ...
+    @property
+    def is_over(self) -> bool: ...
     @property
     def is_mid_epoch(self) -> bool: ...
     @property
@@ -97,7 +100,7 @@ def run_epochs(
     """
     history = History()
     with Reporter(log, progress, training.epochs, training.finished) as report:
-        while training.finished < training.epochs:
+        while not training.is_over:
             record = training.epoch()
             history.records.append(record)
             report(record)
@@ -110,8 +113,8 @@ def fit(
     machine: BoltzmannMachine,
     x: Data,
     *,
-    epochs: int = 50,
-    batch_size: int = 100,
+    epochs: int | None = None,
+    batch_size: int | None = None,
     objective: Objective | None = None,
     optimizer: Optimizer | None = None,
     scheduler: LRScheduler | None = None,
@@ -119,6 +122,7 @@ def fit(
     weights: Tensor | None = None,
     l1: float = 0.0,
     centered: bool | None = None,
+    averaged: bool | None = None,
     compile: bool | None = None,
     warm_start: bool = False,
     seed: int = 0,
@@ -129,24 +133,27 @@ def fit(
 ) -> History:
     """Train a machine in place [alg:rbmTrain].
 
-    Each step minimizes F of the machine clamped to a batch less F of the free machine (`training/loss.py`). The default
-    objective is deterministic: herded Gibbs chains for binary and categorical units, without TAP; a TAP sweep from such
-    chains for other units (see `default_objective`). Sampled persistent chains, `PCD(10)`, fit binary data better.
+    Each step minimizes F of the machine clamped to a batch less F of the free machine (`training/loss.py`). By default
+    F of the free machine comes from persistent Gibbs chains (see `default_objective`), and the machine ends with the
+    average of its parameters over the last steps. With `validation`, training stops when the log-likelihood of those
+    rows keeps falling, and the machine from the best epoch is kept.
 
     Args:
         machine: any machine; a new one has small random weights.
         x: the data: a tensor, an array such as a memory map, or a loader of batches.
-        epochs: number of passes over the data.
-        batch_size: M, number of rows in each step.
-        objective: `TAPObjective(…)`, `HerdedPCD(k)`, `CD(k)` or `PCD(k)` (default: `default_objective`).
+        epochs: number of passes over the data (default: 300, or as many as make 20,000 steps, but at least 50).
+        batch_size: M, number of rows in each step (default: 100, or a quarter of fewer than 400 rows, but at least 10).
+        objective: `PCD(k)`, `TAPObjective(…)` or `CD(k)` (default: `default_objective`).
         optimizer: any torch optimizer over the machine's parameters (default: `paper_sgd` with `default_learning_rate`,
             which decays to a hundredth of its initial value).
         scheduler: any torch scheduler, stepped after every epoch (`ReduceLROnPlateau` with the loss).
-        validation: held-out data, scored beside the training data.
+        validation: held-out data, scored beside the training data, to stop early and to choose the best epoch by.
         weights: weight of each row, for data in memory or in a memory map.
         l1: ε of the penalty ε Σ|W|.
         centered: whether to use the gradients of centered states (default: True if all units have fields, as all but
             custom ones do).
+        averaged: whether the machine gets the average of its parameters over about the last eighth of the steps, rather
+            than their last values (default: True with the default optimizer).
         compile: whether to compile the steps with `torch.compile`, which takes about a minute and needs torch 2.11
             (default: True on a GPU, if there are enough steps to make up for it).
         warm_start: False fits the visible units' priors to the data first; True leaves them as they are.
@@ -159,7 +166,8 @@ def fit(
 
     Returns:
         A record for every epoch: `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`, `weight_norm`,
-        `divergences`, and what `Monitor` measures.
+        `divergences`, and what `Monitor` measures. `kept_epoch` in the last one is the epoch whose machine was kept, if
+        that is not the last.
 
     Raises:
         DivergenceError: if training keeps diverging at ever smaller learning rates. The machine is left in its last
@@ -185,6 +193,7 @@ def fit(
         weights=weights,
         l1=l1,
         centered=centered,
+        averaged=averaged,
         compile=compile,
         warm_start=warm_start,
         seed=seed,

@@ -14,7 +14,7 @@ from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import tap_log_likelihood
-from tapmachine.likelihood.unbiased import CHEAP, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.likelihood.unbiased import CAREFUL, CHEAP, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.conditioning import hidden_machine
@@ -26,6 +26,7 @@ from tapmachine.units import Gaussian, Lattice
 
 Record = dict[str, Any]  # numbers by their names, and words on how they were found
 
+N_MEASURED = 12  # epochs, by default
 GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
 
 
@@ -48,7 +49,8 @@ class Monitor:
         likelihood: whether to measure the exact or annealed log-likelihood (default: if `n_starts` is not 0).
         n_rows: number of rows to score.
         max_sweeps: maximum number of sweeps of the solver.
-        every: number of epochs between measurements; the first and the last epoch are always measured.
+        every: number of epochs between measurements (default: 12 measurements, at increasing distances); the first and
+            the last epoch are always measured.
         scale, shift: if machine and data are rescaled, shift + scale·x are the original units, to measure in.
     """
 
@@ -56,13 +58,22 @@ class Monitor:
     likelihood: bool | None = None
     n_rows: int = 1000
     max_sweeps: int = 500
-    every: int = 1
+    every: int | None = None
     scale: float = 1.0
     shift: Tensor | float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (("n_starts", 0), ("n_rows", 1), ("max_sweeps", 1), ("every", 1)):
-            check_count(name, getattr(self, name), least)
+            if name != "every" or self.every is not None:
+                check_count(name, getattr(self, name), least)
+
+    def is_due(self, epoch: int, epochs: int) -> bool:
+        """Whether to measure after an epoch of a training with so many."""
+        if epoch in (1, epochs):
+            return True
+        if self.every is not None:
+            return epoch % self.every == 0
+        return epoch in {round(epochs ** (index / (N_MEASURED - 1))) for index in range(N_MEASURED)}
 
     @torch.no_grad()
     def __call__(
@@ -128,7 +139,7 @@ class Monitor:
     ) -> Record:
         """The log-likelihood that does not rest on TAP."""
         try:
-            partition = unbiased_log_partition(machine, rows, CHEAP)
+            partition = unbiased_log_partition(machine, rows, CHEAP if held_out is None else CAREFUL)
         except EstimateError as error:
             warnings.warn(f"there is no log-likelihood: {error}", TrainingWarning, stacklevel=7)
             return {"log_likelihood": float("nan")}

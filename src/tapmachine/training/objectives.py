@@ -9,14 +9,14 @@ from tapmachine.data.checks import check_count
 from tapmachine.likelihood.exact import gaussian_log_partition, is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import TAP, Scheme, solve
-from tapmachine.training.chains import CD, PCD, HerdedPCD
+from tapmachine.training.chains import CD, PCD
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import average, sweep_from
 from tapmachine.training.loss import Objective
-from tapmachine.training.starts import FromBatch, Herded, Start, has_herded_states
-from tapmachine.units import Gaussian, Lattice
+from tapmachine.training.starts import FromBatch, Start
+from tapmachine.units import Gaussian
 
-LEAST_CHAINS = 100  # of the default objective
+N_SWEEPS, N_CHAINS = 2, 100  # of the default objective
 
 
 @final
@@ -100,22 +100,18 @@ class ExactGaussian(Objective):
         return -gaussian_log_partition(context.machine).to(context.machine.dtype), carry
 
 
-def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objective:
-    """The default objective of `fit`: one herded chain per row of a batch, at least 100; or, if some units have no
-    states to herd, one TAP sweep from a herded chain per row.
+def default_objective(machine: BoltzmannMachine) -> Objective:
+    """The default objective of `fit`: two sweeps of 100 stratified persistent chains, for any units and depth.
 
     A pairwise machine has no layers for chains to alternate between: its solutions start from the batch, as in the
-    paper. TAP is not used with Gaussian hidden units: it subtracts the variance of the field on a unit from its
-    precision until none is left, while Z is still finite. With Gaussian visible units ln Z is exact; with others the
+    paper. With Gaussian visible and hidden units ln Z is exact. With other visible units below Gaussian hidden ones the
     default is CD, because the unbounded field on units of chains that have lost a cluster of the data makes weights
     grow without bound.
 
     Example:
         >>> from tapmachine import Binary, Gaussian, TruncatedGaussian, rbm
         >>> default_objective(rbm(Binary(4), Binary(2)))
-        HerdedPCD(10, n_chains=100)
-        >>> default_objective(rbm(TruncatedGaussian(4), Binary(2)))
-        TAPObjective(Herded(10), n_particles=100, n_sweeps=1, TAP())
+        PCD(2, n_chains=100)
         >>> default_objective(rbm(Binary(4), Gaussian(2)))
         CD(10)
     """
@@ -125,8 +121,4 @@ def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objec
         return ExactGaussian()
     if any(isinstance(units, Gaussian) for units in list(machine.layers)[1:]):
         return CD(10)
-    if any(isinstance(units.support, Lattice) for units in machine.layers):
-        return PCD(10)  # TAP's reaction exp(½κx²) may outgrow their priors
-    if all(has_herded_states(units) for units in machine.layers):
-        return HerdedPCD(10, n_chains=max(batch_size, LEAST_CHAINS))
-    return TAPObjective(Herded(10), n_particles=batch_size, n_sweeps=1)
+    return PCD(N_SWEEPS, n_chains=N_CHAINS)

@@ -12,10 +12,11 @@ from tapmachine.data.checks import check_count, check_tensor
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.training.budget import pace
 from tapmachine.training.factors import largest_variance
 
-GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 0.5, 2000
-MANY_STEPS, MOST_HURRY = 30_000, 4.0
+GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 2.0, 2000
+PACE_OF_DEEP = 2.0  # factor of the learning rate with several hidden layers
 
 
 def paper_sgd(
@@ -45,20 +46,20 @@ def paper_sgd(
 
 
 def default_learning_rate(
-    machine: BoltzmannMachine, x: Tensor, n_steps: int | None = None, warm_start: bool = False
+    machine: BoltzmannMachine, x: Tensor, n_rows: int | None = None, warm_start: bool = False
 ) -> float:
-    """A step size that suits the data, whatever their scale and number of columns: 0.02 for 50 epochs of binary MNIST.
+    """The initial learning rate for data of any scale, number of rows and columns: 0.16 for binary MNIST.
 
     Weights that are still small grow by a factor 1 + γλc in a step, with λ the largest variance of the data in any
-    direction and c the variance of a hidden unit. The step size is the one for which γλc = 0.027; for fewer than 30,000
-    steps it is larger, in proportion to the root of how many fewer, by a factor of 4 at most. With Gaussian visible and
-    hidden units, c is the largest variance where training starts, at the maximum of the likelihood, whose curvature is
-    2λc; λ counts as 1 or more.
+    direction and c the variance of a hidden unit. The learning rate γ is the one for which γλc is 0.027 times the pace
+    for this number of rows, 4 to 8 (`training/budget.py`), and 0.027 times 2 with several hidden layers. With
+    Gaussian visible and hidden units, c is the largest variance where training starts, at the maximum of the
+    likelihood, whose curvature is 2λc; λ counts as 1 or more, and the pace is 1.
 
     Args:
         machine: that will be trained.
         x: data, (N, n_visible); some rows are enough.
-        n_steps: how many there will be.
+        n_rows: number of rows of all data (default: those of x).
         warm_start: as for `fit`.
     """
     if check_tensor(x).dim() < 2 or x.numel() == 0:
@@ -67,16 +68,15 @@ def default_learning_rate(
     if not bool(torch.isfinite(rows).all()):
         raise ValueError("x holds values that are not finite")
     spread = torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)
-    hidden_variance = 0.25
+    hidden_variance, factor = 0.25, pace(n_rows or len(x)) if len(machine.layers) <= 2 else PACE_OF_DEEP
     if is_gaussian(machine):
         spread = spread.clamp(min=1.0)  # the curvature in the hidden fields is c
-        hidden_variance = largest_variance(machine, None if warm_start else spaced(x, SOME_ROWS))
+        hidden_variance, factor = largest_variance(machine, None if warm_start else spaced(x, SOME_ROWS)), 1.0
     elif len(machine.layers) > 1:
         above = machine.layers[1]
         nothing = torch.zeros((1, *above.state_shape), dtype=above.dtype, device=above.device)
         hidden_variance = float(above.moments(Tilt(nothing, 0.0)).variance.detach().mean())
-    hurry = 1.0 if n_steps is None else min(MOST_HURRY, max(1.0, (MANY_STEPS / max(1, n_steps)) ** 0.5))
-    return min(LARGEST_RATE, hurry * GROWTH / max(float(spread) * hidden_variance, 1e-12))
+    return min(LARGEST_RATE, factor * GROWTH / max(float(spread) * hidden_variance, 1e-12))
 
 
 def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> ExponentialLR:

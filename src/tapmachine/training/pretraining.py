@@ -103,6 +103,12 @@ class PretrainingTrainer:
             self.current.stopping = asked
 
     @property
+    def is_over(self) -> bool:
+        """Whether no epoch is left, of any layer or of all together."""
+        joint = self.current if self.stage == self.n_stages else None
+        return self.finished >= self.epochs or (joint is not None and joint.is_over)
+
+    @property
     def is_mid_epoch(self) -> bool:
         """Whether it was stopped before the end of an epoch."""
         return self.current is not None and self.current.is_mid_epoch
@@ -189,7 +195,7 @@ def pretrain(
     epochs: int = 20,
     data: str = "samples",
     doubled: bool = False,
-    batch_size: int = 100,
+    batch_size: int | None = None,
     objective: Callable[[BoltzmannMachine], Objective] | None = None,
     optimizer: Callable[[BoltzmannMachine], Optimizer] | None = None,
     seed: int = 0,

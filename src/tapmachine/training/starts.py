@@ -5,15 +5,9 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from tapmachine.beliefs import Tilt
-from tapmachine.data.checks import check_count
 from tapmachine.training.context import Carry, Context
-from tapmachine.units import Units
-from tapmachine.units.support import BITS
-
-LIFETIME = 250  # steps of a herded chain
 
 
 class Start(ABC):
@@ -117,97 +111,6 @@ class Persistent(Start):
 
     def finish(self, mean: Tensor, carry: Carry) -> Carry:
         return (mean,)
-
-
-@final
-class Herded(Start):
-    """Chains of herded Gibbs sampling, which go on from step to step and are deterministic.
-
-    In place of a random number every unit carries a remainder w: s = w + p, x = [s ≥ 1], w = s − x, so that it is 1 as
-    often as its probabilities p add up to. Categorical units carry one for each state and take the largest. All others
-    take their mean. It needs layers to alternate between: a pairwise machine has none.
-
-    On clustered data, chains that never restart can leave a cluster and not return; its weight then grows without
-    bound. So each chain restarts from a row of the batch after `lifetime` steps, one chain after the other.
-
-    Args:
-        n_sweeps: sweeps of the chains in each step.
-        lifetime: steps after which a chain restarts from the batch; None for never.
-    """
-
-    is_carried = True
-
-    def __init__(self, n_sweeps: int = 1, lifetime: int | None = LIFETIME) -> None:
-        self.n_sweeps = check_count("n_sweeps", n_sweeps)
-        self.lifetime = None if lifetime is None else check_count("lifetime", lifetime)
-
-    def prepare(self, context: Context, n_particles: int) -> Carry:
-        if context.machine.is_pairwise:
-            raise ValueError("herded chains need layers, and a pairwise machine has none; use another start, or PCD")
-        x = _rows_by_weight(context, n_particles)
-        layers = list(context.machine.layers)
-        states = [x, *(x.new_zeros((n_particles, *layer.state_shape)) for layer in layers[1:])]
-        remainders = [torch.rand(z.shape, generator=context.generator, device=x.device, dtype=x.dtype) for z in states]
-        ages = torch.arange(n_particles, device=x.device) * (self.lifetime or 0) // n_particles
-        return (*(z.clone() for z in states), *remainders, ages)
-
-    def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
-        machine = context.machine
-        layers, n_layers = list(machine.layers), len(machine.layers)
-        states, remainders, ages = list(carry[:n_layers]), list(carry[n_layers:-1]), carry[-1] + 1
-        if self.lifetime is not None:
-            over = ages > self.lifetime
-            ages = torch.where(over, 1, ages)
-            rows = _rows_by_weight(context, n_particles)[context.world.share(n_particles)]
-            states[0] = torch.where(_for_each(over, rows), rows, states[0])
-            for index in range(2, n_layers, 2):  # those between are drawn first
-                states[index] = torch.where(_for_each(over, states[index]), 0.0, states[index])
-        order = [*range(1, n_layers, 2), *range(0, n_layers, 2)]
-        for _ in range(self.n_sweeps):
-            for index in order:
-                mean = layers[index].mean_in(machine.field_on(index, states)).detach()
-                states[index], remainders[index] = _herd(layers[index], mean, remainders[index])
-        return states[0], (*states, *remainders, ages)
-
-    def __repr__(self) -> str:
-        return f"Herded({self.n_sweeps}{'' if self.lifetime == LIFETIME else f', lifetime={self.lifetime}'})"
-
-
-def has_herded_states(units: Units) -> bool:
-    """Whether a herded chain of these units is one of states, not of means."""
-    return units.is_categorical or units.has_two_states
-
-
-def _herd(units: Units, mean: Tensor, remainder: Tensor) -> tuple[Tensor, Tensor]:
-    """The next states, and what remains of their means."""
-    if not has_herded_states(units):
-        return mean, remainder
-    if units.is_categorical:
-        total = remainder + mean
-        x = one_hot(total.argmax(-1), mean.shape[-1]).to(mean.dtype)
-        return x, total - x
-    if units.support is BITS:
-        total = remainder + mean
-        up = (total >= 1).to(mean.dtype)
-        return up, total.sub_(up)
-    lower, upper = units.bounds()
-    total = remainder + (mean - lower) / (upper - lower)
-    up = (total >= 1).to(mean.dtype)
-    return lower + (upper - lower) * up, total - up
-
-
-def _for_each(particles: Tensor, states: Tensor) -> Tensor:
-    """A value for each particle, as of as many dimensions as its states."""
-    return particles.view(-1, *[1] * (states.dim() - 1))
-
-
-def _rows_by_weight(context: Context, count: int) -> Tensor:
-    """So many rows of the batch, each as often as its weight says; without weights as by `_rows`."""
-    if context.weights is None:
-        return _rows(context.batch, count)
-    total = context.weights.cumsum(0)
-    places = (torch.arange(count, device=total.device) + 0.5) / count * total[-1]
-    return context.batch[torch.searchsorted(total, places).clamp(max=len(total) - 1)]
 
 
 def _rows(x: Tensor, count: int) -> Tensor:

@@ -18,6 +18,7 @@ from tapmachine.training.loss import Objective, loss
 
 SOME_ROWS = 1000  # of the data, for the initial offsets
 FOLLOW = 0.01  # weight of a batch's means in the running means that states are centered by
+TAIL = 8.0  # the average of the parameters is over about the last 1/TAIL of all steps so far
 
 
 class StepResult(NamedTuple):
@@ -62,6 +63,7 @@ class Step:
         l1: strength of the penalty l1·Σ|W|.
         centered: whether to use the gradients of centered states.
         compile: whether to compile all but the optimizer's part with `torch.compile`.
+        averaged: whether to keep an average of the parameters over the last steps.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Step:
         l1: float = 0.0,
         centered: bool = False,
         compile: bool = False,
+        averaged: bool = False,
     ) -> None:
         if centered and not can_be_centered(machine, optimizer):
             raise ValueError(
@@ -95,6 +98,8 @@ class Step:
         )  # also those that the optimizer does not have: they get gradients, too
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.last_good = [p.detach().clone() for p in self.parameters]
+        self.averages = [p.detach().clone() for p in self.parameters] if averaged else []
+        self.n_averaged = torch.zeros((), dtype=machine.dtype, device=machine.device)
         first = Context(machine, self._first_rows(), data, generator, None, self.world)
         self.objective, self.carry = objective, objective.prepare(first)
         self.hidden = hidden_machine(machine, first.rows, validate=False) if len(machine.layers) > 2 else None
@@ -136,6 +141,14 @@ class Step:
         momenta = [z for name, z in optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
         return self._after(gradients, norm, means, momenta)
 
+    @torch.no_grad()
+    def exchange_with_average(self) -> None:
+        """Put the average of the parameters in their place, and them in its place; or, the next time, back again."""
+        for average, p in zip(self.averages, self.parameters, strict=False):
+            current = p.clone()
+            p.copy_(average)
+            average.copy_(current)
+
     def _first_rows(self) -> Tensor:
         order = torch.Generator().manual_seed(self.generator.initial_seed())
         rows = torch.randperm(len(self.data), generator=order)
@@ -165,6 +178,11 @@ class Step:
         good = self._guard(gradients.loss, norm, momenta)
         for old, new in zip(self.carry, gradients.carry, strict=True):
             old.copy_(torch.nan_to_num(new))
+        if self.averages:
+            # The weight of a step rises with its number t, as t^7: what came early is soon forgotten.
+            rate = TAIL / (self.n_averaged.add_(1.0) + TAIL)
+            for average, p in zip(self.averages, self.parameters, strict=True):
+                average.lerp_(p, rate)
         for offset, mean in zip(self.offsets, means, strict=True):
             offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
         return torch.stack((gradients.loss.double(), norm.double(), good.double()))

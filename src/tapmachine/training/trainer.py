@@ -1,5 +1,6 @@
 """The training of one machine, epoch by epoch; its state can be saved between two batches, and the training resumed."""
 
+import math
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, check_rows
 from tapmachine.training.batches import Batches, Data
+from tapmachine.training.budget import default_epochs
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.centering import can_be_centered
 from tapmachine.training.factors import start_from_factors
@@ -26,6 +28,7 @@ from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
 from tapmachine.training.objectives import TAPObjective, default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
+from tapmachine.training.selection import BestMachine
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors, tensors_under
 from tapmachine.training.step import Step
 from tapmachine.training.watch import Watch, warn_of_scale
@@ -81,8 +84,8 @@ class Trainer:
         machine: BoltzmannMachine,
         x: Data,
         *,
-        epochs: int,
-        batch_size: int = 100,
+        epochs: int | None = None,
+        batch_size: int | None = None,
         objective: Objective | None = None,
         optimizer: Optimizer | None = None,
         scheduler: LRScheduler | None = None,
@@ -90,18 +93,20 @@ class Trainer:
         weights: Tensor | None = None,
         l1: float = 0.0,
         centered: bool | None = None,
+        averaged: bool | None = None,
         compile: bool | None = None,
         warm_start: bool = False,
         validate: bool = True,
         seed: int = 0,
         monitor: Monitor | None = None,
     ) -> None:
-        epochs = check_count("epochs", epochs, 0)
+        epochs = None if epochs is None else check_count("epochs", epochs, 0)
         if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimizer:
             raise ValueError("the scheduler drives another optimizer; give fit the one that it was made with")
         check_machine(machine)
-        self.machine, self.epochs, self.monitor = machine, epochs, monitor or Monitor()
+        self.machine, self.monitor = machine, monitor or Monitor()
         self.batches = Batches(machine, x, batch_size, weights, seed, validate)
+        self.epochs = epochs = default_epochs(self.batches.n_batches) if epochs is None else epochs
         self.validation = None if validation is None else check_rows(machine, validation)
         warn_of_scale(machine, self.batches.sample)
         if not warm_start:
@@ -109,12 +114,12 @@ class Trainer:
             if is_gaussian(machine):
                 start_from_factors(machine, self.batches.sample, self.batches.sample_weights)
         if optimizer is None:
-            n_steps = None if self.batches.n_batches is None else epochs * self.batches.n_batches
-            rate = default_learning_rate(machine, self.batches.sample, n_steps, warm_start=True)  # it has started
+            rate = default_learning_rate(machine, self.batches.sample, self.batches.n_rows, warm_start=True)
             optimizer = paper_sgd(machine, rate, weight_decay=0.0)
+            averaged = True if averaged is None else averaged
             scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
-        objective = objective or default_objective(machine, self.batches.batch_size)
+        objective = objective or default_objective(machine)
         if not isinstance(objective, Objective):
             raise ValueError(f"objective is {objective!r}; expected an Objective such as PCD(1)")
         centered = can_be_centered(machine, optimizer) if centered is None else centered
@@ -125,13 +130,26 @@ class Trainer:
             compile = self.captures and pays and has_tested_compiler() and find_spec("triton") is not None
         first = self.batches.sample, self.batches.batch_size
         self.step = Step(
-            machine, objective, optimizer, *first, self.generator, l1=l1, centered=centered, compile=compile
+            machine,
+            objective,
+            optimizer,
+            *first,
+            self.generator,
+            l1=l1,
+            centered=centered,
+            compile=compile,
+            averaged=bool(averaged),
         )
         self.captured: CapturedStep | None = None
         self.finished = self.cuts = 0
         self.begun: EpochSoFar | None = None  # an epoch that was stopped before its end
         self.stopping = False  # set from outside, to stop after the current batch
-        self.watch = Watch()
+        self.watch, self.best = Watch(), BestMachine()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all epochs are complete, or the held-out log-likelihood has been falling for too long."""
+        return self.finished >= self.epochs or self.best.is_final
 
     @property
     def is_mid_epoch(self) -> bool:
@@ -150,9 +168,35 @@ class Trainer:
     def epoch(self) -> Record:
         """Train for one epoch, or for the rest of one that was stopped, and return its record.
 
+        Between epochs the machine has the average of the parameters over the last steps, if they are averaged.
+
         Raises:
             Stopped: if `stopping` was set; the state can be saved then, and the training resumed.
         """
+        self.step.exchange_with_average()
+        try:
+            record = self._pass_over_data()
+        finally:
+            self.step.exchange_with_average()
+        if self.monitor.is_due(self.finished, self.epochs):
+            x, weights = self.batches.sample, self.batches.sample_weights
+            record |= self.monitor(self.machine, x, self.validation, weights)
+            last = self.finished == self.epochs > 1
+            self.watch.measured(record, self.monitor, self.machine, x, weights, last)
+            self._select(record)
+        return record
+
+    def _select(self, record: Record) -> None:
+        """Compare the machine with the best one on held-out rows; after the last epoch, keep the better one."""
+        value, error = record.get("validation_log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
+        if math.isnan(value):
+            return
+        self.best.compare(self.machine, self.finished, value, error)
+        if self.is_over and self.best.is_clearly_above(value, error):
+            self.best.put_into(self.machine)
+            record["kept_epoch"] = self.best.epoch
+
+    def _pass_over_data(self) -> Record:
         learning_rate = float(self.optimizer.param_groups[0]["lr"])
         now = self.begun or EpochSoFar(self.batches.order.get_state())
         self.begun = None
@@ -189,11 +233,6 @@ class Trainer:
         elif self.scheduler is not None:
             self.scheduler.step()
         self.finished += 1
-        if self.finished in (1, self.epochs) or self.finished % self.monitor.every == 0:
-            x, weights = self.batches.sample, self.batches.sample_weights
-            record |= self.monitor(self.machine, x, self.validation, weights)
-            last = self.finished == self.epochs > 1
-            self.watch.measured(record, self.monitor, self.machine, x, weights, last)
         return record
 
     def state(self) -> TrainingState:
@@ -205,6 +244,7 @@ class Trainer:
             "finished": self.finished,
             "cuts": self.cuts,
             "best": str(self.watch.best),  # JSON has no infinity
+            "best_machine": self.best.as_json() if self.best.epoch else None,
             "optimizer": take_tensors(self.optimizer.state_dict(), "optimizer", tensors),
             "scheduler": take_tensors(scheduler, "scheduler", tensors),
         }
@@ -213,6 +253,8 @@ class Trainer:
         carry = [gathered(share) for share in self.step.carry] if self.step.objective.is_split else self.step.carry
         tensors |= {f"carry.{index}": value for index, value in enumerate(carry)}
         tensors |= {f"offset.{index}": value for index, value in enumerate(self.step.offsets)}
+        tensors |= {f"unaveraged.{index}": value for index, value in enumerate(self.step.averages)}
+        tensors |= {"n_averaged": self.step.n_averaged} | {f"best.{name}": z for name, z in self.best.tensors.items()}
         tensors |= {"generator.draws": self.generator.get_state(), "generator.order": self.batches.order.get_state()}
         if self.begun is not None:
             done = self.begun
@@ -236,6 +278,11 @@ class Trainer:
             carried.copy_(whole[self.step.world.share(len(whole))] if self.step.objective.is_split else whole)
         for index, offset in enumerate(self.step.offsets):
             offset.copy_(tensors[f"offset.{index}"])
+        for index, parameter in enumerate(self.step.averages):
+            parameter.copy_(tensors[f"unaveraged.{index}"])
+        self.step.n_averaged.copy_(tensors["n_averaged"])
+        if values["best_machine"] is not None:
+            self.best.restore(values["best_machine"], tensors_under("best.", tensors))
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(put_tensors(values["optimizer"], tensors, device))
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):

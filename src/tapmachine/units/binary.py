@@ -136,6 +136,12 @@ class Binary(TwoStates):
         logit = field + _without_precision(self.field, tilt.precision)
         return draw_bits(logit.sigmoid_(), generator)
 
+    @torch.no_grad()
+    def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
+        field, _ = self.unpack(tilt)
+        logit = field + _without_precision(self.field, tilt.precision)
+        return torch.lt(uniform, logit.sigmoid_(), out=uniform)
+
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         ones, rows = sum_over_rows(torch.mul, x, weights), wide(weights).sum()
@@ -227,6 +233,11 @@ class Spin(TwoStates):
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
         up = draw_bits(self._total_field(tilt).mul_(2).sigmoid_(), generator)
+        return up.mul_(2).sub_(1)
+
+    @torch.no_grad()
+    def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
+        up = torch.lt(uniform, self._total_field(tilt).mul_(2).sigmoid_(), out=uniform)
         return up.mul_(2).sub_(1)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:

@@ -141,6 +141,12 @@ class Categorical(Units):
         arrival = torch.empty_like(log_weights).exponential_(generator=generator)
         return one_hot((log_weights - arrival.log()).argmax(-1), self.q).to(self.dtype)
 
+    @torch.no_grad()
+    def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
+        """One-hot draws: the first state at which the running sum of the probabilities exceeds the uniform number."""
+        below = torch.softmax(self._log_weights(tilt), -1).cumsum(-1) <= uniform.unsqueeze(-1)
+        return one_hot(below.sum(-1).clamp(max=self.q - 1), self.q).to(self.dtype)
+
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         counts = sum_over_rows(torch.mul, x, weights) + smoothing / self.q

@@ -47,6 +47,16 @@ class FastPaths(Supported):
         gain = self.log_partition(Tilt(after, 0.0)) - self.log_partition(Tilt(before, 0.0))
         return gain.sum(-1).double()
 
+    # ----- draws by inversion
+
+    def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor | None:  # (..., n) -> (..., *state_shape)
+        """States of the tilted priors by inversion of one uniform number per unit; None for types without it.
+
+        Chains use it with numbers that are spread evenly over the chains (`units/numerics/strata.py`). The uniform
+        numbers may be overwritten.
+        """
+        return None
+
     # ----- under a tilt
 
     def log_partition_and_moments(self, tilt: Tilt) -> tuple[Tensor, Moments]:

@@ -140,6 +140,12 @@ class Gaussian(Units):
             noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
             return torch.where(torch.isinf(variance), mean, mean + variance.sqrt() * noise)
 
+    @torch.no_grad()
+    def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
+        mean, variance = self.moments(tilt)
+        noise = torch.special.ndtri(uniform.clamp(min=torch.finfo(uniform.dtype).eps / 4))
+        return torch.where(torch.isinf(variance), mean, mean + variance.sqrt() * noise)
+
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         count, mean, variance = column_moments(x, weights)

@@ -171,6 +171,12 @@ class TruncatedGaussBernoulli(Units):
         active = torch.bernoulli(self.nonzero_probability(tilt), generator=generator)
         return torch.where(active > 0, self.slab.sample(tilt, generator), 0.0)
 
+    @torch.no_grad()
+    def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
+        active = self.nonzero_probability(tilt)
+        left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # for the slab
+        return torch.where(uniform < active, self.slab.draw(tilt, left), 0.0)
+
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         active, mean, variance = column_moments(x, weights, of_nonzero=True)

@@ -172,13 +172,18 @@ class TruncatedGaussian(Units):
 
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        shape = self.unpack(tilt)[0].shape
+        return self.draw(tilt, torch.rand(shape, dtype=torch.float64, device=self.device, generator=generator))
+
+    @torch.no_grad()
+    def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
         field, precision = self.unpack(tilt)
         u, v = wide(field) + self.field, wide(precision) + self.precision
         lower, upper = (wide(z).expand_as(u) for z in (self.lower, self.upper))
         finite, safe_u, safe_v = make_normalizable(u, v, lower, upper)
         chunk = WINDOW_CHUNK if u.device.type == "cpu" else DEVICE_CHUNK
-        parts = zip(*(z.reshape(-1).split(chunk) for z in (safe_u, safe_v, lower, upper)), strict=True)
-        draws = [sample_interval(*Prior(*part), RULES[self.dtype], generator) for part in parts]
+        parts = zip(*(z.reshape(-1).split(chunk) for z in (safe_u, safe_v, lower, upper, wide(uniform))), strict=True)
+        draws = [sample_interval(*part, RULES[self.dtype]) for part in parts]
         draw = torch.cat(draws).view(u.shape) if draws else u
         return torch.where(finite, draw, torch.copysign(torch.full_like(u, torch.inf), u)).to(self.dtype)
 

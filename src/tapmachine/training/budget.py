@@ -1,0 +1,39 @@
+"""How long to train, in which batches, and how fast: defaults that follow from the data.
+
+They were chosen on tables of 400 to 16,000 rows and 15 to 800 columns, and on MNIST (docs/design_notes.md). Small data
+sets are passed over often, but not so often that 200 hidden units memorize 400 rows; large ones at least 50 times.
+"""
+
+LARGEST_BATCH, SMALLEST_BATCH, FEWEST_BATCHES = 100, 10, 4
+FEWEST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS = 50, 300, 20_000
+SLOWEST, FASTEST, TYPICAL_ROWS, AT_TYPICAL = 4.0, 8.0, 1500, 5.0
+
+
+def default_batch_size(n_rows: int) -> int:
+    """Rows of each gradient step: 100, or a quarter of fewer than 400 rows, but 10 at least.
+
+    Example:
+        >>> [default_batch_size(n) for n in (5, 100, 60_000)]
+        [5, 25, 100]
+    """
+    return min(n_rows, max(SMALLEST_BATCH, min(LARGEST_BATCH, n_rows // FEWEST_BATCHES)))
+
+
+def default_epochs(n_batches: int | None) -> int:
+    """Passes over the data: 300, or as many as make 20,000 steps, but 50 at least.
+
+    Args:
+        n_batches: steps of one pass; None if it is not known.
+
+    Example:
+        >>> [default_epochs(n) for n in (10, 100, 600)]
+        [300, 200, 50]
+    """
+    if not n_batches:
+        return FEWEST_EPOCHS
+    return max(FEWEST_EPOCHS, min(MOST_EPOCHS, ENOUGH_STEPS // n_batches))
+
+
+def pace(n_rows: int) -> float:
+    """Factor of the learning rate: from 4 for small data sets, which are soon over-fitted, to 8 for large ones."""
+    return min(FASTEST, max(SLOWEST, AT_TYPICAL * (n_rows / TYPICAL_ROWS) ** 0.5))

@@ -1,0 +1,58 @@
+"""Early stopping: which machine of a training is kept, by the log-likelihood of held-out rows."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tapmachine.machine import BoltzmannMachine
+
+CLEARLY = 2.0  # standard errors by which two log-likelihoods differ for sure
+PATIENCE = 3  # measurements that are clearly below the best, after which training stops
+
+
+class BestMachine:
+    """The machine with the highest held-out log-likelihood so far.
+
+    Attributes:
+        value, error: its held-out log-likelihood in nats, and the standard error.
+        epoch: the epoch after which it was measured; 0 if there is none.
+        n_worse: number of measurements since then that were clearly below it.
+        tensors: its parameters and buffers.
+    """
+
+    def __init__(self) -> None:
+        self.value, self.error, self.epoch, self.n_worse = -math.inf, 0.0, 0, 0
+        self.tensors: dict[str, Tensor] = {}
+
+    @property
+    def is_final(self) -> bool:
+        """Whether training has been getting worse for so long that it should stop."""
+        return self.n_worse >= PATIENCE
+
+    def is_clearly_above(self, value: float, error: float) -> bool:
+        """Whether the best machine is better than one with another log-likelihood, beyond the errors of both."""
+        return self.value - value > CLEARLY * math.hypot(self.error, error)
+
+    def compare(self, machine: BoltzmannMachine, epoch: int, value: float, error: float) -> None:
+        """Keep a copy of the machine if it is the best so far."""
+        if value > self.value:
+            self.value, self.error, self.epoch, self.n_worse = value, error, epoch, 0
+            self.tensors = {name: z.detach().clone() for name, z in machine.state_dict().items()}
+        elif self.is_clearly_above(value, error):
+            self.n_worse += 1
+
+    @torch.no_grad()
+    def put_into(self, machine: BoltzmannMachine) -> None:
+        """Set a machine to the best one."""
+        machine.load_state_dict(self.tensors)
+
+    def as_json(self) -> dict[str, float]:
+        """Everything but the tensors."""
+        return {"value": self.value, "error": self.error, "epoch": self.epoch, "n_worse": self.n_worse}
+
+    def restore(self, values: dict[str, float], tensors: dict[str, Tensor]) -> None:
+        """Continue from what `as_json` gave, with the tensors."""
+        self.value, self.error = float(values["value"]), float(values["error"])
+        self.epoch, self.n_worse = int(values["epoch"]), int(values["n_worse"])
+        self.tensors = tensors
