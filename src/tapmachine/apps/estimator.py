@@ -47,18 +47,20 @@ class RBM(TrainedMachine):
         binarize: Threshold: values above it become 1, others 0. Default: off.
         interval: Interval of real values, such as (0, 1). Default: [0, 1] or the range of the data. By default, values
             outside are moved to its ends, with a warning; with an interval given here, they are an error.
-        epochs: Passes over the data.
-        batch_size: Rows of each gradient step. Default: 1/50 of the rows, between 10 and 100.
-        objective: Training objective: default, tap, herded, cd, pcd. default is the one that `tapmachine.fit` uses.
+        epochs: Passes over the data. Default: 300, or as many as make 20,000 steps, but at least 50.
+        batch_size: Rows of each gradient step. Default: 100, or a quarter of fewer than 400 rows, but at least 10.
+        objective: Training objective: default, tap, cd, pcd. default is the one that `tapmachine.fit` uses.
         n_sweeps: Sweeps of the TAP solutions or chains in each step. Default: 10; 1 for cd.
         n_particles: Number of TAP solutions or chains. Default: the batch size.
-        start: Starting points of the TAP solutions: batch, data, noisy, random, persistent, herded.
+        start: Starting points of the TAP solutions: batch, data, noisy, random, persistent.
         learning_rate: Initial learning rate, for values scaled to about 1. Default: chosen from the data.
         decay: Final learning rate as a fraction of the initial one.
         momentum: Momentum of the gradient steps.
         weight_decay: Coefficient of the L2 penalty on the weights.
         l1: Coefficient of the L1 penalty on the weights.
         centered: Whether gradients are centered. Default: centered where the units allow it.
+        averaged: Whether the machine gets the average of its parameters over the last eighth of the steps, or their
+            last values.
         dtype: Type of the parameters: float32, float64.
         device: cpu, cuda, or auto: a GPU if there is one.
         random_state: Random seed.
@@ -91,7 +93,7 @@ class RBM(TrainedMachine):
         visible: str | UnitMaker = "auto",
         binarize: float | None = None,
         interval: tuple[float, float] | None = None,
-        epochs: int = 50,
+        epochs: int | None = None,
         batch_size: int | None = None,
         objective: str = "default",
         n_sweeps: int | None = None,
@@ -103,6 +105,7 @@ class RBM(TrainedMachine):
         weight_decay: float = 0.0,
         l1: float = 0.0,
         centered: bool | None = None,
+        averaged: bool = True,
         dtype: str = "float32",
         device: str = "auto",
         random_state: Any = 0,
@@ -125,6 +128,7 @@ class RBM(TrainedMachine):
         self.weight_decay = weight_decay
         self.l1 = l1
         self.centered = centered
+        self.averaged = averaged
         self.dtype = dtype
         self.device = device
         self.random_state = random_state
@@ -137,6 +141,7 @@ class RBM(TrainedMachine):
         settings = self._settings(self.epochs)
         with self._all_or_nothing():
             x = self._first_rows(settings, X)
+            settings = settings.for_rows(len(x))
             new = self._new_machine(settings, x)
             trainer = make_trainer(settings, new, x, None, self._monitor(new, settings.all_epochs))
             history: list[Record] = []
@@ -218,7 +223,7 @@ class RBM(TrainedMachine):
         values = {name: getattr(self, name) for name in _passed_on()} | {"epochs": epochs}
         values["visible"] = "auto" if callable(self.visible) else self.visible  # units are made by `_new_machine`
         for name, hint in get_type_hints(Settings).items():
-            if int in kinds(hint) and name in values and (values[name] is not None or name == "epochs"):
+            if int in kinds(hint) and name in values and values[name] is not None:
                 values[name] = _whole_number(name, values[name])
         layers = self.n_hidden if isinstance(self.n_hidden, tuple | list) else (self.n_hidden,)
         values["hidden"] = tuple(_whole_number("n_hidden", size) for size in layers)

@@ -37,7 +37,6 @@ from tapmachine.training.pretraining import monitor_of_layer
 from tapmachine.units import Units
 from tapmachine.units.registry import UNIT_TYPES
 
-SMALLEST_BATCH, LARGEST_BATCH, BATCHES_PER_EPOCH = 10, 100, 50  # of the default batch size
 LARGEST_SCALED = 8.0  # largest value after scaling, where there is no shift
 TYPICAL_DEVIATION = 0.3  # standard deviation of a column of data that fill [0, 1]
 SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions scale with the square, and must fit into float32
@@ -170,7 +169,8 @@ def make_objective(settings: Settings) -> Objective | None:
 
 def make_trainer(settings: Settings, new: NewMachine, x: Rows, held_out: Rows | None, monitor: Monitor) -> Training:
     """The trainer of a machine that was made by the same settings, on data as they are."""
-    machine = new.machine
+    machine, settings = new.machine, settings.for_rows(len(x))
+    epochs = settings.epochs or 0
     x = _checked(machine, new.scaled(x))
     measured = None
     if held_out is not None:
@@ -178,9 +178,7 @@ def make_trainer(settings: Settings, new: NewMachine, x: Rows, held_out: Rows | 
         measured = held_out if isinstance(held_out, Tensor) else spaced(held_out, monitor.n_rows)
 
     def make_joint() -> Trainer:
-        return _trainer(
-            settings, machine, x, settings.epochs, monitor, measured, warm_start=settings.pretrain_epochs > 0
-        )
+        return _trainer(settings, machine, x, epochs, monitor, measured, warm_start=settings.pretrain_epochs > 0)
 
     def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
         measure = monitor_of_layer(monitor, stage, settings.double_inputs)
@@ -190,7 +188,7 @@ def make_trainer(settings: Settings, new: NewMachine, x: Rows, held_out: Rows | 
         return make_joint()
     pretraining = Pretraining(settings.pretrain_epochs, settings.pretrain_on, settings.double_inputs)
     first = held_in_memory(x)
-    return PretrainingTrainer(machine, first, pretraining, make_for_layer, make_joint, settings.epochs, settings.seed)
+    return PretrainingTrainer(machine, first, pretraining, make_for_layer, make_joint, epochs, settings.seed)
 
 
 def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:
@@ -210,24 +208,21 @@ def _trainer(
     held_out: Tensor | None = None,
     warm_start: bool = False,
 ) -> Trainer:
-    batch_size = settings.batch_size or min(
-        len(x), max(SMALLEST_BATCH, min(LARGEST_BATCH, len(x) // BATCHES_PER_EPOCH))
-    )
     some = x if isinstance(x, Tensor) else check_rows(machine, spaced(x, SOME_ROWS))
-    n_steps = epochs * (len(x) // batch_size)
-    rate = settings.learning_rate or default_learning_rate(machine, some, n_steps, warm_start)
+    rate = settings.learning_rate or default_learning_rate(machine, some, len(x), warm_start)
     optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
     return Trainer(
         machine,
         x,
         epochs=epochs,
-        batch_size=batch_size,
+        batch_size=settings.batch_size,
         objective=make_objective(settings),
         optimizer=optimizer,
         scheduler=geometric_decay(optimizer, settings.decay, max(1, epochs)),
         validation=held_out,
         l1=settings.l1,
         centered=settings.centered,
+        averaged=settings.averaged,
         seed=settings.seed,
         monitor=monitor,
         warm_start=warm_start,

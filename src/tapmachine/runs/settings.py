@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from tapmachine.accelerator.formats import MATMUL_PRECISIONS
+from tapmachine.data.budget import FEWEST_EPOCHS, default_batch_size, default_epochs
 from tapmachine.data.errors import SettingsError
 from tapmachine.runs.declarations import (
     BELOW_ONE,
@@ -65,14 +66,21 @@ class Settings:
     validation: str | float | None = setting(
         None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, default_text="none"
     )
-    epochs: int = setting(50, "Passes over the data. With more than before, a run continues.", at_least(0))
+    epochs: int | None = setting(
+        None,
+        "Passes over the data. With more than before, a run continues.",
+        at_least(0),
+        default_text="300, or as many as make 20,000 steps, but at least 50",
+    )
     batch_size: int | None = setting(
-        None, "Rows of each gradient step.", at_least(1), default_text="1/50 of the rows, between 10 and 100"
+        None,
+        "Rows of each gradient step.",
+        at_least(1),
+        default_text="100, or a quarter of fewer than 400 rows, but at least 10",
     )
     objective: str = setting(
         "default",
-        "Training objective: {choices}. default is herded chains, followed by a TAP sweep where a layer is "
-        "real-valued.",
+        "Training objective: {choices}. default is persistent chains, pcd, with two sweeps a step.",
         choices=lambda: tuple(OBJECTIVES),
     )
     n_sweeps: int | None = setting(
@@ -93,12 +101,20 @@ class Settings:
         default_text="centered where the units allow it",
         flags="--centered/--not-centered",
     )
+    averaged: bool = setting(
+        True,
+        "Whether the machine gets the average of its parameters over the last eighth of the steps, or their last "
+        "values.",
+        flags="--averaged/--not-averaged",
+    )
     seed: int = setting(0, "Random seed.")
     dtype: str = setting("float32", "Type of the parameters: {choices}.", choices=("float32", "float64"))
     matmul_precision: str = setting(
         "float32", "Format of matrix products on a GPU: {choices}.", choices=MATMUL_PRECISIONS
     )
-    measure_every: int = setting(1, "Epochs between measurements.", at_least(1))
+    measure_every: int | None = setting(
+        None, "Epochs between measurements.", at_least(1), default_text="20 measurements, at increasing distances"
+    )
     save_every: int = setting(1, "Epochs between checkpoints.", at_least(1))
     keep_every: int | None = setting(
         None, "Epochs between kept machines; 0 keeps none.", at_least(0), default_text="about 20 in all"
@@ -153,14 +169,20 @@ class Settings:
     @property
     def all_epochs(self) -> int:
         """Those of the layers' pretraining and of the training."""
-        return self.pretrain_epochs * len(self.hidden) + self.epochs
+        return self.pretrain_epochs * len(self.hidden) + (self.epochs or 0)
 
     @property
     def pretrain_epochs(self) -> int:
         """Of each layer."""
         if self.pretrain is not None:
             return self.pretrain
-        return self.epochs // 5 if len(self.hidden) > 1 else 0
+        return (FEWEST_EPOCHS if self.epochs is None else self.epochs) // 5 if len(self.hidden) > 1 else 0
+
+    def for_rows(self, n_rows: int) -> "Settings":
+        """The same for a number of rows, from which the number of epochs follows by default."""
+        if self.epochs is not None:
+            return self
+        return replace(self, epochs=default_epochs(n_rows // (self.batch_size or default_batch_size(n_rows))))
 
     def keeps(self, epoch: int) -> bool:
         """Whether the machine after an epoch is kept."""
@@ -182,10 +204,12 @@ class Settings:
         }
 
     def continuing(self, earlier: "Settings") -> "Settings":
-        """The same for a run that was begun with earlier settings, whose pretraining stays as long as it was.
+        """The same for a run that was begun with earlier settings: by default it keeps its number of epochs.
 
-        By default the length of pretraining follows the number of epochs, which may be another one now.
+        Its pretraining stays as long as it was, although that follows the number of epochs, which may be another now.
         """
+        if self.epochs is None:
+            return replace(self, epochs=earlier.epochs).continuing(earlier)
         if self.pretrain is not None or self.pretrain_epochs == earlier.pretrain_epochs:
             return self
         return replace(self, pretrain=earlier.pretrain_epochs)

@@ -78,6 +78,7 @@ def run_training(
     if settings.pretrain != asked.pretrain:
         say(f"{run.path}: pretraining stays at {settings.pretrain} epochs for each layer")
     data = read_data(settings)
+    settings = settings.for_rows(len(data.train))
     for note in data.notes:
         say(note)
     with named(settings.data):
@@ -117,7 +118,7 @@ def run_training(
                     f"{run.path}: stopped by {' and '.join(signals) or 'another process'} in epoch "
                     f"{trainer.finished + 1}; all is saved; repeat the command to resume"
                 ) from None
-        if resumed_at >= settings.all_epochs:  # nothing was left to do; but a file may be missing
+        if trainer.is_over and resumed_at == trainer.finished:  # nothing was left to do; but a file may be missing
             save()
         wait_for_all()
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
@@ -177,7 +178,7 @@ def _for_run(run: RunFolder, settings: Settings) -> Settings:
     fixed = [words for name, words in changes.items() if name not in ADJUSTABLE]
     if fixed:
         raise RunError(f"{run.path}: is a run with other settings: {'; '.join(fixed)}; choose another folder")
-    if settings.epochs < before.epochs:
+    if (settings.epochs or 0) < (before.epochs or 0):
         raise RunError(
             f"{run.path}: {changes['epochs']}; the number of epochs can only be raised (epoch {run.last_epoch() or 0} "
             "is done)"
@@ -211,7 +212,7 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
     if "epochs" in changes:
         rate = "" if settings.decay == 1 else f"; the learning rate now falls over {settings.epochs} epochs"
         say(f"{run.path}: continuing from epoch {epoch} to {trainer.epochs}{rate}")
-    elif epoch >= trainer.epochs:
+    elif trainer.is_over:
         say(f"{run.path}: is finished, after {epoch} epochs")
     else:
         say(f"{run.path}: resuming after epoch {epoch}")
@@ -240,7 +241,7 @@ def _reschedule(trainer: Training, settings: Settings) -> None:
 
 
 def _save(run: RunFolder, trainer: Training, new: NewMachine, settings: Settings, data: RunData[Rows]) -> None:
-    epoch, last = trainer.finished, trainer.finished >= settings.all_epochs
+    epoch, last = trainer.finished, trainer.is_over
     origin = data.description() | {"run": settings.digest(), "epoch": epoch}
     partial = trainer.is_mid_epoch
     if settings.keeps(epoch) and world().leads and not partial:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.data.budget import LARGEST_BATCH, default_batch_size
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.data.on_disk import RowsOnDisk
 from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, parts, place_of, spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
-from tapmachine.training.budget import LARGEST_BATCH, default_batch_size
 
 Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows

@@ -26,7 +26,7 @@ from tapmachine.units import Gaussian, Lattice
 
 Record = dict[str, Any]  # numbers by their names, and words on how they were found
 
-N_MEASURED = 12  # epochs, by default
+N_MEASURED = 20  # epochs, by default
 GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
 
 
@@ -49,7 +49,7 @@ class Monitor:
         likelihood: whether to measure the exact or annealed log-likelihood (default: if `n_starts` is not 0).
         n_rows: number of rows to score.
         max_sweeps: maximum number of sweeps of the solver.
-        every: number of epochs between measurements (default: 12 measurements, at increasing distances); the first and
+        every: number of epochs between measurements (default: 20 measurements, at increasing distances); the first and
             the last epoch are always measured.
         scale, shift: if machine and data are rescaled, shift + scale·x are the original units, to measure in.
     """
@@ -69,7 +69,7 @@ class Monitor:
 
     def is_due(self, epoch: int, epochs: int) -> bool:
         """Whether to measure after an epoch of a training with so many."""
-        if epoch in (1, epochs):
+        if epoch in (1, epochs) or (self.every is None and epochs <= N_MEASURED):
             return True
         if self.every is not None:
             return epoch % self.every == 0

@@ -8,11 +8,11 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
 from tapmachine.beliefs import Tilt
+from tapmachine.data.budget import pace
 from tapmachine.data.checks import check_count, check_tensor
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training.budget import pace
 from tapmachine.training.factors import largest_variance
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 2.0, 2000
@@ -52,7 +52,7 @@ def default_learning_rate(
 
     Weights that are still small grow by a factor 1 + γλc in a step, with λ the largest variance of the data in any
     direction and c the variance of a hidden unit. The learning rate γ is the one for which γλc is 0.027 times the pace
-    for this number of rows, 4 to 8 (`training/budget.py`), and 0.027 times 2 with several hidden layers. With
+    for this number of rows, 4 to 8 (`data/budget.py`), and 0.027 times 2 with several hidden layers. With
     Gaussian visible and hidden units, c is the largest variance where training starts, at the maximum of the
     likelihood, whose curvature is 2λc; λ counts as 1 or more, and the pace is 1.
 

@@ -15,6 +15,8 @@ from tapmachine.training.monitor import Record
 class Reporter:
     """Appends records to a file as lines of JSON and shows them: a bar on a terminal, plain lines elsewhere.
 
+    There is a line for each epoch that was measured.
+
     Args:
         log: the file, if any.
         progress: whether to show anything; None for only on a terminal.
@@ -47,7 +49,7 @@ class Reporter:
         summary = "  ".join(in_words(record))
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], advance=1, summary=summary)
-        elif self.shows:
+        elif self.shows and ("reconstruction_error" in record or record["epoch"] == self.epochs):  # it was measured
             print(f"epoch {record['epoch']:.0f}/{self.epochs}  {summary}", flush=True)
 
     @staticmethod
@@ -81,6 +83,8 @@ def in_words(record: Record) -> list[str]:
         words.append(f"TAP {known['tap_log_likelihood']:.4g}")
     if "n_unique" in known:
         words.append(f"{known['n_unique']:.0f} solution{'' if known['n_unique'] == 1 else 's'}")
+    if "kept_epoch" in known:
+        words.append(f"epoch {known['kept_epoch']:.0f} was better and is kept")
     if "seconds" in known:
         words.append(f"{known['seconds']:.2g} s")
     return words

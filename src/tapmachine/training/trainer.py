@@ -14,13 +14,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from tapmachine.accelerator.distributed import any_of_all, gathered
 from tapmachine.accelerator.torch_versions import has_tested_compiler
+from tapmachine.data.budget import default_epochs
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, check_rows
 from tapmachine.training.batches import Batches, Data
-from tapmachine.training.budget import default_epochs
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.centering import can_be_centered
 from tapmachine.training.factors import start_from_factors

@@ -182,8 +182,11 @@ class TruncatedGaussian(Units):
         lower, upper = (wide(z).expand_as(u) for z in (self.lower, self.upper))
         finite, safe_u, safe_v = make_normalizable(u, v, lower, upper)
         chunk = WINDOW_CHUNK if u.device.type == "cpu" else DEVICE_CHUNK
-        parts = zip(*(z.reshape(-1).split(chunk) for z in (safe_u, safe_v, lower, upper, wide(uniform))), strict=True)
-        draws = [sample_interval(*part, RULES[self.dtype]) for part in parts]
+        flat = (z.reshape(-1).split(chunk) for z in (safe_u, safe_v, lower, upper, wide(uniform)))
+        draws = [
+            sample_interval(some_u, some_v, low, high, share, RULES[self.dtype])
+            for some_u, some_v, low, high, share in zip(*flat, strict=True)
+        ]
         draw = torch.cat(draws).view(u.shape) if draws else u
         return torch.where(finite, draw, torch.copysign(torch.full_like(u, torch.inf), u)).to(self.dtype)
 

@@ -66,6 +66,7 @@ class Model:
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             centered=None if self.centered else False,
+            averaged=False,
             seed=seed,
             measure_every=5,
             save_every=5,

@@ -284,8 +284,12 @@ def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform:
     if bool(curved.all()):
         return _invert_normal(u, v, lower, upper, uniform)
     draw = torch.empty_like(u)
-    draw[curved] = _invert_normal(*(z[curved] for z in (u, v, lower, upper, uniform)))
-    draw[~curved] = _invert_pieces(*(z[~curved] for z in (u, v, lower, upper, 1 - uniform)), rule)
+    for some, is_curved in ((curved, True), (~curved, False)):
+        some_u, some_v, low, high, share = (z[some] for z in (u, v, lower, upper, uniform))
+        if is_curved:
+            draw[some] = _invert_normal(some_u, some_v, low, high, share)
+        else:
+            draw[some] = _invert_pieces(some_u, some_v, low, high, 1 - share, rule)
     return draw
 
 

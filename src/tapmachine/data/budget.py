@@ -4,6 +4,8 @@ They were chosen on tables of 400 to 16,000 rows and 15 to 800 columns, and on M
 sets are passed over often, but not so often that 200 hidden units memorize 400 rows; large ones at least 50 times.
 """
 
+import math
+
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_BATCHES = 100, 10, 4
 FEWEST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS = 50, 300, 20_000
 SLOWEST, FASTEST, TYPICAL_ROWS, AT_TYPICAL = 4.0, 8.0, 1500, 5.0
@@ -36,4 +38,4 @@ def default_epochs(n_batches: int | None) -> int:
 
 def pace(n_rows: int) -> float:
     """Factor of the learning rate: from 4 for small data sets, which are soon over-fitted, to 8 for large ones."""
-    return min(FASTEST, max(SLOWEST, AT_TYPICAL * (n_rows / TYPICAL_ROWS) ** 0.5))
+    return min(FASTEST, max(SLOWEST, AT_TYPICAL * math.sqrt(n_rows / TYPICAL_ROWS)))
