@@ -159,7 +159,7 @@ LONG = {
         "gradient_against_differences_of_solved_free_energies",
         "training_of_every_unit_type",
         "training_raises_the_exact_likelihood",
-        "units_with_several_values_are_not_herded_by_their_means",
+        "units_that_cannot_be_inverted_are_trained",
     },
     "test_units": {
         "any_truncated_gaussian_stays_in_range",

@@ -14,7 +14,6 @@ from tapmachine import (
     RBM,
     Binary,
     BinarySymmetric,
-    HerdedPCD,
     TAPObjective,
     ais_log_likelihood,
     ais_log_partition,
@@ -39,7 +38,7 @@ from tapmachine.data.checks import check_count
 from tapmachine.likelihood import adaptive_schedule, linear_schedule, solve_from_rows
 from tapmachine.posterior import gibbs_posterior, nearest_neighbors
 from tapmachine.solver import random_start
-from tapmachine.training import Herded, Monitor, Trainer, geometric_decay, paper_sgd
+from tapmachine.training import Monitor, Trainer, geometric_decay, paper_sgd
 from tapmachine.training.pretraining import Pretraining, PretrainingTrainer
 from tapmachine.units import Simplex
 
@@ -58,11 +57,6 @@ def deep():
 # Every public function with a count, as it is called with one; a name may have several.
 CALLS = [
     ("CD", "k", CD),
-    ("Herded", "n_sweeps", Herded),
-    ("Herded", "lifetime", lambda n: Herded(1, n)),
-    ("HerdedPCD", "k", HerdedPCD),
-    ("HerdedPCD", "n_chains", lambda n: HerdedPCD(1, n)),
-    ("HerdedPCD", "lifetime", lambda n: HerdedPCD(1, lifetime=n)),
     ("PCD", "k", PCD),
     ("PCD", "n_chains", lambda n: PCD(1, n)),
     ("Pretraining", "epochs", Pretraining),
@@ -128,8 +122,7 @@ def test_what_is_no_count_is_refused(call, value):
     "call",
     [
         lambda n: solve(small(), X, max_sweeps=n, batch_size=n),
-        lambda n: fit(small(), X, epochs=n, batch_size=n, objective=HerdedPCD(n, n, n)),
-        lambda n: fit(small(), X, epochs=1, batch_size=n, objective=PCD(n, n)),
+        lambda n: fit(small(), X, epochs=n, batch_size=n, objective=PCD(n, n)),
         lambda n: fit(small(), X, epochs=1, batch_size=n, objective=TAPObjective(n_particles=n, n_sweeps=n)),
         lambda n: ais_log_partition(small(), schedule=50 * n, n_runs=50 * n),
         lambda n: gibbs(small(), X, n),
@@ -188,4 +181,4 @@ def test_every_public_count_is_in_the_list():
             is_count = argument.annotation in (int, int | None)
             if is_count and argument.name not in others and (owner, argument.name) not in listed:
                 missing.append((owner, argument.name))
-    assert missing == [("default_objective", "batch_size")]
+    assert missing == []

@@ -49,8 +49,8 @@ def largest_difference(first, second):
     ("options", "tolerance"),
     [
         pytest.param(["--objective", "tap", "--learning-rate", "0.005"], 1e-5, id="tap"),
-        pytest.param(["--dtype", "float64"], 1e-9, id="herded"),
-        pytest.param(["--dtype", "float64", "--objective", "pcd"], 1e-9, id="sampled", marks=pytest.mark.slow),
+        pytest.param(["--dtype", "float64"], 1e-9, id="default"),
+        pytest.param(["--dtype", "float64", "--objective", "cd"], 1e-9, id="sampled", marks=pytest.mark.slow),
         pytest.param(
             ["--dtype", "float64", "--objective", "tap", "--n-particles", "17", "--l1", "0.001", "--not-centered"],
             1e-9,

@@ -26,7 +26,6 @@ from tapmachine import (
     CD,
     PCD,
     Binary,
-    HerdedPCD,
     TAPObjective,
     ais_log_partition,
     dbm,
@@ -316,7 +315,7 @@ VALUES = {
     "gauss-bernoulli": lambda rows: rows * np.random.default_rng(1).random(rows.shape),
     "categorical": lambda rows: 2 * rows.astype(int),
 }
-CLASSES = {"tap": TAPObjective, "herded": HerdedPCD, "cd": CD, "pcd": PCD}
+CLASSES = {"tap": TAPObjective, "cd": CD, "pcd": PCD}
 FACTORS = (float("nan"), float("inf"), -float("inf"), 1e38)
 
 
@@ -325,8 +324,7 @@ def injections():
     chance = random.Random(0)
     for number in range(30):
         visible = list(VALUES)[number % len(VALUES)]
-        classes = [name for name in CLASSES if name != "herded" or visible in ("binary", "spin", "categorical")]
-        case = (visible, chance.choice(classes), chance.choice(FACTORS), chance.randrange(1, 12))
+        case = (visible, chance.choice(list(CLASSES)), chance.choice(FACTORS), chance.randrange(1, 12))
         yield pytest.param(*case, marks=() if number < len(VALUES) else pytest.mark.slow)
 
 

@@ -174,7 +174,7 @@ def test_columns_of_very_different_scales_are_pointed_out():
         ({"learning_rate": -1.0}, "learning_rate is -1.0"),
         ({"validation": 1.5}, "a fraction between 0 and 1"),
         ({"start": "data"}, "start cannot be used with objective 'default'; use one of tap"),
-        ({"n_sweeps": 3}, "n_sweeps cannot be used with objective 'default'; use one of tap, herded, cd, pcd"),
+        ({"n_sweeps": 3}, "n_sweeps cannot be used with objective 'default'; use one of tap, cd, pcd"),
     ],
 )
 def test_settings_that_make_no_sense(options, message):
