@@ -32,14 +32,15 @@ class TAPObjective(Objective):
             cannot be captured on a GPU.
         scheme: the equations to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()` are
             for small machines.
-        merged: whether F is that of the mixture of distinct solutions, −ln Σ e^{−F}; False for the average of F over
-            all K solutions, as in the paper. The average does not see how probable each solution is, and training then
-            makes −F exceed ln Z. Of several processes, each finds all merged solutions.
+        merged: whether F is that of the mixture of distinct solutions, −ln Σ e^{−F}, in which each counts by its
+            probability, however many particles reach it; False for the average of F over all particles, as in the
+            paper (default: True unless starts are samples of the machine, as `Chains` and `Herded` are). Each of
+            several processes finds all merged solutions.
 
     Example:
         >>> from tapmachine import AdaptiveTAP, TAPObjective
         >>> TAPObjective()
-        TAPObjective(FromBatch(), n_particles=None, n_sweeps=10, TAP())
+        TAPObjective(FromBatch(), n_particles=None, n_sweeps=10, TAP(), merged=True)
         >>> TAPObjective(scheme=AdaptiveTAP(), merged=False).can_be_captured
         False
     """
@@ -52,18 +53,26 @@ class TAPObjective(Objective):
         n_particles: int | None = None,
         n_sweeps: int | None = 10,
         scheme: Scheme | None = None,
-        merged: bool = True,
+        merged: bool | None = None,
     ) -> None:
         self.start = start or FromBatch()
         self.n_particles = None if n_particles is None else check_count("n_particles", n_particles)
         self.n_sweeps = None if n_sweeps is None else check_count("n_sweeps", n_sweeps)
         self.scheme = scheme or TAP()
-        self.merged, self.is_split = merged, not merged
+        self.merged = not self.start.samples_machine if merged is None else merged
+        self.is_split = not (self.merged or self.start.is_random)
         self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
 
     def __repr__(self) -> str:
-        options = f"n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme}"
-        return f"TAPObjective({self.start}, {options}{'' if self.merged else ', merged=False'})"
+        options = f"n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme}, merged={self.merged}"
+        return f"TAPObjective({self.start}, {options})"
+
+    @property
+    def maximized(self) -> str | None:
+        """Name of the log-likelihood in the records of `Monitor` that training maximizes, if it is one of them."""
+        if type(self.scheme) is not TAP or self.start.samples_machine:
+            return None
+        return "tap_log_sum_exp" if self.merged else "tap_log_likelihood"
 
     def prepare(self, context: Context) -> Carry:
         context, count = self._for_each_process(context), self.n_particles or len(context.batch)
@@ -98,8 +107,8 @@ class TAPObjective(Objective):
         ), carry
 
     def _for_each_process(self, context: Context) -> Context:
-        """With merged solutions, each process finds all of them, since only then it knows which are the same."""
-        return context._replace(world=World()) if self.merged else context
+        """Unless particles are split, each process has all of them: only then it knows which solutions are the same."""
+        return context if self.is_split else context._replace(world=World())
 
 
 @final
@@ -135,7 +144,7 @@ def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objec
         >>> default_objective(rbm(Binary(4), Binary(2)))
         HerdedPCD(10, n_chains=100)
         >>> default_objective(rbm(TruncatedGaussian(4), Binary(2)))
-        TAPObjective(Herded(10), n_particles=100, n_sweeps=1, TAP())
+        TAPObjective(Herded(10), n_particles=100, n_sweeps=1, TAP(), merged=False)
         >>> default_objective(rbm(Binary(4), Gaussian(2)))
         CD(10)
     """

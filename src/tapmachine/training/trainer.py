@@ -131,7 +131,7 @@ class Trainer:
         self.finished = self.cuts = 0
         self.begun: EpochSoFar | None = None  # an epoch that was stopped before its end
         self.stopping = False  # set from outside, to stop after the current batch
-        self.watch = Watch()
+        self.watch = Watch(objective.maximized if isinstance(objective, TAPObjective) else None)
 
     @property
     def is_mid_epoch(self) -> bool:
