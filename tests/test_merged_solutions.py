@@ -47,7 +47,7 @@ def of_both(n_low: int, n_high: int) -> torch.Tensor:
 
 
 def free_energy(machine, x, weights=None, **options):
-    objective = TAPObjective(**{"n_sweeps": 100} | options)
+    objective = TAPObjective(**{"n_sweeps": 100, "merged": True} | options)
     context = Context(machine, x, x, torch.Generator().manual_seed(0), weights)
     return objective.model_free_energy(context, objective.prepare(context))[0]
 
@@ -115,7 +115,7 @@ MACHINES = {
     "binary": (lambda w: rbm(Binary(4), Binary(3), w(4, 3)), lambda: torch.eye(4)[:2]),
     "categorical": (lambda w: rbm(Categorical(3, 3), Binary(2), w(9, 2)), lambda: torch.eye(3).unsqueeze(0)),
     "pairwise": (lambda w: pairwise(Spin(4), weights=(z := w(4, 4).triu(1)) + z.T), lambda: torch.ones(1, 4)),
-    "deep": (lambda w: dbm([Binary(3), Binary(3), Binary(2)], [w(3, 3), w(3, 2)]), lambda: torch.eye(3)[:1]),
+    "deep": (lambda w: dbm([Binary(2), Binary(2), Binary(2)], [w(2, 2), w(2, 2)]), lambda: torch.eye(2)[:1]),
 }
 
 
@@ -142,19 +142,20 @@ def clusters(n_rows: int) -> torch.Tensor:
     return (centers[which] - (torch.rand(n_rows, 12, generator=generator) < 0.08).float()).abs()
 
 
-def trained(x, objective, epochs=15):
+def trained(x, objective, epochs=20):
     generator = torch.Generator().manual_seed(0)
     machine = rbm(Binary(12), Binary(4), 0.2 * torch.randn(12, 4, generator=generator))
-    optimizer = paper_sgd(machine, 0.1, weight_decay=0.0)
-    fit(machine, x, epochs=epochs, batch_size=30, objective=objective, optimizer=optimizer, monitor=QUIET)
+    optimizer = paper_sgd(machine, 0.2, weight_decay=0.0)
+    fit(machine, x, epochs=epochs, batch_size=60, objective=objective, optimizer=optimizer, monitor=QUIET)
     return float(exact_log_likelihood(machine, x))
 
 
 def test_merged_solutions_learn_how_large_clusters_are():
     x = clusters(600)
-    merged, average = trained(x, TAPObjective()), trained(x, TAPObjective(merged=False))
+    merged, average = (trained(x, TAPObjective(n_sweeps=4, merged=merged)) for merged in (True, False))
+    by_chains, by_pcd = trained(x, TAPObjective(Chains(10), n_sweeps=1)), trained(x, PCD(10))
     assert merged > average + 0.04  # −5.15 and −5.22 nats
-    assert merged > trained(x, PCD(10)) - 0.03
+    assert by_chains == pytest.approx(by_pcd, abs=0.05)
 
 
 @pytest.mark.parametrize("scheme", [AdaptiveTAP(), BeliefPropagation(), RelaxedBP()], ids=lambda s: type(s).__name__)
@@ -162,11 +163,6 @@ def test_other_schemes_train_small_machines(scheme):
     x = clusters(240)
     before = trained(x, TAPObjective(scheme=scheme), epochs=0)
     assert trained(x, TAPObjective(scheme=scheme, n_sweeps=2), epochs=10) > before + 0.5
-
-
-def test_chains_train_as_pcd_does():
-    x = clusters(600)
-    assert trained(x, TAPObjective(Chains(10), n_sweeps=1)) == pytest.approx(trained(x, PCD(10)), abs=0.05)
 
 
 def test_solutions_from_samples_are_averaged():

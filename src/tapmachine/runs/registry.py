@@ -5,7 +5,7 @@ schemes in `solver.registry`. An objective, a start or a channel becomes availab
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tapmachine.units.registry import UNIT_TYPES
 
@@ -19,12 +19,14 @@ class ObjectiveWord:
         arguments: Arguments of the class, by the settings that they come from.
         n_sweeps: Default of that setting.
         scheme: Where the class of its mean-field scheme is; None for the default.
+        fixed: Other arguments of the class.
     """
 
     home: str | None
     arguments: Mapping[str, str]
     n_sweeps: int = 10
     scheme: str | None = None
+    fixed: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ _TAP = f"{_TRAINING}:TAPObjective", {"start": "start", "n_particles": "n_particl
 OBJECTIVES: dict[str, ObjectiveWord] = {
     "default": ObjectiveWord(None, {}),
     "tap": ObjectiveWord(*_TAP),
+    "tap-average": ObjectiveWord(*_TAP, fixed={"merged": False}),  # the paper's
     "adaptive-tap": ObjectiveWord(*_TAP, scheme="tapmachine.solver:AdaptiveTAP"),
     "belief-propagation": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:BeliefPropagation"),
     "relaxed-bp": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:RelaxedBP"),

@@ -33,22 +33,22 @@ def average(values: Tensor, weights: Tensor | None) -> Tensor:
 def mixture(machine: BoltzmannMachine, moments: Sequence[Moments], values: Tensor, weights: Tensor | None) -> Tensor:
     """F of the mixture of distinct solutions, −ln Σ e^{−F}, (), differentiable also through the weights e^{−F}.
 
-    If c particles are within `SAME` of each other, each of them stands for 1/c of their solution. Only which rows have
-    a weight above 0 matters, not how large it is, as long as particles of one solution have the same F.
+    If c particles are within `SAME` of each other, each of them stands for e^{−F}/c.
 
     Args:
         machine: the machine that was solved.
         moments: moments of all layers for each particle.
         values: F of each particle, (K,).
-        weights: weight of each particle, (K,); None for equal weights.
+        weights: weight of each particle, (K,); None for equal weights. Only which of them are above 0 matters, as long
+            as particles of one solution have the same F.
     """
     with torch.no_grad():
         points = as_points(machine, list(moments))  # in float64, whatever the precision of matrix products
         near = (torch.cdist(points, points) <= SAME).to(points.dtype)
         weights = torch.ones_like(points[:, 0]) if weights is None else weights.to(points.dtype)
         weights = torch.where(weights.sum() > 0, weights, 1.0)
-        share = weights / (near @ weights).clamp(min=torch.finfo(points.dtype).tiny)
-    return -(share.log() - values).logsumexp(0)
+        count = (near @ weights).clamp(min=torch.finfo(points.dtype).tiny)
+    return -((weights / count).log() - values).logsumexp(0)
 
 
 def clamped_free_energy(

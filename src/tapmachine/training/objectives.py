@@ -34,7 +34,7 @@ class TAPObjective(Objective):
             for small machines.
         merged: whether F is that of the mixture of distinct solutions, −ln Σ e^{−F}, in which each counts by its
             probability, however many particles reach it; False for the average of F over all particles, as in the
-            paper (default: True unless starts are samples of the machine, as `Chains` and `Herded` are). Each of
+            paper (default: True, unless starts are samples of the machine, as those of `Chains` and `Herded`). Each of
             several processes finds all merged solutions.
 
     Example:
