@@ -40,7 +40,7 @@ def training(x, name: str, n_sweeps: int, seconds: float, epochs: int) -> list[d
         x,
         epochs=epochs,
         batch_size=100,
-        objective=TAPObjective(n_sweeps=n_sweeps, scheme=SCHEMES[name]),
+        objective=TAPObjective(n_sweeps=n_sweeps, scheme=SCHEMES[name], merged=False),
         optimizer=paper_sgd(machine, 0.001, weight_decay=0.001),
         seed=0,
         monitor=Monitor(n_starts=0),

@@ -55,7 +55,7 @@ RUNS = {
 
 
 def objective(run: Run) -> Objective:
-    chosen = TAPObjective() if run.objective == "tap" else HerdedPCD(10, 500)
+    chosen = TAPObjective(merged=False) if run.objective == "tap" else HerdedPCD(10, 500)
     if run.naive:
         chosen.scheme = NaiveMeanField()
     return chosen

@@ -55,9 +55,14 @@ RUNS = {
     **{
         f"{name}-{n_hidden}": Run("binary-MNIST", n_hidden, epochs, objective)
         for n_hidden, epochs in ((25, 50), (100, 100))
-        for name, objective in (("tap", TAPObjective()), ("cd1", CD(1)), ("pcd1", PCD(1)), ("pcd10", PCD(10)))
+        for name, objective in (
+            ("tap", TAPObjective(merged=False)),
+            ("cd1", CD(1)),
+            ("pcd1", PCD(1)),
+            ("pcd10", PCD(10)),
+        )
     },
-    "tap-500": Run("binary-MNIST", 500, 30, TAPObjective(n_sweeps=30)),
+    "tap-500": Run("binary-MNIST", 500, 30, TAPObjective(n_sweeps=30, merged=False)),
     "default-500": preset(HerdedPCD(10)),
     **{f"herded{k}-{n}-chains-500": preset(HerdedPCD(k, n)) for k, n in ((1, 100), (3, 100), (5, 100), (10, 500))},
     "herded-tap1-500": preset(TAPObjective(Herded(10), 500, 1)),
@@ -67,9 +72,9 @@ RUNS = {
     "herded1-tap10-uncentered-500": preset(TAPObjective(Herded(1), 500, 10), centered=False),
     "pcd10-500": preset(PCD(10, 500)),
     "pcd10-uncentered-500": preset(PCD(10, 500), centered=False),
-    "real-mnist-100": Run("real-MNIST", 100, 100, TAPObjective(), 1e-2, 1e-3),
-    "real-mnist-500": Run("real-MNIST", 500, 100, TAPObjective(), 1e-2, 1e-3),
-    "cbcl-256": Run("CBCL", 256, 100, TAPObjective(), weight_decay=0.01, batch_size=20),
+    "real-mnist-100": Run("real-MNIST", 100, 100, TAPObjective(merged=False), 1e-2, 1e-3),
+    "real-mnist-500": Run("real-MNIST", 500, 100, TAPObjective(merged=False), 1e-2, 1e-3),
+    "cbcl-256": Run("CBCL", 256, 100, TAPObjective(merged=False), weight_decay=0.01, batch_size=20),
 }
 
 

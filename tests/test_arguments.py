@@ -38,7 +38,7 @@ from tapmachine.data.checks import check_count
 from tapmachine.likelihood import adaptive_schedule, linear_schedule, solve_from_rows
 from tapmachine.posterior import gibbs_posterior, nearest_neighbors
 from tapmachine.solver import random_start
-from tapmachine.training import Monitor, Trainer, geometric_decay, paper_sgd
+from tapmachine.training import Chains, Monitor, Trainer, geometric_decay, paper_sgd
 from tapmachine.training.pretraining import Pretraining, PretrainingTrainer
 from tapmachine.units import Simplex
 
@@ -68,6 +68,7 @@ CALLS = [
     ("RBM", "n_sweeps", lambda n: RBM(2, epochs=1, objective="pcd", n_sweeps=n).fit(X)),
     ("RBM", "n_particles", lambda n: RBM(2, epochs=1, objective="pcd", n_particles=n).fit(X)),
     ("Simplex", "n_states", Simplex),
+    ("Chains", "k", Chains),
     ("TAPObjective", "n_particles", lambda n: TAPObjective(n_particles=n)),
     ("TAPObjective", "n_sweeps", lambda n: TAPObjective(n_sweeps=n)),
     ("Trainer", "epochs", lambda n: Trainer(small(), X, epochs=n)),

@@ -330,7 +330,7 @@ def test_what_is_refused():
         (lambda: RelaxedBP(clip=1.5), "clip is 1.5"),
         (lambda: RelaxedBP(truncate=0.0), "truncate is 0.0"),
         (lambda: solve(pairwise(Spin(3)), scheme=AdaptiveTAP(self_averaging=True)), "needs layers"),
-        (lambda: BeliefPropagation().free_energy(real, [], []), "To train, use"),
+        (lambda: BeliefPropagation().free_energy(real, [], []), "To train, give TAPObjective a number of sweeps"),
         (lambda: correlations(real, solve(real, torch.zeros(2, 3))), "there are 2 solutions"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -49,10 +49,12 @@ class RBM(TrainedMachine):
             outside are moved to its ends, with a warning; with an interval given here, they are an error.
         epochs: Passes over the data. Default: 300, or as many as make 20,000 steps, but at least 50.
         batch_size: Rows of each gradient step. Default: 100, or a quarter of fewer than 400 rows, but at least 10.
-        objective: Training objective: default, tap, cd, pcd. default is the one that `tapmachine.fit` uses.
-        n_sweeps: Sweeps of the TAP solutions or chains in each step. Default: 10; 1 for cd.
+        objective: Training objective: default, tap, tap-average, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd.
+            default is the one that `tapmachine.fit` uses.
+        n_sweeps: Sweeps of the TAP solutions or chains in each step. Default: 10; 1 for cd; 20 for belief-propagation
+            and relaxed-bp.
         n_particles: Number of TAP solutions or chains. Default: the batch size.
-        start: Starting points of the TAP solutions: batch, data, noisy, random, persistent.
+        start: Starting points of the TAP solutions: batch, data, noisy, random, persistent, chains.
         learning_rate: Initial learning rate, for values scaled to about 1. Default: chosen from the data.
         decay: Final learning rate as a fraction of the initial one.
         momentum: Momentum of the gradient steps.

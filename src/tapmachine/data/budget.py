@@ -8,6 +8,7 @@ import math
 
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_BATCHES = 100, 10, 4
 FEWEST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS = 50, 300, 20_000
+FEWEST_CHAINS, MOST_CHAINS, ROWS_PER_CHAIN = 100, 500, 120
 SLOWEST, FASTEST, TYPICAL_ROWS, AT_TYPICAL = 4.0, 8.0, 1500, 5.0
 
 
@@ -34,6 +35,16 @@ def default_epochs(n_batches: int | None) -> int:
     if not n_batches:
         return FEWEST_EPOCHS
     return max(FEWEST_EPOCHS, min(MOST_EPOCHS, ENOUGH_STEPS // n_batches))
+
+
+def default_chains(n_rows: int) -> int:
+    """Persistent chains: one for 120 rows, between 100 and 500.
+
+    Example:
+        >>> [default_chains(n) for n in (400, 15_000, 60_000)]
+        [100, 125, 500]
+    """
+    return max(FEWEST_CHAINS, min(MOST_CHAINS, n_rows // ROWS_PER_CHAIN))
 
 
 def pace(n_rows: int) -> float:

@@ -161,9 +161,10 @@ def make_objective(settings: Settings) -> Objective | None:
         "n_particles": settings.n_particles,
         "n_sweeps": settings.n_sweeps or entry.n_sweeps,
     }
-    objective: Objective = resolve_name(entry.home)(
-        **{argument: values.get(name, getattr(settings, name)) for name, argument in entry.arguments.items()}
-    )
+    arguments = {argument: values.get(name, getattr(settings, name)) for name, argument in entry.arguments.items()}
+    if entry.scheme is not None:
+        arguments["scheme"] = resolve_name(entry.scheme)()
+    objective: Objective = resolve_name(entry.home)(**arguments, **entry.fixed)
     return objective
 
 

@@ -5,7 +5,7 @@ schemes in `solver.registry`. An objective, a start or a channel becomes availab
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tapmachine.units.registry import UNIT_TYPES
 
@@ -18,11 +18,15 @@ class ObjectiveWord:
         home: Where the class is, as `module:name`; None for the objective that `fit` chooses.
         arguments: Arguments of the class, by the settings that they come from.
         n_sweeps: Default of that setting.
+        scheme: Where the class of its mean-field scheme is; None for the default.
+        fixed: Other arguments of the class.
     """
 
     home: str | None
     arguments: Mapping[str, str]
     n_sweeps: int = 10
+    scheme: str | None = None
+    fixed: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,15 @@ class ChannelWord:
 
 _TRAINING, _CHANNELS = "tapmachine.training", "tapmachine.posterior.channels"
 
+_TAP = f"{_TRAINING}:TAPObjective", {"start": "start", "n_particles": "n_particles", "n_sweeps": "n_sweeps"}
+
 OBJECTIVES: dict[str, ObjectiveWord] = {
     "default": ObjectiveWord(None, {}),
-    "tap": ObjectiveWord(
-        f"{_TRAINING}:TAPObjective", {"start": "start", "n_particles": "n_particles", "n_sweeps": "n_sweeps"}
-    ),
+    "tap": ObjectiveWord(*_TAP),
+    "tap-average": ObjectiveWord(*_TAP, fixed={"merged": False}),  # the paper's
+    "adaptive-tap": ObjectiveWord(*_TAP, scheme="tapmachine.solver:AdaptiveTAP"),
+    "belief-propagation": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:BeliefPropagation"),
+    "relaxed-bp": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:RelaxedBP"),
     "cd": ObjectiveWord(f"{_TRAINING}:CD", {"n_sweeps": "k"}, n_sweeps=1),
     "pcd": ObjectiveWord(f"{_TRAINING}:PCD", {"n_sweeps": "k", "n_particles": "n_chains"}),
 }
@@ -61,6 +69,7 @@ STARTS: dict[str, str] = {
     "noisy": f"{_TRAINING}:NoisyBatch",
     "random": f"{_TRAINING}:RandomPoints",
     "persistent": f"{_TRAINING}:Persistent",
+    "chains": f"{_TRAINING}:Chains",
 }
 
 CHANNELS: dict[str, ChannelWord] = {  # the first that suits the units is their default

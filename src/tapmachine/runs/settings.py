@@ -84,7 +84,10 @@ class Settings:
         choices=lambda: tuple(OBJECTIVES),
     )
     n_sweeps: int | None = setting(
-        None, "Sweeps of the TAP solutions or chains in each step.", at_least(1), default_text="10; 1 for cd"
+        None,
+        "Sweeps of the TAP solutions or chains in each step.",
+        at_least(1),
+        default_text="10; 1 for cd; 20 for belief-propagation and relaxed-bp",
     )
     n_particles: int | None = setting(
         None, "Number of TAP solutions or chains.", at_least(1), default_text="the batch size"

@@ -2,7 +2,7 @@
 
 from tapmachine.accelerator.precision import matmul_precision
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning
-from tapmachine.training.chains import CD, PCD
+from tapmachine.training.chains import CD, PCD, Chains
 from tapmachine.training.loop import History, Training, fit, run_epochs
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor
@@ -17,6 +17,7 @@ from tapmachine.training.trainer import Trainer
 __all__ = [
     "CD",
     "PCD",
+    "Chains",
     "DivergenceError",
     "FromBatch",
     "FromData",

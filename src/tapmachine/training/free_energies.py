@@ -14,11 +14,13 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.conditioning import hidden_machine, replace_rows
 from tapmachine.solver import TAP, Scheme
 from tapmachine.solver.driver import fitting_batch
-from tapmachine.solver.process import Process
+from tapmachine.solver.merging import as_points
+from tapmachine.solver.process import Process, State
 from tapmachine.solver.starts import prior_moments
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, from the root in the sweep before
 CLAMPED_SWEEPS = 10  # to solve the hidden layers of a deep machine that is clamped to data
+SAME = 0.05  # root mean square over units, of their support: particles closer than this count as one solution
 
 
 def average(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -26,6 +28,27 @@ def average(values: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return values.mean()
     return (weights * values).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def mixture(machine: BoltzmannMachine, moments: Sequence[Moments], values: Tensor, weights: Tensor | None) -> Tensor:
+    """F of the mixture of distinct solutions, −ln Σ e^{−F}, (), differentiable also through the weights e^{−F}.
+
+    If c particles are within `SAME` of each other, each of them stands for e^{−F}/c.
+
+    Args:
+        machine: the machine that was solved.
+        moments: moments of all layers for each particle.
+        values: F of each particle, (K,).
+        weights: weight of each particle, (K,); None for equal weights. Only which of them are above 0 matters, as long
+            as particles of one solution have the same F.
+    """
+    with torch.no_grad():
+        points = as_points(machine, list(moments))  # in float64, whatever the precision of matrix products
+        near = (torch.cdist(points, points) <= SAME).to(points.dtype)
+        weights = torch.ones_like(points[:, 0]) if weights is None else weights.to(points.dtype)
+        weights = torch.where(weights.sum() > 0, weights, 1.0)
+        count = (near @ weights).clamp(min=torch.finfo(points.dtype).tiny)
+    return -((weights / count).log() - values).logsumexp(0)
 
 
 def clamped_free_energy(
@@ -55,10 +78,10 @@ def clamped_free_energy(
         hidden = hidden_machine(machine, x, validate=False)
     else:
         replace_rows(hidden, machine, x)
-    moments, tilts = sweep_from(hidden, None, scheme, CLAMPED_SWEEPS)
+    moments, value = free_energy_from(hidden, None, scheme, CLAMPED_SWEEPS)
     # `hidden` holds the field xW fixed, so the gradient of −xWa, by which it changes F, is added here.
     sent = ((x.flatten(1) @ machine.weights[0]) * moments[0].mean.flatten(1)).sum(-1)
-    return torch.as_tensor(on_visible + scheme.free_energy(hidden, moments, tilts) - (sent - sent.detach()))
+    return torch.as_tensor(on_visible + value - (sent - sent.detach()))
 
 
 def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
@@ -75,6 +98,14 @@ def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -
     return total, fields
 
 
+def free_energy_from(
+    machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int
+) -> tuple[list[Moments], Tensor]:
+    """Moments of all layers after `n_sweeps` sweeps, and F there, (K,), differentiable. Arguments as `sweep_from`."""
+    process, state = _swept(machine, x, scheme, n_sweeps)
+    return process.moments(state), scheme.free_energy_of_state(machine, process, state)
+
+
 @torch.no_grad()
 def sweep_from(
     machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int
@@ -86,24 +117,30 @@ def sweep_from(
         x: means of the lowest layer to start from; None to start each row of evidence from the prior's moments.
         scheme, n_sweeps: as for `TAPObjective`.
     """
+    process, state = _swept(machine, x, scheme, n_sweeps)
+    return process.beliefs(list(machine.layers), state)
+
+
+@torch.no_grad()
+def _swept(machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int) -> tuple[Process, State]:
+    """The iteration on a machine, and its state after `n_sweeps` sweeps."""
     layers, process = list(machine.layers), scheme.bind(machine)
     may_read = machine.device.type == "cpu" and not torch.compiler.is_compiling()
     if not may_read:
         process.root_steps = ROOT_STEPS
 
-    def sweep(lowest: Moments) -> tuple[list[Moments], list[Tilt]]:
+    def sweep(lowest: Moments) -> State:
         state = process.begin(layers, [lowest, *[None] * (len(layers) - 1)])
         for _ in range(_n_steps(process, n_sweeps)):
             state, _ = process.step(layers, state)
-        return process.beliefs(layers, state)
+        return state
 
     if x is None:
-        return sweep(prior_moments(layers[0], machine.n_rows or 1))
+        return process, sweep(prior_moments(layers[0], machine.n_rows or 1))
     few = may_read and machine.n_rows is None  # on a CPU few particles at a time stay in cache
     parts = x.split(fitting_batch(machine, process)) if few else [x]
     swept = [sweep(Moments(part, torch.zeros_like(part))) for part in parts]
-    joined: tuple[list[Moments], list[Tilt]] = over_tensors(lambda *z: torch.cat(z), *swept) if swept[1:] else swept[0]
-    return joined
+    return process, over_tensors(lambda *z: torch.cat(z), *swept) if swept[1:] else swept[0]
 
 
 def _n_steps(process: Process, n_sweeps: int) -> int:

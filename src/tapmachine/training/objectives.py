@@ -5,18 +5,20 @@ from typing import final
 import torch
 from torch import Tensor
 
+from tapmachine.accelerator.distributed import World
+from tapmachine.data.budget import default_chains
 from tapmachine.data.checks import check_count
 from tapmachine.likelihood.exact import gaussian_log_partition, is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.training.chains import CD, PCD
 from tapmachine.training.context import Carry, Context
-from tapmachine.training.free_energies import average, sweep_from
+from tapmachine.training.free_energies import average, free_energy_from, mixture
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
 from tapmachine.units import Gaussian
 
-N_SWEEPS, N_CHAINS = 2, 100  # of the default objective
+N_SWEEPS = 2  # of the default objective
 
 
 @final
@@ -29,11 +31,22 @@ class TAPObjective(Objective):
         n_sweeps: sweeps from the start, which need not reach a solution; after the first they come in steps of three
             (implicit) or four (fixed damping), and the last step is completed. None to sweep until convergence, which
             cannot be captured on a GPU.
-        scheme: the equations to solve (default: `TAP()`).
+        scheme: the equations to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()` are
+            for small machines.
+        merged: whether F is that of the mixture of distinct solutions, −ln Σ e^{−F}, in which each counts by its
+            probability, however many particles reach it; False for the average of F over all particles, as in the
+            paper (default: True, unless starts are samples of the machine, as those of `Chains`). Each of
+            several processes finds all merged solutions.
+
+    Example:
+        >>> from tapmachine import AdaptiveTAP, TAPObjective
+        >>> TAPObjective()
+        TAPObjective(FromBatch(), n_particles=None, n_sweeps=10, TAP(), merged=True)
+        >>> TAPObjective(scheme=AdaptiveTAP(), merged=False).can_be_captured
+        False
     """
 
     scheme: Scheme
-    is_split = True
 
     def __init__(
         self,
@@ -41,38 +54,51 @@ class TAPObjective(Objective):
         n_particles: int | None = None,
         n_sweeps: int | None = 10,
         scheme: Scheme | None = None,
+        merged: bool | None = None,
     ) -> None:
         self.start = start or FromBatch()
         self.n_particles = None if n_particles is None else check_count("n_particles", n_particles)
         self.n_sweeps = None if n_sweeps is None else check_count("n_sweeps", n_sweeps)
         self.scheme = scheme or TAP()
+        self.merged = not self.start.samples_machine if merged is None else merged
+        self.is_split = not (self.merged or self.start.is_random)
         self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
 
     def __repr__(self) -> str:
-        return f"TAPObjective({self.start}, n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme})"
+        options = f"n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme}, merged={self.merged}"
+        return f"TAPObjective({self.start}, {options})"
+
+    @property
+    def maximized(self) -> str | None:
+        """Name of the log-likelihood in the records of `Monitor` that training maximizes, if it is one of them."""
+        if type(self.scheme) is not TAP or self.start.samples_machine:
+            return None
+        return "tap_log_sum_exp" if self.merged else "tap_log_likelihood"
 
     def prepare(self, context: Context) -> Carry:
-        count = self.n_particles or len(context.batch)
+        context, count = self._for_each_process(context), self.n_particles or len(context.batch)
         return context.share(self.start.prepare(context, count), count)
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        machine, count = context.machine, self.n_particles or len(context.batch)
+        context, count = self._for_each_process(context), self.n_particles or len(context.batch)
         share, all_weights = context.world.share(count), self.start.weights(context, count)
         weights = None if all_weights is None else all_weights[share]
         with torch.no_grad():
             x, carry = self.start.begin(context, count, carry)
             x = x if self.start.is_carried else x[share]
-            if self.n_sweeps is None:
-                solution = solve(machine, x, self.scheme)
-                carry = self.start.finish(solution.moments[0].mean, carry)
-                finite = torch.isfinite(solution.free_energy)  # the others have none
-                solution = solution.select(finite)
-                moments, tilts = list(solution.moments), list(solution.tilts)
-                weights = None if weights is None else weights[finite]
-            else:
-                moments, tilts = sweep_from(machine, x, self.scheme, self.n_sweeps)
-                carry = self.start.finish(moments[0].mean, carry)
-        value = average(self.scheme.free_energy(machine, moments, tilts), weights)
+        if self.n_sweeps is None:
+            solution = solve(context.machine, x, self.scheme)
+            carry = self.start.finish(solution.moments[0].mean, carry)
+            usable = solution.converged if self.merged else torch.isfinite(solution.free_energy)
+            solution, weights = solution.select(usable), None if weights is None else weights[usable]
+            moments = list(solution.moments)
+            values = self.scheme.free_energy(context.machine, moments, solution.tilts)
+        else:
+            moments, values = free_energy_from(context.machine, x, self.scheme, self.n_sweeps)
+            carry = self.start.finish(moments[0].mean, carry)
+        if self.merged:
+            return mixture(context.machine, moments, values, weights), carry
+        value = average(values, weights)
         if context.world.size == 1:
             return value, carry
         if all_weights is None:
@@ -80,6 +106,10 @@ class TAPObjective(Objective):
         return value * all_weights[share].sum() / all_weights.sum().clamp(
             min=torch.finfo(all_weights.dtype).tiny
         ), carry
+
+    def _for_each_process(self, context: Context) -> Context:
+        """Unless particles are split, each process has all of them: only then it knows which solutions are the same."""
+        return context if self.is_split else context._replace(world=World())
 
 
 @final
@@ -100,8 +130,11 @@ class ExactGaussian(Objective):
         return -gaussian_log_partition(context.machine).to(context.machine.dtype), carry
 
 
-def default_objective(machine: BoltzmannMachine) -> Objective:
-    """The default objective of `fit`: two sweeps of 100 stratified persistent chains, for any units and depth.
+def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
+    """The default objective of `fit`: two sweeps of stratified persistent chains, for any units and depth.
+
+    There are 100 chains for up to 12,000 rows, and 500 for 60,000 or more: gradients that many rows allow to follow for
+    long need to be more accurate.
 
     A pairwise machine has no layers for chains to alternate between: its solutions start from the batch, as in the
     paper. With Gaussian visible and hidden units ln Z is exact. With other visible units below Gaussian hidden ones the
@@ -121,4 +154,4 @@ def default_objective(machine: BoltzmannMachine) -> Objective:
         return ExactGaussian()
     if any(isinstance(units, Gaussian) for units in list(machine.layers)[1:]):
         return CD(10)
-    return PCD(N_SWEEPS, n_chains=N_CHAINS)
+    return PCD(N_SWEEPS, n_chains=default_chains(n_rows))

@@ -16,9 +16,14 @@ class Start(ABC):
     Attributes:
         is_carried: whether particles persist from step to step. If so, each of several processes holds its own;
             otherwise each makes all of them and uses its share.
+        samples_machine: whether starts are samples of the machine, so that a solution is reached as often as it is
+            probable. F is then averaged over particles by default.
+        is_random: whether starts are drawn at random and persist. Each of several processes then has all of them.
     """
 
     is_carried: bool = False
+    samples_machine: bool = False
+    is_random: bool = False
 
     def prepare(self, context: Context, n_particles: int) -> Carry:
         """What the first step starts from."""

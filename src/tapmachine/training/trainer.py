@@ -119,7 +119,7 @@ class Trainer:
             averaged = True if averaged is None else averaged
             scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
-        objective = objective or default_objective(machine)
+        objective = objective or default_objective(machine, self.batches.n_rows or 0)
         if not isinstance(objective, Objective):
             raise ValueError(f"objective is {objective!r}; expected an Objective such as PCD(1)")
         centered = can_be_centered(machine, optimizer) if centered is None else centered
@@ -144,7 +144,10 @@ class Trainer:
         self.finished = self.cuts = 0
         self.begun: EpochSoFar | None = None  # an epoch that was stopped before its end
         self.stopping = False  # set from outside, to stop after the current batch
-        self.watch, self.best = Watch(), BestMachine()
+        self.watch, self.best = (
+            Watch(objective.maximized if isinstance(objective, TAPObjective) else None),
+            BestMachine(),
+        )
 
     @property
     def is_over(self) -> bool:

@@ -21,16 +21,21 @@ class Watch:
     """Warns of a log-likelihood that falls, that TAP no longer approximates, or that ends below independent units; and
     of hidden layers that a deep machine does not use.
 
+    Args:
+        maximized: name of the TAP log-likelihood in the records that training maximizes, if it does.
+
     Attributes:
         best: highest log-likelihood so far; NaN once a fall below it was reported.
         earlier_epochs: epochs before the first of this trainer, as those of the layers below in pretraining.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, maximized: str | None = None) -> None:
+        self.maximized = maximized
         self.best = -math.inf
         self.earlier_epochs = 0
         self.independent: float | None = None  # log-likelihood of independent units, once something is measured
         self.has_drifted = False  # TAP's log-likelihood from the unbiased one
+        self.exceeds = False  # the one that is maximized, in particular
 
     def measured(
         self, record: Record, monitor: Monitor, machine: BoltzmannMachine, x: Tensor, weights: Tensor | None, last: bool
@@ -54,16 +59,27 @@ class Watch:
             )
 
     def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
-        """Warn, once, at the epoch at which TAP's log-likelihood leaves the unbiased one."""
-        tap = record.get("tap_log_likelihood", math.nan)
-        if self.has_drifted or not has_drifted(tap - value, value, error):
-            return
-        self.has_drifted = True
+        """Warn, once, at the epoch at which TAP's log-likelihood leaves the unbiased one; and if training maximizes it,
+        at the one at which it exceeds it.
+        """
         method, bar = record["log_likelihood_method"], f" ± {error:.2g}" if error else ""
-        _warn(
-            f"epoch {record['epoch'] + self.earlier_epochs}: TAP's log-likelihood is {tap:.4g} nats where the {method} "
-            f"one is {value:.4g}{bar}: TAP is no longer reliable for this machine; go by the {method} one",
-        )
+        start = f"epoch {record['epoch'] + self.earlier_epochs}: TAP's log-likelihood is"
+        maximized = record.get(self.maximized or "", math.nan)
+        if not self.exceeds and maximized > value and has_drifted(maximized - value, value, error):
+            self.exceeds = self.has_drifted = True
+            _warn(
+                f"{start} {maximized:.4g} nats, above the {method} one of {value:.4g}{bar}: TAP is no longer reliable "
+                "for this machine, and training on it increases the error. Keep the machine with the highest "
+                f"{method} log-likelihood, or train with PCD(10) (--objective pcd) or TAPObjective(Chains(10), "
+                "n_sweeps=1) (--objective tap --start chains --n-sweeps 1)",
+            )
+        tap = record.get("tap_log_likelihood", math.nan)
+        if not self.has_drifted and has_drifted(tap - value, value, error):
+            self.has_drifted = True
+            _warn(
+                f"{start} {tap:.4g} nats where the {method} one is {value:.4g}{bar}: TAP is no longer reliable for "
+                f"this machine; go by the {method} one",
+            )
 
     def _warn_of_a_fall(self, log_likelihood: float) -> None:
         """Warn, once, that a machine has become much worse than it was."""

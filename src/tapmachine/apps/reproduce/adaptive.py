@@ -66,7 +66,7 @@ def _training(lab: Lab, x: Tensor, name: str, n_sweeps: int, limit: float) -> It
         x,
         epochs=QUICK_EPOCHS if lab.quick else EPOCHS,
         batch_size=BATCH,
-        objective=TAPObjective(n_sweeps=n_sweeps, scheme=_scheme(name)),
+        objective=TAPObjective(n_sweeps=n_sweeps, scheme=_scheme(name), merged=False),
         optimizer=paper_sgd(machine, 0.05 if lab.quick else 0.001, weight_decay=0.001),
         centered=False,
         seed=lab.seed,

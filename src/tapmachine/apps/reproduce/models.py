@@ -58,7 +58,7 @@ class Model:
             pretrain=self.pretrain,
             epochs=self.epochs,
             batch_size=self.batch_size,
-            objective="tap",
+            objective="tap-average",
             n_sweeps=self.sweeps,
             n_particles=self.particles,
             learning_rate=self.learning_rate,

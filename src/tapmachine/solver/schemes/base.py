@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Process
+from tapmachine.solver.process import Process, State
 
 
 class Scheme(ABC):
@@ -39,3 +40,9 @@ class Scheme(ABC):
             >>> machine.weights[0].grad.shape
             torch.Size([4, 2])
         """
+
+    def free_energy_of_state(self, machine: BoltzmannMachine, process: Process, state: State) -> Tensor:  # (K,)
+        """The same at a state of the iteration on the machine, for schemes whose F depends on more than moments."""
+        with torch.no_grad():
+            moments, tilts = process.beliefs(list(machine.layers), state)
+        return self.free_energy(machine, moments, tilts)

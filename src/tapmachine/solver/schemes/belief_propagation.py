@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.solver.process import Process
+from tapmachine.solver.process import Process, State
 from tapmachine.solver.schemes.base import Scheme
 from tapmachine.solver.schemes.message_passing import Link, Message, MessagePassing, received
 from tapmachine.units import Gaussian, TruncatedGaussian, Units
@@ -96,6 +96,8 @@ def _truncated(units: Units, deviations: float) -> Units:
 class _MessageScheme(Scheme):
     """The part that both schemes share."""
 
+    can_be_captured = False
+
     def __init__(self, damping: float) -> None:
         if not 0 <= damping < 1:
             raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
@@ -103,9 +105,13 @@ class _MessageScheme(Scheme):
 
     def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:
         raise ValueError(
-            f"{type(self).__name__}: F depends on messages, not on moments alone; solve() returns it. To train, use "
-            "TAP() or AdaptiveTAP()"
+            f"{type(self).__name__}: F depends on messages, not on moments alone; solve() returns it. To train, give "
+            "TAPObjective a number of sweeps, n_sweeps"
         )
+
+    def free_energy_of_state(self, machine: BoltzmannMachine, process: Process, state: State) -> Tensor:
+        assert isinstance(process, MessagePassing)
+        return process.differentiable_free_energy(machine, state)
 
 
 @final

@@ -4,6 +4,7 @@ A message to a unit is a factor exp(w + ux − ½kx²) that multiplies its prior
 a neighbor follows from its own prior under all tilts but the one that came from that neighbor.
 """
 
+import copy
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -190,8 +191,28 @@ class MessagePassing(Process):
             value = value - 0.5 * (without + message.log_scale.flatten(1).sum(-1, dtype=torch.float64))
         return value
 
+    def differentiable_free_energy(self, machine: BoltzmannMachine, state: Messages) -> Tensor:
+        """F with its gradient, (K,): with messages and cavities fixed, in which F is stationary, what depends on the
+        parameters is −Σ_i ln Z_i − ½ Σ_{i→j} ln Z_ij, with Z_ij of a pair of units under the tilts from all others.
+        """
+        fixed = [copy.deepcopy(self.as_used(layer)).requires_grad_(False) for layer in machine.layers]
+        with torch.no_grad():
+            tilts = [self._tilt(state.links, index) for index in range(len(fixed))]
+            value = self._free_energy(fixed, state.links, tilts)
+            cavities = [self._cavity(fixed, state.links, link_index) for link_index in range(len(self.links))]
+        varying = torch.zeros_like(value)
+        for layer, tilt in zip(machine.layers, tilts, strict=True):
+            varying = varying - layer.log_partition(tilt).sum(-1, dtype=torch.float64)
+        for link, (units, cavity) in zip(_links(machine, differentiable=True), cavities, strict=True):
+            message, (receivers, alone) = self.send(link, units, cavity), cavities[link.back]
+            pair = Tilt(alone.field + message.field.flatten(0, 1), alone.precision + message.spread.flatten(0, 1))
+            together = receivers.log_partition(self.bounded(link.receiver, pair)).reshape(len(value), -1)
+            ln_z = together.sum(-1, dtype=torch.float64) + message.log_scale.flatten(1).sum(-1, dtype=torch.float64)
+            varying = varying - 0.5 * ln_z
+        return value + (varying - varying.detach())
 
-def _links(machine: BoltzmannMachine) -> list[Link]:
+
+def _links(machine: BoltzmannMachine, differentiable: bool = False) -> list[Link]:
     """Both directions of all edges; a pairwise machine's units are linked to each other by one."""
     layers = list(machine.layers)
     shapes = [(layer.n, *layer.state_shape[1:]) for layer in layers]
@@ -199,11 +220,13 @@ def _links(machine: BoltzmannMachine) -> list[Link]:
 
     def arranged(weights: Tensor, sender: int, receiver: int) -> Tensor:  # (size of the sender, size of the receiver)
         n_states = shapes[receiver][1] if len(shapes[receiver]) > 1 else 1
-        by_state = weights.detach().view(weights.shape[0], shapes[receiver][0], n_states)
+        by_state = (weights if differentiable else weights.detach()).view(
+            weights.shape[0], shapes[receiver][0], n_states
+        )
         return by_state.permute(2, 1, 0).reshape(n_states, shapes[receiver][0], *shapes[sender]).contiguous()
 
     for below, above, weights in machine.edges():
-        index = len(links)
+        index, weights = len(links), weights if differentiable else weights.detach()
         if below == above:
             links.append(Link(0, 0, arranged(weights, 0, 0), 0))
         else:
