@@ -17,7 +17,7 @@ from tapmachine.training.starts import Start
 from tapmachine.units import Units
 from tapmachine.units.numerics.strata import lattice, strata
 
-SETTLED = 200  # a chain restarts in step t with probability 1/(SETTLED + t)
+SETTLED = 200  # a chain restarts in step t with probability SETTLED/(SETTLED + t)²
 
 
 class _Sampled(Objective):
@@ -93,15 +93,16 @@ class PCD(_Sampled):
     (`units/numerics/strata.py`). Each chain is still an exact Gibbs chain, but their averages vary less, fewer random
     numbers are needed, and several processes that hold a share of the chains each draw the same states as one.
 
-    Now and then a chain restarts from a row of the batch, in step t with probability 1/(200 + t). Early in training,
-    when clusters of the data split off one after another, this prevents all chains from gathering in a few of them;
-    later, chains are left to themselves, so that the weights of clusters are the machine's and not the data's.
+    Early in training, when clusters of the data split off one after another, chains restart from rows of the batch now
+    and then, so that they do not all gather in a few clusters: in step t with probability 200/(200 + t)², about once
+    for each chain. Later they are left to themselves, so that the weights of clusters are the machine's and not the
+    data's.
 
     Args:
         k: number of sweeps.
         n_chains: number of chains (default: the batch size).
         stratified: whether draws are stratified over the chains, for unit types that can be drawn by inversion.
-        restarts: whether chains restart now and then.
+        restarts: whether chains restart early in training.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class PCD(_Sampled):
     def _restart(self, context: Context, chain: list[Tensor], steps: Tensor) -> list[Tensor]:
         """The chains, some of them back at rows of the batch."""
         count, device = self._count(context), steps.device
-        over = torch.rand(count, generator=context.generator, device=device) * (SETTLED + steps[0]) < 1
+        over = torch.rand(count, generator=context.generator, device=device) * (SETTLED + steps[0]) ** 2 < SETTLED
         if device.type == "cpu" and not torch.compiler.is_compiling() and not bool(over.any()):
             return chain
         share = self._share(context)

@@ -144,10 +144,8 @@ class Trainer:
         self.finished = self.cuts = 0
         self.begun: EpochSoFar | None = None  # an epoch that was stopped before its end
         self.stopping = False  # set from outside, to stop after the current batch
-        self.watch, self.best = (
-            Watch(objective.maximized if isinstance(objective, TAPObjective) else None),
-            BestMachine(),
-        )
+        self.watch = Watch(objective.maximized if isinstance(objective, TAPObjective) else None)
+        self.best = BestMachine()
 
     @property
     def is_over(self) -> bool:
