@@ -268,6 +268,7 @@ def make_normalizable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tup
 INVERSION_STEPS = 8
 FAR = 30.0  # deviations from the mean to the interval, beyond which the normal CDF underflows
 NARROW = 1e-3  # interval, in deviations of the Gaussian, on which its CDF changes too little
+SMALLEST_SHARE = 2.0**-64  # of the mass below a draw: with none, a draw on a half-line would be infinite
 
 
 def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor, rule: Rule) -> Tensor:
@@ -299,7 +300,7 @@ def _invert_normal(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
     low, high = (lower - mean) * root, (upper - mean) * root
     flip = low + high > 0
     start, end = torch.where(flip, -high, low), torch.where(flip, -low, high)
-    share = torch.where(flip, 1 - uniform, uniform)
+    share = torch.where(flip, 1 - uniform, uniform).clamp(min=SMALLEST_SHARE)
     below, above = (0.5 * torch.erfc(-(0.5**0.5) * z) for z in (start, end))  # torch.special.ndtr cancels in the tail
     z = torch.special.ndtri(below + share * (above - below)).clamp(start, end)
     return (mean + torch.where(flip, -z, z) / root).clamp(lower, upper)
@@ -308,7 +309,8 @@ def _invert_normal(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
 def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor, rule: Rule) -> Tensor:
     """By steps that would be exact if the density were exponential: a fixed number, and no rejection.
 
-    The draw falls as the uniform number rises. The work has a fixed shape, for any u and v.
+    The draw falls as the uniform number rises, if v ≥ 0 and the interval has a lower end; otherwise it may rise, or fall
+    piece by piece. The work has a fixed shape, for any u and v.
     """
     s, k, length, origin, scale = _standardize(u, v, lower, upper)
     anchor, _, pieces = _cut_into_pieces(s, k, length, rule.drop)
