@@ -1,6 +1,8 @@
 """One step of training: the gradient of the loss, the update, and a guard that undoes non-finite updates."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -140,6 +142,15 @@ class Step:
         self.optimizer.step()
         momenta = [z for name, z in optimizer_tensors(self.optimizer) if z.is_floating_point() and name != "step_size"]
         return self._after(gradients, norm, means, momenta)
+
+    @contextmanager
+    def without_average(self) -> Iterator[None]:
+        """Within it the machine has the parameters of the last step, after it their average, if they are averaged."""
+        self.exchange_with_average()
+        try:
+            yield
+        finally:
+            self.exchange_with_average()
 
     @torch.no_grad()
     def exchange_with_average(self) -> None:

@@ -174,11 +174,43 @@ class Trainer:
         Raises:
             Stopped: if `stopping` was set; the state can be saved then, and the training resumed.
         """
-        self.step.exchange_with_average()
-        try:
-            record = self._pass_over_data()
-        finally:
-            self.step.exchange_with_average()
+        with self.step.without_average():
+            learning_rate = float(self.optimizer.param_groups[0]["lr"])
+            now = self.begun or EpochSoFar(self.batches.order.get_state())
+            self.begun = None
+            self.batches.order.set_state(now.order)
+            unread: list[Tensor] = []
+            start = time.perf_counter() - now.seconds
+            every = READ_EVERY if self.batches.device.type == "cuda" else 1
+            for place in self.batches.epoch(len(now.losses)):
+                if self.captures:
+                    self.captured = self.captured or CapturedStep(self.step, self.batches, place)
+                    result = self.captured(place)
+                else:
+                    result = self.step(*self.batches.take(place))
+                now.losses.append(result.loss)
+                now.norms.append(result.gradient_norm)
+                unread.append(result.good)
+                reads = len(now.losses) % every == 0
+                if reads:
+                    now.divergences += self._count_divergences(unread)
+                    unread = []
+                # Several processes have to agree, which they do when all read.
+                if self.stopping if self.step.world.size == 1 else reads and any_of_all(self.stopping):
+                    now.divergences += self._count_divergences(unread) if unread else 0
+                    now.seconds = time.perf_counter() - start
+                    self.begun = now
+                    raise Stopped
+            if not now.losses:
+                raise ValueError("the loader gave no whole batch; it must give batches in every epoch")
+            now.divergences += self._count_divergences(unread) if unread else 0
+            record = {"epoch": self.finished + 1, "learning_rate": learning_rate} | now.record(self.machine)
+            record["seconds"] = time.perf_counter() - start
+            if isinstance(self.scheduler, ReduceLROnPlateau):
+                self.scheduler.step(record["loss"])
+            elif self.scheduler is not None:
+                self.scheduler.step()
+            self.finished += 1
         if self.monitor.is_due(self.finished, self.epochs):
             x, weights = self.batches.sample, self.batches.sample_weights
             record |= self.monitor(self.machine, x, self.validation, weights)
@@ -196,45 +228,6 @@ class Trainer:
         if self.is_over and self.best.is_clearly_above(value, error):
             self.best.put_into(self.machine)
             record["kept_epoch"] = self.best.epoch
-
-    def _pass_over_data(self) -> Record:
-        learning_rate = float(self.optimizer.param_groups[0]["lr"])
-        now = self.begun or EpochSoFar(self.batches.order.get_state())
-        self.begun = None
-        self.batches.order.set_state(now.order)
-        unread: list[Tensor] = []
-        start = time.perf_counter() - now.seconds
-        every = READ_EVERY if self.batches.device.type == "cuda" else 1
-        for place in self.batches.epoch(len(now.losses)):
-            if self.captures:
-                self.captured = self.captured or CapturedStep(self.step, self.batches, place)
-                result = self.captured(place)
-            else:
-                result = self.step(*self.batches.take(place))
-            now.losses.append(result.loss)
-            now.norms.append(result.gradient_norm)
-            unread.append(result.good)
-            reads = len(now.losses) % every == 0
-            if reads:
-                now.divergences += self._count_divergences(unread)
-                unread = []
-            # Several processes have to agree, which they do when all read.
-            if self.stopping if self.step.world.size == 1 else reads and any_of_all(self.stopping):
-                now.divergences += self._count_divergences(unread) if unread else 0
-                now.seconds = time.perf_counter() - start
-                self.begun = now
-                raise Stopped
-        if not now.losses:
-            raise ValueError("the loader gave no whole batch; it must give batches in every epoch")
-        now.divergences += self._count_divergences(unread) if unread else 0
-        record = {"epoch": self.finished + 1, "learning_rate": learning_rate} | now.record(self.machine)
-        record["seconds"] = time.perf_counter() - start
-        if isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(record["loss"])
-        elif self.scheduler is not None:
-            self.scheduler.step()
-        self.finished += 1
-        return record
 
     def state(self) -> TrainingState:
         """The state between two epochs or batches. With several processes, all of them have to call this."""
