@@ -155,7 +155,7 @@ def fit(
         averaged: whether the machine gets the average of its parameters over about the last eighth of the steps, rather
             than their last values (default: True with the default optimizer).
         compile: whether to compile the steps with `torch.compile`, which takes about a minute and needs torch 2.11
-            (default: True on a GPU, if there are enough steps to make up for it).
+            (default: True on a GPU for `TAPObjective`, if there are enough steps to make up for it).
         warm_start: False fits the visible units' priors to the data first; True leaves them as they are.
         seed: random seed of the order of the rows and of all draws: same seed, same weights, bit for bit, unless the
             data come from a loader with an order of its own.

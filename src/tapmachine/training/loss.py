@@ -32,11 +32,13 @@ class Objective(ABC):
 
     Attributes:
         can_be_captured: whether a step can be captured as a CUDA graph.
+        gains_by_compilation: whether compiling a step makes it so much faster that a long training makes up for it.
         is_split: whether each of several processes finds its share of F, or else all of it.
         scheme: also used to clamp machines with several hidden layers; None for `TAP()`.
     """
 
     can_be_captured: bool = True
+    gains_by_compilation: bool = False
     is_split: bool = False
     scheme: Scheme | None = None
 

@@ -47,6 +47,7 @@ class TAPObjective(Objective):
     """
 
     scheme: Scheme
+    gains_by_compilation = True  # many small operations on each unit
 
     def __init__(
         self,

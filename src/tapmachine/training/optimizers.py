@@ -14,8 +14,10 @@ from tapmachine.data.rows import spaced
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.factors import largest_variance
+from tapmachine.units import Gaussian
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 2.0, 2000
+LARGEST_OF_GAUSSIAN = 0.5  # with Gaussian visible units: beyond it, steps in ln V overshoot if means are large
 PACE_OF_DEEP = 2.0  # factor of the learning rate with several hidden layers
 
 
@@ -76,7 +78,8 @@ def default_learning_rate(
         above = machine.layers[1]
         nothing = torch.zeros((1, *above.state_shape), dtype=above.dtype, device=above.device)
         hidden_variance = float(above.moments(Tilt(nothing, 0.0)).variance.detach().mean())
-    return min(LARGEST_RATE, factor * GROWTH / max(float(spread) * hidden_variance, 1e-12))
+    largest = LARGEST_OF_GAUSSIAN if isinstance(machine.layers[0], Gaussian) else LARGEST_RATE
+    return min(largest, factor * GROWTH / max(float(spread) * hidden_variance, 1e-12))
 
 
 def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> ExponentialLR:

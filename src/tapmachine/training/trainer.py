@@ -126,7 +126,7 @@ class Trainer:
         self.generator = torch.Generator(machine.device).manual_seed(seed)
         self.captures = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)
         if compile is None:
-            pays = (self.batches.n_batches or 0) * epochs >= WORTH_COMPILING
+            pays = objective.gains_by_compilation and (self.batches.n_batches or 0) * epochs >= WORTH_COMPILING
             compile = self.captures and pays and has_tested_compiler() and find_spec("triton") is not None
         first = self.batches.sample, self.batches.batch_size
         self.step = Step(
