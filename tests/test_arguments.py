@@ -123,7 +123,7 @@ def test_what_is_no_count_is_refused(call, value):
     "call",
     [
         lambda n: solve(small(), X, max_sweeps=n, batch_size=n),
-        lambda n: fit(small(), X, epochs=n, batch_size=n, objective=PCD(n, n)),
+        lambda n: fit(small(), X, epochs=n, batch_size=n, objective=PCD(n, n), monitor=Monitor(0)),
         lambda n: fit(small(), X, epochs=1, batch_size=n, objective=TAPObjective(n_particles=n, n_sweeps=n)),
         lambda n: ais_log_partition(small(), schedule=50 * n, n_runs=50 * n),
         lambda n: gibbs(small(), X, n),
