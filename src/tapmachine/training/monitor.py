@@ -39,8 +39,9 @@ class Monitor:
     TAP's with Gaussian hidden units) `tap_log_likelihood`, `tap_log_likelihood_per_unit` and `tap_log_sum_exp`, the
     number of different solutions, `n_unique`, and the share of the starts that `converged`; and
     `reconstruction_error`, the mean squared error of visible means after a step up and down. With validation data also
-    `validation_log_likelihood`, `validation_tap_log_likelihood` (and `_per_unit`) and `free_energy_gap`: mean F of the
-    machine clamped to validation data less that for training data, which rises with over-fitting. Of deep machines also
+    `validation_log_likelihood` with `validation_log_likelihood_error`, the standard error of the mean over rows,
+    `validation_tap_log_likelihood` (and `_per_unit`) and `free_energy_gap`: mean F of the machine clamped to validation
+    data less that for training data, which rises with over-fitting. Of deep machines also
     `variation_1`, `variation_2`, …: by how much the means of each hidden layer differ from row to row, a root mean
     square. With hardly any in a layer, the machine resembles one without it.
 
@@ -152,6 +153,7 @@ class Monitor:
         if held_out is not None:
             beside = unbiased_log_likelihood(machine, held_out, partition, CHEAP)
             record["validation_log_likelihood"] = float(beside.mean)
+            record["validation_log_likelihood_error"] = float(beside.standard_error)
         return record
 
     @torch.no_grad()

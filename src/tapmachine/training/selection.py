@@ -8,7 +8,7 @@ from torch import Tensor
 from tapmachine.machine import BoltzmannMachine
 
 CLEARLY = 2.0  # standard errors by which two log-likelihoods differ for sure
-PATIENCE = 3  # measurements that are clearly below the best, after which training stops
+PATIENCE = 3  # measurements that are far below the best, after which training stops
 
 
 class BestMachine:
@@ -17,7 +17,7 @@ class BestMachine:
     Attributes:
         value, error: its held-out log-likelihood in nats, and the standard error.
         epoch: the epoch after which it was measured; 0 if there is none.
-        n_worse: number of measurements since then that were clearly below it.
+        n_worse: number of measurements since then that were far below it.
         tensors: its parameters and buffers.
     """
 
@@ -34,12 +34,17 @@ class BestMachine:
         """Whether the best machine is better than one with another log-likelihood, beyond the errors of both."""
         return self.value - value > CLEARLY * math.hypot(self.error, error)
 
-    def compare(self, machine: BoltzmannMachine, epoch: int, value: float, error: float) -> None:
-        """Keep a copy of the machine if it is the best so far."""
+    def compare(self, machine: BoltzmannMachine, epoch: int, value: float, error: float, row_error: float) -> None:
+        """Keep a copy of the machine if it is the best so far.
+
+        Before the hidden units have learned anything, log-likelihoods go up and down a little, and ln Z may be exact. A
+        machine counts as far below the best only beyond `row_error`, the standard error of the mean over held-out rows;
+        if that is not known, never.
+        """
         if value > self.value:
             self.value, self.error, self.epoch, self.n_worse = value, error, epoch, 0
             self.tensors = {name: z.detach().clone() for name, z in machine.state_dict().items()}
-        elif self.is_clearly_above(value, error):
+        elif self.is_clearly_above(value, math.hypot(error, row_error)):
             self.n_worse += 1
 
     @torch.no_grad()

@@ -224,7 +224,8 @@ class Trainer:
         value, error = record.get("validation_log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
         if math.isnan(value):
             return
-        self.best.compare(self.machine, self.finished, value, error)
+        row_error = record.get("validation_log_likelihood_error", math.nan)
+        self.best.compare(self.machine, self.finished, value, error, row_error)
         if self.is_over and self.best.is_clearly_above(value, error):
             self.best.put_into(self.machine)
             record["kept_epoch"] = self.best.epoch
