@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     from tapmachine.units import Gaussian as Gaussian
     from tapmachine.units import Spin as Spin
     from tapmachine.units import TruncatedGaussBernoulli as TruncatedGaussBernoulli
+    from tapmachine.units import Mixed as Mixed
+    from tapmachine.units import SpikeSlab as SpikeSlab
     from tapmachine.units import TruncatedGaussian as TruncatedGaussian
 
 __version__ = "0.1.0"
@@ -77,6 +79,7 @@ _GROUPS = {
     "beliefs": ("Tilt", "Moments"),
     "units": (
         "Binary", "Spin", "Gaussian", "TruncatedGaussian", "TruncatedGaussBernoulli", "Categorical", "Custom",
+        "SpikeSlab", "Mixed",
     ),
     "machine": ("rbm", "dbm", "pairwise", "clamp", "condition", "gibbs", "save", "load"),
     "solver": (

@@ -34,6 +34,8 @@ class Gaussian(Units):
         tensor([0.5000,    inf])
     """
 
+    is_categorical = has_two_states = False
+
     field: nn.Parameter
     log_growth: nn.Parameter
     base_precision: Tensor
@@ -68,6 +70,9 @@ class Gaussian(Units):
 
     def extra_repr(self) -> str:
         return f"n={self.n}"
+
+    def tail_precision(self) -> Tensor:
+        return self.precision.detach()
 
     @torch.no_grad()
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "Gaussian":
