@@ -183,11 +183,16 @@ class RBM(TrainedMachine):
     def _pass_over(self, X: Any, before: "_Training | None") -> None:
         history, starts = (list(self.history_), self._starts) if before else ([], None)
         if before is None:
-            settings = self._settings(1, decay=1.0, pretrain=0)
+            settings = self._settings(1, decay=1.0, pretrain=0, hidden_units="binary")
             x = self._first_rows(settings, X)
             new = self._new_machine(settings, x)
         else:
-            settings = self._settings(1, decay=1.0, pretrain=0, seed=before.settings.seed)
+            if before.new.transform is not None:
+                raise ValueError(
+                    "partial_fit cannot continue a fit of Gaussian visible units, which is not made in steps; call fit "
+                    "with all rows, or only partial_fit"
+                )
+            settings = self._settings(1, decay=1.0, pretrain=0, seed=before.settings.seed, hidden_units="binary")
             kept = ("hidden", "visible", "interval", "binarize", "dtype")
             changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
             if changed:
@@ -242,7 +247,7 @@ class RBM(TrainedMachine):
 
     def _monitor(self, new: NewMachine, epochs: int) -> Monitor:
         n_starts, every = (N_STARTS, 1) if self.verbose else (0, max(1, epochs // N_MEASURED))
-        return Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift)
+        return Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift, transform=new.transform)
 
     def _finish(self, training: "_Training", history: list[Record], starts: Tensor) -> None:
         machine = training.new.in_units_of_data()

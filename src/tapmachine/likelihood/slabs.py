@@ -5,7 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from tapmachine.data.errors import EstimateError
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Gaussian, SpikeSlab
 from tapmachine.units.numerics.intervals import wide
@@ -13,25 +12,22 @@ from tapmachine.units.numerics.intervals import wide
 CHUNK_VALUES = 2**21  # entries of all matrices held at a time
 
 
-def is_slabs(machine: BoltzmannMachine) -> bool:
-    """Whether the machine has Gaussian visible and spike-and-slab hidden units."""
+def can_sum_slabs(machine: BoltzmannMachine, bits: int = 12) -> bool:
+    """Whether the machine has Gaussian visible and spike-and-slab hidden units, at most `bits` of them with weights."""
     layers = list(machine.layers)
-    return len(layers) == 2 and type(layers[0]) is Gaussian and type(layers[1]) is SpikeSlab
+    if len(layers) != 2 or type(layers[0]) is not Gaussian or type(layers[1]) is not SpikeSlab:
+        return False
+    return int(_coupled_units(machine).sum()) <= bits
 
 
-@torch.no_grad()
 def slabs_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
-    """ln Z of a machine for which `is_slabs` holds, exact, by summing over 2^n_hidden sets of active units.
-
-    Units without weights do not count: they factor out.
-
-    Raises:
-        EstimateError: If Z is infinite.
+    """ln Z of a machine for which `can_sum_slabs` holds, exact and differentiable; inf where the couplings are too
+    strong for a finite Z. Units without weights factor out.
     """
     visible, hidden = machine.layers
     assert isinstance(visible, Gaussian)
     assert isinstance(hidden, SpikeSlab)
-    coupled = coupled_units(machine)
+    coupled = _coupled_units(machine)
     weights = wide(machine.weights[0])[:, coupled]
     precision, mean = wide(visible.precision), wide(visible.field) / wide(visible.precision)
     overlaps = weights.T @ (weights / precision.unsqueeze(1))
@@ -39,13 +35,10 @@ def slabs_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
     log_odds, slab = wide(hidden.log_odds)[coupled], wide(hidden.precision)[coupled]
     log_partition = active_sets_log_partition(overlaps, mean @ weights + field, log_odds, slab)
     at_rest = log_odds + 0.5 * (field**2 / slab + math.log(2 * math.pi) - slab.log())
-    log_partition = log_partition - torch.nn.functional.softplus(at_rest).sum()
-    if not bool(torch.isfinite(log_partition)):
-        raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
-    return log_partition
+    return log_partition - torch.nn.functional.softplus(at_rest).sum()
 
 
-def coupled_units(machine: BoltzmannMachine) -> Tensor:  # (n_hidden,), bool
+def _coupled_units(machine: BoltzmannMachine) -> Tensor:  # (n_hidden,), bool
     """Hidden units with a weight other than 0."""
     return (machine.weights[0].detach() != 0).any(0)
 

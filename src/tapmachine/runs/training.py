@@ -83,7 +83,9 @@ def run_training(
     with named(settings.data):
         new = make_machine(settings, data.train, data.held_out)
         new.machine.to(device)
-        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift)
+        monitor = Monitor(
+            every=settings.measure_every, scale=new.scale, shift=new.shift, transform=new.transform
+        )
         trainer = make_trainer(settings, new, data.train, data.held_out, monitor)
     say(f"visible units {new.why}")
     first = world().leads  # of several processes one writes, and all train
@@ -117,7 +119,7 @@ def run_training(
                     f"{run.path}: stopped by {' and '.join(signals) or 'another process'} in epoch "
                     f"{trainer.finished + 1}; all is saved; repeat the command to resume"
                 ) from None
-        if resumed_at >= settings.all_epochs:  # nothing was left to do; but a file may be missing
+        if resumed_at >= trainer.epochs:  # nothing was left to do; but a file may be missing
             save()
         wait_for_all()
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
@@ -240,7 +242,7 @@ def _reschedule(trainer: Training, settings: Settings) -> None:
 
 
 def _save(run: RunFolder, trainer: Training, new: NewMachine, settings: Settings, data: RunData[Rows]) -> None:
-    epoch, last = trainer.finished, trainer.finished >= settings.all_epochs
+    epoch, last = trainer.finished, trainer.finished >= trainer.epochs
     origin = data.description() | {"run": settings.digest(), "epoch": epoch}
     partial = trainer.is_mid_epoch
     if settings.keeps(epoch) and world().leads and not partial:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tapmachine.data.checks import check_count
 from tapmachine.likelihood.exact import gaussian_log_partition, is_gaussian
+from tapmachine.likelihood.slabs import can_sum_slabs, slabs_log_partition
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.training.chains import CD, PCD, HerdedPCD
@@ -14,7 +15,7 @@ from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import average, sweep_from
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Herded, Start, has_herded_states
-from tapmachine.units import Gaussian, Lattice
+from tapmachine.units import Lattice
 
 LEAST_CHAINS = 100  # of the default objective
 
@@ -100,13 +101,35 @@ class ExactGaussian(Objective):
         return -gaussian_log_partition(context.machine).to(context.machine.dtype), carry
 
 
+@final
+class ExactSlabs(Objective):
+    """The exact F of the free machine, for `Gaussian` visible and `SpikeSlab` hidden units, few of them with weights."""
+
+    can_be_captured = False  # matrix factorizations wait for the device
+
+    def __repr__(self) -> str:
+        return "ExactSlabs()"
+
+    def prepare(self, context: Context) -> Carry:
+        if not can_sum_slabs(context.machine):
+            raise ValueError(
+                f"ExactSlabs: the machine is {context.machine.summary()}; expected Gaussian visible units and "
+                "SpikeSlab hidden ones, at most 12 of them with weights"
+            )
+        return ()
+
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        return -slabs_log_partition(context.machine).to(context.machine.dtype), carry
+
+
 def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objective:
     """The default objective of `fit`: one herded chain per row of a batch, at least 100; or, if some units have no
     states to herd, one TAP sweep from a herded chain per row.
 
     A pairwise machine has no layers for chains to alternate between: its solutions start from the batch, as in the
     paper. TAP is not used with Gaussian hidden units: it subtracts the variance of the field on a unit from its
-    precision until none is left, while Z is still finite. With Gaussian visible units ln Z is exact; with others the
+    precision until none is left, while Z is still finite. With Gaussian visible units ln Z is exact, as it is for a few
+    `SpikeSlab` hidden units; with others the
     default is CD, because the unbounded field on units of chains that have lost a cluster of the data makes weights
     grow without bound.
 
@@ -123,7 +146,9 @@ def default_objective(machine: BoltzmannMachine, batch_size: int = 100) -> Objec
         return TAPObjective()
     if is_gaussian(machine):
         return ExactGaussian()
-    if any(isinstance(units, Gaussian) for units in list(machine.layers)[1:]):
+    if can_sum_slabs(machine):
+        return ExactSlabs()
+    if any(bool(torch.isfinite(units.tail_precision()).any()) for units in list(machine.layers)[1:]):
         return CD(10)
     if any(isinstance(units.support, Lattice) for units in machine.layers):
         return PCD(10)  # TAP's reaction exp(½κx²) may outgrow their priors

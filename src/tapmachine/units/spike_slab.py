@@ -90,6 +90,15 @@ class SpikeSlab(Units):
     def extra_repr(self) -> str:
         return f"n={self.n}"
 
+    @torch.no_grad()
+    def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "SpikeSlab":
+        if torch.as_tensor(shift).any():
+            raise ValueError("SpikeSlab: states cannot be shifted, as 0 has a probability of its own")
+        slab = self.slab.rescaled(scale)
+        units = SpikeSlab(self.n, slab.field.cpu(), slab.precision.cpu()).to(self.device)
+        units.log_odds.copy_(self.log_odds - math.log(scale))  # the odds before the slab is normalized
+        return units
+
     def tail_precision(self) -> Tensor:
         return self.precision.detach()
 
