@@ -30,18 +30,22 @@ N_MEASURED = 5  # epochs of a training, besides the first
 
 
 class RBM(TrainedMachine):
-    """A Restricted or Deep Boltzmann Machine with binary hidden units, for scikit-learn: features, scores, samples.
+    """A Restricted or Deep Boltzmann Machine for scikit-learn: features, scores, samples.
 
     It is trained as by `tapmachine.fit`; the fitted machine, `machine_`, can be used with the rest of the package.
     All results are reproducible with the same `random_state`, including the scores and the sequence of samples.
+    Hidden units are binary, except above Gaussian visible units in one hidden layer: a real-valued table is modeled by
+    `SpikeSlab` hidden units beside `Gaussian` ones, as many as there are columns, which hold their correlations. At most
+    8 of the former are used, fitted exactly and with cross-validation, so that `epochs` and `batch_size` do not matter.
     If training is interrupted, the machine of the last complete epoch is kept, and `partial_fit` can train it further.
 
     Args:
-        n_hidden: Number of hidden units, which is the number of features; several, such as (100, 50), for a deep
+        n_hidden: Number of hidden units, which is the number of features (above Gaussian visible units there are as
+            many more as columns, which come first); several, such as (100, 50), for a deep
             machine, whose last layer holds the features.
         pretrain: Pretraining epochs of each of several hidden layers. Default: a fifth of `epochs`.
-        visible: Type of the visible units: auto, binary, spin, gaussian, truncated-gaussian, gauss-bernoulli,
-            categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type of your own,
+        visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
+            gauss-bernoulli, categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type of your own,
             such as `Poisson`: a class or function that makes `n` units from `n`, or the units themselves; the data are
             then used as they are, without scaling.
         binarize: Threshold: values above it become 1, others 0. Default: off.

@@ -17,6 +17,8 @@ from tapmachine.data.errors import EstimateError
 from tapmachine.machine.boltzmann import BoltzmannMachine, rbm
 from tapmachine.units import Gaussian, Mixed, Units
 
+MARGIN = 1.1  # of the visible precisions over the least that hidden Gaussian units need, so that none is without weights
+
 
 class Whitened(NamedTuple):
     """A machine in coordinates z with x = shift + transform·z.
@@ -63,11 +65,11 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
     inverse = torch.linalg.inv(transform.double().to(machine.device))
     shift = shift.double().to(machine.device)
     precision = inverse.T @ (visible.precision.double().unsqueeze(1) * inverse)
-    # D − W Wᵀ = P with D as small as it can be, relative to the diagonal of P.
+    # D − W Wᵀ = P with D hardly larger than it must be, relative to the diagonal of P.
     scale = precision.diagonal().sqrt()
     values, vectors = torch.linalg.eigh(precision / scale.outer(scale))
-    loadings = scale.unsqueeze(1) * vectors * (values[-1] - values).clamp(min=0).sqrt()
-    diagonal = values[-1] * scale**2
+    loadings = scale.unsqueeze(1) * vectors * (MARGIN * values[-1] - values).sqrt()
+    diagonal = MARGIN * values[-1] * scale**2
     weights = inverse.T @ machine.weights[0].double()
     columns = Gaussian(visible.n, field=diagonal * shift + inverse.T @ visible.field.double(), precision=diagonal)
     correlations = Gaussian(visible.n, field=-shift @ loadings)

@@ -57,7 +57,7 @@ class _Values(NamedTuple):
 
     lowest: float
     highest: float
-    zeros: float  # fraction of the values
+    zeros: float  # fraction of the values of columns that are not constant
     are_bits: bool
     are_spins: bool
     are_whole: bool
@@ -70,18 +70,21 @@ class _Values(NamedTuple):
 
 
 def _look_at(*data: Rows) -> _Values:
-    lowest, highest, zeros, count = math.inf, -math.inf, 0, 0
+    lowest, highest, count = math.inf, -math.inf, 0
+    zeros = torch.zeros(data[0].shape[1])  # of each column
     are_bits = are_spins = are_whole = True
     ends = torch.tensor([[math.inf], [-math.inf]]).expand(2, data[0].shape[1])  # of each column
     for _, part in (part for x in data for part in parts(x)):
         ends = torch.stack((ends[0].minimum(part.amin(0).cpu()), ends[1].maximum(part.amax(0).cpu())))
         lowest, highest = min(lowest, float(part.min())), max(highest, float(part.max()))
         is_zero = part == 0
-        zeros, count = zeros + int(is_zero.sum()), count + part.numel()
+        zeros, count = zeros + is_zero.sum(0).cpu(), count + len(part)
         are_bits = are_bits and bool((is_zero | (part == 1)).all())
         are_spins = are_spins and bool((part.abs() == 1).all())
         are_whole = are_whole and bool((part == part.round()).all())
-    return _Values(lowest, highest, zeros / count, are_bits, are_spins, are_whole, ends)
+    varies = ends[1] > ends[0]
+    share = float(zeros[varies].mean() / count) if bool(varies.any()) else float(zeros.mean() / count)
+    return _Values(lowest, highest, share, are_bits, are_spins, are_whole, ends)
 
 
 def _hint_of_scales(values: _Values) -> str:
@@ -124,8 +127,11 @@ def _share_an_interval(values: _Values, interval: tuple[float, float]) -> bool:
         return min(float((lowest == low).double().mean()), float((highest == high).double().mean())) < SCALED_COLUMNS
     if values.are_whole and low >= 0 and high <= LARGEST_BYTE:
         return True
+    if len(lowest) == 1:
+        return False
     near = NEAR_END * (high - low)
-    return float(((lowest <= low + near) & (highest >= high - near)).double().mean()) > MOST_COLUMNS
+    fill = (lowest <= low + near) & (highest >= high - near)
+    return max(float(share.double().mean()) for share in (fill, lowest == low, highest == high)) > MOST_COLUMNS
 
 
 def _interval(values: _Values) -> tuple[float, float]:
