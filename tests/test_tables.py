@@ -60,7 +60,7 @@ def test_other_coordinates_and_back(hidden):
 
 
 def by_determinants(machine):
-    """ln Z of Gaussian visible and Mixed([Gaussian, Binary]) hidden units, by Gaussian integrals over both Gaussians."""
+    """ln Z of Gaussian visible and Mixed([Gaussian, Binary]) hidden units, by Gaussian integrals over both."""
     visible, (gaussian, binary) = machine.layers[0], machine.layers[1].blocks
     n, weights = visible.n, machine.weights[0].detach()
     diagonal = torch.cat((visible.precision, gaussian.precision)).detach()
@@ -91,7 +91,7 @@ def test_ln_z_of_spike_and_slab_hidden_units_by_quadrature():
     x = torch.linspace(-40, 40, 20_001, dtype=torch.float64).unsqueeze(1)
     expected = (log_weight(machine, x).logsumexp(0) + np.log(80 / 20_000)).item()
     assert exact_log_partition(machine).item() == pytest.approx(expected, abs=1e-9)
-    value, error, method = unbiased_log_partition(in_coordinates(machine, torch.full((1, 1), 3.0), torch.ones(1)))
+    _, error, method = unbiased_log_partition(in_coordinates(machine, torch.full((1, 1), 3.0), torch.ones(1)))
     assert (error, method) == (0.0, "exact")
 
 
@@ -130,7 +130,7 @@ def quick(monkeypatch):
 
 
 def clusters(n_rows, seed=0):
-    """Two clusters, heavy tails and correlations, on very different scales."""
+    """Correlated columns with heavy tails, on very different scales."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n_rows, 3)) * rng.choice([0.5, 3.0], size=(n_rows, 1), p=[0.8, 0.2])
     z[:, 0] += 3 * rng.choice([-1, 1], n_rows)

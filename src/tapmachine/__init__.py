@@ -66,10 +66,10 @@ if TYPE_CHECKING:
     from tapmachine.units import Categorical as Categorical
     from tapmachine.units import Custom as Custom
     from tapmachine.units import Gaussian as Gaussian
-    from tapmachine.units import Spin as Spin
-    from tapmachine.units import TruncatedGaussBernoulli as TruncatedGaussBernoulli
     from tapmachine.units import Mixed as Mixed
     from tapmachine.units import SpikeSlab as SpikeSlab
+    from tapmachine.units import Spin as Spin
+    from tapmachine.units import TruncatedGaussBernoulli as TruncatedGaussBernoulli
     from tapmachine.units import TruncatedGaussian as TruncatedGaussian
 
 __version__ = "0.1.0"

@@ -18,8 +18,9 @@ from tapmachine.apps.estimator_uses import TrainedMachine
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.data.rows import spaced
 from tapmachine.machine.checks import in_double
-from tapmachine.runs.build import NewMachine, make_machine, make_trainer, pick_device, prepare_rows
+from tapmachine.runs.build import make_machine, make_trainer, pick_device, prepare_rows
 from tapmachine.runs.declarations import kinds
+from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.visible_units import UnitMaker
 from tapmachine.training import Monitor, Trainer, Training, TrainingState, run_epochs
@@ -35,13 +36,14 @@ class RBM(TrainedMachine):
     It is trained as by `tapmachine.fit`; the fitted machine, `machine_`, can be used with the rest of the package.
     All results are reproducible with the same `random_state`, including the scores and the sequence of samples.
     Hidden units are binary, except above Gaussian visible units in one hidden layer: a real-valued table is modeled by
-    `SpikeSlab` hidden units beside `Gaussian` ones, as many as there are columns, which hold their correlations. At most
-    8 of the former are used, fitted exactly and with cross-validation, so that `epochs` and `batch_size` do not matter.
+    `SpikeSlab` hidden units beside `Gaussian` ones, as many as there are columns, which hold their correlations. At
+    most 8 of the former are used, fitted exactly and with cross-validation: `epochs` and `batch_size` do not matter.
     If training is interrupted, the machine of the last complete epoch is kept, and `partial_fit` can train it further.
 
     Args:
         n_hidden: Number of hidden units, which is the number of features (above Gaussian visible units there are as
-            many more as columns, which come first); several, such as (100, 50), for a deep
+            many more as columns, which come first);
+            several, such as (100, 50), for a deep
             machine, whose last layer holds the features.
         pretrain: Pretraining epochs of each of several hidden layers. Default: a fifth of `epochs`.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
@@ -251,7 +253,9 @@ class RBM(TrainedMachine):
 
     def _monitor(self, new: NewMachine, epochs: int) -> Monitor:
         n_starts, every = (N_STARTS, 1) if self.verbose else (0, max(1, epochs // N_MEASURED))
-        return Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift, transform=new.transform)
+        return Monitor(
+            n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift, transform=new.transform
+        )
 
     def _finish(self, training: "_Training", history: list[Record], starts: Tensor) -> None:
         machine = training.new.in_units_of_data()

@@ -10,8 +10,8 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.errors import EstimateError
 from tapmachine.likelihood.result import LogLikelihood
-from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
 from tapmachine.likelihood.slabs import can_sum_slabs, slabs_log_partition
+from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, n_units
 from tapmachine.machine.conditioning import clamp
@@ -30,8 +30,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     The side with fewer states is summed over; its units must have finitely many values, the others may be of any type.
     A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side. The units' priors are
     normalized, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more. Of two
-    layers of `Gaussian` units, ln Z is a determinant; of `Gaussian` visible and up to 18 `SpikeSlab` hidden units, a sum
-    of determinants. `Gaussian` blocks of a `Mixed` hidden layer are integrated over first.
+    layers of `Gaussian` units, ln Z is a determinant; of `Gaussian` visible and up to 18 `SpikeSlab` hidden units, a
+    sum of determinants. `Gaussian` blocks of a `Mixed` hidden layer are integrated over first.
 
     Returns:
         ln Z = −F, in float64; one value for each row, if the machine is conditioned on rows of evidence.

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Gaussian, SpikeSlab
@@ -35,12 +36,13 @@ def slabs_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
     log_odds, slab = wide(hidden.log_odds)[coupled], wide(hidden.precision)[coupled]
     log_partition = active_sets_log_partition(overlaps, mean @ weights + field, log_odds, slab)
     at_rest = log_odds + 0.5 * (field**2 / slab + math.log(2 * math.pi) - slab.log())
-    return log_partition - torch.nn.functional.softplus(at_rest).sum()
+    return log_partition - softplus(at_rest).sum()
 
 
 def _coupled_units(machine: BoltzmannMachine) -> Tensor:  # (n_hidden,), bool
     """Hidden units with a weight other than 0."""
-    return (machine.weights[0].detach() != 0).any(0)
+    weights: Tensor = machine.weights[0].detach()
+    return (weights != 0).any(0)
 
 
 def active_sets_log_partition(overlaps: Tensor, field: Tensor, log_odds: Tensor, precision: Tensor) -> Tensor:  # ()

@@ -137,7 +137,8 @@ def rebuild(
     classes = {unit_type.__name__: unit_type for unit_type in unit_types}
     try:
         layers = [
-            _rebuilt(layer, _within(tensors, f"layers.{i}."), tensors, classes) for i, layer in enumerate(description["layers"])
+            _rebuilt(layer, _within(tensors, f"layers.{i}."), tensors, classes)
+            for i, layer in enumerate(description["layers"])
         ]
         n_edges = max(1, len(layers) - 1)
         weights = [tensors[f"weights.{edge}"] for edge in range(n_edges)]

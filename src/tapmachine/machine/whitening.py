@@ -1,8 +1,8 @@
 """Machines with Gaussian visible units in other coordinates: x = shift + transform·z, for any invertible matrix.
 
 Hidden Gaussian units make visible ones correlated: integrated over them, the visible units have the precision matrix
-P = D(V) − W D(1/V') Wᵀ. In the coordinates where P is the identity, the hidden Gaussian units are not needed, chains mix
-quickly whatever the scales and correlations of the columns are, and gradients are well conditioned. `in_coordinates`
+P = D(V) − W D(1/V') Wᵀ. In the coordinates where P is the identity, the hidden Gaussian units are not needed, chains
+mix quickly whatever the scales and correlations of the columns are, and gradients are well conditioned. `in_coordinates`
 leads from there to the columns of the data, `whiten` back.
 """
 
@@ -17,7 +17,9 @@ from tapmachine.data.errors import EstimateError
 from tapmachine.machine.boltzmann import BoltzmannMachine, rbm
 from tapmachine.units import Gaussian, Mixed, Units
 
-MARGIN = 1.1  # of the visible precisions over the least that hidden Gaussian units need, so that none is without weights
+MARGIN = (
+    1.1  # of the visible precisions over the least that hidden Gaussian units need, so that none is without weights
+)
 
 
 class Whitened(NamedTuple):
@@ -37,7 +39,9 @@ class Whitened(NamedTuple):
 
     def rows(self, x: Tensor) -> Tensor:  # (N, n) -> (N, n)
         """z of rows x, in float64."""
-        return torch.linalg.solve_triangular(self.transform.T, (x.double() - self.shift), upper=False, left=False)
+        y = x.double() - self.shift
+        z: Tensor = torch.linalg.solve_triangular(self.transform.T, y, upper=False, left=False)
+        return z
 
 
 @torch.no_grad()
@@ -86,7 +90,7 @@ def can_be_whitened(machine: BoltzmannMachine) -> bool:
         return False
     are_gaussian = [type(block) is Gaussian for block in layers[1].blocks]
     others = [block for block, gaussian in zip(layers[1].blocks, are_gaussian, strict=True) if not gaussian]
-    return any(are_gaussian) and bool(others) and all(block.prior_field is not None for block in others)  # type: ignore[union-attr]
+    return any(are_gaussian) and bool(others) and all(block.prior_field is not None for block in others)
 
 
 @torch.no_grad()

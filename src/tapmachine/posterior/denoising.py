@@ -15,12 +15,12 @@ from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
 from tapmachine.machine.gibbs_sampling import gibbs, sweep_chain
+from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.estimation import most_likely
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, as_observations
-from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.solver import AdaptiveTAP, Progress, Scheme, solve
 from tapmachine.solver.starts import StartingPoint, starting_moments
 from tapmachine.units import Units

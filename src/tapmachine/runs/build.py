@@ -1,7 +1,6 @@
 """From settings to the machine, the objective and the trainer."""
 
 import math
-from dataclasses import replace
 from pkgutil import resolve_name
 from typing import overload
 

@@ -61,7 +61,8 @@ class NewMachine:
 
         def shifted_and_scaled(part: Tensor) -> Tensor:
             if inverse is not None:
-                return ((part.double() - shift) @ inverse).to(self.machine.dtype)
+                whitened: Tensor = (part.double() - shift) @ inverse
+                return whitened.to(self.machine.dtype)
             return ((part - shift.to(part)) / self.scale).clamp(*bounds)
 
         return by_rows(shifted_and_scaled, x)

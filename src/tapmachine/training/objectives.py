@@ -103,7 +103,7 @@ class ExactGaussian(Objective):
 
 @final
 class ExactSlabs(Objective):
-    """The exact F of the free machine, for `Gaussian` visible and `SpikeSlab` hidden units, few of them with weights."""
+    """The exact F of the free machine, for `Gaussian` visible and `SpikeSlab` hidden units, up to 12 with weights."""
 
     can_be_captured = False  # matrix factorizations wait for the device
 

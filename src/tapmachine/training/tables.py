@@ -1,6 +1,6 @@
 """Where the training of real-valued tables starts: the maximum likelihood of a small machine, found exactly.
 
-Columns of tables differ in scale and are correlated, many of them strongly, and have heavy tails or clusters. In the
+Columns of tables differ in scale and are correlated, many of them strongly, and have heavy tails. In the
 coordinates of the columns a machine for them is so stiff that gradient steps crawl. The start is therefore found in
 whitened coordinates z, where the covariance is the identity, in three steps:
 
@@ -101,7 +101,8 @@ class _Columns(NamedTuple):
         return _Columns(mean, deviation, transform, x.amin(0) == x.amax(0), smallest)
 
     def whitened(self, x: Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(self.transform.T, x - self.mean, upper=True, left=False)
+        z: Tensor = torch.linalg.solve_triangular(self.transform.T, x - self.mean, upper=True, left=False)
+        return z
 
     def log_density(self, z: Tensor) -> Tensor:  # (N, n) -> (N,)
         return -0.5 * (z**2).sum(1) - 0.5 * z.shape[1] * LOG_2PI - self.log_volume
@@ -186,7 +187,9 @@ class _Slabs:
         # In the coordinates in which the precision matrix is the identity, WᵀW is 1 − q/(q + WᵀW).
         overlaps = torch.eye(n_slabs, dtype=z.dtype) - q * torch.linalg.inv(inner)
         ones = torch.ones_like(self.field)
-        return gaussian + of_hidden - active_sets_log_partition(overlaps, self.field, self.log_odds, ones)
+        log_partition = active_sets_log_partition(overlaps, self.field, self.log_odds, ones)
+        log_density: Tensor = gaussian + of_hidden - log_partition
+        return log_density
 
     def fit(self, z: Tensor, n_steps: int, left_out: Tensor | None = None) -> Tensor:  # -> (looks, N of left_out)
         """Ascend the likelihood; return the log-densities of rows left out, every so many steps."""

@@ -82,7 +82,7 @@ class Mixed(Units):
         return Interval(min(s.bounds[0] for s in supports), max(s.bounds[1] for s in supports))
 
     @property
-    def has_two_states(self) -> bool:  # type: ignore[override]
+    def has_two_states(self) -> bool:
         return len({block.support for block in self._blocks}) == 1 and self._blocks[0].has_two_states
 
     def bounds(self) -> tuple[Tensor, Tensor]:
@@ -120,7 +120,8 @@ class Mixed(Units):
         return self._each(lambda block, *part: block.log_partition(Tilt(*part)), *self.unpack(tilt))
 
     def moments(self, tilt: Tilt) -> Moments:
-        return self._each(lambda block, *part: block.moments(Tilt(*part)), *self.unpack(tilt))
+        mean, variance = self._each_of(lambda block, *part: block.moments(Tilt(*part)), *self.unpack(tilt))
+        return Moments(mean, variance)
 
     def normalizable(self, tilt: Tilt) -> Tensor:
         return self._each(lambda block, *part: block.normalizable(Tilt(*part)), *self.unpack(tilt))
@@ -149,7 +150,8 @@ class Mixed(Units):
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
         precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
-        return self._each(lambda block, *part: block.respond(*part), field, reaction, mean, precision)
+        mean, variance = self._each_of(lambda block, *part: block.respond(*part), field, reaction, mean, precision)
+        return Moments(mean, variance)
 
     def settle(
         self,
@@ -161,11 +163,11 @@ class Mixed(Units):
     ) -> tuple[Moments, Tensor]:
         precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
 
-        def settled(block: Units, *part: Tensor) -> tuple[Tensor, ...]:
-            moments, total = block.settle(*part, steps)  # type: ignore[arg-type]
+        def settled(block: Units, b: Tensor, kappa: Tensor, guess: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+            moments, total = block.settle(b, kappa, guess, a, steps)
             return (*moments, total)
 
-        mean, variance, total = self._each(settled, field, reaction, start, precision)
+        mean, variance, total = self._each_of(settled, field, reaction, start, precision)
         return Moments(mean, variance), total
 
     def field_with_mean(self, mean: Tensor) -> Tensor:
@@ -175,13 +177,14 @@ class Mixed(Units):
         parts = [tensor.expand(*tensor.shape[:-1], self.n).split(self.sizes, -1) for tensor in tensors]
         return list(zip(self._blocks, *parts, strict=True))
 
-    def _each(self, function: Callable[..., Any], *tensors: Tensor) -> Any:
-        """A function of each block and its part of the tensors, joined: a tensor, or a tuple of them."""
+    def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """A function of each block and its part of the tensors, joined."""
+        return torch.cat([function(*part) for part in self._split(tensors)], -1)
+
+    def _each_of(self, function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> list[Tensor]:
+        """The same for a function with several results."""
         results = [function(*part) for part in self._split(tensors)]
-        if isinstance(results[0], Tensor):
-            return torch.cat(results, -1)
-        joined = [torch.cat(parts, -1) for parts in zip(*results, strict=True)]
-        return type(results[0])(*joined) if isinstance(results[0], Moments) else tuple(joined)
+        return [torch.cat(parts, -1) for parts in zip(*results, strict=True)]
 
     def _sum(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """A function of each block and its part of the tensors, with one value for each row, summed."""

@@ -22,7 +22,7 @@ SUPPORT = Interval(atoms=(0.0,))
 class SpikeSlab(Units):
     """Real-valued units that are exactly 0 or Gaussian: P(x) ∝ δ(x) + e^r exp(Ux − ½Vx²) with V > 0.
 
-    As hidden units above `Gaussian` ones they model heavy tails and clusters: a unit that is active (x ≠ 0) changes the
+    As hidden units above `Gaussian` ones they model heavy tails: a unit that is active (x ≠ 0) changes the
     mean and the variance of the visible units along its weights. Given which units are active, the visible units are
     Gaussian. With ln Z_s the normalizer of the tilted slab, the unit is active with probability
     P = σ(r + ln Z_s), its mean is P f_a, and its variance P f_c + P(1 − P) f_a², with f_a and f_c those of the slab.
@@ -47,9 +47,7 @@ class SpikeSlab(Units):
 
     log_odds: nn.Parameter
 
-    def __init__(
-        self, n: int, field: Values = 0.0, precision: Values = 1.0, active_probability: Values = 0.5
-    ) -> None:
+    def __init__(self, n: int, field: Values = 0.0, precision: Values = 1.0, active_probability: Values = 0.5) -> None:
         super().__init__(n)
         dtype = self.common_dtype(field, precision, active_probability)
         field, precision = (
