@@ -42,9 +42,8 @@ class RBM(TrainedMachine):
 
     Args:
         n_hidden: Number of hidden units, which is the number of features (above Gaussian visible units there are as
-            many more as columns, which come first);
-            several, such as (100, 50), for a deep
-            machine, whose last layer holds the features.
+            many more as columns, which come first); several, such as (100, 50), for a deep machine, whose last layer
+            holds the features.
         pretrain: Pretraining epochs of each of several hidden layers. Default: a fifth of `epochs`.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
             gauss-bernoulli, categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type of your own,

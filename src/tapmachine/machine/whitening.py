@@ -2,8 +2,8 @@
 
 Hidden Gaussian units make visible ones correlated: integrated over them, the visible units have the precision matrix
 P = D(V) − W D(1/V') Wᵀ. In the coordinates where P is the identity, the hidden Gaussian units are not needed, chains
-mix quickly whatever the scales and correlations of the columns are, and gradients are well conditioned. `in_coordinates`
-leads from there to the columns of the data, `whiten` back.
+mix quickly whatever the scales and correlations of the columns are, and gradients are well conditioned.
+`in_coordinates` leads from there to the columns of the data, `whiten` back.
 """
 
 from copy import deepcopy
