@@ -46,9 +46,9 @@ class RBM(TrainedMachine):
             holds the features.
         pretrain: Pretraining epochs of each of several hidden layers. Default: a fifth of `epochs`.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
-            gauss-bernoulli, categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type of your own,
-            such as `Poisson`: a class or function that makes `n` units from `n`, or the units themselves; the data are
-            then used as they are, without scaling.
+            gauss-bernoulli, categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type
+            of your own, such as `Poisson`: a class or function that makes `n` units from `n`, or the units themselves;
+            the data are then used as they are, without scaling.
         binarize: Threshold: values above it become 1, others 0. Default: off.
         interval: Interval of real values, such as (0, 1). Default: [0, 1] or the range of the data. By default, values
             outside are moved to its ends, with a warning; with an interval given here, they are an error.
