@@ -47,7 +47,8 @@ def measure(case: Case, n_points: int, dtype: torch.dtype, seed: int = 0) -> Err
         assert torch.equal(torch.isinf(value.reshape(n_points, -1)).any(-1), ~finite)
         assert not torch.isnan(value).any()
     smallest = torch.finfo(dtype).tiny
-    length = case.support[1] - case.support[0]
+    ends = [bound.detach().double() for bound in units.bounds()]
+    lengths = (ends[1] - ends[0]).expand(n_points).tolist()
     worst, points = [0.0, 0.0, 0.0], [None, None, None]
     for i in finite.nonzero().flatten().tolist():
         parameters, B, A = parameters_of(units, case, i), field[i].tolist(), precision[i].tolist()
@@ -57,7 +58,7 @@ def measure(case: Case, n_points: int, dtype: torch.dtype, seed: int = 0) -> Err
         exact_variances = answer.variance if isinstance(answer.variance, list) else [answer.variance]
         errors = [0.0, 0.0, float(abs(log_partition[i].item() - answer.log) / max(1, abs(answer.log)))]
         for a, c, exact_a, exact_c in zip(means, variances, exact_means, exact_variances, strict=True):
-            scale = length if np.isfinite(length) else max(abs(float(exact_a)), float(exact_c) ** 0.5)
+            scale = lengths[i] if np.isfinite(lengths[i]) else max(abs(float(exact_a)), float(exact_c) ** 0.5)
             errors[0] = max(errors[0], float(abs(a - exact_a)) / scale)
             underflow = exact_c < smallest and c <= smallest  # no relative accuracy below the normal numbers
             errors[1] = max(errors[1], 0.0 if underflow else float(abs(c - exact_c) / exact_c))

@@ -26,7 +26,6 @@ from tapmachine import (
 )
 from tapmachine.accelerator.distributed import World
 from tapmachine.training import default_objective
-from tapmachine.training.chains import can_be_inverted
 from tapmachine.training.context import Context
 from tapmachine.training.objectives import ExactGaussian
 from tapmachine.units.numerics.intervals import FAR, NARROW, RULES, _invert_normal, _invert_pieces, sample_interval
@@ -197,9 +196,9 @@ def test_draws_of_truncated_units_invert_their_cdf(spike):
 
 
 def test_which_units_can_be_inverted():
-    assert all(can_be_inverted(UNITS[kind](Tensors(0), 3)) for kind in KINDS)
+    assert all(UNITS[kind](Tensors(0), 3).has_inversion for kind in KINDS)
     custom = UNITS["Custom"](Tensors(0), 3)
-    assert not can_be_inverted(custom)
+    assert not custom.has_inversion
     assert custom.draw(Tilt(torch.zeros(2, 3).double(), 0.0), torch.rand(2, 3).double()) is None
 
 

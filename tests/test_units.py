@@ -12,7 +12,18 @@ from marks import DENORMALS
 from oracles import truncated_gaussian_integral
 from unit_cases import CASES
 
-from tapmachine import Binary, Categorical, Custom, Gaussian, Spin, Tilt, TruncatedGaussBernoulli, TruncatedGaussian
+from tapmachine import (
+    Binary,
+    Categorical,
+    Custom,
+    Gaussian,
+    Mixed,
+    SpikeSlab,
+    Spin,
+    Tilt,
+    TruncatedGaussBernoulli,
+    TruncatedGaussian,
+)
 from tapmachine.units import Units
 
 BOTH = (torch.float32, torch.float64)
@@ -177,9 +188,22 @@ def support_mesh(units, case):
         half = edges.diff().unsqueeze(-1) / 2
         points = (edges[:-1].unsqueeze(-1) + half * (1 + torch.from_numpy(t))).flatten()
         weights = (half * torch.from_numpy(w)).flatten()
-        if isinstance(units, TruncatedGaussBernoulli):
+        if isinstance(units, Mixed):
+            return mixed_mesh(units, points, weights)
+        if isinstance(units, TruncatedGaussBernoulli | SpikeSlab):
             points, weights = torch.cat((points, torch.zeros(1))), torch.cat((weights, torch.ones(1)))
     return points.unsqueeze(-1).expand(-1, units.n), weights.unsqueeze(-1)
+
+
+def mixed_mesh(units, points, weights):
+    """The mesh for the Gaussian block, then the two states of the binary one; the other block counts for nothing."""
+    gaussian, binary = units.sizes
+    nothing, bits = torch.zeros_like(points), torch.tensor([0.0, 1.0], dtype=torch.float64)
+    x = [torch.cat((points, bits)).unsqueeze(-1).expand(-1, gaussian)]
+    x += [torch.cat((nothing, bits)).unsqueeze(-1).expand(-1, binary)]
+    share = [torch.cat((weights, 0 * bits)).unsqueeze(-1).expand(-1, gaussian)]
+    share += [torch.cat((nothing, torch.ones_like(bits))).unsqueeze(-1).expand(-1, binary)]
+    return torch.cat(x, -1), torch.cat(share, -1)
 
 
 # ----- draws
@@ -205,6 +229,7 @@ SAMPLED = [
     *[(TruncatedGaussian(1, 0.0, math.inf, precision=1.0), tilt) for tilt in (BULK, EDGE, (5.0, -1.0 + 1e-3))],
     (TruncatedGaussian(1, -math.inf, 0.5, precision=1.0), BULK),
     (TruncatedGaussBernoulli(1, 0.0, math.inf, active_probability=0.4), BULK),
+    (SpikeSlab(1, field=0.5, active_probability=0.4), BULK),
     (TruncatedGaussian(1, field=1e4, precision=1e4), (0.0, 0.0)),
 ]
 
@@ -401,6 +426,7 @@ def test_any_truncated_gaussian_stays_in_range(u, v, b, a, low):
         (TruncatedGaussian(1, 0.0, math.inf), (1.0, -1.0)),
         (TruncatedGaussian(1, -math.inf, 0.0), (-1.0, -1.0)),
         (TruncatedGaussBernoulli(1, 0.0, math.inf), (1.0, -2.0)),
+        (SpikeSlab(1), (1.0, -2.0)),
     ],
     ids=str,
 )
@@ -411,7 +437,7 @@ def test_what_cannot_be_normalized_is_reported(units, tilt):
     mean, variance = units.moments(tilt)
     assert math.isinf(mean.item())
     assert variance.item() == math.inf
-    assert math.isinf(units.sample(tilt).item()) or isinstance(units, TruncatedGaussBernoulli)
+    assert math.isinf(units.sample(tilt).item()) or isinstance(units, TruncatedGaussBernoulli | SpikeSlab)
     units.log_partition(Tilt(tilt.field, torch.tensor([0.0]))).sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in units.parameters())
 
@@ -619,7 +645,9 @@ def test_large_precisions_have_finite_gradients(deviation, dtype):
 
 
 @pytest.mark.parametrize(
-    "units", [Gaussian(2), TruncatedGaussian(2, 0.0, math.inf), TruncatedGaussBernoulli(2, 0.0, math.inf)], ids=str
+    "units",
+    [Gaussian(2), SpikeSlab(2), TruncatedGaussian(2, 0.0, math.inf), TruncatedGaussBernoulli(2, 0.0, math.inf)],
+    ids=str,
 )
 def test_an_element_that_cannot_be_normalized_leaves_other_gradients_alone(units):
     field, precision = torch.tensor([[0.3, -0.2], [0.1, 0.4]]), torch.tensor([[0.0, 0.5], [0.2, -2.0]])

@@ -9,7 +9,17 @@ import torch
 from mpmath import mp, mpf
 from oracles import DIGITS, Answer, truncated_gaussian_integral
 
-from tapmachine import Binary, Categorical, Custom, Gaussian, Spin, TruncatedGaussBernoulli, TruncatedGaussian
+from tapmachine import (
+    Binary,
+    Categorical,
+    Custom,
+    Gaussian,
+    Mixed,
+    SpikeSlab,
+    Spin,
+    TruncatedGaussBernoulli,
+    TruncatedGaussian,
+)
 from tapmachine.units import Units
 
 INF = float("inf")
@@ -197,6 +207,38 @@ def gauss_bernoulli_oracle(p, B, A):
         return Answer(mp.log1p(slab) - mp.log1p(mp.exp(r + prior.log)), mean, variance)
 
 
+def stressed_spike_slab(rng, n, dtype, reach=1e4):
+    slab, B, A = stressed_gaussian(rng, n, dtype, reach)
+    units = SpikeSlab(n, slab.field.detach(), slab.precision.detach())
+    with torch.no_grad():
+        units.log_odds.copy_(tensor(signed(rng, n, 1e-3, 5.0), dtype))
+    return units, B, A
+
+
+def spike_slab_oracle(p, B, A):
+    with mp.workdps(DIGITS):
+        U, V, B, A, r = (mpf(z) for z in (p["field"], p["precision"], B, A, p["log_odds"]))
+        u, v = U + B, V + A
+        prior, slab = (mp.exp(r + f**2 / (2 * w)) * mp.sqrt(2 * mp.pi / w) for f, w in ((U, V), (u, v)))
+        active, inactive = slab / (1 + slab), 1 / (1 + slab)
+        mean = active * u / v
+        return Answer(mp.log1p(slab) - mp.log1p(prior), mean, active / v + active * inactive * (u / v) ** 2)
+
+
+# ----- blocks of two types
+
+
+def stressed_mixed(rng, n, dtype, reach=1e4):
+    """Gaussian units first, then binary ones."""
+    parts = stressed_gaussian(rng, n // 2, dtype, reach), stressed_two_states(Binary)(rng, n - n // 2, dtype, reach)
+    (gaussian, B, A), (binary, b, a) = parts
+    return Mixed([gaussian, binary]), torch.cat((B, b)), torch.cat((A, a))
+
+
+def mixed_oracle(p, B, A):
+    return gaussian_oracle(p, B, A) if "precision" in p else binary_oracle(p, B, A)
+
+
 # ----- custom priors
 
 
@@ -255,6 +297,14 @@ CASES = [
     Case("Spin", stressed_two_states(Spin), spin_oracle, (-1, 1)),
     Case("Categorical", stressed_categorical, categorical_oracle, (0, 1)),
     Case("Gaussian", stressed_gaussian, gaussian_oracle, (-INF, INF), {"log_growth": "precision"}),
+    Case(
+        "SpikeSlab",
+        stressed_spike_slab,
+        spike_slab_oracle,
+        (-INF, INF),
+        {"slab.field": "field", "slab.log_growth": "precision"},
+    ),
+    Case("Mixed", stressed_mixed, mixed_oracle, (-INF, INF), {"log_growth": "precision"}),
     truncated_case(0.0, 1.0),
     truncated_case(-1.0, 2.0),
     truncated_case(1e-3, 1e3),
@@ -270,6 +320,9 @@ CASES = [
 
 def parameters_of(units: Units, case: Case, index: int) -> dict[str, float]:
     """The parameters of one unit, by public name, as the exact numbers that the unit computes with."""
+    if isinstance(units, Mixed):
+        first = units.blocks[0].n
+        return parameters_of(units.blocks[index >= first], case, index if index < first else index - first)
     found = {}
     for name, value in units.named_parameters():
         public = case.stored.get(name, name)

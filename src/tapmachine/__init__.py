@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from tapmachine.units import Categorical as Categorical
     from tapmachine.units import Custom as Custom
     from tapmachine.units import Gaussian as Gaussian
+    from tapmachine.units import Mixed as Mixed
+    from tapmachine.units import SpikeSlab as SpikeSlab
     from tapmachine.units import Spin as Spin
     from tapmachine.units import TruncatedGaussBernoulli as TruncatedGaussBernoulli
     from tapmachine.units import TruncatedGaussian as TruncatedGaussian
@@ -76,6 +78,7 @@ _GROUPS = {
     "beliefs": ("Tilt", "Moments"),
     "units": (
         "Binary", "Spin", "Gaussian", "TruncatedGaussian", "TruncatedGaussBernoulli", "Categorical", "Custom",
+        "SpikeSlab", "Mixed",
     ),
     "machine": ("rbm", "dbm", "pairwise", "clamp", "condition", "gibbs", "save", "load"),
     "solver": (

@@ -18,8 +18,9 @@ from tapmachine.apps.estimator_uses import TrainedMachine
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.data.rows import spaced
 from tapmachine.machine.checks import in_double
-from tapmachine.runs.build import NewMachine, make_machine, make_trainer, pick_device, prepare_rows
+from tapmachine.runs.build import make_machine, make_trainer, pick_device, prepare_rows
 from tapmachine.runs.declarations import kinds
+from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.visible_units import UnitMaker
 from tapmachine.training import Monitor, Trainer, Training, TrainingState, run_epochs
@@ -30,20 +31,24 @@ N_MEASURED = 5  # epochs of a training, besides the first
 
 
 class RBM(TrainedMachine):
-    """A Restricted or Deep Boltzmann Machine with binary hidden units, for scikit-learn: features, scores, samples.
+    """A Restricted or Deep Boltzmann Machine for scikit-learn: features, scores, samples.
 
     It is trained as by `tapmachine.fit`; the fitted machine, `machine_`, can be used with the rest of the package.
     All results are reproducible with the same `random_state`, including the scores and the sequence of samples.
+    Hidden units are binary, except above Gaussian visible units in one hidden layer: a real-valued table is modeled by
+    `SpikeSlab` hidden units beside `Gaussian` ones, as many as there are columns, which hold their correlations. At
+    most 8 of the former are used, fitted exactly and with cross-validation: `epochs` and `batch_size` do not matter.
     If training is interrupted, the machine of the last complete epoch is kept, and `partial_fit` can train it further.
 
     Args:
-        n_hidden: Number of hidden units, which is the number of features; several, such as (100, 50), for a deep
-            machine, whose last layer holds the features.
+        n_hidden: Number of hidden units, which is the number of features (above Gaussian visible units there are as
+            many more as columns, which come first); several, such as (100, 50), for a deep machine, whose last layer
+            holds the features.
         pretrain: Pretraining epochs of each of several hidden layers. Default: a fifth of `epochs`.
-        visible: Type of the visible units: auto, binary, spin, gaussian, truncated-gaussian, gauss-bernoulli,
-            categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type of your own,
-            such as `Poisson`: a class or function that makes `n` units from `n`, or the units themselves; the data are
-            then used as they are, without scaling.
+        visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
+            gauss-bernoulli, categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type
+            of your own, such as `Poisson`: a class or function that makes `n` units from `n`, or the units themselves;
+            the data are then used as they are, without scaling.
         binarize: Threshold: values above it become 1, others 0. Default: off.
         interval: Interval of real values, such as (0, 1). Default: [0, 1] or the range of the data. By default, values
             outside are moved to its ends, with a warning; with an interval given here, they are an error.
@@ -190,11 +195,16 @@ class RBM(TrainedMachine):
     def _pass_over(self, X: Any, before: "_Training | None") -> None:
         history, starts = (list(self.history_), self._starts) if before else ([], None)
         if before is None:
-            settings = self._settings(1, decay=1.0, pretrain=0)
+            settings = self._settings(1, decay=1.0, pretrain=0, hidden_units="binary")
             x = self._first_rows(settings, X)
             new = self._new_machine(settings, x)
         else:
-            settings = self._settings(1, decay=1.0, pretrain=0, seed=before.settings.seed)
+            if before.new.transform is not None:
+                raise ValueError(
+                    "partial_fit cannot continue a fit of Gaussian visible units, which is not made in steps; call fit "
+                    "with all rows, or only partial_fit"
+                )
+            settings = self._settings(1, decay=1.0, pretrain=0, seed=before.settings.seed, hidden_units="binary")
             kept = ("hidden", "visible", "interval", "binarize", "dtype")
             changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
             if changed:
@@ -249,7 +259,9 @@ class RBM(TrainedMachine):
 
     def _monitor(self, new: NewMachine, epochs: int) -> Monitor:
         n_starts, every = (N_STARTS, 1) if self.verbose else (0, max(1, epochs // N_MEASURED))
-        return Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift)
+        return Monitor(
+            n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift, transform=new.transform
+        )
 
     def _finish(self, training: "_Training", history: list[Record], starts: Tensor) -> None:
         machine = training.new.in_units_of_data()

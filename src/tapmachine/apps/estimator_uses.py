@@ -46,7 +46,10 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     _n_features_out: int
 
     def transform(self, X: Any) -> Array:
-        """Features: means of the (last layer of) hidden units given each row, (n_samples, n_hidden), in [0, 1]."""
+        """Features: means of the (last layer of) hidden units given each row, (n_samples, n_hidden).
+
+        Those of binary units lie in [0, 1].
+        """
         check_is_fitted(self)
         array = self._array(X)
         hidden = hidden_means(self._double, self._states(array))[-1]

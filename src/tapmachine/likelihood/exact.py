@@ -10,14 +10,17 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.errors import EstimateError
 from tapmachine.likelihood.result import LogLikelihood
+from tapmachine.likelihood.slabs import can_sum_slabs, slabs_log_partition
 from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, n_units
 from tapmachine.machine.conditioning import clamp
+from tapmachine.machine.whitening import can_be_whitened, whiten
 from tapmachine.units import Gaussian
 from tapmachine.units.numerics.intervals import wide
 
 LARGEST_ENUMERATION = 2**25  # states of the side that is summed over
+SLAB_BITS = 18  # spike-and-slab units with weights, for each set of which there is a determinant
 
 
 @torch.no_grad()
@@ -27,7 +30,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     The side with fewer states is summed over; its units must have finitely many values, the others may be of any type.
     A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side. The units' priors are
     normalized, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more. Of two
-    layers of `Gaussian` units, ln Z is a determinant.
+    layers of `Gaussian` units, ln Z is a determinant; of `Gaussian` visible and up to 18 `SpikeSlab` hidden units, a
+    sum of determinants. `Gaussian` blocks of a `Mixed` hidden layer are integrated over first.
 
     Returns:
         ln Z = −F, in float64; one value for each row, if the machine is conditioned on rows of evidence.
@@ -39,8 +43,13 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     """
     if machine.n_rows is not None:
         return torch.stack([exact_log_partition(_row(machine, row)) for row in range(machine.n_rows)])
+    if can_be_whitened(machine):
+        whitened = whiten(machine)
+        return exact_log_partition(whitened.machine) + whitened.log_partition_gain
     if is_gaussian(machine):
-        return _checked_gaussian(machine)
+        return _checked(gaussian_log_partition(machine))
+    if can_sum_slabs(machine, SLAB_BITS):
+        return _checked(slabs_log_partition(machine))
     total = torch.full((), -torch.inf, dtype=torch.float64, device=machine.device)
     for log_weights in (part.log_weights for part in _enumerate(machine)):
         total = torch.logaddexp(total, log_weights.logsumexp(0))
@@ -94,8 +103,7 @@ def gaussian_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
     return torch.where(failed == 0, log_partition, torch.inf)
 
 
-def _checked_gaussian(machine: BoltzmannMachine) -> Tensor:
-    log_partition = gaussian_log_partition(machine)
+def _checked(log_partition: Tensor) -> Tensor:
     if not bool(torch.isfinite(log_partition)):
         raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
     return log_partition

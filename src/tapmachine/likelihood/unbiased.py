@@ -15,11 +15,13 @@ from tapmachine.data.rows import spaced
 from tapmachine.likelihood.annealing.estimate import COLLAPSED, AnnealedEstimate, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, is_gaussian
 from tapmachine.likelihood.result import LogLikelihood
+from tapmachine.likelihood.slabs import can_sum_slabs
 from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, in_double, n_units
 from tapmachine.machine.conditioning import clamp, hidden_machine
+from tapmachine.machine.whitening import can_be_whitened, whiten
 from tapmachine.solver import TAP
 
 TOLERANCE = 0.1  # nats: the error bar at which annealing ends
@@ -84,7 +86,12 @@ def unbiased_log_partition(
         >>> unbiased_log_partition(rbm(Binary(40), Binary(4))).method
         'exact'
     """
-    if is_gaussian(machine) or can_enumerate(machine, effort.bits):
+    if can_be_whitened(machine):  # where chains mix whatever the scales and correlations of the columns are
+        whitened = whiten(machine)
+        data = None if data is None else whitened.rows(data)
+        value, error, method = unbiased_log_partition(whitened.machine, data, effort, seed)
+        return LogPartition(value + whitened.log_partition_gain, error, method)
+    if is_gaussian(machine) or can_enumerate(machine, effort.bits) or can_sum_slabs(machine, effort.bits):
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
     for n_temperatures in effort.temperatures:
         with warnings.catch_warnings():

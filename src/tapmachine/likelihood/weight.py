@@ -6,6 +6,7 @@ from torch import Tensor
 from tapmachine.beliefs import Tilt
 from tapmachine.data.errors import EstimateError
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.units import Units
 
 CHUNK_VALUES = 2**22  # numbers held at a time, in the fields on the hidden side
 
@@ -38,18 +39,12 @@ def check_normalizable(machine: BoltzmannMachine) -> None:
     Their energy is quadratic, and must be so upwards in all directions: with their couplings in units of the standard
     deviations, no eigenvalue may reach 1. Chains may wander off too slowly for their weights to tell.
     """
-    layers = list(machine.layers)
-    unbounded = [all(bool(torch.isinf(bound).all()) for bound in layer.bounds()) for layer in layers]
-    if machine.n_rows is not None or not any(
-        unbounded[edge.below] and unbounded[edge.above] for edge in machine.edges()
-    ):
+    if machine.n_rows is not None:
         return
-    deviations = [
-        layer.moments(Tilt(torch.zeros(layer.state_shape, dtype=layer.dtype, device=layer.device), 0.0)).variance.sqrt()
-        if free
-        else torch.zeros(size, dtype=layer.dtype, device=layer.device)
-        for layer, free, size in zip(layers, unbounded, machine.sizes, strict=True)
-    ]
+    layers = list(machine.layers)
+    deviations = [_tail_deviations(layer, size) for layer, size in zip(layers, machine.sizes, strict=True)]
+    if not any(bool(deviations[edge.below].any() and deviations[edge.above].any()) for edge in machine.edges()):
+        return
     first = [sum(machine.sizes[:number]) for number in range(len(layers) + 1)]
     scaled = torch.zeros((first[-1], first[-1]), dtype=torch.float64, device=machine.device)
     for below, above, weights in machine.edges():
@@ -58,3 +53,15 @@ def check_normalizable(machine: BoltzmannMachine) -> None:
     scaled = scaled if machine.is_pairwise else scaled + scaled.T
     if bool(torch.isfinite(scaled).all()) and float(torch.linalg.eigvalsh(scaled)[-1]) >= 1:
         raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
+
+
+def _tail_deviations(layer: Units, size: int) -> Tensor:  # (size,)
+    """Standard deviations of the tails of priors on the whole real line; 0 for all other units."""
+    lower, upper = layer.bounds()
+    unbounded = (torch.isinf(lower) & torch.isinf(upper)).expand(layer.n if not layer.is_categorical else size)
+    if not bool(unbounded.any()):
+        return torch.zeros(size, dtype=layer.dtype, device=layer.device)
+    tails = layer.tail_precision()
+    zeros = torch.zeros(layer.state_shape, dtype=layer.dtype, device=layer.device)
+    variance = torch.where(torch.isinf(tails), layer.moments(Tilt(zeros, 0.0)).variance, 1 / tails)
+    return torch.where(unbounded, variance.sqrt(), 0.0)

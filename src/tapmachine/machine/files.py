@@ -18,7 +18,7 @@ from torch import Tensor
 from tapmachine.data.errors import FileError
 from tapmachine.machine.boltzmann import BoltzmannMachine
 from tapmachine.machine.user_units import check_reconstruction, constructor_arguments, reconstruct
-from tapmachine.units import Custom, Units
+from tapmachine.units import Custom, Mixed, Units
 from tapmachine.units.conditioned import Conditioned
 from tapmachine.units.registry import UNIT_TYPES, UnitType, word_for
 
@@ -110,6 +110,9 @@ def describe(machine: BoltzmannMachine) -> tuple[dict[str, Tensor], Description]
 def _described(units: Units, layer_index: int) -> Description:
     """What it takes, beside tensors, to make the units of a layer again."""
     name = type(units).__name__
+    if isinstance(units, Mixed):
+        blocks = [_described(block, layer_index) for block in units.blocks]  # type: ignore[arg-type]
+        return {"type": name, "n": units.n, "blocks": blocks}
     word = word_for(units)
     if word is not None:
         states = UNIT_TYPES[word].states
@@ -134,9 +137,7 @@ def rebuild(
     classes = {unit_type.__name__: unit_type for unit_type in unit_types}
     try:
         layers = [
-            _users_layer(layer, _within(tensors, f"layers.{i}."), tensors, classes)
-            if "arguments" in layer
-            else _layer(layer, _within(tensors, f"layers.{i}."))
+            _rebuilt(layer, _within(tensors, f"layers.{i}."), tensors, classes)
             for i, layer in enumerate(description["layers"])
         ]
         n_edges = max(1, len(layers) - 1)
@@ -147,6 +148,19 @@ def rebuild(
         reason = str(error).splitlines()[0]
         raise FileError(f"{path}: what is in the file does not make a machine: {reason}") from None
     return machine
+
+
+def _rebuilt(
+    layer: Description,
+    of_layer: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    classes: Mapping[str, type[Units]],
+) -> Units:
+    """The units of a layer or block, whose parameters are still to be filled in."""
+    if "blocks" in layer:
+        blocks = enumerate(layer["blocks"])
+        return Mixed([_rebuilt(block, _within(of_layer, f"blocks.{i}."), tensors, classes) for i, block in blocks])
+    return _users_layer(layer, of_layer, tensors, classes) if "arguments" in layer else _layer(layer, of_layer)
 
 
 def _within(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -15,12 +15,13 @@ from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
 from tapmachine.machine.gibbs_sampling import gibbs, sweep_chain
+from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.estimation import most_likely
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, as_observations
-from tapmachine.solver import Progress, Scheme, solve
+from tapmachine.solver import AdaptiveTAP, Progress, Scheme, solve
 from tapmachine.solver.starts import StartingPoint, starting_moments
 from tapmachine.units import Units
 
@@ -63,7 +64,7 @@ def denoise(
         temperature: solutions are weighted by exp(−F/T). T > 1 trusts differences of F less, which helps if much is
             missing; with T = inf all distinct solutions have equal weight.
         anneal: channels to solve first, such as ones with more noise; each starts from the solution of the last.
-        scheme: mean-field scheme (default: `TAP()`).
+        scheme: mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
         tol, max_sweeps: as for `solve`.
         callback: called with the `Progress` of the solver.
 
@@ -89,6 +90,8 @@ def denoise(
     if starts is not None and len(starts) == 0:
         raise ValueError("starts is empty; give one or more")
     units = machine.layers[0]
+    if scheme is None and can_be_whitened(machine):  # plain TAP has no solution for strongly correlated columns
+        scheme = AdaptiveTAP()
     channel = estimate_channel(machine, y, channel, scheme)
     examples = None if data is None else as_examples(machine, data)
     n_neighbors = check_count("n_neighbors", n_neighbors)

@@ -1,9 +1,6 @@
 """From settings to the machine, the objective and the trainer."""
 
 import math
-from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import overload
 
@@ -12,11 +9,11 @@ from torch import Tensor
 
 from tapmachine.data.errors import SettingsError
 from tapmachine.data.on_disk import RowsOnDisk
-from tapmachine.data.rows import Array, Rows, from_array, held_in_memory, parts, place_of, spaced
+from tapmachine.data.rows import Array, Rows, from_array, held_in_memory, parts, spaced
 from tapmachine.data.sources import INTENSITIES
 from tapmachine.machine import BoltzmannMachine, dbm
 from tapmachine.machine.checks import check_rows
-from tapmachine.machine.rescaling import rescale
+from tapmachine.runs.new_machine import NewMachine, by_rows
 from tapmachine.runs.registry import OBJECTIVES, STARTS
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.visible_units import UnitMaker, given_units, make_visible
@@ -34,81 +31,13 @@ from tapmachine.training import (
 from tapmachine.training.batches import check_all_rows
 from tapmachine.training.optimizers import SOME_ROWS
 from tapmachine.training.pretraining import monitor_of_layer
-from tapmachine.units import Units
+from tapmachine.training.tables import MOST_ROWS, TableStart, start_for_table
+from tapmachine.units import Gaussian, Units
 from tapmachine.units.registry import UNIT_TYPES
 
 LARGEST_SCALED = 8.0  # largest value after scaling, where there is no shift
 TYPICAL_DEVIATION = 0.3  # standard deviation of a column of data that fill [0, 1]
 SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions scale with the square, and must fit into float32
-
-
-@dataclass(frozen=True)
-class NewMachine:
-    """A new machine, for data scaled to a standard deviation of about 0.3, as that of data that fill [0, 1].
-
-    Attributes:
-        machine: The machine, with small random weights.
-        scale, shift: The data are shift + scale·x for states x of the machine; scale is a power of two.
-        bounds: Bounds of the visible units in the units of the data.
-        why: The type of its visible units, and why.
-    """
-
-    machine: BoltzmannMachine
-    scale: float
-    shift: Tensor
-    bounds: tuple[Tensor, Tensor]
-    why: str
-
-    @property
-    def is_in_units_of_data(self) -> bool:
-        """Whether the machine takes the data as they are."""
-        return self.scale == 1 and not bool(self.shift.any())
-
-    def in_units_of_data(self) -> BoltzmannMachine:
-        """A copy of the machine as it is now, for data as they are."""
-        if self.is_in_units_of_data:
-            return deepcopy(self.machine)
-        machine = rescale(self.machine, self.scale, self.shift)
-        for rounded, bound in zip(machine.layers[0].bounds(), self.bounds, strict=True):
-            rounded.copy_(bound)
-        return machine
-
-    def scaled(self, x: Rows) -> Rows:
-        """Data as the machine takes them; a ValueError that names the first value out of bounds."""
-        for first, part in parts(x):
-            self._check_bounds(x, first, part)
-        if self.is_in_units_of_data:
-            return x
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        shift, *bounds = (z.to(device) for z in (self.shift, *self.machine.layers[0].bounds()))
-
-        def shifted_and_scaled(part: Tensor) -> Tensor:
-            return ((part - shift.to(part)) / self.scale).clamp(*bounds)
-
-        return _by_rows(shifted_and_scaled, x)
-
-    def _check_bounds(self, x: Rows, first: int, part: Tensor) -> None:
-        if not part.is_floating_point():
-            return
-        lower, upper = (bound.to(part.device) for bound in self.bounds)
-        outside = (part < lower) | (part > upper)
-        if bool(outside.any()):
-            row, column = outside.nonzero()[0].tolist()
-            value = f"{place_of(first + row, x)}, column {column} is {part[row, column]:g}"
-            raise ValueError(f"{value}; it must lie between {lower:g} and {upper:g}")
-
-
-def _by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
-    """Rows with a function applied to them: part by part, or as they are read from disk."""
-    if isinstance(x, RowsOnDisk):
-        return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
-    results: Tensor | None = None
-    for first, part in parts(x):
-        result = function(part)
-        results = result.new_empty((len(x), *result.shape[1:])) if results is None else results
-        results[first : first + len(result)] = result
-    assert results is not None
-    return results
 
 
 def make_machine(
@@ -123,15 +52,29 @@ def make_machine(
     visible, why = make_visible(settings, *data) if units is None else given_units(units, x.shape[1])
     visible = visible.to(dtype)
     bounds = visible.bounds()
+    if units is None and is_table(settings, visible):
+        return _for_table(start_for_table(spaced(x, MOST_ROWS), settings.hidden[0], settings.seed), dtype, why)
     scale, shift = 1.0, torch.zeros(())
     if units is None and not visible.support.is_countable:  # counts and categories have no unit of measurement
         scale, shift = _units_of_measurement(visible, x)
         visible = visible.rescaled(1 / scale, -shift / scale)
-    hidden = UNIT_TYPES[settings.hidden_units].load()
+    hidden = UNIT_TYPES["binary" if settings.hidden_units == "auto" else settings.hidden_units].load()
     layers = [visible, *(hidden(n).to(dtype) for n in settings.hidden)]
     generator = torch.Generator().manual_seed(settings.seed)
     machine = dbm(layers, generator=generator)
     return NewMachine(machine, scale, shift, (bounds[0].clone(), bounds[1].clone()), why)
+
+
+def is_table(settings: Settings, visible: Units) -> bool:
+    """Whether the columns are those of a real-valued table: Gaussian, with hidden units that were not chosen."""
+    return isinstance(visible, Gaussian) and settings.hidden_units == "auto" and len(settings.hidden) == 1
+
+
+def _for_table(start: TableStart, dtype: torch.dtype, why: str) -> NewMachine:
+    machine = start.machine.to(dtype)
+    bounds = machine.layers[0].bounds()
+    why = "; ".join([why, *start.notes])
+    return NewMachine(machine, 1.0, start.shift, (bounds[0].clone(), bounds[1].clone()), why, start.transform)
 
 
 def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
@@ -169,9 +112,15 @@ def make_objective(settings: Settings) -> Objective | None:
 
 
 def make_trainer(settings: Settings, new: NewMachine, x: Rows, held_out: Rows | None, monitor: Monitor) -> Training:
-    """The trainer of a machine that was made by the same settings, on data as they are."""
-    machine, settings = new.machine, settings.for_rows(len(x))
-    epochs = settings.epochs or 0
+    """The trainer of a machine that was made by the same settings, on data as they are.
+
+    The start of a table is fitted as well as cross-validation allows. By default there is one epoch, with a learning
+    rate of 0, in which it is measured.
+    """
+    machine, is_fitted, settings = new.machine, new.transform is not None, settings.for_rows(len(x))
+    epochs, rate = settings.epochs or 0, settings.learning_rate
+    if is_fitted and rate is None:
+        epochs, rate = min(1, epochs), 0.0
     x = _checked(machine, new.scaled(x))
     measured = None
     if held_out is not None:
@@ -179,11 +128,12 @@ def make_trainer(settings: Settings, new: NewMachine, x: Rows, held_out: Rows | 
         measured = held_out if isinstance(held_out, Tensor) else spaced(held_out, monitor.n_rows)
 
     def make_joint() -> Trainer:
-        return _trainer(settings, machine, x, epochs, monitor, measured, warm_start=settings.pretrain_epochs > 0)
+        is_warm = is_fitted or settings.pretrain_epochs > 0
+        return _trainer(settings, machine, x, epochs, monitor, rate, measured, warm_start=is_warm)
 
     def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
         measure = monitor_of_layer(monitor, stage, settings.double_inputs)
-        return _trainer(settings, own, states, settings.pretrain_epochs, measure, warm_start=True)
+        return _trainer(settings, own, states, settings.pretrain_epochs, measure, rate, warm_start=True)
 
     if settings.pretrain_epochs == 0:
         return make_joint()
@@ -206,11 +156,13 @@ def _trainer(
     x: Rows,
     epochs: int,
     monitor: Monitor,
+    rate: float | None,
     held_out: Tensor | None = None,
     warm_start: bool = False,
 ) -> Trainer:
     some = x if isinstance(x, Tensor) else check_rows(machine, spaced(x, SOME_ROWS))
-    rate = settings.learning_rate or default_learning_rate(machine, some, len(x), warm_start)
+    if rate is None:
+        rate = default_learning_rate(machine, some, len(x), warm_start)
     optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
     return Trainer(
         machine,
@@ -259,15 +211,15 @@ def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows:
     dtype, threshold = getattr(torch, settings.dtype), settings.binarize
     x = rows if isinstance(rows, RowsOnDisk) else from_array(rows, "x")
     if threshold is not None:
-        return _by_rows(lambda part: (part > threshold).to(dtype), x)
+        return by_rows(lambda part: (part > threshold).to(dtype), x)
     if settings.visible == "categorical":
         if not all(bool(((part >= 0) & (part == part.round())).all()) for _, part in parts(x)):
             raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")
-        return _by_rows(lambda part: part.long(), x)
+        return by_rows(lambda part: part.long(), x)
     largest = max(float(part.abs().max()) for _, part in parts(x))
     if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
         raise SettingsError(f"values reach {largest:g}; bring them to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}")
-    return x.to(dtype) if isinstance(x, Tensor) else _by_rows(lambda part: part.to(dtype), x)
+    return x.to(dtype) if isinstance(x, Tensor) else by_rows(lambda part: part.to(dtype), x)
 
 
 def pick_device(name: str) -> str:

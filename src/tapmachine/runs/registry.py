@@ -86,5 +86,5 @@ def visible_words() -> tuple[str, ...]:
 
 
 def hidden_words() -> tuple[str, ...]:
-    """Types of hidden units."""
-    return tuple(word for word, unit_type in UNIT_TYPES.items() if unit_type.hidden)
+    """Types of hidden units; `auto` follows from the visible ones."""
+    return ("auto", *(word for word, unit_type in UNIT_TYPES.items() if unit_type.hidden))

@@ -49,7 +49,11 @@ class Settings:
     visible: str = setting(
         "auto", "Type of the visible units: {choices}. auto infers it from the data.", choices=visible_words
     )
-    hidden_units: str = setting("binary", "Type of the hidden units: {choices}.", choices=hidden_words)
+    hidden_units: str = setting(
+        "auto",
+        "Type of the hidden units: {choices}. auto is spike-slab above one layer of gaussian units, otherwise binary.",
+        choices=hidden_words,
+    )
     pretrain: int | None = setting(
         None, "Pretraining epochs of each of several hidden layers.", at_least(0), default_text="a fifth of --epochs"
     )
@@ -230,6 +234,8 @@ class Settings:
 
     def _meaning(self) -> dict[str, Any]:
         values, hints = {**self.as_json(), "pretrain": self.pretrain_epochs}, get_type_hints(type(self))
+        if self.hidden_units == "binary":  # the default of earlier versions
+            values["hidden_units"] = "auto"
         return {name: _as_floats(value) if holds_floats(hints[name]) else value for name, value in values.items()}
 
 

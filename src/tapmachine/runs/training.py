@@ -19,10 +19,11 @@ from tapmachine.accelerator.precision import matmul_precision
 from tapmachine.data.errors import RunError, Stopped, StoppedRun
 from tapmachine.data.rows import Rows
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.runs.build import NewMachine, make_machine, make_trainer
+from tapmachine.runs.build import make_machine, make_trainer
 from tapmachine.runs.data import RunData, named, read_data, settings_of
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.machines import digests_of
+from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import ADJUSTABLE, Settings
 from tapmachine.training import Monitor, Training, TrainingState, run_epochs
 from tapmachine.training.monitor import Record
@@ -84,7 +85,7 @@ def run_training(
     with named(settings.data):
         new = make_machine(settings, data.train, data.held_out)
         new.machine.to(device)
-        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift)
+        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift, transform=new.transform)
         trainer = make_trainer(settings, new, data.train, data.held_out, monitor)
     say(f"visible units {new.why}")
     first = world().leads  # of several processes one writes, and all train

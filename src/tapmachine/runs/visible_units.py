@@ -17,6 +17,10 @@ UnitMaker = Units | Callable[[int], Units]  # units, or a unit type: a function 
 
 MOST_STATES = 30  # whole numbers up to this may be categories
 UNEQUAL = 100  # times the median of the columns' ranges, beyond which the largest drowns others
+LARGEST_BYTE = 255  # whole numbers up to this may be intensities
+NEAR_END = 0.02  # of an interval: columns that fill it come as near to its ends
+MOST_COLUMNS = 0.9  # share of the columns that fill an interval which all are said to share
+SCALED_COLUMNS = 0.5  # share of the columns that are exactly 0 and 1 somewhere, in tables scaled column by column
 MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
 
 
@@ -34,7 +38,8 @@ def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
     if unit_type.contains_zero:
         lower, upper = lower.clamp(max=0), upper.clamp(min=0)
     units = unit_type.make(n, max(2, int(values.highest) + 1) if unit_type.states else 0, (lower, upper))
-    return units, word + reason + ("" if units.support.is_countable else _hint_of_scales(values))
+    has_one_scale = not units.support.is_countable and word != "gaussian"
+    return units, word + reason + (_hint_of_scales(values) if has_one_scale else "")
 
 
 def given_units(maker: UnitMaker, n: int) -> tuple[Units, str]:
@@ -52,26 +57,34 @@ class _Values(NamedTuple):
 
     lowest: float
     highest: float
-    zeros: float  # fraction of the values
+    zeros: float  # fraction of the values of columns that are not constant
     are_bits: bool
     are_spins: bool
     are_whole: bool
-    ranges: Tensor  # of each column
+    ends: Tensor  # smallest and largest value of each column, (2, n)
+
+    @property
+    def ranges(self) -> Tensor:
+        """Range of each column."""
+        return self.ends[1] - self.ends[0]
 
 
 def _look_at(*data: Rows) -> _Values:
-    lowest, highest, zeros, count = math.inf, -math.inf, 0, 0
+    lowest, highest, count = math.inf, -math.inf, 0
+    zeros = torch.zeros(data[0].shape[1])  # of each column
     are_bits = are_spins = are_whole = True
     ends = torch.tensor([[math.inf], [-math.inf]]).expand(2, data[0].shape[1])  # of each column
     for _, part in (part for x in data for part in parts(x)):
         ends = torch.stack((ends[0].minimum(part.amin(0).cpu()), ends[1].maximum(part.amax(0).cpu())))
         lowest, highest = min(lowest, float(part.min())), max(highest, float(part.max()))
         is_zero = part == 0
-        zeros, count = zeros + int(is_zero.sum()), count + part.numel()
+        zeros, count = zeros + is_zero.sum(0).cpu(), count + len(part)
         are_bits = are_bits and bool((is_zero | (part == 1)).all())
         are_spins = are_spins and bool((part.abs() == 1).all())
         are_whole = are_whole and bool((part == part.round()).all())
-    return _Values(lowest, highest, zeros / count, are_bits, are_spins, are_whole, ends[1] - ends[0])
+    varies = ends[1] > ends[0]
+    share = float(zeros[varies].mean() / count) if bool(varies.any()) else float(zeros.mean() / count)
+    return _Values(lowest, highest, share, are_bits, are_spins, are_whole, ends)
 
 
 def _hint_of_scales(values: _Values) -> str:
@@ -99,7 +112,26 @@ def _pick(values: _Values, interval: tuple[float, float], has_interval: bool) ->
     between = f"values lie between {low:g} and {high:g}"
     if values.zeros > MANY_ZEROS and low <= 0 <= high:
         return "gauss-bernoulli", f"{between}, and {values.zeros:.0%} are exactly 0{_hint_of_categories(values)}"
-    return "truncated-gaussian", f"{between}{_hint_of_categories(values)}"
+    if has_interval or _share_an_interval(values, interval):
+        return "truncated-gaussian", f"{between}{_hint_of_categories(values)}"
+    return "gaussian", f"real-valued columns with ranges of their own{_hint_of_categories(values)}"
+
+
+def _share_an_interval(values: _Values, interval: tuple[float, float]) -> bool:
+    """Whether the columns fill one interval, as pixels do; those that are scaled to [0, 1] one by one do not count."""
+    low, high = interval
+    lowest, highest = values.ends[:, values.ranges > 0]
+    if not len(lowest):
+        return True
+    if interval == (0.0, 1.0):
+        return min(float((lowest == low).double().mean()), float((highest == high).double().mean())) < SCALED_COLUMNS
+    if values.are_whole and low >= 0 and high <= LARGEST_BYTE:
+        return True
+    if len(lowest) == 1:
+        return False
+    near = NEAR_END * (high - low)
+    fill = (lowest <= low + near) & (highest >= high - near)
+    return max(float(share.double().mean()) for share in (fill, lowest == low, highest == high)) > MOST_COLUMNS
 
 
 def _interval(values: _Values) -> tuple[float, float]:

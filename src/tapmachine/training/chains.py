@@ -14,7 +14,6 @@ from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import Start
-from tapmachine.units import Units
 from tapmachine.units.numerics.strata import lattice, strata
 
 SETTLED = 200  # a chain restarts in step t with probability SETTLED/(SETTLED + t)²
@@ -120,7 +119,9 @@ class PCD(_Sampled):
     def prepare(self, context: Context) -> Carry:
         count, layers = self._count(context), list(context.machine.layers)
         # Numbers that depend on the chain's index alone can be drawn in shares; others only all at once.
-        self.is_split = self.stratified and not context.machine.is_pairwise and all(map(can_be_inverted, layers))
+        self.is_split = (
+            self.stratified and not context.machine.is_pairwise and all(units.has_inversion for units in layers)
+        )
         rows = _rows_by_weight(context, count)[self._share(context)].clone()
         self._points = lattice(count, context.machine.dtype, rows.device)[self._share(context)]
         steps = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
@@ -152,7 +153,7 @@ class PCD(_Sampled):
     def _draw(self, context: Context, index: int, field: Tensor) -> Tensor:
         """New states of a layer of all chains, or of this process's share of them."""
         units = context.machine.layers[index]
-        if self.stratified and can_be_inverted(units):
+        if self.stratified and units.has_inversion:
             states = units.draw(Tilt(field, 0.0), strata(self._points, units.n, context.generator))
             assert states is not None
             return states
@@ -209,11 +210,6 @@ class Chains(Start):
 
     def __repr__(self) -> str:
         return f"Chains({self.k})"
-
-
-def can_be_inverted(units: Units) -> bool:
-    """Whether a unit type can be drawn by inversion of uniform numbers."""
-    return type(units).draw is not Units.draw
 
 
 Draw = Callable[[Context, int, Tensor], Tensor]  # new states of a layer in a field

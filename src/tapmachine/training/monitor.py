@@ -19,6 +19,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.machine.rescaling import rescale
+from tapmachine.machine.whitening import can_be_whitened, in_coordinates
 from tapmachine.solver import TAP, AdaptiveTAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
@@ -53,6 +54,7 @@ class Monitor:
         every: number of epochs between measurements (default: 20 measurements, at increasing distances); the first and
             the last epoch are always measured.
         scale, shift: if machine and data are rescaled, shift + scale·x are the original units, to measure in.
+        transform: a matrix in place of `scale`; see `tapmachine.machine.whitening`.
     """
 
     n_starts: int = 100
@@ -62,6 +64,7 @@ class Monitor:
     every: int | None = None
     scale: float = 1.0
     shift: Tensor | float = 0.0
+    transform: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("n_starts", 0), ("n_rows", 1), ("max_sweeps", 1), ("every", 1)):
@@ -107,6 +110,8 @@ class Monitor:
     def _by_tap(self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None, share: Tensor | None) -> Record:
         if any(isinstance(units.support, Lattice) for units in machine.layers):
             return {}  # TAP's reaction exp(½κx²) may outgrow their priors
+        if can_be_whitened(machine):
+            return {}  # TAP has no solution for couplings as strong as those of correlated columns
         starts = spaced(rows, self.n_starts)
         # Plain TAP has no solution for Gaussian hidden units with strong couplings, though Z is finite.
         has_gaussians = any(isinstance(units, Gaussian) for units in list(machine.layers)[1:])
@@ -168,6 +173,11 @@ class Monitor:
         self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None = None
     ) -> tuple[BoltzmannMachine, Tensor, Tensor | None]:
         """The machine and the rows in the original units."""
+        if self.transform is not None:
+            transform, shift = (torch.as_tensor(z).to(rows.device).double() for z in (self.transform, self.shift))
+            original = [None if z is None else shift + z.double() @ transform.T for z in (rows, held_out)]
+            assert original[0] is not None
+            return in_coordinates(machine, transform, shift), original[0], original[1]
         if self.scale == 1 and not torch.as_tensor(self.shift).any():
             return machine, rows, held_out
         machine = rescale(machine, self.scale, self.shift)

@@ -9,6 +9,7 @@ from tapmachine.accelerator.distributed import World
 from tapmachine.data.budget import default_chains
 from tapmachine.data.checks import check_count
 from tapmachine.likelihood.exact import gaussian_log_partition, is_gaussian
+from tapmachine.likelihood.slabs import can_sum_slabs, slabs_log_partition
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.training.chains import CD, PCD
@@ -16,7 +17,6 @@ from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import average, free_energy_from, mixture
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
-from tapmachine.units import Gaussian
 
 N_SWEEPS = 2  # of the default objective
 
@@ -131,6 +131,27 @@ class ExactGaussian(Objective):
         return -gaussian_log_partition(context.machine).to(context.machine.dtype), carry
 
 
+@final
+class ExactSlabs(Objective):
+    """The exact F of the free machine, for `Gaussian` visible and `SpikeSlab` hidden units, up to 12 with weights."""
+
+    can_be_captured = False  # matrix factorizations wait for the device
+
+    def __repr__(self) -> str:
+        return "ExactSlabs()"
+
+    def prepare(self, context: Context) -> Carry:
+        if not can_sum_slabs(context.machine):
+            raise ValueError(
+                f"ExactSlabs: the machine is {context.machine.summary()}; expected Gaussian visible units and "
+                "SpikeSlab hidden ones, at most 12 of them with weights"
+            )
+        return ()
+
+    def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
+        return -slabs_log_partition(context.machine).to(context.machine.dtype), carry
+
+
 def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
     """The default objective of `fit`: two sweeps of stratified persistent chains, for any units and depth.
 
@@ -138,9 +159,9 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
     long need to be more accurate.
 
     A pairwise machine has no layers for chains to alternate between: its solutions start from the batch, as in the
-    paper. With Gaussian visible and hidden units ln Z is exact. With other visible units below Gaussian hidden ones the
-    default is CD, because the unbounded field on units of chains that have lost a cluster of the data makes weights
-    grow without bound.
+    paper. With Gaussian visible and hidden units ln Z is exact, as it is for a few `SpikeSlab` hidden units. With other
+    visible units below such hidden ones the default is CD, because the unbounded field on units of chains that have
+    lost a cluster of the data makes weights grow without bound.
 
     Example:
         >>> from tapmachine import Binary, Gaussian, TruncatedGaussian, rbm
@@ -153,6 +174,8 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
         return TAPObjective()
     if is_gaussian(machine):
         return ExactGaussian()
-    if any(isinstance(units, Gaussian) for units in list(machine.layers)[1:]):
+    if can_sum_slabs(machine):
+        return ExactSlabs()
+    if any(bool(torch.isfinite(units.tail_precision()).any()) for units in list(machine.layers)[1:]):
         return CD(10)
     return PCD(N_SWEEPS, n_chains=default_chains(n_rows))

@@ -26,7 +26,7 @@ from tapmachine.training.centering import can_be_centered
 from tapmachine.training.factors import start_from_factors
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
-from tapmachine.training.objectives import TAPObjective, default_objective
+from tapmachine.training.objectives import ExactSlabs, TAPObjective, default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.selection import BestMachine
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors, tensors_under
@@ -300,6 +300,8 @@ class Trainer:
         are_gaussian = [isinstance(units, Gaussian) for units in list(self.machine.layers)[1:]]
         if any(below and above for below, above in pairwise(are_gaussian)):
             return "layers of Gaussian units on top of each other are no better than one; use one hidden layer of them"
+        if isinstance(self.step.objective, ExactSlabs):
+            return "try a smaller learning rate"
         if any(are_gaussian) and isinstance(self.step.objective, TAPObjective):
             return "TAP has no solution for Gaussian hidden units with strong couplings; use the default objective"
         return "try a smaller learning rate, more sweeps, or data on another scale"

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tapmachine.units.categorical import Categorical as Categorical
     from tapmachine.units.custom import Custom as Custom
     from tapmachine.units.gaussian import Gaussian as Gaussian
+    from tapmachine.units.mixed import Mixed as Mixed
+    from tapmachine.units.spike_slab import SpikeSlab as SpikeSlab
     from tapmachine.units.support import FiniteSet as FiniteSet
     from tapmachine.units.support import Interval as Interval
     from tapmachine.units.support import Lattice as Lattice
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 # Classes are imported when they are first asked for: the registry is read without torch, so that --help is quick.
 _HOMES = {unit_type.home.partition(":")[2]: unit_type.home for unit_type in UNIT_TYPES.values()}
-_HOMES |= {"Custom": "tapmachine.units.custom:Custom", "Units": "tapmachine.units.base:Units"}
+_HOMES |= {"Custom": "tapmachine.units.custom:Custom", "Mixed": "tapmachine.units.mixed:Mixed"}
+_HOMES |= {"Units": "tapmachine.units.base:Units"}
 _HOMES |= {name: f"tapmachine.units.support:{name}" for name in ("FiniteSet", "Interval", "Lattice", "Simplex")}
 
 __all__ = [*sorted(_HOMES)]

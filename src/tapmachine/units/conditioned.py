@@ -8,7 +8,6 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
-from tapmachine.units.gaussian import Gaussian
 from tapmachine.units.support import Support
 
 
@@ -124,6 +123,9 @@ class Tilted(Conditioned):
     def hold(self, x: Tensor) -> Tensor:
         return self.base.hold(x)
 
+    def tail_precision(self) -> Tensor:
+        return self.base.tail_precision() + (0.0 if self.is_categorical else self.precision)
+
     def _add(self, tilt: Tilt) -> Tilt:
         field, precision = self.unpack(tilt)
         return Tilt(field + self.field, precision + self.precision)
@@ -217,6 +219,9 @@ class Clamped(Conditioned):
     def hold(self, x: Tensor) -> Tensor:
         return self._mix(self.values, self.base.hold(x))
 
+    def tail_precision(self) -> Tensor:
+        return torch.where(self.mask, torch.inf, self.base.tail_precision())
+
     @property
     def n_rows(self) -> int | None:
         return row_count(self.base, (self.values, len(self.state_shape)), (self.mask, 1))
@@ -306,8 +311,8 @@ def unconditioned(units: Units) -> Units:
 
 
 def lowest_precision(units: Units, share: float) -> Tensor:  # state_shape
-    """How low the precision of a tilt may be on the way to a solution: a share of a Gaussian prior's own; else −inf."""
+    """How low the precision of a tilt may be on the way to a solution: a share of that of a prior's tails."""
     base = unconditioned(units)
-    if isinstance(base, Gaussian):
-        return -share * base.precision.detach()
-    return torch.full(units.state_shape, -torch.inf, dtype=units.dtype, device=units.device)
+    if units.is_categorical:
+        return torch.full(units.state_shape, -torch.inf, dtype=units.dtype, device=units.device)
+    return -share * base.tail_precision()

@@ -49,6 +49,11 @@ class FastPaths(Supported):
 
     # ----- draws by inversion
 
+    @property
+    def has_inversion(self) -> bool:
+        """Whether units can be drawn by inversion of uniform numbers."""
+        return type(self).draw is not FastPaths.draw
+
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor | None:  # (..., n) -> (..., *state_shape)
         """States of the tilted priors by inversion of one uniform number per unit; None for types without it.
 

@@ -34,6 +34,8 @@ class Gaussian(Units):
         tensor([0.5000,    inf])
     """
 
+    is_categorical = has_two_states = False
+
     field: nn.Parameter
     log_growth: nn.Parameter
     base_precision: Tensor
@@ -68,6 +70,9 @@ class Gaussian(Units):
 
     def extra_repr(self) -> str:
         return f"n={self.n}"
+
+    def tail_precision(self) -> Tensor:
+        return self.precision.detach()
 
     @torch.no_grad()
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "Gaussian":
@@ -143,7 +148,8 @@ class Gaussian(Units):
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
         mean, variance = self.moments(tilt)
-        noise = torch.special.ndtri(uniform.clamp(min=torch.finfo(uniform.dtype).eps / 4))
+        eps = torch.finfo(uniform.dtype).eps
+        noise = torch.special.ndtri(uniform.clamp(eps / 4, 1 - eps / 2))  # finite
         return torch.where(torch.isinf(variance), mean, mean + variance.sqrt() * noise)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:

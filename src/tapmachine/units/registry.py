@@ -44,6 +44,7 @@ UNIT_TYPES: dict[str, UnitType] = {
     "binary": UnitType("tapmachine.units.binary:Binary", hidden=True),
     "spin": UnitType("tapmachine.units.binary:Spin", hidden=True),
     "gaussian": UnitType("tapmachine.units.gaussian:Gaussian", hidden=True),
+    "spike-slab": UnitType("tapmachine.units.spike_slab:SpikeSlab", hidden=True),
     "truncated-gaussian": UnitType("tapmachine.units.truncated_gaussian:TruncatedGaussian", bounds=("lower", "upper")),
     "gauss-bernoulli": UnitType(
         "tapmachine.units.truncated_gauss_bernoulli:TruncatedGaussBernoulli",

@@ -65,6 +65,13 @@ class Supported(Checked):
             self._bounded = all(bool(torch.isfinite(bound).all()) for bound in self.bounds())
         return self._bounded
 
+    def tail_precision(self) -> Tensor:  # (n,)
+        """V of the tails exp(−½Vx²) of the priors of units on the whole real line; infinite for all others.
+
+        Two layers of units with such tails have a finite Z only if their couplings are weak enough.
+        """
+        return torch.full((self.n,), torch.inf, dtype=self.dtype, device=self.device)
+
     def check_means(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
         """Means as a tensor of the units' dtype, or a ValueError that names the first one outside the support."""
         mean = self.as_states(mean)

@@ -309,8 +309,8 @@ def _invert_normal(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
 def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor, rule: Rule) -> Tensor:
     """By steps that would be exact if the density were exponential: a fixed number, and no rejection.
 
-    The draw falls as the uniform number rises, if v ≥ 0 and the interval has a lower end; otherwise it may rise, or fall
-    piece by piece. The work has a fixed shape, for any u and v.
+    The draw falls as the uniform number rises, if v ≥ 0 and the interval has a lower end; otherwise it may rise, or
+    fall piece by piece. The work has a fixed shape, for any u and v.
     """
     s, k, length, origin, scale = _standardize(u, v, lower, upper)
     anchor, _, pieces = _cut_into_pieces(s, k, length, rule.drop)

@@ -1,0 +1,151 @@
+"""Machines with Gaussian visible units in other coordinates: x = shift + transform·z, for any invertible matrix.
+
+Hidden Gaussian units make visible ones correlated: integrated over them, the visible units have the precision matrix
+P = D(V) − W D(1/V') Wᵀ. In the coordinates where P is the identity, the hidden Gaussian units are not needed, chains
+mix quickly whatever the scales and correlations of the columns are, and gradients are well conditioned.
+`in_coordinates` leads from there to the columns of the data, `whiten` back.
+"""
+
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.data.errors import EstimateError
+from tapmachine.machine.boltzmann import BoltzmannMachine, rbm
+from tapmachine.units import Gaussian, Mixed, Units
+
+MARGIN = (
+    1.1  # of the visible precisions over the least that hidden Gaussian units need, so that none is without weights
+)
+
+
+class Whitened(NamedTuple):
+    """A machine in coordinates z with x = shift + transform·z.
+
+    Attributes:
+        machine: The machine of z, in float64; its visible units have mean 0 and variance 1 without the hidden ones.
+        transform: The matrix, upper triangular, (n, n).
+        shift: The shift, (n,).
+        log_partition_gain: ln Z of the original machine less that of this one.
+    """
+
+    machine: BoltzmannMachine
+    transform: Tensor
+    shift: Tensor
+    log_partition_gain: float
+
+    def rows(self, x: Tensor) -> Tensor:  # (N, n) -> (N, n)
+        """z of rows x, in float64."""
+        y = x.double() - self.shift
+        z: Tensor = torch.linalg.solve_triangular(self.transform.T, y, upper=False, left=False)
+        return z
+
+
+@torch.no_grad()
+def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) -> BoltzmannMachine:
+    """Convert a machine of z to the machine of x = shift + transform·z, in float64.
+
+    Args:
+        machine: Gaussian visible units and a hidden layer of units with fields; it is not changed.
+        transform: An invertible matrix, (n, n).
+        shift: The shift, (n,).
+
+    Returns:
+        A machine with as many more hidden units as there are visible ones: a first block of `Gaussian` units, which
+        hold the correlations of the visible ones, and the hidden units of the original machine.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, Gaussian, rbm
+        >>> from tapmachine.machine.whitening import in_coordinates
+        >>> transform = torch.tensor([[2.0, 0.0], [1.0, 3.0]])
+        >>> in_coordinates(rbm(Gaussian(2), Binary(4)), transform, torch.zeros(2)).summary()
+        '2 Gaussian – 6 Mixed'
+    """
+    visible, hidden = _visible_and_hidden(machine)
+    inverse = torch.linalg.inv(transform.double().to(machine.device))
+    shift = shift.double().to(machine.device)
+    precision = inverse.T @ (visible.precision.double().unsqueeze(1) * inverse)
+    # D − W Wᵀ = P with D hardly larger than it must be, relative to the diagonal of P.
+    scale = precision.diagonal().sqrt()
+    values, vectors = torch.linalg.eigh(precision / scale.outer(scale))
+    loadings = scale.unsqueeze(1) * vectors * (MARGIN * values[-1] - values).sqrt()
+    diagonal = MARGIN * values[-1] * scale**2
+    weights = inverse.T @ machine.weights[0].double()
+    columns = Gaussian(visible.n, field=diagonal * shift + inverse.T @ visible.field.double(), precision=diagonal)
+    correlations = Gaussian(visible.n, field=-shift @ loadings)
+    blocks = [deepcopy(block).double() for block in (hidden.blocks if isinstance(hidden, Mixed) else [hidden])]
+    layer = Mixed([correlations, *blocks])  # type: ignore[list-item]
+    _add_to_fields(layer, torch.cat((torch.zeros_like(shift), -shift @ weights)))
+    return rbm(columns, layer, torch.cat((loadings, weights), 1))
+
+
+def can_be_whitened(machine: BoltzmannMachine) -> bool:
+    """Whether the visible units are Gaussian, and some but not all of the only hidden layer."""
+    layers = list(machine.layers)
+    if len(layers) != 2 or type(layers[0]) is not Gaussian or not isinstance(layers[1], Mixed):
+        return False
+    are_gaussian = [type(block) is Gaussian for block in layers[1].blocks]
+    others = [block for block, gaussian in zip(layers[1].blocks, are_gaussian, strict=True) if not gaussian]
+    return any(are_gaussian) and bool(others) and all(block.prior_field is not None for block in others)
+
+
+@torch.no_grad()
+def whiten(machine: BoltzmannMachine) -> Whitened:
+    """Integrate over the hidden Gaussian units, and turn the visible ones into independent ones.
+
+    Args:
+        machine: A machine for which `can_be_whitened` holds; it is not changed.
+
+    Raises:
+        EstimateError: If Z is infinite.
+    """
+    visible, hidden = _visible_and_hidden(machine)
+    assert isinstance(hidden, Mixed)
+    blocks: list[Units] = [deepcopy(block).double() for block in hidden.blocks]  # type: ignore[misc]
+    weights = machine.weights[0].double().split(hidden.sizes, 1)
+    precision, linear = visible.precision.double().diag(), visible.field.double().clone()
+    for block, w in zip(blocks, weights, strict=True):
+        if type(block) is Gaussian:
+            precision -= (w / block.precision) @ w.T
+            linear += w @ (block.field / block.precision)
+    lower, failed = torch.linalg.cholesky_ex(precision)
+    if int(failed) or not bool(torch.isfinite(lower).all()):
+        raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
+    shift = torch.cholesky_solve(linear.unsqueeze(1), lower).squeeze(1)
+    others = [(block, w) for block, w in zip(blocks, weights, strict=True) if type(block) is not Gaussian]
+    layer = others[0][0] if len(others) == 1 else Mixed([block for block, _ in others])
+    couplings = torch.cat([w for _, w in others], 1)
+    _add_to_fields(layer, shift @ couplings)
+    independent = Gaussian(visible.n, field=torch.zeros_like(shift))
+    result = rbm(independent, layer, torch.linalg.solve_triangular(lower, couplings, upper=False))
+    transform = torch.linalg.inv(lower).T.contiguous()
+    # Both weights belong to the same density of x, up to the volume that the transform stretches.
+    gain = _log_weight(machine, shift) - _log_weight(result, torch.zeros_like(shift))
+    return Whitened(result, transform, shift, float(gain - lower.diagonal().log().sum()))
+
+
+def _visible_and_hidden(machine: BoltzmannMachine) -> tuple[Gaussian, Units]:
+    visible, *others = machine.layers
+    if not isinstance(visible, Gaussian) or len(others) != 1:
+        raise ValueError(f"the machine is {machine.summary()}; expected Gaussian visible units and one hidden layer")
+    return visible, others[0]
+
+
+def _add_to_fields(layer: Units, change: Tensor) -> None:
+    blocks: list[Units] = list(layer.blocks) if isinstance(layer, Mixed) else [layer]  # type: ignore[arg-type]
+    for block, part in zip(blocks, change.split([block.n for block in blocks]), strict=True):
+        field = block.prior_field
+        if field is None:
+            raise ValueError(f"{type(block).__name__} units have no field that could take up a shift")
+        field.add_(part)
+
+
+def _log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (n,) -> ()
+    """ln of the weight of one visible state, with the hidden units summed over."""
+    double = deepcopy(machine).double()
+    of_hidden = double.layers[1].log_partition(Tilt(x @ double.weights[0], 0.0))
+    return double.layers[0].log_prior(x).sum() + of_hidden.sum()

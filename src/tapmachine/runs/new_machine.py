@@ -1,0 +1,91 @@
+"""A new machine together with the units of measurement that it is trained in."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.rows import Rows, parts, place_of
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.rescaling import rescale
+from tapmachine.machine.whitening import in_coordinates
+
+
+@dataclass(frozen=True)
+class NewMachine:
+    """A new machine, for data scaled to a standard deviation of about 0.3, as that of data that fill [0, 1].
+
+    Attributes:
+        machine: The machine, with small random weights, or as fitted by `start_for_table`.
+        scale, shift: The data are shift + scale·x for states x of the machine; scale is a power of two.
+        bounds: Bounds of the visible units in the units of the data.
+        why: The type of its visible units, and why.
+        transform: For real-valued tables, the matrix that takes the place of `scale`.
+    """
+
+    machine: BoltzmannMachine
+    scale: float
+    shift: Tensor
+    bounds: tuple[Tensor, Tensor]
+    why: str
+    transform: Tensor | None = None
+
+    @property
+    def is_in_units_of_data(self) -> bool:
+        """Whether the machine takes the data as they are."""
+        return self.transform is None and self.scale == 1 and not bool(self.shift.any())
+
+    def in_units_of_data(self) -> BoltzmannMachine:
+        """A copy of the machine as it is now, for data as they are; that of a table is in float64."""
+        if self.is_in_units_of_data:
+            return deepcopy(self.machine)
+        if self.transform is not None:
+            return in_coordinates(self.machine, self.transform, self.shift)
+        machine = rescale(self.machine, self.scale, self.shift)
+        for rounded, bound in zip(machine.layers[0].bounds(), self.bounds, strict=True):
+            rounded.copy_(bound)
+        return machine
+
+    def scaled(self, x: Rows) -> Rows:
+        """Data as the machine takes them; a ValueError that names the first value out of bounds."""
+        for first, part in parts(x):
+            self._check_bounds(x, first, part)
+        if self.is_in_units_of_data:
+            return x
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        shift, *bounds = (z.to(device) for z in (self.shift, *self.machine.layers[0].bounds()))
+        inverse = None if self.transform is None else torch.linalg.inv(self.transform).T.to(device)
+
+        def shifted_and_scaled(part: Tensor) -> Tensor:
+            if inverse is not None:
+                whitened: Tensor = (part.double() - shift) @ inverse
+                return whitened.to(self.machine.dtype)
+            return ((part - shift.to(part)) / self.scale).clamp(*bounds)
+
+        return by_rows(shifted_and_scaled, x)
+
+    def _check_bounds(self, x: Rows, first: int, part: Tensor) -> None:
+        if not part.is_floating_point():
+            return
+        lower, upper = (bound.to(part.device) for bound in self.bounds)
+        outside = (part < lower) | (part > upper)
+        if bool(outside.any()):
+            row, column = outside.nonzero()[0].tolist()
+            value = f"{place_of(first + row, x)}, column {column} is {part[row, column]:g}"
+            raise ValueError(f"{value}; it must lie between {lower:g} and {upper:g}")
+
+
+def by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
+    """Rows with a function applied to them: part by part, or as they are read from disk."""
+    if isinstance(x, RowsOnDisk):
+        return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
+    results: Tensor | None = None
+    for first, part in parts(x):
+        result = function(part)
+        results = result.new_empty((len(x), *result.shape[1:])) if results is None else results
+        results[first : first + len(result)] = result
+    assert results is not None
+    return results

@@ -1,0 +1,202 @@
+"""Layers of several unit types side by side."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor, nn
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.units.base import Units
+from tapmachine.units.conditioned import Conditioned
+from tapmachine.units.support import FiniteSet, Interval, Support
+
+
+@final
+class Mixed(Units):
+    """A layer of blocks of units, each block of one type: the first n_1 units are the first block, and so on.
+
+    Each unit behaves as in its block. `units.blocks` holds the blocks, which are trained in place.
+
+    Args:
+        blocks: The blocks, two or more, of one dtype and device. Their units must have numbers for states, so
+            `Categorical` is excluded.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, Gaussian, Mixed, Tilt
+        >>> units = Mixed([Gaussian(1, field=2.0), Binary(2)])
+        >>> with torch.no_grad():
+        ...     units.moments(Tilt(field=torch.zeros(3), precision=0.0)).mean
+        tensor([2.0000, 0.5000, 0.5000])
+    """
+
+    is_categorical = False
+
+    def __init__(self, blocks: Sequence[Units]) -> None:
+        if isinstance(blocks, Units) or len(blocks) == 0:
+            raise ValueError("Mixed: blocks must be a list of units, such as [Gaussian(4), Binary(2)]")
+        for index, block in enumerate(blocks):
+            if not isinstance(block, Units) or isinstance(block, Mixed | Conditioned):
+                raise ValueError(f"Mixed: block {index} is a {type(block).__name__}; expected units such as Binary(n)")
+            if block.is_categorical:
+                raise ValueError(f"Mixed: block {index} is {type(block).__name__}, whose states are not numbers")
+            for name in ("dtype", "device"):
+                actual, expected = getattr(block, name), getattr(blocks[0], name)
+                if actual != expected:
+                    raise ValueError(f"Mixed: the {name} of block {index} is {actual}, but that of block 0 {expected}")
+        super().__init__(sum(block.n for block in blocks))
+        self.blocks = nn.ModuleList(blocks)
+
+    @property
+    def _blocks(self) -> list[Units]:
+        return list(self.blocks)  # type: ignore[arg-type]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of units of each block."""
+        return [block.n for block in self._blocks]
+
+    def extra_repr(self) -> str:
+        return f"n={self.n}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._blocks[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._blocks[0].device
+
+    # ----- states
+
+    @property
+    def support(self) -> Support:
+        """That of all blocks, if it is the same; otherwise the set or interval that contains theirs."""
+        supports = {block.support for block in self._blocks}
+        if len(supports) == 1:
+            return supports.pop()
+        values = {value for support in supports if isinstance(support, FiniteSet) for value in support.values}
+        if all(isinstance(support, FiniteSet) for support in supports):
+            return FiniteSet(tuple(sorted(values)))
+        return Interval(min(s.bounds[0] for s in supports), max(s.bounds[1] for s in supports))
+
+    @property
+    def has_two_states(self) -> bool:
+        return len({block.support for block in self._blocks}) == 1 and self._blocks[0].has_two_states
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        lower, upper = zip(*(block.bounds() for block in self._blocks), strict=True)
+        return self._joined(lower), self._joined(upper)
+
+    def tail_precision(self) -> Tensor:
+        return self._joined([block.tail_precision() for block in self._blocks])
+
+    def _joined(self, values: Sequence[Tensor]) -> Tensor:  # () or (n_b,) each -> (n,)
+        return torch.cat([value.expand(n) for value, n in zip(values, self.sizes, strict=True)])
+
+    def n_states(self) -> list[int] | None:
+        counts = [block.n_states() for block in self._blocks]
+        return None if None in counts else [count for block in counts for count in block or []]
+
+    def decode(self, digits: Tensor) -> Tensor:
+        return self._each(lambda block, part: block.decode(part), digits)
+
+    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
+        return self._each(lambda block, part: block.check_states(part, validate), self.as_states(x))
+
+    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+        x, weights = self.checked_rows(x, weights, smoothing)
+        for block, part in zip(self._blocks, x.split(self.sizes, -1), strict=True):
+            block.fit_to(part, weights, smoothing)
+        return self
+
+    # ----- what a tilt does, block by block
+
+    def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
+        return self._each(lambda block, part: block.log_prior(part, validate), self.as_states(x))
+
+    def log_partition(self, tilt: Tilt) -> Tensor:
+        return self._each(lambda block, *part: block.log_partition(Tilt(*part)), *self.unpack(tilt))
+
+    def moments(self, tilt: Tilt) -> Moments:
+        mean, variance = self._each_of(lambda block, *part: block.moments(Tilt(*part)), *self.unpack(tilt))
+        return Moments(mean, variance)
+
+    def normalizable(self, tilt: Tilt) -> Tensor:
+        return self._each(lambda block, *part: block.normalizable(Tilt(*part)), *self.unpack(tilt))
+
+    def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
+        return self._each(lambda block, *part: block.sample(Tilt(*part), generator), *self.unpack(tilt))
+
+    @property
+    def has_inversion(self) -> bool:
+        return all(block.has_inversion for block in self.blocks)
+
+    def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor | None:
+        if not self.has_inversion:
+            return None
+        field, precision = self.unpack(tilt)
+        return self._each(lambda block, b, a, u: block.draw(Tilt(b, a), u), field, precision, uniform)
+
+    def mean_in(self, field: Tensor) -> Tensor:
+        return self._each(lambda block, part: block.mean_in(part), field)
+
+    def log_prior_of_rows(self, x: Tensor) -> Tensor:
+        return self._sum(lambda block, part: block.log_prior_of_rows(part), x)
+
+    def log_partition_of_rows(self, field: Tensor) -> Tensor:
+        return self._sum(lambda block, part: block.log_partition_of_rows(part), field)
+
+    def log_partition_gain(self, before: Tensor, after: Tensor) -> Tensor:
+        return self._sum(lambda block, *part: block.log_partition_gain(*part), before, after)
+
+    def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:
+        return self._each(
+            lambda block, b, a, mean, variance: block.divergence(Tilt(b, a), Moments(mean, variance)),
+            *self.unpack(tilt),
+            *moments,
+        )
+
+    def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
+        precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
+        mean, variance = self._each_of(lambda block, *part: block.respond(*part), field, reaction, mean, precision)
+        return Moments(mean, variance)
+
+    def settle(
+        self,
+        field: Tensor,
+        reaction: Tensor,
+        start: Tensor,
+        precision: Tensor | float = 0.0,
+        steps: int | None = None,
+    ) -> tuple[Moments, Tensor]:
+        precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
+
+        def settled(block: Units, b: Tensor, kappa: Tensor, guess: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+            moments, total = block.settle(b, kappa, guess, a, steps)
+            return (*moments, total)
+
+        mean, variance, total = self._each_of(settled, field, reaction, start, precision)
+        return Moments(mean, variance), total
+
+    def field_with_mean(self, mean: Tensor) -> Tensor:
+        return self._each(lambda block, part: block.field_with_mean(part), mean)
+
+    def _split(self, tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+        parts = [tensor.expand(*tensor.shape[:-1], self.n).split(self.sizes, -1) for tensor in tensors]
+        return list(zip(self._blocks, *parts, strict=True))
+
+    def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """A function of each block and its part of the tensors, joined."""
+        return torch.cat([function(*part) for part in self._split(tensors)], -1)
+
+    def _each_of(self, function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> list[Tensor]:
+        """The same for a function with several results."""
+        results = [function(*part) for part in self._split(tensors)]
+        return [torch.cat(parts, -1) for parts in zip(*results, strict=True)]
+
+    def _sum(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        """A function of each block and its part of the tensors, with one value for each row, summed."""
+        results = [function(*part) for part in self._split(tensors)]
+        return torch.stack(results).sum(0)
