@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from tapmachine import (
     Binary,
+    Gaussian,
     Spin,
     Tilt,
     TruncatedGaussBernoulli,
@@ -137,7 +138,7 @@ def test_arrays_that_are_no_rows_of_numbers(tmp_path):
 
 
 def test_visible_units_are_picked_from_the_data():
-    x = torch.rand(50, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(500, 4, generator=torch.Generator().manual_seed(0))
     auto = Settings(data="given")
     assert isinstance(make_visible(auto, (x > 0.5).float())[0], Binary)
     assert isinstance(make_visible(auto, 2 * (x > 0.5).float() - 1)[0], Spin)
@@ -150,14 +151,16 @@ def test_visible_units_are_picked_from_the_data():
         assert type(units) is kind
         assert (float(units.lower), float(units.upper)) == pytest.approx((low, high))
         assert "between" in why
+    assert type(make_visible(auto, torch.randn(500, 4, generator=torch.Generator().manual_seed(0)))[0]) is Gaussian
+    assert type(make_visible(auto, x * torch.tensor([1.0, 2.0, 3.0, 40.0]))[0]) is Gaussian
 
 
 def test_columns_of_very_different_scales_are_pointed_out():
     x = torch.rand(50, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for scales, unequal in (((1, 1, 1, 1, 1), False), ((1, 2, 3, 4, 1000), True), ((0, 1e-5, 1, 1, 1), False)):
-        for visible in ("auto", "gaussian"):
-            _, why = make_visible(Settings("given", visible=visible), x * torch.tensor(scales))
-            assert ("scale them alike" in why) is unequal
+        _, why = make_visible(Settings("given", visible="truncated-gaussian"), x * torch.tensor(scales))
+        assert ("scale them alike" in why) is unequal
+    assert "scale them alike" not in make_visible(Settings("given"), x * 10 ** torch.arange(5))[1]  # each by itself
     assert "scale" not in make_visible(Settings("given"), (x > 0.5).float())[1]
 
 

@@ -21,6 +21,7 @@ from tapmachine.analysis.receptive import rank_all_fields
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood import LikelihoodComparison, compare_likelihoods
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows
 from tapmachine.machine.gibbs_sampling import gibbs
 from tapmachine.runs.data import data_for
 from tapmachine.runs.folder import MachineFile, RunFolder
@@ -101,7 +102,7 @@ def look_at(
         data=train,
         callback=lambda name: say(f"log-likelihood by {name}"),
     )
-    rows = machine.layers[0].check_states(spaced(train, N_SHOWN))
+    rows = check_rows(machine, spaced(train, N_SHOWN))
     samples = gibbs(machine, rows, SAMPLE_SWEEPS, torch.Generator(machine.device).manual_seed(0))[0]
     return Findings(
         machine,
