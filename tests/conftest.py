@@ -21,6 +21,9 @@ if os.environ.get("TAPMACHINE_TEST_FLUSH_DENORMALS") == "1" and not torch.set_fl
 # Left out of `make quick`: what takes more than a second or two, starts other processes or executes the documentation.
 # Of every other test the quick ones are its first case, so that a new test is one of them without being listed.
 LONG = {
+    "test_chains": {
+        "chains_of_other_units_have_the_models_moments",
+    },
     "test_countable": {
         "counts_are_trained",
         "counts_are_trained_by_default_by_chains",
@@ -144,6 +147,12 @@ LONG = {
         "a_score_is_annealed_elsewhere_and_within_its_error",
         "history_has_log_likelihoods_without_being_verbose",
         "the_cheap_number_of_an_epoch_is_unbiased",
+    },
+    "test_selection": {
+        "a_run_with_held_out_rows_stops_and_is_finished",
+        "averages_vary_less_than_the_last_values",
+        "many_hidden_units_for_few_rows_do_not_harm_much",
+        "stopping_early_can_be_resumed",
     },
     "test_solve": {
         "steps_are_one_graph",
