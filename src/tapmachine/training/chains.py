@@ -122,6 +122,8 @@ class PCD(_Sampled):
         self.is_split = (
             self.stratified and not context.machine.is_pairwise and all(units.has_inversion for units in layers)
         )
+        if self.is_split and count < context.world.size:
+            raise ValueError(f"there are {context.world.size} processes for {count} chains; use more chains")
         rows = _rows_by_weight(context, count)[self._share(context)].clone()
         self._points = lattice(count, context.machine.dtype, rows.device)[self._share(context)]
         steps = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
