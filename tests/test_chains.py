@@ -419,6 +419,14 @@ def test_processes_together_have_the_chains_of_one(kinds, size):
         torch.testing.assert_close(torch.cat([part[1][index] for part in parts]), whole, rtol=0, atol=1e-12)
 
 
+def test_more_processes_than_chains_are_refused():
+    machine = rbm(Binary(3), Binary(2))
+    x = rows_of(machine, 6)
+    with pytest.raises(ValueError, match="there are 3 processes for 2 chains"):
+        PCD(1, n_chains=2).prepare(Context(machine, x, x, generator(), world=World(0, 3)))
+    PCD(1, n_chains=2, stratified=False).prepare(Context(machine, x, x, generator(), world=World(0, 3)))
+
+
 @pytest.mark.parametrize(
     ("machine", "objective"),
     [
