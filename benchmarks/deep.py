@@ -16,8 +16,8 @@ import torch
 from quality import images
 
 from tapmachine import (
+    PCD,
     Binary,
-    HerdedPCD,
     NaiveMeanField,
     TAPObjective,
     ais_log_likelihood,
@@ -35,7 +35,7 @@ class Run:
     hidden: tuple[int, ...]
     pretrain: int
     epochs: int
-    objective: str = "herded"
+    objective: str = "default"
     learning_rate: float | None = None  # constant, if given; else the default's, which falls to a hundredth
     pretrain_rate: float | None = None
     naive: bool = False  # naive mean field in the data term
@@ -44,6 +44,7 @@ class Run:
 
 RUNS = {
     "single": Run((500,), 0, 50),
+    "sm": Run((500, 1000), 10, 50),
     "joint-2": Run((500, 500), 0, 50),
     "pretrained-2": Run((500, 500), 10, 50),
     "doubled-2": Run((500, 500), 10, 50, doubled=True),
@@ -55,7 +56,7 @@ RUNS = {
 
 
 def objective(run: Run) -> Objective:
-    chosen = TAPObjective(merged=False) if run.objective == "tap" else HerdedPCD(10, 500)
+    chosen = TAPObjective(merged=False) if run.objective == "tap" else PCD(2, 500)
     if run.naive:
         chosen.scheme = NaiveMeanField()
     return chosen

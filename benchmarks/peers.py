@@ -39,7 +39,7 @@ from timing import seconds
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from tapmachine import PCD, Binary, HerdedPCD, TAPObjective, ais_log_likelihood, ais_log_partition, rbm, solve
+from tapmachine import PCD, Binary, TAPObjective, ais_log_likelihood, ais_log_partition, rbm, solve
 from tapmachine.data.sources import read
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training import Monitor, paper_sgd
@@ -254,8 +254,8 @@ def samplers(k: int, peers: set[type]) -> dict[str, Callable[..., object]]:
     """What makes a trainer of PCD-k, or nearly, from rows, the number of hidden units and a device."""
     made: dict[type, dict[str, Callable[..., object]]] = {
         Ours: {
-            f"tapmachine PCD-{k}": lambda *given: Ours(*given, PCD(k, N_CHAINS), plain=True),
-            f"tapmachine HerdedPCD({k})": lambda *given: Ours(*given, HerdedPCD(k, N_CHAINS), plain=True),
+            f"tapmachine PCD-{k}, stratified": lambda *given: Ours(*given, PCD(k, N_CHAINS), plain=True),
+            f"tapmachine PCD-{k}": lambda *given: Ours(*given, PCD(k, N_CHAINS, stratified=False), plain=True),
         },
         ScikitLearn: {"scikit-learn PCD-1": ScikitLearn} if k == 1 else {},
         Rbms: {f"rbms PCD-{k}": lambda *given: Rbms(*given, k, centered=False)},

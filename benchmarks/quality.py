@@ -8,6 +8,7 @@ FOLDER holds MNIST's *-images-idx3-ubyte.gz and cbcl_faces.npz. RUN is one of th
 import argparse
 import gzip
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from tapmachine import (
     CD,
     PCD,
     Binary,
-    HerdedPCD,
     TAPObjective,
     TruncatedGaussBernoulli,
     TruncatedGaussian,
@@ -29,7 +29,7 @@ from tapmachine import (
     rbm,
 )
 from tapmachine.analysis.plots import image_grid, training_curves
-from tapmachine.training import Herded, History, Monitor, Objective, geometric_decay, paper_sgd
+from tapmachine.training import History, Monitor, Objective, geometric_decay, paper_sgd
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Run:
     data: str
     n_hidden: int
     epochs: int
-    objective: Objective
-    learning_rate: float = 0.005
+    objective: Objective | None  # None for the default
+    learning_rate: float | None = 0.005  # None for the default optimizer
     decay: float = 1.0
     weight_decay: float = 0.001
     batch_size: int = 100
@@ -63,13 +63,11 @@ RUNS = {
         )
     },
     "tap-500": Run("binary-MNIST", 500, 30, TAPObjective(n_sweeps=30, merged=False)),
-    "default-500": preset(HerdedPCD(10)),
-    **{f"herded{k}-{n}-chains-500": preset(HerdedPCD(k, n)) for k, n in ((1, 100), (3, 100), (5, 100), (10, 500))},
-    "herded-tap1-500": preset(TAPObjective(Herded(10), 500, 1)),
-    "herded-tap1-uncentered-500": preset(TAPObjective(Herded(10), 500, 1), centered=False),
-    "herded-tap4-uncentered-500": preset(TAPObjective(Herded(10), 500, 4), centered=False),
-    "herded-tap10-uncentered-500": preset(TAPObjective(Herded(10), 500, 10), centered=False),
-    "herded1-tap10-uncentered-500": preset(TAPObjective(Herded(1), 500, 10), centered=False),
+    "default-100": Run("binary-MNIST", 100, 100, None),
+    "default-500": Run("binary-MNIST", 500, 50, None),
+    "default-real-mnist-100": Run("real-MNIST", 100, 50, None),
+    "default-cbcl-256": Run("CBCL", 256, 100, None),
+    "tap-merged-500": Run("binary-MNIST", 500, 50, TAPObjective(), None),
     "pcd10-500": preset(PCD(10, 500)),
     "pcd10-uncentered-500": preset(PCD(10, 500), centered=False),
     "real-mnist-100": Run("real-MNIST", 100, 100, TAPObjective(merged=False), 1e-2, 1e-3),
@@ -110,7 +108,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, help="others than the run's")
     parser.add_argument("--out", type=Path, help="for records and parameters")
-    parser.add_argument("--every", type=int, default=5, help="epochs between measurements")
+    parser.add_argument("--every", type=int, help="epochs between measurements (default: 20 measurements)")
     options = parser.parse_args()
     run = RUNS[options.run]
     epochs = options.epochs or run.epochs
@@ -119,30 +117,35 @@ def main() -> None:
     units = {"binary-MNIST": Binary, "real-MNIST": TruncatedGaussBernoulli, "CBCL": TruncatedGaussian}[run.data]
     generator = torch.Generator().manual_seed(options.seed)
     machine = rbm(units(train.shape[1]), Binary(run.n_hidden), generator=generator).to(device)
-    optimizer = paper_sgd(machine, run.learning_rate, weight_decay=run.weight_decay)
+    paper = {}
+    if run.learning_rate is not None and run.objective is not None:
+        optimizer = paper_sgd(machine, run.learning_rate, weight_decay=run.weight_decay)
+        schedule = geometric_decay(optimizer, run.decay, epochs)
+        paper = {"optimizer": optimizer, "scheduler": schedule, "centered": run.centered, "batch_size": run.batch_size}
+    start = time.perf_counter()
     history = fit(
         machine,
         train,
         epochs=epochs,
-        batch_size=run.batch_size,
         objective=run.objective,
-        optimizer=optimizer,
-        scheduler=geometric_decay(optimizer, run.decay, epochs),
-        centered=run.centered,
         validation=test,
+        early_stopping=False,
         seed=options.seed,
         monitor=Monitor(max_sweeps=200, every=options.every),
         progress=True,
+        **paper,
     )
+    print(f"{options.run}: {len(history)} epochs in {time.perf_counter() - start:.0f} s, measurements included")
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / f"{options.run}.json").write_text(json.dumps(history.records))
         parameters = {name: value.cpu().numpy() for name, value in machine.state_dict().items()}
         np.savez_compressed(options.out / f"{options.run}.npz", **parameters)
         picture(machine.weights[0].detach(), history, int(train.shape[1] ** 0.5), options.out / f"{options.run}.png")
-    if units is Binary:
-        estimate = ais_log_partition(machine, 4000, 200, data=train)
-        print(f"{options.run}: AIS test {ais_log_likelihood(machine, test, estimate)}")
+    for reverse in (False, True):
+        estimate = ais_log_partition(machine, 4000 if units is Binary else 1000, 200, data=train, reverse=reverse)
+        direction = "reverse" if reverse else "forward"
+        print(f"{options.run}: AIS {direction}, test {ais_log_likelihood(machine, test, estimate)}")
 
 
 if __name__ == "__main__":

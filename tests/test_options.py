@@ -42,6 +42,7 @@ RENAMED = {"hidden": "n_hidden", "seed": "random_state"}
 NOT_IN_RBM = {
     "data": "it is the argument of fit",
     "validation": "scikit-learn splits data itself",
+    "early_stopping": "it requires held-out rows",
     "hidden_units": "features lie between 0 and 1",
     "pretrain_on": "tapmachine.pretrain has it, for machine_",
     "double_inputs": "tapmachine.pretrain has it, for machine_",

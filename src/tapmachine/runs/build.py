@@ -173,6 +173,7 @@ def _trainer(
         optimizer=optimizer,
         scheduler=geometric_decay(optimizer, settings.decay, max(1, epochs)),
         validation=held_out,
+        early_stopping=settings.early_stopping,
         l1=settings.l1,
         centered=settings.centered,
         averaged=settings.averaged,

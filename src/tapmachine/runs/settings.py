@@ -70,6 +70,11 @@ class Settings:
     validation: str | float | None = setting(
         None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, default_text="none"
     )
+    early_stopping: bool = setting(
+        True,
+        "Whether to stop when the log-likelihood of held-out rows keeps falling, and to keep the best epoch.",
+        flags="--early-stopping/--no-early-stopping",
+    )
     epochs: int | None = setting(
         None,
         "Passes over the data. With more than before, a run continues.",

@@ -119,6 +119,7 @@ def fit(
     optimizer: Optimizer | None = None,
     scheduler: LRScheduler | None = None,
     validation: Tensor | None = None,
+    early_stopping: bool = True,
     weights: Tensor | None = None,
     l1: float = 0.0,
     centered: bool | None = None,
@@ -148,6 +149,7 @@ def fit(
             which decays to a hundredth of its initial value).
         scheduler: any torch scheduler, stepped after every epoch (`ReduceLROnPlateau` with the loss).
         validation: held-out data, scored beside the training data, to stop early and to choose the best epoch by.
+        early_stopping: with `validation`, whether to stop early and keep the best epoch, rather than only to measure.
         weights: weight of each row, for data in memory or in a memory map.
         l1: ε of the penalty ε Σ|W|.
         centered: whether to use the gradients of centered states (default: True if all units have fields, as all but
@@ -190,6 +192,7 @@ def fit(
         optimizer=optimizer,
         scheduler=scheduler,
         validation=validation,
+        early_stopping=early_stopping,
         weights=weights,
         l1=l1,
         centered=centered,

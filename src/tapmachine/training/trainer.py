@@ -90,6 +90,7 @@ class Trainer:
         optimizer: Optimizer | None = None,
         scheduler: LRScheduler | None = None,
         validation: Tensor | None = None,
+        early_stopping: bool = True,
         weights: Tensor | None = None,
         l1: float = 0.0,
         centered: bool | None = None,
@@ -108,6 +109,7 @@ class Trainer:
         self.batches = Batches(machine, x, batch_size, weights, seed, validate)
         self.epochs = epochs = default_epochs(self.batches.n_batches) if epochs is None else epochs
         self.validation = None if validation is None else check_rows(machine, validation)
+        self.early_stopping = early_stopping
         warn_of_scale(machine, self.batches.sample)
         if not warm_start:
             machine.layers[0].fit_to(self.batches.sample, self.batches.sample_weights)
@@ -222,7 +224,7 @@ class Trainer:
     def _select(self, record: Record) -> None:
         """Compare the machine with the best one on held-out rows; after the last epoch, keep the better one."""
         value, error = record.get("validation_log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
-        if math.isnan(value):
+        if math.isnan(value) or not self.early_stopping:
             return
         row_error = record.get("validation_log_likelihood_error", math.nan)
         self.best.compare(self.machine, self.finished, value, error, row_error)

@@ -67,6 +67,7 @@ class Model:
             weight_decay=self.weight_decay,
             centered=None if self.centered else False,
             averaged=False,
+            early_stopping=False,
             seed=seed,
             measure_every=5,
             save_every=5,
