@@ -352,7 +352,7 @@ def test_chains_of_other_units_have_the_models_moments(kind):
     """Of units for which draws are stratified, and of ones for which they are not."""
     machine = machine_of([kind, "Binary"], [2, 1], seed=12, scale=0.4)
     exact = exact_slopes(machine)
-    found = sampled_slopes(machine, PCD(2, n_chains=50, restarts=False), runs=60, steps=4)
+    found = sampled_slopes(machine, PCD(1, n_chains=50, restarts=False), runs=60, steps=8)
     error = found.std(0) / math.sqrt(len(found))
     assert float(((found.mean(0) - exact).abs() / (error + 1e-5)).max()) < 4.0
 

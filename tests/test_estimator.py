@@ -54,7 +54,7 @@ def test_auto_picks_units_and_says_so(digits):
 def test_scores_are_those_of_the_machine(digits):
     """TAP's ln Z against enumeration, on a machine that it can be trusted on; and the same every time."""
     x = (digits[:300] > 0.5).astype(float)
-    model = RBM(8, epochs=10).fit(x)
+    model = RBM(8, epochs=10, batch_size=10).fit(x)
     exact = exact_log_likelihood(model.machine_, torch.tensor(x, dtype=torch.float32))
     np.testing.assert_allclose(model.score_samples(x), exact.values.numpy(), atol=1.0)
     assert model.score(x) == pytest.approx(float(exact.mean), abs=1.0)
@@ -67,7 +67,7 @@ def test_scores_are_those_of_the_machine(digits):
 
 def test_features_and_back(digits):
     x = (digits[:300] > 0.5).astype(float)
-    model = RBM(24, epochs=30, random_state=1).fit(x)
+    model = RBM(24, epochs=30, batch_size=10, random_state=1).fit(x)
     hidden = model.transform(x)
     assert hidden.shape == (300, 24)
     assert 0 <= hidden.min() < hidden.max() <= 1
@@ -187,7 +187,7 @@ def test_units_of_measurement_do_not_matter(visible, scale, shift):
 @pytest.mark.filterwarnings("ignore:the machine ends at")  # after two epochs
 def test_an_interval_wider_than_the_data(digits):
     x = digits[:200].astype(np.float32)
-    options = {"epochs": 2, "decay": 1.0}
+    options = {"epochs": 2, "batch_size": 10, "decay": 1.0}
     weights = [np.abs(RBM(6, interval=(0, end), **options).fit(x).components_).max() for end in (1, 255)]
     assert 0.3 < weights[1] / weights[0] < 3
 
@@ -229,7 +229,7 @@ def test_categories():
     generator = np.random.default_rng(0)
     kind = generator.integers(0, 2, 300)
     x = 2 * kind[:, None] + (generator.random((300, 5)) < 0.1)
-    model = RBM(3, visible="categorical", epochs=20).fit(x)
+    model = RBM(3, visible="categorical", epochs=20, batch_size=10).fit(x)
     back = model.inverse_transform(model.transform(x))
     assert back.shape == x.shape
     assert np.mean(back == 2 * kind[:, None]) > 0.95

@@ -93,7 +93,7 @@ def test_the_estimator_passes_on_what_it_was_given():
     values = {
         "pretrain": 2, "visible": "spin", "epochs": 3, "batch_size": 7, "objective": "tap", "n_sweeps": 4,
         "n_particles": 5, "start": "data", "learning_rate": 0.5, "decay": 0.25, "momentum": 0.75, "weight_decay": 0.125,
-        "l1": 0.0625, "centered": False, "dtype": "float64",
+        "l1": 0.0625, "centered": False, "averaged": False, "dtype": "float64",
     }  # fmt: skip
     settings = RBM((6, 3), random_state=11, **values)._settings(3)
     assert {name: getattr(settings, name) for name in values} == values

@@ -354,7 +354,8 @@ def assert_nothing_saved_is_off(folder):
 @pytest.mark.parametrize(("visible", "objective", "factor", "step"), list(injections()))
 def test_injected_divergences(visible, objective, factor, step, tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", VALUES[visible](bars(60)))
-    chosen = settings(f"{tmp_path}/x.npy", visible=visible, objective=objective, epochs=4)  # of three steps each
+    options = {"visible": visible, "hidden_units": "binary", "objective": objective, "epochs": 4}  # of three steps each
+    chosen = settings(f"{tmp_path}/x.npy", **options)
     diverging(monkeypatch, objective, factor, {step})
     with pytest.warns(UserWarning, match="undone"):
         run = run_training(chosen, tmp_path / "run")

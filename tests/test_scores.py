@@ -128,7 +128,7 @@ def test_records_name_the_method_and_warn_when_tap_drifts(capsys):
     machine = rbm(Binary(12), Binary(6))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        history = fit(machine, x, epochs=30, objective=PCD(5), monitor=Monitor(n_starts=20), progress=True)
+        history = fit(machine, x, epochs=30, objective=PCD(5), monitor=Monitor(n_starts=20, every=1), progress=True)
     measured = history.records[-1]
     assert measured["log_likelihood_method"] == "exact"
     assert measured["log_likelihood"] == pytest.approx(float(exact_log_likelihood(machine, x)), abs=1e-6)
