@@ -194,6 +194,9 @@ class Step:
             rate = TAIL / (self.n_averaged.add_(1.0) + TAIL)
             for average, p in zip(self.averages, self.parameters, strict=True):
                 average.lerp_(p, rate)
+                if not (self._may_read() and bool(good)):
+                    # The update before may have gone far, to finite parameters without a finite loss.
+                    average.copy_(torch.where(good, average, p))
         for offset, mean in zip(self.offsets, means, strict=True):
             offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
         return torch.stack((gradients.loss.double(), norm.double(), good.double()))
