@@ -637,8 +637,8 @@ def test_every_option_of_train_names_its_default():
 
 def test_a_diverging_run_exits_with_4(data, tmp_path):
     code, _, errors = command(
-        "train", data, "--hidden", "5", "--visible", "gaussian", "--hidden-units", "binary", "--epochs", "30", "--batch-size", "50",
-        "--learning-rate", "1e38", "--out", tmp_path / "run", "--quiet",
+        "train", data, "--hidden", "5", "--visible", "gaussian", "--hidden-units", "binary", "--objective", "tap",
+        "--epochs", "30", "--batch-size", "50", "--learning-rate", "1e38", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     assert code == 4, errors
     assert "diverged again and again" in errors

@@ -12,7 +12,7 @@ from run_cases import command
 
 from tapmachine import Binary, TAPObjective, exact_log_likelihood, fit, load, rbm
 from tapmachine.data.budget import default_batch_size, default_epochs, pace
-from tapmachine.data.errors import Stopped
+from tapmachine.data.errors import Stopped, TrainingWarning
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.unbiased import CAREFUL, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.runs.settings import Settings
@@ -154,6 +154,33 @@ def test_what_a_warm_up_changes_is_put_back():
     restore()
     assert same(held, before)
     assert [float(z) for z in step(batch)] == result
+
+
+def test_what_is_undone_is_not_averaged():
+    """An update may lead to parameters whose loss is not finite, which is seen in the next step."""
+    machine, steps = rbm(Binary(12), Binary(4)), []
+
+    class Jumping(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            steps.append(1)
+            if len(steps) == 5:
+                with torch.no_grad():
+                    machine.weights[0].fill_(1e3)
+
+    options = {"optimizer": Jumping(machine.parameters(), lr=0.01), "averaged": True, "monitor": QUIET}
+    training = Trainer(machine, clusters(60, 12), epochs=3, batch_size=20, **options)
+    objective = training.step.objective
+    known = objective.free_energies
+
+    def free_energies(context, carry):
+        on_data, on_model, carry = known(context, carry)
+        return on_data, on_model * (math.nan if len(steps) == 5 else 1.0), carry
+
+    objective.free_energies = free_energies
+    with pytest.warns(TrainingWarning, match="1 step produced non-finite values"):
+        run(training)
+    assert float(machine.weights[0].detach().abs().max()) < 1
 
 
 # ----- the best epoch
