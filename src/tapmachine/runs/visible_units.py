@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.data.rows import Rows, parts
+from tapmachine.data.rows import Rows, as_tensor, parts, spaced
 from tapmachine.runs.settings import Settings
 from tapmachine.units import Units
 from tapmachine.units.registry import UNIT_TYPES
@@ -21,6 +21,7 @@ LARGEST_BYTE = 255  # whole numbers up to this may be intensities
 NEAR_END = 0.02  # of an interval: columns that fill it come as near to its ends
 MOST_COLUMNS = 0.9  # share of the columns that fill an interval which all are said to share
 SCALED_COLUMNS = 0.5  # share of the columns that are exactly 0 and 1 somewhere, in tables scaled column by column
+COMPARED_ROWS, NAMED = 2000, 5  # rows in which columns are compared; columns that are named
 MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
 
 
@@ -39,7 +40,22 @@ def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
         lower, upper = lower.clamp(max=0), upper.clamp(min=0)
     units = unit_type.make(n, max(2, int(values.highest) + 1) if unit_type.states else 0, (lower, upper))
     has_one_scale = not units.support.is_countable and word != "gaussian"
-    return units, word + reason + (_hint_of_scales(values) if has_one_scale else "")
+    notes = (_hint_of_scales(values) if has_one_scale else "") + (
+        _notes_on_columns(values, data[0]) if word != "gaussian" else ""  # whose start has its own
+    )
+    return units, word + reason + notes
+
+
+def _notes_on_columns(values: "_Values", x: Rows) -> str:
+    """What was noticed about single columns: constant ones, and copies of others."""
+    constant = (values.ranges == 0).nonzero().flatten().tolist()
+    some = as_tensor(spaced(x, COMPARED_ROWS))[:, values.ranges.to(x.device if isinstance(x, Tensor) else "cpu") > 0]
+    n_copies = some.shape[1] - torch.unique(some, dim=1).shape[1]
+    notes = f"; constant columns: {', '.join(map(str, constant[:NAMED]))}" if constant else ""
+    notes += f" and {len(constant) - NAMED} more" if len(constant) > NAMED else ""
+    return notes + (
+        f"; {n_copies} column{'s are copies' if n_copies > 1 else ' is a copy'} of others" if n_copies else ""
+    )
 
 
 def given_units(maker: UnitMaker, n: int) -> tuple[Units, str]:
