@@ -21,7 +21,7 @@ LARGEST_BYTE = 255  # whole numbers up to this may be intensities
 NEAR_END = 0.02  # of an interval: columns that fill it come as near to its ends
 MOST_COLUMNS = 0.9  # share of the columns that fill an interval which all are said to share
 SCALED_COLUMNS = 0.5  # share of the columns that are exactly 0 and 1 somewhere, in tables scaled column by column
-COMPARED_ROWS, NAMED = 2000, 5  # rows in which columns are compared; columns that are named
+COMPARED_ROWS, ENOUGH_ROWS, NAMED = 2000, 50, 5  # rows in which columns are compared; columns that are named
 MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
 
 
@@ -53,9 +53,9 @@ def _notes_on_columns(values: "_Values", x: Rows) -> str:
     n_copies = some.shape[1] - torch.unique(some, dim=1).shape[1]
     notes = f"; constant columns: {', '.join(map(str, constant[:NAMED]))}" if constant else ""
     notes += f" and {len(constant) - NAMED} more" if len(constant) > NAMED else ""
-    return notes + (
-        f"; {n_copies} column{'s are copies' if n_copies > 1 else ' is a copy'} of others" if n_copies else ""
-    )
+    if n_copies and len(x) >= ENOUGH_ROWS:
+        notes += f"; {n_copies} column{'s are copies' if n_copies > 1 else ' is a copy'} of others"
+    return notes
 
 
 def given_units(maker: UnitMaker, n: int) -> tuple[Units, str]:
