@@ -1,19 +1,19 @@
 """The scikit-learn estimator."""
 
 import inspect
-import operator
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, Self, get_type_hints
+from typing import Any, Self, get_type_hints
 
 import numpy as np
 import torch
 from sklearn.utils import Tags, check_random_state
 from torch import Tensor
 
+from tapmachine.apps.estimator_training import LastTraining, take_up, whole_number
 from tapmachine.apps.estimator_uses import TrainedMachine
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.data.rows import spaced
@@ -23,7 +23,7 @@ from tapmachine.runs.declarations import kinds
 from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.visible_units import UnitMaker
-from tapmachine.training import Monitor, Trainer, Training, TrainingState, run_epochs
+from tapmachine.training import Monitor, Training, run_epochs
 from tapmachine.training.monitor import Record
 
 N_STARTS = 100  # rows that are kept: solutions and samples start from them
@@ -153,7 +153,7 @@ class RBM(TrainedMachine):
             trainer = make_trainer(settings, new, x, None, self._monitor(new, settings.all_epochs))
             history: list[Record] = []
             interrupted = self._train(trainer, history)
-            self._finish(_Training(settings, new, trainer.joint().state()), history, spaced(x, N_STARTS).clone())
+            self._finish(LastTraining(settings, new, trainer.joint().state()), history, spaced(x, N_STARTS).clone())
         if interrupted is not None:
             warnings.warn(
                 f"fit was interrupted after {len(history)} of {settings.all_epochs} epochs; the machine of the last "
@@ -192,7 +192,7 @@ class RBM(TrainedMachine):
             self._pass_over(X, getattr(self, "_training", None))
         return self
 
-    def _pass_over(self, X: Any, before: "_Training | None") -> None:
+    def _pass_over(self, X: Any, before: LastTraining | None) -> None:
         history, starts = (list(self.history_), self._starts) if before else ([], None)
         if before is None:
             settings = self._settings(1, decay=1.0, pretrain=0, hidden_units="binary")
@@ -215,10 +215,10 @@ class RBM(TrainedMachine):
         measure = self._monitor(new, 1) if self.verbose else Monitor(n_starts=0)  # a pass may be over few rows
         trainer = make_trainer(settings, new, x, None, measure)
         if before is not None:
-            _take_up(trainer.joint(), before.state)
+            take_up(trainer.joint(), before.state)
         history.append(trainer.epoch() | {"epoch": len(history) + 1})
         seen = spaced(x, N_STARTS) if starts is None else torch.cat((starts, spaced(x, N_STARTS)))
-        self._finish(_Training(settings, new, trainer.state()), history, spaced(seen, N_STARTS).clone())
+        self._finish(LastTraining(settings, new, trainer.state()), history, spaced(seen, N_STARTS).clone())
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -236,9 +236,9 @@ class RBM(TrainedMachine):
         values["visible"] = "auto" if callable(self.visible) else self.visible  # units are made by `_new_machine`
         for name, hint in get_type_hints(Settings).items():
             if int in kinds(hint) and name in values and values[name] is not None:
-                values[name] = _whole_number(name, values[name])
+                values[name] = whole_number(name, values[name])
         layers = self.n_hidden if isinstance(self.n_hidden, tuple | list) else (self.n_hidden,)
-        values["hidden"] = tuple(_whole_number("n_hidden", size) for size in layers)
+        values["hidden"] = tuple(whole_number("n_hidden", size) for size in layers)
         values["interval"] = None if self.interval is None else tuple(float(end) for end in self.interval)
         if "seed" not in others:
             values["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -263,7 +263,7 @@ class RBM(TrainedMachine):
             n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift, transform=new.transform
         )
 
-    def _finish(self, training: "_Training", history: list[Record], starts: Tensor) -> None:
+    def _finish(self, training: LastTraining, history: list[Record], starts: Tensor) -> None:
         machine = training.new.in_units_of_data()
         self.machine_, self.visible_, self.history_ = machine, training.new.why, history
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
@@ -300,33 +300,3 @@ def _passed_on() -> list[str]:
     """The settings that are parameters of `RBM` by the same names."""
     parameters = inspect.signature(RBM.__init__).parameters
     return [declared.name for declared in fields(Settings) if declared.name in parameters]
-
-
-class _Training(NamedTuple):
-    """What `partial_fit` continues from."""
-
-    settings: Settings
-    new: NewMachine
-    state: TrainingState
-
-
-def _whole_number(name: str, value: Any) -> int:
-    """An integer, or one of NumPy's, as grid searches pass them."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} is {value!r}; expected an integer") from None
-
-
-def _take_up(trainer: Trainer, state: TrainingState) -> None:
-    """Continue with the chains and momenta; restart them if their number has changed."""
-    own = trainer.state()
-    kept = {
-        name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape
-    }
-    device = {"device": trainer.machine.device.type, "scheduler": own.values["scheduler"]}
-    if device["device"] != state.values["device"]:  # random numbers of another kind
-        kept["generator.draws"] = own.tensors["generator.draws"]
-    trainer.restore(TrainingState(own.tensors | kept, state.values | device))

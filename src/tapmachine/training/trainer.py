@@ -3,7 +3,6 @@
 import math
 import time
 import warnings
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import pairwise
 
@@ -23,6 +22,7 @@ from tapmachine.machine.checks import check_machine, check_rows
 from tapmachine.training.batches import Batches, Data
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.centering import can_be_centered
+from tapmachine.training.epoch import EpochSoFar
 from tapmachine.training.factors import start_from_factors
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
@@ -39,36 +39,6 @@ WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute o
 READ_EVERY = 50  # steps between checks for divergence on a GPU
 CUT = 0.5  # factor of the learning rate after a divergence
 MOST_CUTS = 10
-
-
-@dataclass
-class EpochSoFar:
-    """An epoch that is not over yet.
-
-    Attributes:
-        order: state of the generator that the order of its rows was drawn with.
-        losses, norms: losses and gradient norms of the batches so far.
-        divergences: number of steps that were undone.
-        seconds: time taken so far.
-    """
-
-    order: Tensor
-    losses: list[Tensor] = field(default_factory=list)
-    norms: list[Tensor] = field(default_factory=list)
-    divergences: int = 0
-    seconds: float = 0.0
-
-    def record(self, machine: BoltzmannMachine) -> Record:
-        """The averages over its batches, and the norm of all weights."""
-        loss, norm = (torch.stack(z).double() for z in (self.losses, self.norms))
-        finite = torch.isfinite(loss) & torch.isfinite(norm)
-        squares = sum(float(w.detach().double().square().sum()) for w in machine.weights)
-        return {
-            "loss": float(loss[finite].mean()),
-            "gradient_norm": float(norm[finite].mean()),
-            "weight_norm": squares**0.5,
-            "divergences": float(self.divergences),
-        }
 
 
 class Trainer:

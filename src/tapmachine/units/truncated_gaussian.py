@@ -9,11 +9,11 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import SMALLEST_SPREAD, column_moments
+from tapmachine.units.numerics.interval_draws import sample_interval
 from tapmachine.units.numerics.intervals import (
     RULES,
     make_normalizable,
     normalizable,
-    sample_interval,
     wide,
     window_integral,
 )

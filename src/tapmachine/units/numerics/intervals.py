@@ -120,7 +120,7 @@ class _Pieces(NamedTuple):
     direction: Tensor
 
 
-def _cut_into_pieces(
+def cut_into_pieces(
     s: Tensor, k: Tensor, length: Tensor, drop: float, rise: Tensor | None = None
 ) -> tuple[Tensor, Tensor, _Pieces]:
     """Anchor, slope there, and the two windowed pieces of exp(st − ½kt²) on [0, length]; length may be inf.
@@ -157,7 +157,7 @@ def _cut_into_pieces(
     return anchor, slope_at_anchor, pieces
 
 
-def _standardize(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, ...]:
+def standardize(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, ...]:
     """Maps x = origin + scale·t onto t in [0, 1] or [0, ∞): returns s, k, length, origin, scale."""
     bounded = torch.isfinite(lower) & torch.isfinite(upper)
     origin = torch.where(torch.isfinite(lower), lower, upper)
@@ -181,8 +181,8 @@ def window_integral(
         order: number of cumulants wanted, 2 or 4.
         rise: exponent at upper minus exponent at lower, if it is known better than u and v tell (`exact_rise`).
     """
-    s, k, length, origin, scale = _standardize(u, v, lower, upper)
-    anchor, slope, pieces = _cut_into_pieces(s, k, length, rule.drop, rise)
+    s, k, length, origin, scale = standardize(u, v, lower, upper)
+    anchor, slope, pieces = cut_into_pieces(s, k, length, rule.drop, rise)
     coefficients = pieces.slope * pieces.width, k * pieces.width**2
     if order == 2:  # higher cumulants cancel
         coefficients = coefficients[0].to(rule.dtype), coefficients[1].to(rule.dtype)
@@ -264,76 +264,3 @@ def make_normalizable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tup
 # --------------------------------------------------------------------------------------------------------------
 # Draws
 # --------------------------------------------------------------------------------------------------------------
-
-INVERSION_STEPS = 8
-FAR = 30.0  # deviations from the mean to the interval, beyond which the normal CDF underflows
-NARROW = 1e-3  # interval, in deviations of the Gaussian, on which its CDF changes too little
-SMALLEST_SHARE = 2.0**-64  # of the mass below a draw: with none, a draw on a half-line would be infinite
-
-
-def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor, rule: Rule) -> Tensor:
-    """Draws from the density ∝ exp(ux − ½vx²) on [lower, upper], by inversion of its CDF at uniform numbers.
-
-    On a CPU, Gaussians that are neither much wider than the interval nor far from it go through the normal CDF and its
-    inverse, which is several times as fast. All tensors are float64; the integral must be finite.
-    """
-    if u.device.type != "cpu" or torch.compiler.is_compiling():
-        return _invert_pieces(u, v, lower, upper, 1 - uniform, rule)
-    root = v.clamp(min=0).sqrt()
-    from_mean = torch.maximum(lower * v - u, u - upper * v)  # of the interval, times v
-    curved = (v > 0) & ((upper - lower) * root > NARROW) & (from_mean < FAR * root)
-    if bool(curved.all()):
-        return _invert_normal(u, v, lower, upper, uniform)
-    draw = torch.empty_like(u)
-    for some, is_curved in ((curved, True), (~curved, False)):
-        some_u, some_v, low, high, share = (z[some] for z in (u, v, lower, upper, uniform))
-        if is_curved:
-            draw[some] = _invert_normal(some_u, some_v, low, high, share)
-        else:
-            draw[some] = _invert_pieces(some_u, some_v, low, high, 1 - share, rule)
-    return draw
-
-
-def _invert_normal(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor) -> Tensor:
-    """For v > 0: a normal variable, counted from the side on which the interval has its tail."""
-    mean, root = u / v, v.sqrt()
-    low, high = (lower - mean) * root, (upper - mean) * root
-    flip = low + high > 0
-    start, end = torch.where(flip, -high, low), torch.where(flip, -low, high)
-    share = torch.where(flip, 1 - uniform, uniform).clamp(min=SMALLEST_SHARE)
-    below, above = (0.5 * torch.erfc(-(0.5**0.5) * z) for z in (start, end))  # torch.special.ndtr cancels in the tail
-    z = torch.special.ndtri(below + share * (above - below)).clamp(start, end)
-    return (mean + torch.where(flip, -z, z) / root).clamp(lower, upper)
-
-
-def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor, rule: Rule) -> Tensor:
-    """By steps that would be exact if the density were exponential: a fixed number, and no rejection.
-
-    The draw falls as the uniform number rises, if v ≥ 0 and the interval has a lower end; otherwise it may rise, or
-    fall piece by piece. The work has a fixed shape, for any u and v.
-    """
-    s, k, length, origin, scale = _standardize(u, v, lower, upper)
-    anchor, _, pieces = _cut_into_pieces(s, k, length, rule.drop)
-    masses = panel_moments(pieces.slope * pieces.width, k * pieces.width**2, rule.window_nodes, 1)[0]
-    masses = masses * pieces.width * pieces.log_height.exp()
-    share = masses[1] / masses.sum(0)
-    go_right = uniform < share
-    # What is left of the uniform number is the share of the piece's mass that lies beyond the draw.
-    survival = torch.where(go_right, uniform / share, (1 - uniform) / (1 - share))
-    slope, width, log_height, start, direction = (torch.where(go_right, z[1], z[0]) for z in pieces)
-    target = survival * torch.where(go_right, masses[1], masses[0]) * (-log_height).exp()
-
-    low, high = torch.zeros_like(s), width
-    distance = 0.5 * width
-    for _ in range(INVERSION_STEPS):
-        rest = width - distance
-        rate = slope + k * distance
-        beyond = panel_moments(rate * rest, k * rest**2, rule.window_nodes, 1)[0] * rest
-        missing = beyond - target * (distance * (slope + 0.5 * k * distance)).exp()  # mass still to be passed
-        low, high = torch.where(missing > 0, distance, low), torch.where(missing > 0, high, distance)
-        # Exact if the integrand were exponential from here on; the bracket catches its overshoots.
-        decay = rate * missing
-        step = torch.where(decay.abs() < 1e-8, missing, -torch.log1p(-decay) / rate)
-        inside = (distance + step >= low) & (distance + step <= high)
-        distance = torch.where(inside, distance + step, 0.5 * (low + high))
-    return (origin + scale * (anchor + start + direction * distance)).clamp(lower, upper)
