@@ -240,6 +240,16 @@ def test_stopping_early_can_be_resumed():
             assert again[-1]["kept_epoch"] == records[-1]["kept_epoch"]
 
 
+def test_early_stopping_can_be_turned_off():
+    training = over_fitting(early_stopping=False)
+    records = run(training)
+    assert len(records) == 100
+    assert "kept_epoch" not in records[-1]
+    score = float(exact_log_likelihood(training.machine, clusters(200, 40, seed=1)))
+    assert score == pytest.approx(records[-1]["validation_log_likelihood"], abs=1e-3)
+    assert score < max(measured(records).values()) - 2
+
+
 def test_without_held_out_rows_all_epochs_are_run():
     machine = rbm(Binary(40), Binary(12))
     history = fit(machine, clusters(40, 40), epochs=60, optimizer=paper_sgd(machine, 0.5), monitor=QUIET)
