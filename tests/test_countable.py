@@ -173,7 +173,8 @@ def test_counts_are_sampled(precision):
 
 
 @pytest.mark.parametrize(
-    ("precision", "objective"), [(0.0, PCD(1)), (0.5, PCD(1)), (0.5, TAPObjective(n_particles=5, n_sweeps=1))]
+    ("precision", "objective"),
+    [(0.0, PCD(1)), (0.5, PCD(1)), (0.5, TAPObjective(n_particles=5, n_sweeps=1, merged=False))],
 )
 def test_counts_are_trained(precision, objective):
     """Data of two kinds: a hidden unit tells them apart, which is worth some tenths of a nat."""
@@ -194,7 +195,7 @@ def test_counts_are_trained_by_default_by_chains():
     kind = (torch.rand(300, 1, generator=generator) < 0.5).double()
     x = units.sample(Tilt(kind * torch.tensor([2.0, 2.0, -1.0]).double(), 0.0), generator)
     student = rbm(counts(3), Binary(2).double())
-    assert repr(default_objective(student)) == "PCD(10)"
+    assert repr(default_objective(student)) == "PCD(2, n_chains=100)"
     assert can_be_centered(student, paper_sgd(student, 0.01))
     fit(student, x, epochs=20, batch_size=15, monitor=Monitor(n_starts=0))
     alone = float(units.fit_to(x).log_prior(x).detach().sum(-1).mean())
@@ -289,7 +290,7 @@ def data_of_two_kinds(n=400):
 
 def test_counts_through_the_estimator(tmp_path):
     x = data_of_two_kinds()
-    model = RBM(n_hidden=3, visible=Poisson, epochs=10).fit(x)
+    model = RBM(n_hidden=3, visible=Poisson, epochs=10, batch_size=10).fit(x)
     assert model.visible_ == "Poisson, as given"
     rows = torch.from_numpy(x)
     alone = float(Poisson(4).fit_to(rows).log_prior(rows).detach().sum(-1).mean())

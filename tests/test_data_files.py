@@ -91,7 +91,18 @@ def byte_run(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bytes")
     x = intensities()
     np.save(folder / "x.npy", x.reshape(-1, 4, 4) if request.param == "images" else x)
-    options = ("--hidden", 3, "--epochs", 1, "--visible", "gaussian", "--out", folder / "run")
+    options = (
+        "--hidden",
+        3,
+        "--hidden-units",
+        "binary",
+        "--epochs",
+        1,
+        "--visible",
+        "gaussian",
+        "--out",
+        folder / "run",
+    )
     _, said = words("train", folder / "x.npy", *options)
     assert said.count(f"x.npy: {SCALED}") == 1
     return folder / "run"
@@ -224,7 +235,19 @@ def table_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
     x = np.random.default_rng(0).normal(size=(60, 3))
     (folder / "x.csv").write_text(table(rows=x.tolist(), index=[f"person {n}" for n in range(60)], separator=";"))
-    words("train", folder / "x.csv", "--visible", "gaussian", "--hidden", 2, "--epochs", 1, "--out", folder / "run")
+    options = [
+        "--visible",
+        "gaussian",
+        "--hidden-units",
+        "binary",
+        "--hidden",
+        2,
+        "--epochs",
+        1,
+        "--out",
+        folder / "run",
+    ]
+    words("train", folder / "x.csv", *options)
     return folder / "run"
 
 

@@ -387,7 +387,8 @@ def test_training_raises_the_exact_likelihood(objective):
     record = history.records[-1]
     assert set(record) == {
         "epoch", "seconds", "learning_rate", "loss", "gradient_norm", "weight_norm", "divergences", "log_likelihood",
-        "log_likelihood_error", "log_likelihood_method", "validation_log_likelihood", "tap_log_likelihood",
+        "log_likelihood_error", "log_likelihood_method", "validation_log_likelihood", "validation_log_likelihood_error",
+        "tap_log_likelihood",
         "tap_log_likelihood_per_unit", "tap_log_sum_exp", "validation_tap_log_likelihood", "free_energy_gap",
         "validation_tap_log_likelihood_per_unit", "n_unique", "converged", "reconstruction_error",
     }  # fmt: skip
