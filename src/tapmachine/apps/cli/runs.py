@@ -222,6 +222,7 @@ def sample(
 
     from tapmachine.analysis.plots import image_grid, new_figure
     from tapmachine.data.text import TextLayout
+    from tapmachine.machine.checks import check_rows
     from tapmachine.machine.files import data_description
     from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
     from tapmachine.runs.build import pick_device
@@ -241,7 +242,7 @@ def sample(
     x = data.train
     rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator(machine.device).manual_seed(seed)
-    start = machine.layers[0].check_states(x[rows].to(machine.device))
+    start = check_rows(machine, x[rows])
     if start_from == "solutions":
         found = solve(machine, start)
         speaker(quiet)(f"chains start from: {found}")
