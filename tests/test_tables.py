@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from run_cases import command
 from sklearn.covariance import EmpiricalCovariance
 
 from tapmachine import (
@@ -185,3 +186,14 @@ def test_bad_columns_are_noticed(quick, x, note):
     assert note in model.visible_
     assert np.isfinite(model.score_samples(x)).all()
     assert np.isfinite(model.sample(5)).all()
+
+
+def test_samples_of_a_run_on_a_table(tmp_path):
+    np.save(tmp_path / "x.npy", (draws(100, 5) @ draws(5, 5, seed=1)).numpy())
+    run = tmp_path / "run"
+    assert command("train", tmp_path / "x.npy", "--hidden", 2, "--epochs", 1, "--out", run, "--quiet")[0] == 0
+    code, _, errors = command("sample", run, "--count", 3, "--n-sweeps", 2, "-o", tmp_path / "samples.npy")
+    assert code == 0, errors
+    found = np.load(tmp_path / "samples.npy")
+    assert found.shape == (3, 5)
+    assert np.isfinite(found).all()
