@@ -20,10 +20,11 @@ from tapmachine import (
     rbm,
     save,
 )
-from tapmachine.data.errors import EstimateError
+from tapmachine.data.errors import EstimateError, PosteriorWarning
 from tapmachine.likelihood.unbiased import unbiased_log_partition
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine.whitening import can_be_whitened, in_coordinates, whiten
+from tapmachine.posterior import anomaly_score
 from tapmachine.training import tables
 
 
@@ -197,3 +198,14 @@ def test_samples_of_a_run_on_a_table(tmp_path):
     found = np.load(tmp_path / "samples.npy")
     assert found.shape == (3, 5)
     assert np.isfinite(found).all()
+
+
+def test_rows_of_a_table_are_scored_exactly():
+    """TAP has no solution for machines of correlated columns; the exact ln Z needs none."""
+    x = draws(120, 3) @ draws(3, 5, seed=3) + 0.01 * draws(120, 5, seed=4)
+    model = RBM(n_hidden=3).fit(x.numpy())
+    with pytest.warns(PosteriorWarning, match="1 rows with missing values have no score"):
+        scores = anomaly_score(model.machine_, torch.cat((x[:4], torch.tensor([[0.1, 0.2, torch.nan, 0.3, 0.4]]))))
+    exact = log_weight(model.machine_, x[:4]) - exact_log_partition(model.machine_)
+    assert torch.allclose(scores[:4], -exact, atol=1e-9)
+    assert torch.isnan(scores[4])

@@ -11,9 +11,11 @@ from tapmachine.beliefs import Solution, Tilt
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.likelihood.pseudo import log_conditionals
 from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE, different_solutions, solve_from_rows, tap_log_likelihood
+from tapmachine.likelihood.unbiased import unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, in_double
 from tapmachine.machine.conditioning import clamp
+from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.posterior.channels import Missing
 from tapmachine.posterior.channels.evidence import check_alphabet, is_nan
@@ -43,10 +45,12 @@ def anomaly_score(
         x: rows, (K, n_visible); NaN for missing values.
         solutions: solutions of the free machine, as for `tap_log_likelihood` (default: solved from the complete rows,
             or from random points if there are none).
-        scheme: mean-field scheme (default: `TAP()`).
+        scheme: mean-field scheme (default: `TAP()`). Machines of real-valued tables, for which TAP has no solution, are
+            scored without a mean field, exactly if they have few spike-and-slab units.
 
     Returns:
-        The scores; NaN for rows without a converged solution.
+        The scores; NaN for rows without a converged solution, and for rows of real-valued tables with missing values,
+        which have to be imputed first.
 
     Example:
         >>> import torch
@@ -62,6 +66,8 @@ def anomaly_score(
     complete, empty = ~gaps.any(1), gaps.all(1)
     score = torch.full((len(x),), torch.nan, dtype=torch.float64, device=x.device)
     whole = _as_data(machine, x[complete])
+    if scheme is None and can_be_whitened(double):
+        return _exact_scores(double, whole, score, complete, empty)
     if solutions is None:
         solutions = (
             solve_from_rows(machine, whole, scheme)
@@ -76,6 +82,19 @@ def anomaly_score(
     if bool(some.any()):
         score[some] = _with_gaps(double, x[some].to(double.dtype), distinct, scheme) + log_partition
     return score.masked_fill(empty, 0.0)  # an empty row has probability 1
+
+
+def _exact_scores(machine: BoltzmannMachine, whole: Tensor, score: Tensor, complete: Tensor, empty: Tensor) -> Tensor:
+    """The scores of complete rows, by the exact or annealed ln Z."""
+    if len(whole):
+        partition = unbiased_log_partition(machine, whole)
+        score[complete] = -unbiased_log_likelihood(machine, whole, partition).values
+    n_gappy = int((~complete & ~empty).sum())
+    if n_gappy:
+        warnings.warn(
+            f"{n_gappy} rows with missing values have no score; impute them first", PosteriorWarning, stacklevel=3
+        )
+    return score.masked_fill(empty, 0.0)
 
 
 def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme: Scheme | None) -> Tensor:  # (K,)

@@ -210,6 +210,8 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
             f"{run.path}: its checkpoint does not fit; another version may have written it: {reason}"
         ) from None
     _reschedule(trainer, settings)
+    if "epochs" in changes and trainer.current is not None:
+        trainer.current.best.n_worse = 0  # more epochs were asked for, although training had stopped early
     if "epochs" in changes:
         rate = "" if settings.decay == 1 else f"; the learning rate now falls over {settings.epochs} epochs"
         say(f"{run.path}: continuing from epoch {epoch} to {trainer.epochs}{rate}")

@@ -107,7 +107,7 @@ def score(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Score how surprising rows are: −ln P of each in nats, by TAP."""
+    """Score how surprising rows are: −ln P of each in nats, by TAP; exactly for real-valued tables."""
     import torch
 
     from tapmachine.machine.files import write_atomically
@@ -139,7 +139,7 @@ def score(
         save_array(units, surprises, found.layout)
     if not quiet:
         worst = int(scores.nan_to_num(-torch.inf).argmax())
-        average = f"{scores.nanmean():.4g} nats on average, most for row {worst} ({scores[worst]:.4g}), by TAP"
+        average = f"{scores.nanmean():.4g} nats on average, most for row {worst} ({scores[worst]:.4g})"
         print(f"{out}: {len(scores)} rows, {average}")
 
 
