@@ -59,7 +59,7 @@ def page_of(tmp_path_factory):
             x, visible = data_of(kind)
             np.save(folder / "x.npy", x)
             options = {"hidden": (12,), "epochs": 12, "batch_size": 10, "measure_every": 12, "keep_every": 3}
-            options |= {"visible": visible}
+            options |= {"visible": visible, "hidden_units": "binary"}  # with which TAP has solutions to show
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=r"epoch \d+: TAP's log-likelihood is")
                 run_training(Settings(str(folder / "x.npy"), **options), folder / "run")
