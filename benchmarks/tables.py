@@ -1,7 +1,7 @@
 """Training time and test log-likelihood of binary RBMs on tables of the literature, by all methods, in one table.
 
     python benchmarks/tables.py FOLDER [--device cuda] [--tables jester,voting] [--hidden 23,200] [--seeds 3]
-        [--methods default,tap,pcd10] [--out tables.md] [--minutes 10]
+        [--methods default,tap,pcd10] [--out tables.md] [--minutes 10] [--jobs 1]
     python benchmarks/tables.py FOLDER --score-published [--device cuda]
     python benchmarks/tables.py --quick
 
@@ -24,16 +24,20 @@ Scores are means over test rows, in nats: exact if the hidden states can be enum
 about a minute on one core), otherwise by AIS forwards and in reverse. Reverse runs start from Gibbs chains that started
 at training rows, independently of the forward runs. A row is flagged if both differ by more than 0.5 nats or the
 weights collapse. Results are appended to a .jsonl file beside --out, and the same command continues an interrupted run;
-delete the file after a change of the code. When --minutes are over, further seeds are dropped first.
+delete the file after a change of the code. When --minutes are over, further seeds are dropped first. With --jobs,
+several trainings share the device, and each takes longer than it would alone.
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import math
+import multiprocessing
 import statistics
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -214,35 +218,57 @@ class Results:
         }
 
 
+def warm_up(device: str) -> None:
+    fit(rbm(Binary(8), Binary(4)).to(device), torch.eye(8).to(device), epochs=2)
+
+
+def run_job(job: Job, options: argparse.Namespace, budget: float, deadline: float) -> dict | None:
+    """The record of a job, or None if its time is over; a peer trains for as long as the default took."""
+    if time.time() > deadline:
+        return None
+    start, table = time.monotonic(), cached(options.folder, job.table, options.device)
+    if job.method in PEERS:
+        machine, record = train_peer(job, table, budget, options.device)
+    else:
+        machine, record = train(job, table, options)
+    record |= score(machine, table, options)
+    return record | {"cost": time.monotonic() - start}
+
+
+cached = functools.lru_cache(maxsize=1)(load)
+
+
 def run_all(results: Results, sizes: list[tuple[str, int]], options: argparse.Namespace) -> list[str]:
-    """Run the missing jobs until the time is over; returns notes on what was left out."""
-    deadline, notes, dropped = time.monotonic() + 60 * options.minutes, {}, {}  # without repeats, in order
-    todo = ((seed, *size, method) for seed in range(options.seeds) for size in sizes for method in options.methods)
-    loaded, table = "", None
-    for seed, name, hidden, method in todo:
-        for factor in results.factors(name, hidden, method, seed):
-            job = Job(name, hidden, method, factor, seed)
-            default = results.records.get(Job(name, hidden, "default", 1, seed))
-            expected = results.records.get(job._replace(seed=0), {}).get("cost", 0.0)
-            if job in results.records:
-                continue
-            if method == "default+valid" and name.startswith("mnist"):
-                notes[f"{name}: no validation rows, so no default+valid."] = None
-            elif time.monotonic() + expected > deadline:
-                dropped[f"{name} {hidden} {method} seed {seed}"] = None
-            elif method in PEERS and default is None:
-                notes[f"{name} {hidden} seed {seed}: {method} takes as long as default, which was not run."] = None
-            else:
-                start = time.monotonic()
-                if loaded != name:
-                    loaded, table = name, load(options.folder, name, options.device)
-                if method in PEERS:
-                    machine, record = train_peer(job, table, default["seconds"], options.device)
+    """Run the missing jobs until the time is over; returns notes on what was left out.
+
+    In rounds, since peers need the default's time, and other seeds the best learning rate of the first.
+    """
+    deadline, notes, dropped = time.time() + 60 * options.minutes, {}, {}  # without repeats, in order
+    rounds = [(seeds, peers) for seeds in ([0], list(range(1, options.seeds))) for peers in (False, True)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, context, initializer=warm_up, initargs=(options.device,)) as pool:
+        for seeds, peers in rounds:
+            running = {}
+            methods = [method for method in options.methods if (method in PEERS) == peers]
+            todo = ((seed, *size, method) for seed in seeds for size in sizes for method in methods)
+            for seed, name, hidden, method in todo:
+                default = results.records.get(Job(name, hidden, "default", 1, seed))
+                if method == "default+valid" and name.startswith("mnist"):
+                    notes[f"{name}: no validation rows, so no default+valid."] = None
+                elif peers and default is None:
+                    notes[f"{name} {hidden} seed {seed}: {method} takes as long as default, which was not run."] = None
                 else:
-                    machine, record = train(job, table, options)
-                record |= score(machine, table, options)
-                results.add(job, record | {"cost": time.monotonic() - start})
-                print(*job, f"{record['seconds']:.1f} s", f"{record['test']:.2f} nats", flush=True)
+                    jobs = [Job(name, hidden, method, f, seed) for f in results.factors(name, hidden, method, seed)]
+                    budget = default["seconds"] if peers else math.nan
+                    for job in (job for job in jobs if job not in results.records):
+                        running[pool.submit(run_job, job, options, budget, deadline)] = job
+            for done in as_completed(running):
+                job, record = running[done], done.result()
+                if record is None:
+                    dropped[f"{job.table} {job.hidden} {job.method} seed {job.seed}"] = None
+                else:
+                    results.add(job, record)
+                    print(*job, f"{record['seconds']:.1f} s", f"{record['test']:.2f} nats", flush=True)
     return [*notes, *([f"Dropped after {options.minutes:g} minutes: {', '.join(dropped)}."] if dropped else [])]
 
 
@@ -256,6 +282,7 @@ def main() -> None:
     parser.add_argument("--methods", help=f"default: {','.join(METHODS)}")
     parser.add_argument("--factors", default="1,3,10", help="of the learning rates tried (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("tables.md"), help=".md or .csv (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=10.0, help="time limit (default: %(default)s)")
     parser.add_argument("--temperatures", type=int, help="of AIS (default: 2000 on a CPU, 10000 on a GPU)")
     parser.add_argument("--pcd-epochs", type=int, default=50, help="of pcd1 and pcd10 (default: %(default)s)")
@@ -278,7 +305,7 @@ def main() -> None:
         parser.error(f"unknown {', '.join(sorted(unknown))}; there are {', '.join((*TABLES, *METHODS))}")
     hidden = [int(n) for n in options.hidden.split(",")] if options.hidden else []
     sizes = [(t, n) for t in options.tables for n in hidden or ([500] if t.startswith("mnist") else [23, 200])]
-    fit(rbm(Binary(8), Binary(4)).to(options.device), torch.eye(8).to(options.device), epochs=2)  # warms up
+    sizes.sort(key=lambda size: -size[1])  # the longest first
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = Results(options.out.with_suffix(".jsonl"), options)
     notes = [NOTES, *(f"{name}: left out ({left_out[name]})." for name in left_out), *run_all(results, sizes, options)]
