@@ -106,6 +106,29 @@ def free_energy_from(
     return process.moments(state), scheme.free_energy_of_state(machine, process, state)
 
 
+def finite_free_energy_from(
+    machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int
+) -> tuple[list[Moments], Tensor, Tensor]:
+    """As `free_energy_from`, for particles of which some may have no finite F; and the particle that each one is now.
+
+    A particle with a non-finite F becomes a copy of the first one with a finite F, which `mixture` counts once: its own
+    gradient would be NaN whatever its weight, and to select the others takes reading how many there are. If no particle
+    has a finite F, all are copies of the first one.
+    """
+    process, state = _swept(machine, x, scheme, n_sweeps)
+    particles = torch.arange(len(x), device=x.device)
+    may_read = _may_read(machine)
+    if may_read or all(units.is_bounded() for units in machine.layers):  # F of bounded units is finite
+        values = scheme.free_energy_of_state(machine, process, state)
+        if not may_read or bool(torch.isfinite(values).all()):
+            return process.moments(state), values, particles
+    with torch.no_grad():
+        finite = torch.isfinite(scheme.free_energy_of_state(machine, process, state))
+        kept = torch.where(finite, particles, finite.to(torch.uint8).argmax())
+        state = over_tensors(lambda z: z[kept], state)
+    return process.moments(state), scheme.free_energy_of_state(machine, process, state), kept
+
+
 @torch.no_grad()
 def sweep_from(
     machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int
@@ -125,7 +148,7 @@ def sweep_from(
 def _swept(machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int) -> tuple[Process, State]:
     """The iteration on a machine, and its state after `n_sweeps` sweeps."""
     layers, process = list(machine.layers), scheme.bind(machine)
-    may_read = machine.device.type == "cpu" and not torch.compiler.is_compiling()
+    may_read = _may_read(machine)
     if not may_read:
         process.root_steps = ROOT_STEPS
 
@@ -141,6 +164,11 @@ def _swept(machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps
     parts = x.split(fitting_batch(machine, process)) if few else [x]
     swept = [sweep(Moments(part, torch.zeros_like(part))) for part in parts]
     return process, over_tensors(lambda *z: torch.cat(z), *swept) if swept[1:] else swept[0]
+
+
+def _may_read(machine: BoltzmannMachine) -> bool:
+    """Whether reading a tensor's value costs nothing: on a GPU it stalls, and compiled code cannot."""
+    return machine.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _n_steps(process: Process, n_sweeps: int) -> int:

@@ -169,7 +169,8 @@ def fit(
     Returns:
         A record for every epoch: `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`, `weight_norm`,
         `divergences`, and what `Monitor` measures. `kept_epoch` in the last one is the epoch whose machine was kept, if
-        that is not the last.
+        that is not the last. `excluded_particles` is the number of particles of a `TAPObjective` with a non-finite F,
+        in epochs that have any.
 
     Raises:
         DivergenceError: if training keeps diverging at ever smaller learning rates. The machine is left in its last

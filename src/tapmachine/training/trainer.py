@@ -32,7 +32,7 @@ from tapmachine.training.selection import BestMachine
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors, tensors_under
 from tapmachine.training.step import Step
 from tapmachine.training.watch import Watch, warn_of_scale
-from tapmachine.units import Gaussian
+from tapmachine.units import Gaussian, Lattice
 
 DECAY = 0.01  # final learning rate of the default, as a fraction of the initial one
 WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
@@ -178,6 +178,7 @@ class Trainer:
             now.divergences += self._count_divergences(unread) if unread else 0
             record = {"epoch": self.finished + 1, "learning_rate": learning_rate} | now.record(self.machine)
             record["seconds"] = time.perf_counter() - start
+            record |= self._count_excluded()
             if isinstance(self.scheduler, ReduceLROnPlateau):
                 self.scheduler.step(record["loss"])
             elif self.scheduler is not None:
@@ -241,6 +242,8 @@ class Trainer:
         for index, last in enumerate(self.step.last_good):
             last.copy_(tensors[f"last_good.{index}"])
         for index, carried in enumerate(self.step.carry):
+            if f"carry.{index}" not in tensors:  # the count of excluded particles, in older checkpoints
+                continue
             whole = tensors[f"carry.{index}"]  # of all processes, which may have been more or fewer
             carried.copy_(whole[self.step.world.share(len(whole))] if self.step.objective.is_split else whole)
         for index, offset in enumerate(self.step.offsets):
@@ -276,7 +279,21 @@ class Trainer:
             return "try a smaller learning rate"
         if any(are_gaussian) and isinstance(self.step.objective, TAPObjective):
             return "TAP has no solution for Gaussian hidden units with strong couplings; use the default objective"
+        if any(isinstance(units.support, Lattice) for units in self.machine.layers) and isinstance(
+            self.step.objective, TAPObjective
+        ):
+            return "TAP has no solution for counts with strong couplings; use the default objective"
         return "try a smaller learning rate, more sweeps, or data on another scale"
+
+    def _count_excluded(self) -> Record:
+        """The number of particles that an epoch has excluded, if any, which is read and reset; a warning, once."""
+        count = self.step.objective.excluded(self.step.carry)
+        if count is None or not int(count):
+            return {}
+        n_excluded = float(count)
+        count.zero_()
+        self.watch.excluded(n_excluded, self.finished + 1)
+        return {"excluded_particles": n_excluded}
 
     def _count_divergences(self, good: list[Tensor]) -> int:
         """The number of steps that were undone. If there are any, the learning rate is reduced."""
