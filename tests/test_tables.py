@@ -189,7 +189,7 @@ def test_bad_columns_are_noticed(quick, x, note):
     assert np.isfinite(model.sample(5)).all()
 
 
-def test_samples_of_a_run_on_a_table(tmp_path):
+def test_a_run_on_a_table_is_sampled_and_denoises(quick, tmp_path):
     np.save(tmp_path / "x.npy", (draws(100, 5) @ draws(5, 5, seed=1)).numpy())
     run = tmp_path / "run"
     assert command("train", tmp_path / "x.npy", "--hidden", 2, "--epochs", 1, "--out", run, "--quiet")[0] == 0
@@ -198,9 +198,14 @@ def test_samples_of_a_run_on_a_table(tmp_path):
     found = np.load(tmp_path / "samples.npy")
     assert found.shape == (3, 5)
     assert np.isfinite(found).all()
+    np.save(tmp_path / "noisy.npy", found)
+    code, shown, errors = command("denoise", run, tmp_path / "noisy.npy", "--sigma", 0.3, "-o", tmp_path / "clean.npy")
+    assert code == 0, errors
+    assert "gaussian (sigma=0.3)" in shown
+    assert np.isfinite(np.load(tmp_path / "clean.npy")).all()
 
 
-def test_rows_of_a_table_are_scored_exactly():
+def test_rows_of_a_table_are_scored_exactly(quick):
     """TAP has no solution for machines of correlated columns; the exact ln Z needs none."""
     x = draws(120, 3) @ draws(3, 5, seed=3) + 0.01 * draws(120, 5, seed=4)
     model = RBM(n_hidden=3).fit(x.numpy())
