@@ -736,7 +736,7 @@ def test_the_demo(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["categories", "numbers"])
-def test_a_report_on_what_are_no_images(kind, tmp_path, monkeypatch):
+def test_a_report_on_what_are_no_images(kind, tmp_path, monkeypatch, quick_tables):
     monkeypatch.setattr(findings, "TEMPERATURES", 100)
     generator = np.random.default_rng(0)
     x = generator.integers(0, 3, (60, 5)) if kind == "categories" else generator.normal(size=(60, 5))
