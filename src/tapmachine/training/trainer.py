@@ -87,9 +87,13 @@ class Trainer:
                 start_from_factors(machine, self.batches.sample, self.batches.sample_weights)
         if optimizer is None:
             rate = default_learning_rate(machine, self.batches.sample, self.batches.n_rows, warm_start=True)
+            decay = DECAY
+            if warm_start and machine.last_learning_rate is not None:
+                # At the default rate, a trained machine would lose what it learned while the rate was small.
+                rate, decay = min(rate, machine.last_learning_rate), 1.0
             optimizer = paper_sgd(machine, rate, weight_decay=0.0)
             averaged = True if averaged is None else averaged
-            scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
+            scheduler = geometric_decay(optimizer, decay, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
         objective = objective or default_objective(machine, self.batches.n_rows or 0)
         if not isinstance(objective, Objective):
@@ -184,6 +188,8 @@ class Trainer:
             elif self.scheduler is not None:
                 self.scheduler.step()
             self.finished += 1
+            last = float(self.optimizer.param_groups[0]["lr"])
+            self.machine.last_learning_rate = last or self.machine.last_learning_rate  # some schedulers end at 0
         if self.monitor.is_due(self.finished, self.epochs):
             x, weights = self.batches.sample, self.batches.sample_weights
             record |= self.monitor(self.machine, x, self.validation, weights)
