@@ -110,8 +110,8 @@ def evaluate(
             )
             if leads():
                 names = ("train", "test") if data is None else (Path(data).name,)
-                rows = table.as_dicts() if data is None else [_of_file(row, data) for row in table.as_dicts()]
-                print(json.dumps([_without_nan(row) for row in rows]) if as_json else table.table(names))
+                shown = [row if data is None else _of_file(row, data) for row in table.as_dicts()]
+                print(json.dumps([_without_nan(row) for row in shown]) if as_json else table.table(names))
             return
         rows = _scores(machine, sets, exact, seed, say)
     if not leads():
