@@ -262,6 +262,20 @@ def test_particles_without_a_finite_free_energy_are_excluded(monkeypatch, may_re
         torch.testing.assert_close(z, other, rtol=1e-9, atol=1e-12)
 
 
+def test_nothing_is_read_while_particles_are_excluded(monkeypatch):
+    """As in a step that is captured or compiled."""
+    monkeypatch.setattr(free_energies, "_may_read", lambda machine: False)
+    with FakeTensorMode():
+        machine, x = rbm(LightTailed(3), Binary(2), torch.empty(3, 2)), torch.empty(6, 3)
+        for units, is_bounded in zip(machine.layers, (False, True), strict=True):
+            units._bounded = is_bounded  # which is known before a step
+        context = Context(machine, x, x, torch.Generator())
+        objective = TAPObjective(n_sweeps=4, merged=True)
+        value, carry = objective.model_free_energy(context, objective.prepare(context))
+        value.backward()
+        assert value.shape == carry[-1].shape == ()
+
+
 @pytest.mark.parametrize("n_sweeps", [10, None])
 def test_training_goes_on_without_excluded_particles_and_reports_them(n_sweeps):
     machine, x = strongly_coupled_counts()
