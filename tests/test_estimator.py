@@ -187,6 +187,9 @@ def test_units_of_measurement_do_not_matter(visible, scale, shift, quick_tables)
 @pytest.mark.filterwarnings("ignore:the machine ends at")  # after two epochs
 def test_an_interval_wider_than_the_data(digits):
     x = digits[:200].astype(np.float32)
+    # A column with few values or none off 0 may take any value of the interval, which for a wide one upsets training,
+    # depending on the seed.
+    x = x[:, (x > 0).mean(0) > 0.1]
     options = {"epochs": 2, "batch_size": 10, "decay": 1.0}
     weights = [np.abs(RBM(6, interval=(0, end), **options).fit(x).components_).max() for end in (1, 255)]
     assert 0.3 < weights[1] / weights[0] < 3

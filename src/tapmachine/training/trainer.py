@@ -217,6 +217,7 @@ class Trainer:
             "device": self.machine.device.type,
             "finished": self.finished,
             "cuts": self.cuts,
+            "last_learning_rate": self.machine.last_learning_rate,
             "best": str(self.watch.best),  # JSON has no infinity
             "best_machine": self.best.as_json() if self.best.epoch else None,
             "optimizer": take_tensors(self.optimizer.state_dict(), "optimizer", tensors),
@@ -245,6 +246,7 @@ class Trainer:
         if values["device"] != device.type:
             raise ValueError(f"the training ran on a {values['device']} device and cannot be resumed on {device}")
         self.machine.load_state_dict(tensors_under("machine.", tensors))
+        self.machine.last_learning_rate = values.get("last_learning_rate")  # there is none in older checkpoints
         for index, last in enumerate(self.step.last_good):
             last.copy_(tensors[f"last_good.{index}"])
         for index, carried in enumerate(self.step.carry):
