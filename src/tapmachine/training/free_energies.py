@@ -17,6 +17,7 @@ from tapmachine.solver.driver import fitting_batch
 from tapmachine.solver.merging import as_points
 from tapmachine.solver.process import Process, State
 from tapmachine.solver.starts import prior_moments
+from tapmachine.units import Lattice
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, from the root in the sweep before
 CLAMPED_SWEEPS = 10  # to solve the hidden layers of a deep machine that is clamped to data
@@ -112,21 +113,26 @@ def finite_free_energy_from(
     """As `free_energy_from`, for particles of which some may have no finite F; and the particle that each one is now.
 
     A particle with a non-finite F becomes a copy of the first one with a finite F, which `mixture` counts once: its own
-    gradient would be NaN whatever its weight, and to select the others takes reading how many there are. If no particle
-    has a finite F, all are copies of the first one.
+    gradient would be NaN whatever its weight, and to select the others takes reading how many there are. If more than
+    half of the particles have no finite F, all values are NaN, and the step is undone.
+
+    This is for counts, where F is non-finite because TAP's reaction outgrows their priors. With other units it is
+    because a step went too far, which has to be undone.
     """
     process, state = _swept(machine, x, scheme, n_sweeps)
     particles = torch.arange(len(x), device=x.device)
-    may_read = _may_read(machine)
-    if may_read or all(units.is_bounded() for units in machine.layers):  # F of bounded units is finite
+    may_read, has_counts = _may_read(machine), any(isinstance(units.support, Lattice) for units in machine.layers)
+    if may_read or not has_counts:
         values = scheme.free_energy_of_state(machine, process, state)
-        if not may_read or bool(torch.isfinite(values).all()):
+        if not has_counts or bool(torch.isfinite(values).all()):
             return process.moments(state), values, particles
     with torch.no_grad():
         finite = torch.isfinite(scheme.free_energy_of_state(machine, process, state))
         kept = torch.where(finite, particles, finite.to(torch.uint8).argmax())
         state = over_tensors(lambda z: z[kept], state)
-    return process.moments(state), scheme.free_energy_of_state(machine, process, state), kept
+    values = scheme.free_energy_of_state(machine, process, state)
+    enough = 2 * finite.sum() >= len(x)
+    return process.moments(state), torch.where(enough, values, torch.nan), kept
 
 
 @torch.no_grad()

@@ -36,8 +36,9 @@ class TAPObjective(Objective):
         merged: whether F is that of the mixture of distinct solutions, −ln Σ e^{−F}, in which each counts by its
             probability, however many particles reach it; False for the average of F over all particles, as in the
             paper (default: True, unless starts are samples of the machine, as those of `Chains`). Particles with a
-            non-finite F, as counts with strong couplings may have, are excluded from the mixture and reported. Each of
-            several processes finds all merged solutions.
+            non-finite F, as counts with strong couplings may have, are excluded from the mixture and reported; a step
+            is undone if they are more than half, or if the units are no counts. Each of several processes finds all
+            merged solutions.
 
     Example:
         >>> from tapmachine import AdaptiveTAP, TAPObjective
@@ -106,7 +107,7 @@ class TAPObjective(Objective):
             moments, values, kept = finite_free_energy_from(context.machine, x, self.scheme, self.n_sweeps)
             weights = None if weights is None else weights[kept]
             carry = self.start.finish(moments[0].mean, carry)
-            # A step without any finite particle is undone, and reported as such.
+            # A step with too few finite particles is undone, and reported as such.
             others = (kept != torch.arange(len(kept), device=kept.device)).sum()
             n_excluded = n_excluded + torch.where(torch.isfinite(values[0]), others, 0)
         else:
