@@ -9,6 +9,7 @@ import torch
 from run_cases import bars
 
 import tapmachine
+from tapmachine.training import tables
 
 # Processes that tests start import the same package as the tests do, whatever folder they start in.
 _paths = [str(Path(tapmachine.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -195,6 +196,12 @@ def pytest_collection_modifyitems(items):
             continue
         seen.add(test)
         item.add_marker(pytest.mark.quick)
+
+
+@pytest.fixture
+def quick_tables(monkeypatch):
+    """Starts of real-valued tables are fitted less well, where a test is about something else."""
+    monkeypatch.setattr(tables, "MOST_STEPS", 80)
 
 
 @pytest.fixture

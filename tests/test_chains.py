@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from machine_cases import UNITS, Tensors, machine_of
 from mpmath import mp, mpf
 from oracles import truncated_gaussian_integral
@@ -244,7 +246,7 @@ def test_two_inversions_of_truncated_gaussians_agree():
     assert len(CURVED) > 600
     u, v, lower, upper, uniform = columns(CURVED)
     quick = _invert_normal(u, v, lower, upper, uniform)
-    slow = _invert_pieces(u, v, lower, upper, torch.where(torch.isinf(lower), uniform, 1 - uniform), RULE)
+    slow = _invert_pieces(u, v, lower, upper, uniform, RULE)
     assert bool(((quick >= lower) & (quick <= upper) & torch.isfinite(quick)).all())
     scale = torch.minimum(upper - lower, 1 / v.sqrt())
     # Next to 0 and 1 the tails of half-lines are steep, and pieces are cut off: there, probabilities are compared.
@@ -278,15 +280,34 @@ def test_inversion_by_the_normal_cdf_against_high_precision():
     ],
 )
 def test_draws_of_any_truncated_gaussian(u, v, lower, upper):
-    """In one call with another one that goes through the normal CDF. Some fall as the uniform number rises."""
+    """Each is the quantile at its uniform number, in one call with others that go through the normal CDF."""
     count = 200
     numbers = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     cases = [[u, v, lower, upper]] * count + [[1.0, 2.0, 0.0, 1.0]]
     draws = sample_interval(*columns(cases), torch.cat((numbers, numbers[:1])), RULE)[:count]
     assert bool(((draws >= lower) & (draws <= upper)).all())
-    shares = torch.tensor([cdf(u, v, lower, upper, x) for x in draws.sort().values.tolist()])
-    # Where two pieces meet, numbers of both are half a step or less from where one grid would have them.
-    torch.testing.assert_close(shares.double(), numbers, rtol=0, atol=0.51 / count)
+    shares = torch.tensor([cdf(u, v, lower, upper, x) for x in draws.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(shares, numbers, rtol=0, atol=1e-9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    u=st.integers(-2000, 2000).map(lambda z: z / 10),
+    v=st.integers(-2000, 2000).map(lambda z: z / 10),
+    interval=st.sampled_from([(0.0, 1.0), (-1.0, 0.2), (-3.0, 4.0), (0.0, math.inf), (-math.inf, 0.5)]),
+    shift=st.floats(0.0, 1.0),
+)
+def test_draws_of_truncated_gaussians_rise_with_the_uniform_number(u, v, interval, shift):
+    """Chains with evenly spread numbers rely on it."""
+    lower, upper = interval
+    v = v if math.isfinite(upper - lower) else abs(v) + 0.1  # for which the integral is finite
+    count = 101
+    numbers = (torch.arange(count, dtype=torch.float64) + shift) / count
+    cases = columns([[u, v, lower, upper]] * count)
+    for draws in (sample_interval(*cases, numbers, RULE), _invert_pieces(*cases, numbers, RULE)):
+        assert bool((draws.diff() >= -1e-12 * (1 + draws.abs().max())).all())
+        shares = [cdf(u, v, lower, upper, x) for x in draws[::25].tolist()]
+        assert shares == pytest.approx(numbers[::25].tolist(), abs=1e-4)
 
 
 def test_the_smallest_numbers_give_finite_draws_on_half_lines():

@@ -162,8 +162,8 @@ def test_states_in_bytes_stay_states(tmp_path):
 def test_bytes_for_a_run_on_other_numbers(largest, scaled, tmp_path):
     """They are scaled if the training's values lie in [0, 1]."""
     np.save(tmp_path / "x.npy", largest / 255 * intensities().astype(np.float64))
-    options = ("--hidden", 3, "--epochs", 1, "--visible", "gaussian", "--out", tmp_path / "run")
-    words("train", tmp_path / "x.npy", *options)
+    options = ("--hidden", 3, "--hidden-units", "binary", "--epochs", 1, "--visible", "gaussian")
+    words("train", tmp_path / "x.npy", *options, "--out", tmp_path / "run")
     np.save(tmp_path / "bytes.npy", intensities(5))
     _, said = words("impute", tmp_path / "run", tmp_path / "bytes.npy", "-o", tmp_path / "out.npy")
     assert (SCALED in said) is scaled
@@ -283,8 +283,9 @@ def test_gaps_of_a_table_are_filled_in_the_same_table(table_run, separator, tmp_
 
 def test_the_suffix_decides(table_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    np.save("x.npy", np.array(TABLE))
-    (tmp_path / "x.tsv").write_text(table(separator="\t"))
+    rows = [TABLE[0], *TABLE[2:]]  # without a value that the machine has never seen the like of
+    np.save("x.npy", np.array(rows))
+    (tmp_path / "x.tsv").write_text(table(separator="\t", rows=rows))
     words("denoise", table_run, "x.npy", "--sigma", 0.1)
     whole = np.load("denoised.npy")
     words("denoise", table_run, "x.npy", "--sigma", 0.1, "-o", "a.csv")
@@ -413,7 +414,8 @@ CLASSES = re.compile("BinarySymmetric|BinaryErasure|GaussianNoise|PoissonNoise|C
 )
 def test_the_default_channel_suits_the_units(visible, expected, tmp_path):
     np.save(tmp_path / "x.npy", bars(60))
-    words("train", tmp_path / "x.npy", "--visible", visible, "--hidden", 3, "--epochs", 1, "--out", tmp_path / "run")
+    options = ("--visible", visible, "--hidden", 3, "--hidden-units", "binary", "--epochs", 1)
+    words("train", tmp_path / "x.npy", *options, "--out", tmp_path / "run")
     noisy = bars(20)
     flipped = np.random.default_rng(0).random(noisy.shape) < 0.2
     np.save(tmp_path / "noisy.npy", np.where(flipped, 1 - noisy, noisy))
@@ -451,7 +453,8 @@ def test_the_default_channel_suits_the_units(visible, expected, tmp_path):
 def test_errors_name_words_of_the_command_line(visible, options, message, tmp_path):
     np.save(tmp_path / "x.npy", bars(20))
     np.save(tmp_path / "zeros.npy", np.zeros((3, 16)))
-    words("train", tmp_path / "x.npy", "--visible", visible, "--hidden", 2, "--epochs", 0, "--out", tmp_path / "run")
+    options_of_run = ("--visible", visible, "--hidden", 2, "--hidden-units", "binary", "--epochs", 0)
+    words("train", tmp_path / "x.npy", *options_of_run, "--out", tmp_path / "run")
     out = tmp_path / "clean.npy"
     code, _, said = command("denoise", tmp_path / "run", tmp_path / "zeros.npy", "-o", out, *options)
     assert code == 2

@@ -240,7 +240,7 @@ def test_layers_of_no_use_are_told_of():
 
 
 @pytest.mark.parametrize(
-    ("data", "doubled"),
+    ("data", "double_inputs"),
     [
         ("samples", False),
         ("means", True),
@@ -249,14 +249,14 @@ def test_layers_of_no_use_are_told_of():
     ],
 )
 @pytest.mark.filterwarnings("ignore:the means of hidden layer")
-def test_pretraining(data, doubled):
+def test_pretraining(data, double_inputs):
     x = bars()
     weights = [0.1 * torch.randn(shape, generator=generator(1)) for shape in ((16, 8), (8, 6), (6, 4))]
     machine = dbm([Binary(16), Binary(8), Binary(6), Binary(4)], weights)
     machine.layers[0].fit_to(x)
     before = float(exact_log_likelihood(machine, x).mean)
     options = {"optimizer": lambda own: paper_sgd(own, 0.1, weight_decay=0.0), "monitor": QUIET}
-    history = pretrain(machine, x, epochs=8, data=data, doubled=doubled, batch_size=10, **options)
+    history = pretrain(machine, x, epochs=8, data=data, double_inputs=double_inputs, batch_size=10, **options)
     assert history["layer"] == [1.0] * 8 + [2.0] * 8 + [3.0] * 8
     assert history["epoch"] == list(range(1, 25))
     moved = [float((new.detach() - old).norm()) for new, old in zip(machine.weights, weights, strict=True)]
@@ -284,7 +284,7 @@ def test_doubling():
     def make_trainer(own, states, stage):
         return Trainer(own, states, objective=TAPObjective(), optimizer=paper_sgd(own, 0.05), **options)
 
-    trainer = PretrainingTrainer(machine, x, Pretraining(3, doubled=True), make_trainer)
+    trainer = PretrainingTrainer(machine, x, Pretraining(3, double_inputs=True), make_trainer)
     while trainer.finished < trainer.epochs:
         trainer.epoch()
         # Warnings speak of epochs of the whole training.
@@ -329,7 +329,7 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
         def make_trainer(own, states, stage):
             return Trainer(own, states, epochs=2, validate=False, **shared)
 
-        pretraining = Pretraining(2, data="means", doubled=True)
+        pretraining = Pretraining(2, data="means", double_inputs=True)
         return PretrainingTrainer(
             machine, bars(), pretraining, make_trainer, lambda: Trainer(machine, bars(), epochs=joint, **shared), joint
         )
@@ -356,7 +356,10 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), data="modes"), "one of samples, means"),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "0 or more"),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars()[:, :3]), "it must end in"),
-        (lambda: pretrain(dbm([Binary(16), Binary(4), ODD]), bars(), doubled=True), "layer 2: .*cannot be doubled"),
+        (
+            lambda: pretrain(dbm([Binary(16), Binary(4), ODD]), bars(), double_inputs=True),
+            "layer 2: .*cannot be doubled",
+        ),
         (
             lambda: pretrain(condition(dbm([Binary(16), Binary(4), Binary(2)]), Tilt(torch.ones(4), 0.0), 1), bars()),
             "layer 1: there is evidence",

@@ -22,6 +22,7 @@ from tapmachine.data.sources import read
 from tapmachine.runs.data import read_data
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
+from tapmachine.training import tables
 
 SHARDS = (0, 70, 75, 200, 300)  # where they begin and end: some within a batch
 
@@ -75,10 +76,13 @@ def last_record(folder):
         ("categorical", {"visible": "categorical"}),
     ],
 )
-def test_the_same_weights_as_in_memory(kind, options, tmp_path, on_disk, monkeypatch):
+def test_the_same_weights_as_in_memory(kind, options, tmp_path, on_disk, monkeypatch, request):
     np.save(tmp_path / "one.npy", images(kind))
     write_shards(tmp_path / "many", images(kind))
     options = {"hidden": (5,), "epochs": 1, "batch_size": 30} | options
+    steps = pytest.MonkeyPatch()  # not undone with the other one
+    request.addfinalizer(steps.undo)
+    steps.setattr(tables, "MOST_STEPS", 20)
     for source in ("one.npy", "many"):
         run_training(Settings(str(tmp_path / source), **options), tmp_path / f"on disk {source}")
         assert isinstance(read_data(Settings(str(tmp_path / source), **options)).train, RowsOnDisk)
@@ -260,6 +264,7 @@ from pathlib import Path
 from tapmachine.data import on_disk as rows_on_disk
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
+from tapmachine.training import tables
 small, large, out, megabytes, large_bytes = sys.argv[1:]
 options = {"hidden": (5,), "epochs": 1, "batch_size": 1000, "objective": "cd"}
 run_training(Settings(small, **options), out + "/small")  # libraries set themselves up

@@ -41,7 +41,7 @@ def digits():
     return load_digits().data / 16
 
 
-def test_auto_picks_units_and_says_so(digits):
+def test_auto_picks_units_and_says_so(digits, quick_tables):
     for x, name in (
         (digits > 0.5, "binary: all values are 0 or 1"),
         (digits, "gauss-bernoulli: values lie between 0 and 1, and 49% are exactly 0"),
@@ -170,7 +170,7 @@ def test_bad_parameters(options, message, digits):
 )
 @pytest.mark.filterwarnings("ignore:the log-likelihood has fallen")  # with an undiminished learning rate, it overshoots
 @pytest.mark.filterwarnings("ignore:the machine ends at")
-def test_units_of_measurement_do_not_matter(visible, scale, shift):
+def test_units_of_measurement_do_not_matter(visible, scale, shift, quick_tables):
     """In Kelvin as in anything else: weights that are as strong, in units of the data."""
     generator = np.random.default_rng(0)
     kind = generator.integers(0, 2, (200, 1))
@@ -187,6 +187,9 @@ def test_units_of_measurement_do_not_matter(visible, scale, shift):
 @pytest.mark.filterwarnings("ignore:the machine ends at")  # after two epochs
 def test_an_interval_wider_than_the_data(digits):
     x = digits[:200].astype(np.float32)
+    # A column with few values or none off 0 may take any value of the interval, which for a wide one upsets training,
+    # depending on the seed.
+    x = x[:, (x > 0).mean(0) > 0.1]
     options = {"epochs": 2, "batch_size": 10, "decay": 1.0}
     weights = [np.abs(RBM(6, interval=(0, end), **options).fit(x).components_).max() for end in (1, 255)]
     assert 0.3 < weights[1] / weights[0] < 3

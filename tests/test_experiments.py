@@ -15,7 +15,17 @@ from typer.testing import CliRunner
 from tapmachine import Spin, exact_log_partition, find_solutions, tap_log_likelihood
 from tapmachine.apps.cli import app
 from tapmachine.apps.cli.reproduce import TRAIN_ONE
-from tapmachine.apps.reproduce import FIGURES, claims, experiment, free_energy_curves, parameters, solutions
+from tapmachine.apps.reproduce import (
+    FIGURES,
+    adaptive,
+    claims,
+    denoising,
+    experiment,
+    free_energy_curves,
+    models,
+    parameters,
+    solutions,
+)
 from tapmachine.apps.reproduce.lab import Lab, images_of, images_table, nearest
 from tapmachine.apps.reproduce.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
 from tapmachine.data.errors import DataError, MissingDataError, RunError
@@ -32,7 +42,11 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
-def test_every_figure_in_its_quick_form(tmp_path):
+def test_every_figure_in_its_quick_form(tmp_path, monkeypatch):
+    """With machines that are small enough for exact log-likelihoods where those of larger ones are annealed."""
+    monkeypatch.setattr(models, "QUICK_HIDDEN", {25: 8, 50: 10, 100: 16, 500: 12, 256: 8})
+    monkeypatch.setitem(denoising.N_IMAGES, True, 60)
+    monkeypatch.setattr(adaptive, "QUICK_EPOCHS", 2)
     out = tmp_path / "quick"
     result = reproduce("all", "--quick", "--out", out)
     assert result.exit_code == 0, result.output

@@ -112,7 +112,7 @@ def test_couplings_that_are_too_strong_are_named():
 def test_it_is_as_likely_as_scikit_learn_s_factor_analysis(name):
     make, allowed = DATA[name]
     train, test = halves(make())
-    machine, history = fitted(train)
+    machine, history = fitted(train, epochs=50)
     reference = FactorAnalysis(2, svd_method="lapack").fit(train)
     assert held_out_score(machine, test) > reference.score(test) - allowed
     assert held_out_score(machine, train) > reference.score(train) - allowed

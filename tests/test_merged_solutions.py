@@ -5,10 +5,12 @@ import warnings
 
 import pytest
 import torch
+from count_units import LightTailed, Poisson
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tapmachine import (
     PCD,
+    TAP,
     AdaptiveTAP,
     BeliefPropagation,
     Binary,
@@ -24,11 +26,12 @@ from tapmachine import (
     solve,
 )
 from tapmachine.beliefs import Moments
-from tapmachine.data.errors import TrainingWarning
+from tapmachine.data.errors import DivergenceError, TrainingWarning
 from tapmachine.solver.merging import merge_solutions
-from tapmachine.training import Chains, FromBatch, Monitor, paper_sgd
+from tapmachine.training import Chains, FromBatch, Monitor, free_energies, paper_sgd
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import free_energy_from, mixture
+from tapmachine.units import Lattice
 
 QUIET = Monitor(0)
 
@@ -219,3 +222,93 @@ def test_a_training_that_does_not_maximize_tap_is_not_warned_of_it():
     assert TAPObjective(merged=False).maximized == "tap_log_likelihood"
     assert TAPObjective(Chains(1), n_sweeps=1).maximized is None
     assert TAPObjective(scheme=BeliefPropagation()).maximized is None
+
+
+# ----- particles without a finite F
+
+
+def strongly_coupled_counts():
+    """A machine for which sweeps from few counts lead to where TAP's reaction outgrows the prior; and rows."""
+    machine = rbm(LightTailed(3).double(), Binary(2).double(), torch.full((3, 2), 1.5).double())
+    x = torch.tensor([[0, 0, 0], [1, 0, 0], [1, 1, 0], [2, 1, 1], [3, 3, 3], [6, 6, 6]]).double()
+    return machine, x
+
+
+@pytest.mark.parametrize("may_read", [True, False])
+@pytest.mark.parametrize("n_sweeps", [4, 10])
+def test_particles_without_a_finite_free_energy_are_excluded(monkeypatch, may_read, n_sweeps):
+    """Also without reading any value, as a step that is captured has to."""
+    monkeypatch.setattr(free_energies, "_may_read", lambda machine: may_read)
+    machine, x = strongly_coupled_counts()
+    values = free_energy_from(machine, x, TAP(), n_sweeps)[1]
+    assert torch.isfinite(values).tolist() == [False, False, True, True, True, True]
+    objective = TAPObjective(n_sweeps=n_sweeps, merged=True)
+
+    def loss_and_gradients(rows, weights=None):
+        machine.zero_grad()
+        context = Context(machine, rows, rows, torch.Generator(), weights)
+        value, carry = objective.model_free_energy(context, objective.prepare(context))
+        value.backward()
+        return [value.detach(), *(p.grad.clone() for p in machine.parameters())], int(objective.excluded(carry))
+
+    found, n_excluded = loss_and_gradients(x)
+    expected, of_the_others = loss_and_gradients(x[2:])
+    assert (n_excluded, of_the_others) == (2, 0)
+    assert all(bool(torch.isfinite(z).all()) for z in found)
+    for z, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(z, other, rtol=1e-9, atol=1e-12)
+    # An excluded row lends its weight to no other.
+    weighted, _ = loss_and_gradients(x, torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 1.0]).double())
+    for z, other in zip(weighted, loss_and_gradients(x[4:])[0], strict=True):
+        torch.testing.assert_close(z, other, rtol=1e-9, atol=1e-12)
+
+
+def test_nothing_is_read_while_particles_are_excluded(monkeypatch):
+    """As in a step that is captured or compiled."""
+    monkeypatch.setattr(free_energies, "_may_read", lambda machine: False)
+    with FakeTensorMode():
+        machine, x = rbm(LightTailed(3), Binary(2), torch.empty(3, 2)), torch.empty(6, 3)
+        for units, is_bounded in zip(machine.layers, (False, True), strict=True):
+            units._bounded = is_bounded  # which is known before a step
+        context = Context(machine, x, x, torch.Generator())
+        objective = TAPObjective(n_sweeps=4, merged=True)
+        value, carry = objective.model_free_energy(context, objective.prepare(context))
+        value.backward()
+        assert value.shape == carry[-1].shape == ()
+
+
+@pytest.mark.parametrize("n_sweeps", [10, None])
+def test_training_goes_on_without_excluded_particles_and_reports_them(n_sweeps):
+    machine, x = strongly_coupled_counts()
+    options = {"epochs": 2, "batch_size": 6, "optimizer": paper_sgd(machine, 1e-3), "warm_start": True}
+    with pytest.warns(TrainingWarning, match=r"^epoch 1: 2 particles had a non-finite free energy") as caught:
+        history = fit(machine, x, objective=TAPObjective(n_sweeps=n_sweeps, merged=True), monitor=QUIET, **options)
+    assert len(caught) == 1
+    assert history["divergences"] == [0.0, 0.0]
+    assert history["excluded_particles"] == [2.0, 2.0]
+
+
+def test_without_any_finite_particle_training_fails_and_says_why():
+    machine, x = rbm(Poisson(3).double(), Binary(2).double()), strongly_coupled_counts()[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        with pytest.raises(DivergenceError, match="TAP has no solution for counts with strong couplings; use the def"):
+            fit(machine, x, objective=TAPObjective(merged=True), epochs=20, batch_size=6, monitor=QUIET)
+
+
+@pytest.mark.parametrize("scheme", [TAP(), TAP(update="explicit"), RelaxedBP()], ids=repr)
+def test_excluded_particles_of_any_scheme_become_copies(monkeypatch, scheme):
+    """Every tensor of an iteration's state has an entry for each particle."""
+    machine, x = two_states(), of_both(2, 2)
+    machine.layers[0].support = Lattice()  # where particles may be excluded
+    plain = free_energy_from(machine, x, scheme, 4)[1]
+    evaluate, undefined = scheme.free_energy_of_state, [True, True, False]  # of the first particle, in three calls
+
+    def free_energy_of_state(*args):
+        return evaluate(*args) + torch.tensor([math.nan if undefined.pop(0) else 0.0, 0.0, 0.0, 0.0])
+
+    monkeypatch.setattr(scheme, "free_energy_of_state", free_energy_of_state)
+    moments, values, kept = free_energies.finite_free_energy_from(machine, x, scheme, 4)
+    assert kept.tolist() == [1, 1, 2, 3]
+    torch.testing.assert_close(values, plain[kept])
+    assert torch.equal(moments[0].mean[0], moments[0].mean[1])

@@ -386,7 +386,7 @@ def test_threads_and_batches_do_not_matter(data):
         torch.set_num_threads(threads)
         try:
             machine = rbm(Binary(16), Binary(5)).double()
-            trainer = Trainer(machine, x, epochs=3, batch_size=20, seed=0)
+            trainer = Trainer(machine, x, epochs=3, batch_size=20, seed=0, monitor=Monitor(0))
             for _ in range(3):
                 trainer.epoch()
             return machine

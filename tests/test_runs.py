@@ -466,6 +466,15 @@ def test_train_info_evaluate_and_sample(data, tmp_path):
     assert rows[1]["mean"] == pytest.approx(rows[2]["mean"], abs=1.0)
     table = json.loads(invoke("evaluate", folder, "--ais", "--temperatures", "100", "--json"))
     assert {"TAP", "AIS", "exact"} <= {row["estimator"] for row in table}
+    assert all(row["test"] is None for row in table)
+    annealed = ("evaluate", folder, "--temperatures", "20")
+    assert invoke(*annealed).splitlines()[0].split()[1:4] == ["train", "±", "test"]
+    of_file = json.loads(invoke(*annealed, "--data", data, "--json"))
+    assert {row["data"] for row in of_file} == {data}
+    assert [row["mean"] for row in of_file][:2] == pytest.approx([row["train"] for row in table][:2])
+    shown = invoke(*annealed, "--data", data)
+    assert shown.splitlines()[0].split()[1:4] == ["bars.npy", "±", "rows"]
+    assert "train" not in shown
     picture = tmp_path / "samples.png"
     invoke("sample", folder, "--count", "9", "--n-sweeps", "10", "--out", tmp_path / "s.npy", "--picture", picture)
     drawn = np.load(tmp_path / "s.npy")
@@ -727,7 +736,7 @@ def test_the_demo(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["categories", "numbers"])
-def test_a_report_on_what_are_no_images(kind, tmp_path, monkeypatch):
+def test_a_report_on_what_are_no_images(kind, tmp_path, monkeypatch, quick_tables):
     monkeypatch.setattr(findings, "TEMPERATURES", 100)
     generator = np.random.default_rng(0)
     x = generator.integers(0, 3, (60, 5)) if kind == "categories" else generator.normal(size=(60, 5))

@@ -126,11 +126,6 @@ def test_blocks_must_have_numbers_for_states():
 # ----- the fit
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(tables, "MOST_STEPS", 80)
-
-
 def clusters(n_rows, seed=0):
     """Correlated columns with heavy tails, on very different scales."""
     rng = np.random.default_rng(seed)
@@ -139,7 +134,7 @@ def clusters(n_rows, seed=0):
     return 7 + z @ np.array([[1.0, 50.0, 0.0], [0.0, 10.0, 0.01], [0.0, 0.0, 0.005]])
 
 
-def test_a_table_is_modeled_better_than_by_a_gaussian(quick, tmp_path):
+def test_a_table_is_modeled_better_than_by_a_gaussian(quick_tables, tmp_path):
     train, test = clusters(400), clusters(1000, seed=1)
     model = RBM(3).fit(train)
     assert model.visible_.startswith("gaussian: real-valued columns")
@@ -160,7 +155,7 @@ def test_a_table_is_modeled_better_than_by_a_gaussian(quick, tmp_path):
         model.partial_fit(train)
 
 
-def test_a_gaussian_table_stays_gaussian(quick):
+def test_a_gaussian_table_stays_gaussian(quick_tables):
     """Where slabs do not help rows that were left out, there are none."""
     x = np.random.default_rng(0).normal(size=(120, 4)) @ np.diag([1.0, 10.0, 0.1, 5.0])
     start = tables.start_for_table(torch.from_numpy(x), 2)
@@ -182,14 +177,14 @@ COLUMNS = np.random.default_rng(2).normal(size=(40, 3)) * [1.0, 100.0, 0.01]
     ],
     ids=["constant", "duplicated", "collinear", "two rows", "outlier", "offset"],
 )
-def test_bad_columns_are_noticed(quick, x, note):
+def test_bad_columns_are_noticed(quick_tables, x, note):
     model = RBM(2).fit(x)
     assert note in model.visible_
     assert np.isfinite(model.score_samples(x)).all()
     assert np.isfinite(model.sample(5)).all()
 
 
-def test_samples_of_a_run_on_a_table(tmp_path):
+def test_a_run_on_a_table_is_sampled_and_denoises(quick_tables, tmp_path):
     np.save(tmp_path / "x.npy", (draws(100, 5) @ draws(5, 5, seed=1)).numpy())
     run = tmp_path / "run"
     assert command("train", tmp_path / "x.npy", "--hidden", 2, "--epochs", 1, "--out", run, "--quiet")[0] == 0
@@ -198,9 +193,14 @@ def test_samples_of_a_run_on_a_table(tmp_path):
     found = np.load(tmp_path / "samples.npy")
     assert found.shape == (3, 5)
     assert np.isfinite(found).all()
+    np.save(tmp_path / "noisy.npy", found)
+    code, shown, errors = command("denoise", run, tmp_path / "noisy.npy", "--sigma", 0.3, "-o", tmp_path / "clean.npy")
+    assert code == 0, errors
+    assert "gaussian (sigma=0.3)" in shown
+    assert np.isfinite(np.load(tmp_path / "clean.npy")).all()
 
 
-def test_rows_of_a_table_are_scored_exactly():
+def test_rows_of_a_table_are_scored_exactly(quick_tables):
     """TAP has no solution for machines of correlated columns; the exact ln Z needs none."""
     x = draws(120, 3) @ draws(3, 5, seed=3) + 0.01 * draws(120, 5, seed=4)
     model = RBM(n_hidden=3).fit(x.numpy())

@@ -81,14 +81,15 @@ class LikelihoodComparison:
             return self.table()
         return f"{self.table()}\n{len(self.warnings)} warning{'s' if len(self.warnings) > 1 else ''}: see .warnings"
 
-    def table(self) -> str:
-        """The rows as text."""
-        heads = ("train", "±", "test", "±", "rows", "ln Z", "±", "seconds")
-        widths = (10, 8, 10, 8, 7, 11, 9, 9)
+    def table(self, names: Sequence[str] = ("train", "test")) -> str:
+        """The rows as text, with columns of data under these names; with one name, only the first data are shown."""
+        heads = [head for name in names for head in (name, "±")] + ["rows", "ln Z", "±", "seconds"]
+        fields = ["train", "train_error", "test", "test_error"][: 2 * len(names)]
+        fields += ["n_rows", "log_partition", "log_partition_error", "seconds"]
+        widths = [width for name in names for width in (max(10, len(name) + 2), 8)] + [7, 11, 9, 9]
         lines = ["estimator".ljust(18) + "".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
         for row in self.rows:
-            values = list(asdict(row).values())[1:]
-            cells = [_cell(value, width) for value, width in zip(values, widths, strict=True)]
+            cells = [_cell(getattr(row, field), width) for field, width in zip(fields, widths, strict=True)]
             lines.append(row.estimator.ljust(18) + "".join(cells))
         if any(row.estimator == PSEUDO for row in self.rows):
             lines.append("The pseudo-likelihood is no estimate of ln P(x): compare it between machines only.")

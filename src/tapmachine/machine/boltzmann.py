@@ -56,6 +56,8 @@ class BoltzmannMachine(nn.Module):
         layers: the layers of units, from the visible layer upward.
         weights: the trainable weights. For a pairwise machine the couplings are the symmetric part of `weights[0]`
             without self-couplings; see `coupling`.
+        last_learning_rate: learning rate at the end of the last training, at which a warm start of `fit` continues;
+            None for a new machine.
 
     Example:
         >>> from tapmachine import Binary
@@ -73,6 +75,7 @@ class BoltzmannMachine(nn.Module):
         super().__init__()
         _check_layers(layers)
         self.layers = Layers(layers)
+        self.last_learning_rate: float | None = None
         shapes = [(self.sizes[edge], self.sizes[min(edge + 1, len(layers) - 1)]) for edge in range(self.n_edges)]
         if weights is None:
             generator = generator or torch.Generator().manual_seed(0)

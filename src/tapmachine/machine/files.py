@@ -104,7 +104,9 @@ def describe(machine: BoltzmannMachine) -> tuple[dict[str, Tensor], Description]
     """All parameters, and what it takes to make a machine that they fit."""
     layers = [_described(units, layer_index) for layer_index, units in enumerate(machine.layers)]
     tensors = {name: value.detach().cpu().contiguous() for name, value in machine.state_dict().items()}
-    return tensors, {"layers": layers, "dtype": str(machine.dtype).removeprefix("torch.")}
+    description: Description = {"layers": layers, "dtype": str(machine.dtype).removeprefix("torch.")}
+    rate = machine.last_learning_rate
+    return tensors, description | ({} if rate is None else {"last_learning_rate": rate})
 
 
 def _described(units: Units, layer_index: int) -> Description:
@@ -144,6 +146,7 @@ def rebuild(
         weights = [tensors[f"weights.{edge}"] for edge in range(n_edges)]
         machine = BoltzmannMachine([units.to(weights[0].dtype) for units in layers], weights)
         machine.load_state_dict(dict(tensors))
+        machine.last_learning_rate = description.get("last_learning_rate")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise FileError(f"{path}: what is in the file does not make a machine: {reason}") from None

@@ -36,6 +36,7 @@ def rescale(machine: BoltzmannMachine, scale: float, shift: Tensor | float = 0.0
     visible, *others = machine.layers
     weights = [machine.weights[0] / scale, *(w.detach() for w in machine.weights[1:])]
     result = BoltzmannMachine([visible.rescaled(scale, shift), *deepcopy(others)], weights)
+    result.last_learning_rate = machine.last_learning_rate
     shift = torch.as_tensor(shift).to(machine.device, torch.float64)
     if shift.any():  # what it adds to the hidden units' fields is taken out of them
         field = result.layers[1].prior_field

@@ -17,6 +17,7 @@ from tapmachine.solver.driver import fitting_batch
 from tapmachine.solver.merging import as_points
 from tapmachine.solver.process import Process, State
 from tapmachine.solver.starts import prior_moments
+from tapmachine.units import Lattice
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, from the root in the sweep before
 CLAMPED_SWEEPS = 10  # to solve the hidden layers of a deep machine that is clamped to data
@@ -106,6 +107,34 @@ def free_energy_from(
     return process.moments(state), scheme.free_energy_of_state(machine, process, state)
 
 
+def finite_free_energy_from(
+    machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int
+) -> tuple[list[Moments], Tensor, Tensor]:
+    """As `free_energy_from`, for particles of which some may have no finite F; and the particle that each one is now.
+
+    A particle with a non-finite F becomes a copy of the first one with a finite F, which `mixture` counts once: its own
+    gradient would be NaN whatever its weight, and to select the others takes reading how many there are. If more than
+    half of the particles have no finite F, all values are NaN, and the step is undone.
+
+    This is for counts, where F is non-finite because TAP's reaction outgrows their priors. With other units it is
+    because a step went too far, which has to be undone.
+    """
+    process, state = _swept(machine, x, scheme, n_sweeps)
+    particles = torch.arange(len(x), device=x.device)
+    may_read, has_counts = _may_read(machine), any(isinstance(units.support, Lattice) for units in machine.layers)
+    if may_read or not has_counts:
+        values = scheme.free_energy_of_state(machine, process, state)
+        if not has_counts or bool(torch.isfinite(values).all()):
+            return process.moments(state), values, particles
+    with torch.no_grad():
+        finite = torch.isfinite(scheme.free_energy_of_state(machine, process, state))
+        kept = torch.where(finite, particles, finite.to(torch.uint8).argmax())
+        state = over_tensors(lambda z: z[kept], state)
+    values = scheme.free_energy_of_state(machine, process, state)
+    enough = 2 * finite.sum() >= len(x)
+    return process.moments(state), torch.where(enough, values, torch.nan), kept
+
+
 @torch.no_grad()
 def sweep_from(
     machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int
@@ -125,7 +154,7 @@ def sweep_from(
 def _swept(machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int) -> tuple[Process, State]:
     """The iteration on a machine, and its state after `n_sweeps` sweeps."""
     layers, process = list(machine.layers), scheme.bind(machine)
-    may_read = machine.device.type == "cpu" and not torch.compiler.is_compiling()
+    may_read = _may_read(machine)
     if not may_read:
         process.root_steps = ROOT_STEPS
 
@@ -141,6 +170,11 @@ def _swept(machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps
     parts = x.split(fitting_batch(machine, process)) if few else [x]
     swept = [sweep(Moments(part, torch.zeros_like(part))) for part in parts]
     return process, over_tensors(lambda *z: torch.cat(z), *swept) if swept[1:] else swept[0]
+
+
+def _may_read(machine: BoltzmannMachine) -> bool:
+    """Whether reading a tensor's value costs nothing: on a GPU it stalls, and compiled code cannot."""
+    return machine.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _n_steps(process: Process, n_sweeps: int) -> int:

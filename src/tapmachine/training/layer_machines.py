@@ -1,7 +1,7 @@
 """The restricted machines that the layers of a deep machine are pretrained as: how they are cut out, and put together.
 
-Each consists of two neighboring layers. With `doubled`, the correction of Salakhutdinov and Hinton (2009), the lowest
-machine has its visible units twice and the highest one its hidden units; see `Pretraining`.
+Each consists of two neighboring layers. With `double_inputs`, the correction of Salakhutdinov and Hinton (2009), the
+lowest machine has its visible units twice and the highest one its hidden units; see `Pretraining`.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from tapmachine.units import Units
 CHUNK_ROWS = 10_000  # rows for which a layer is drawn at a time
 
 
-def machine_of_layer(deep: BoltzmannMachine, stage: int, doubled: bool) -> BoltzmannMachine:
+def machine_of_layer(deep: BoltzmannMachine, stage: int, double_inputs: bool) -> BoltzmannMachine:
     """A machine of the layers `stage` and `stage + 1` of a deep one; a copy."""
     below, above = deepcopy(deep.layers[stage]), deepcopy(deep.layers[stage + 1])
     weights = deep.weights[stage].detach().clone()
-    if doubled and stage == 0:
+    if double_inputs and stage == 0:
         below, weights = _twice(below), torch.cat((weights, weights))
-    if doubled and stage == len(deep.layers) - 2:
+    if double_inputs and stage == len(deep.layers) - 2:
         above, weights = _twice(above), torch.cat((weights, weights), 1)
     machine = rbm(below, above, weights)
     machine.weights[0].requires_grad_(deep.weights[stage].requires_grad)
@@ -32,14 +32,14 @@ def machine_of_layer(deep: BoltzmannMachine, stage: int, doubled: bool) -> Boltz
 
 @torch.no_grad()
 def states_of_layer(
-    below: Sequence[BoltzmannMachine], x: Tensor, seed: int, doubled: bool, means: bool = False
+    below: Sequence[BoltzmannMachine], x: Tensor, seed: int, double_inputs: bool, means: bool = False
 ) -> Tensor:
     """States of the next layer given the data, drawn through the machines of all layers below it.
 
     With `means`, its means in place of the last draw.
     """
     generator = torch.Generator(x.device).manual_seed(seed)
-    states = torch.cat((x, x), 1) if doubled else x
+    states = torch.cat((x, x), 1) if double_inputs else x
     for n_above, machine in enumerate(below, 1):
         parts = []
         for part in states.split(CHUNK_ROWS):
@@ -51,7 +51,7 @@ def states_of_layer(
 
 
 @torch.no_grad()
-def assemble(deep: BoltzmannMachine, trained: Sequence[BoltzmannMachine], doubled: bool) -> None:
+def assemble(deep: BoltzmannMachine, trained: Sequence[BoltzmannMachine], double_inputs: bool) -> None:
     """Copy the machines of the layers that have been trained so far into the deep machine."""
     layers, last = list(deep.layers), len(deep.layers) - 2
     for stage, machine in enumerate(trained):
@@ -60,7 +60,7 @@ def assemble(deep: BoltzmannMachine, trained: Sequence[BoltzmannMachine], double
         if stage == 0:
             _copy_parameters(below, layers[0])
         _copy_parameters(above, layers[stage + 1])
-        if doubled:
+        if double_inputs:
             weights = weights.unflatten(0, (2, -1)).mean(0) if stage == 0 else weights
             weights = weights.unflatten(1, (2, -1)).mean(1) if stage == last else weights
             weights = weights if stage in (0, last) else 0.5 * weights

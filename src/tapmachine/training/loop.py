@@ -158,7 +158,10 @@ def fit(
             than their last values (default: True with the default optimizer).
         compile: whether to compile the steps with `torch.compile`, which takes about a minute and needs torch 2.11
             (default: True on a GPU for `TAPObjective`, if there are enough steps to make up for it).
-        warm_start: False fits the visible units' priors to the data first; True leaves them as they are.
+        warm_start: False fits the visible units' priors to the data first; True leaves them as they are. The default
+            optimizer then keeps the learning rate at which the last training of the machine ended, so that it does not
+            lose what it has learned. This learns slowly: for longer training, call `fit` once with more epochs, or give
+            an optimizer. A new or pretrained machine starts at the default learning rate.
         seed: random seed of the order of the rows and of all draws: same seed, same weights, bit for bit, unless the
             data come from a loader with an order of its own.
         monitor: what to measure after each epoch.
@@ -169,7 +172,8 @@ def fit(
     Returns:
         A record for every epoch: `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`, `weight_norm`,
         `divergences`, and what `Monitor` measures. `kept_epoch` in the last one is the epoch whose machine was kept, if
-        that is not the last.
+        that is not the last. `excluded_particles` is the number of particles of a `TAPObjective` with a non-finite F,
+        in epochs that have any.
 
     Raises:
         DivergenceError: if training keeps diverging at ever smaller learning rates. The machine is left in its last

@@ -53,6 +53,10 @@ class Objective(ABC):
         If it is split, this process's share of F: the shares of all processes add up to it.
         """
 
+    def excluded(self, carry: Carry) -> Tensor | None:
+        """Number of particles excluded so far because their F is non-finite, (); None if they cannot be excluded."""
+        return None
+
     def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
         """F of the machine clamped to each of this process's rows, (M,); F of the free one, (); what is passed on."""
         on_data = clamped_free_energy(context.machine, context.rows, self.scheme, context.hidden)

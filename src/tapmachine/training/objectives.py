@@ -14,7 +14,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.training.chains import CD, PCD
 from tapmachine.training.context import Carry, Context
-from tapmachine.training.free_energies import average, free_energy_from, mixture
+from tapmachine.training.free_energies import average, finite_free_energy_from, free_energy_from, mixture
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
 
@@ -35,8 +35,10 @@ class TAPObjective(Objective):
             for small machines.
         merged: whether F is that of the mixture of distinct solutions, −ln Σ e^{−F}, in which each counts by its
             probability, however many particles reach it; False for the average of F over all particles, as in the
-            paper (default: True, unless starts are samples of the machine, as those of `Chains`). Each of
-            several processes finds all merged solutions.
+            paper (default: True, unless starts are samples of the machine, as those of `Chains`). Particles with a
+            non-finite F, as counts with strong couplings may have, are excluded from the mixture and reported; a step
+            is undone if they are more than half, or if the units are no counts. Each of several processes finds all
+            merged solutions.
 
     Example:
         >>> from tapmachine import AdaptiveTAP, TAPObjective
@@ -78,27 +80,41 @@ class TAPObjective(Objective):
 
     def prepare(self, context: Context) -> Carry:
         context, count = self._for_each_process(context), self.n_particles or len(context.batch)
-        return context.share(self.start.prepare(context, count), count)
+        carry = context.share(self.start.prepare(context, count), count)
+        return (*carry, torch.zeros((), device=context.machine.device)) if self.merged else carry
+
+    def excluded(self, carry: Carry) -> Tensor | None:
+        return carry[-1] if self.merged else None
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
         context, count = self._for_each_process(context), self.n_particles or len(context.batch)
         share, all_weights = context.world.share(count), self.start.weights(context, count)
         weights = None if all_weights is None else all_weights[share]
+        carry, n_excluded = (carry[:-1], carry[-1]) if self.merged else (carry, None)
         with torch.no_grad():
             x, carry = self.start.begin(context, count, carry)
             x = x if self.start.is_carried else x[share]
         if self.n_sweeps is None:
             solution = solve(context.machine, x, self.scheme)
             carry = self.start.finish(solution.moments[0].mean, carry)
-            usable = solution.converged if self.merged else torch.isfinite(solution.free_energy)
+            finite = torch.isfinite(solution.free_energy)
+            usable = solution.converged & finite if self.merged else finite
+            n_excluded = None if n_excluded is None else n_excluded + (~finite).sum()
             solution, weights = solution.select(usable), None if weights is None else weights[usable]
             moments = list(solution.moments)
             values = self.scheme.free_energy(context.machine, moments, solution.tilts)
+        elif n_excluded is not None:
+            moments, values, kept = finite_free_energy_from(context.machine, x, self.scheme, self.n_sweeps)
+            weights = None if weights is None else weights[kept]
+            carry = self.start.finish(moments[0].mean, carry)
+            # A step with too few finite particles is undone, and reported as such.
+            others = (kept != torch.arange(len(kept), device=kept.device)).sum()
+            n_excluded = n_excluded + torch.where(torch.isfinite(values[0]), others, 0)
         else:
             moments, values = free_energy_from(context.machine, x, self.scheme, self.n_sweeps)
             carry = self.start.finish(moments[0].mean, carry)
-        if self.merged:
-            return mixture(context.machine, moments, values, weights), carry
+        if n_excluded is not None:
+            return mixture(context.machine, moments, values, weights), (*carry, n_excluded)
         value = average(values, weights)
         if context.world.size == 1:
             return value, carry

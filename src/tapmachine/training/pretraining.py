@@ -31,15 +31,15 @@ class Pretraining:
         epochs: number of epochs for each layer.
         data: what the next layer is trained on: `samples` of the layer below it given the data, drawn once, or its
             `means`.
-        doubled: whether to apply the correction of Salakhutdinov and Hinton (2009). A layer between two others will
-            receive input from both, so the lowest machine sees the data twice, the highest one has its hidden units
-            twice, the weights of those between are halved, and a layer's field is the mean of the fields that it had as
-            hidden and as visible layer.
+        double_inputs: whether to apply the correction of Salakhutdinov and Hinton (2009). A layer between two others
+            will receive input from both, so the lowest machine sees the data twice, the highest one has its hidden
+            units twice, the weights of those between are halved, and a layer's field is the mean of the fields that it
+            had as hidden and as visible layer.
     """
 
     epochs: int
     data: str = "samples"
-    doubled: bool = False
+    double_inputs: bool = False
 
     def __post_init__(self) -> None:
         check_count("epochs", self.epochs, 0)
@@ -81,8 +81,8 @@ class PretrainingTrainer:
         for index, units in enumerate(machine.layers):
             if isinstance(units, Conditioned):
                 raise ValueError(f"layer {index}: there is evidence on its units; pretrain the machine without it")
-            if pretraining.doubled and index in (0, len(machine.layers) - 1) and isinstance(units, Custom):
-                raise ValueError(f"layer {index}: Custom units cannot be doubled; use doubled=False")
+            if pretraining.double_inputs and index in (0, len(machine.layers) - 1) and isinstance(units, Custom):
+                raise ValueError(f"layer {index}: Custom units cannot be doubled; use double_inputs=False")
         self.machine, self.x, self.pretraining, self.seed = machine, check_rows(machine, x), pretraining, seed
         self.make_trainer, self.make_joint = make_trainer, make_joint
         self.n_stages = len(machine.layers) - 1
@@ -137,7 +137,7 @@ class PretrainingTrainer:
         record = trainer.epoch() | {"epoch": epoch}
         joint = self.stage == self.n_stages
         if not joint:
-            assemble(self.machine, self.trained, self.pretraining.doubled)
+            assemble(self.machine, self.trained, self.pretraining.double_inputs)
         return record | {"layer": 0.0 if joint else float(self.stage + 1)}
 
     def joint(self) -> Trainer:
@@ -149,13 +149,13 @@ class PretrainingTrainer:
             assert self.make_joint is not None
             self.current = self.make_joint()
             return self.current
-        doubled, below = self.pretraining.doubled, self.trained[:stage]
-        states = states_of_layer(below, self.x, self.seed, doubled)
-        machine = machine_of_layer(self.machine, stage, doubled)
+        double_inputs, below = self.pretraining.double_inputs, self.trained[:stage]
+        states = states_of_layer(below, self.x, self.seed, double_inputs)
+        machine = machine_of_layer(self.machine, stage, double_inputs)
         machine.layers[0].fit_to(states)
         self.trained.append(machine)
         if self.pretraining.data == "means" and stage > 0:
-            states = states_of_layer(below, self.x, self.seed, doubled, means=True)
+            states = states_of_layer(below, self.x, self.seed, double_inputs, means=True)
         self.current = self.make_trainer(machine, states, stage)
         return self.current
 
@@ -179,7 +179,7 @@ class PretrainingTrainer:
         if stage < 0:
             return
         for layer_index in range(min(stage, self.n_stages - 1) + 1):
-            machine = machine_of_layer(self.machine, layer_index, self.pretraining.doubled)
+            machine = machine_of_layer(self.machine, layer_index, self.pretraining.double_inputs)
             machine.load_state_dict(tensors_under(f"layer.{layer_index}.", tensors))
             self.trained.append(machine)
         self.machine.load_state_dict(tensors_under("deep.", tensors))
@@ -194,7 +194,7 @@ def pretrain(
     *,
     epochs: int = 20,
     data: str = "samples",
-    doubled: bool = False,
+    double_inputs: bool = False,
     batch_size: int | None = None,
     objective: Callable[[BoltzmannMachine], Objective] | None = None,
     optimizer: Callable[[BoltzmannMachine], Optimizer] | None = None,
@@ -210,12 +210,12 @@ def pretrain(
     Args:
         machine: a machine with at least two hidden layers.
         x: data, (N, n_visible).
-        epochs, data, doubled: see `Pretraining`.
+        epochs, data, double_inputs: see `Pretraining`.
         batch_size, seed, progress: as for `fit`.
         objective, optimizer: functions that make the objective and the optimizer of each layer's machine (default:
             those of `fit`).
-        monitor: what to measure of the first layer's machine; of the others, and of all if `doubled`, only what needs
-            no solutions is measured.
+        monitor: what to measure of the first layer's machine; of the others, and of all if `double_inputs`, only what
+            needs no solutions is measured.
         callbacks: functions called with the deep machine and the record after each epoch.
 
     Returns:
@@ -242,16 +242,16 @@ def pretrain(
             warm_start=True,
             validate=False,
             seed=seed,
-            monitor=monitor_of_layer(monitor or Monitor(), stage, doubled),
+            monitor=monitor_of_layer(monitor or Monitor(), stage, double_inputs),
         )
 
-    pretraining = Pretraining(epochs, data, doubled)
+    pretraining = Pretraining(epochs, data, double_inputs)
     trainer = PretrainingTrainer(machine, x, pretraining, make_trainer, seed=seed)
     return run_epochs(trainer, [partial(callback, machine) for callback in callbacks], progress=progress)
 
 
-def monitor_of_layer(monitor: Monitor, stage: int, doubled: bool) -> Monitor:
+def monitor_of_layer(monitor: Monitor, stage: int, double_inputs: bool) -> Monitor:
     """The same monitor for the lowest machine; else one without solutions, as log-likelihoods are not of the data."""
-    if stage == 0 and not doubled:
+    if stage == 0 and not double_inputs:
         return monitor
     return Monitor(n_starts=0, n_rows=monitor.n_rows, every=monitor.every)

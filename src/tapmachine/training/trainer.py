@@ -32,7 +32,7 @@ from tapmachine.training.selection import BestMachine
 from tapmachine.training.state import TrainingState, put_tensors, take_tensors, tensors_under
 from tapmachine.training.step import Step
 from tapmachine.training.watch import Watch, warn_of_scale
-from tapmachine.units import Gaussian
+from tapmachine.units import Gaussian, Lattice
 
 DECAY = 0.01  # final learning rate of the default, as a fraction of the initial one
 WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
@@ -87,9 +87,13 @@ class Trainer:
                 start_from_factors(machine, self.batches.sample, self.batches.sample_weights)
         if optimizer is None:
             rate = default_learning_rate(machine, self.batches.sample, self.batches.n_rows, warm_start=True)
+            decay = DECAY
+            if warm_start and machine.last_learning_rate is not None:
+                # At the default rate, a trained machine would lose what it learned while the rate was small.
+                rate, decay = min(rate, machine.last_learning_rate), 1.0
             optimizer = paper_sgd(machine, rate, weight_decay=0.0)
             averaged = True if averaged is None else averaged
-            scheduler = geometric_decay(optimizer, DECAY, max(1, epochs)) if scheduler is None else scheduler
+            scheduler = geometric_decay(optimizer, decay, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler
         objective = objective or default_objective(machine, self.batches.n_rows or 0)
         if not isinstance(objective, Objective):
@@ -178,11 +182,14 @@ class Trainer:
             now.divergences += self._count_divergences(unread) if unread else 0
             record = {"epoch": self.finished + 1, "learning_rate": learning_rate} | now.record(self.machine)
             record["seconds"] = time.perf_counter() - start
+            record |= self._count_excluded()
             if isinstance(self.scheduler, ReduceLROnPlateau):
                 self.scheduler.step(record["loss"])
             elif self.scheduler is not None:
                 self.scheduler.step()
             self.finished += 1
+            last = float(self.optimizer.param_groups[0]["lr"])
+            self.machine.last_learning_rate = last or self.machine.last_learning_rate  # some schedulers end at 0
         if self.monitor.is_due(self.finished, self.epochs):
             x, weights = self.batches.sample, self.batches.sample_weights
             record |= self.monitor(self.machine, x, self.validation, weights)
@@ -210,6 +217,7 @@ class Trainer:
             "device": self.machine.device.type,
             "finished": self.finished,
             "cuts": self.cuts,
+            "last_learning_rate": self.machine.last_learning_rate,
             "best": str(self.watch.best),  # JSON has no infinity
             "best_machine": self.best.as_json() if self.best.epoch else None,
             "optimizer": take_tensors(self.optimizer.state_dict(), "optimizer", tensors),
@@ -238,9 +246,12 @@ class Trainer:
         if values["device"] != device.type:
             raise ValueError(f"the training ran on a {values['device']} device and cannot be resumed on {device}")
         self.machine.load_state_dict(tensors_under("machine.", tensors))
+        self.machine.last_learning_rate = values.get("last_learning_rate")  # there is none in older checkpoints
         for index, last in enumerate(self.step.last_good):
             last.copy_(tensors[f"last_good.{index}"])
         for index, carried in enumerate(self.step.carry):
+            if f"carry.{index}" not in tensors:  # the count of excluded particles, in older checkpoints
+                continue
             whole = tensors[f"carry.{index}"]  # of all processes, which may have been more or fewer
             carried.copy_(whole[self.step.world.share(len(whole))] if self.step.objective.is_split else whole)
         for index, offset in enumerate(self.step.offsets):
@@ -276,7 +287,21 @@ class Trainer:
             return "try a smaller learning rate"
         if any(are_gaussian) and isinstance(self.step.objective, TAPObjective):
             return "TAP has no solution for Gaussian hidden units with strong couplings; use the default objective"
+        if any(isinstance(units.support, Lattice) for units in self.machine.layers) and isinstance(
+            self.step.objective, TAPObjective
+        ):
+            return "TAP has no solution for counts with strong couplings; use the default objective"
         return "try a smaller learning rate, more sweeps, or data on another scale"
+
+    def _count_excluded(self) -> Record:
+        """The number of particles that an epoch has excluded, if any, which is read and reset; a warning, once."""
+        count = self.step.objective.excluded(self.step.carry)
+        if count is None or not int(count):
+            return {}
+        n_excluded = float(count)
+        count.zero_()
+        self.watch.excluded(n_excluded, self.finished + 1)
+        return {"excluded_particles": n_excluded}
 
     def _count_divergences(self, good: list[Tensor]) -> int:
         """The number of steps that were undone. If there are any, the learning rate is reduced."""

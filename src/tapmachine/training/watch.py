@@ -37,6 +37,7 @@ class Watch:
         self.independent: float | None = None  # log-likelihood of independent units, once something is measured
         self.has_drifted = False  # TAP's log-likelihood from the unbiased one
         self.exceeds = False  # the one that is maximized, in particular
+        self.has_excluded = False  # particles
 
     def measured(
         self, record: Record, monitor: Monitor, machine: BoltzmannMachine, x: Tensor, weights: Tensor | None, last: bool
@@ -57,6 +58,16 @@ class Watch:
                 f"{self.independent:.4g} of independent units: it has learned nothing; try a smaller learning rate, or "
                 "more epochs",
                 stacklevel=6,
+            )
+
+    def excluded(self, count: float, epoch: int) -> None:
+        """Warn, once, of particles whose free energy is non-finite."""
+        if not self.has_excluded:
+            self.has_excluded = True
+            _warn(
+                f"epoch {epoch + self.earlier_epochs}: {count:.0f} particle{'s' if count > 1 else ''} had a non-finite "
+                "free energy and did not take part in training: the scheme has no solution there, as TAP for counts "
+                "with strong couplings; PCD(2) (--objective pcd) has no such limit",
             )
 
     def _warn_of_drift(self, record: Record, value: float, error: float) -> None:

@@ -61,6 +61,13 @@ def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value != value else value for name, value in row.items()}
 
 
+def _of_file(row: dict[str, Any], data: str) -> dict[str, Any]:
+    """The row of an estimator for the data of one file, in the words of `evaluate` without --ais."""
+    shared = {name: row[name] for name in ("log_partition", "log_partition_error", "seconds")}
+    scores = {"rows": row["n_rows"], "mean": row["train"], "standard_error": row["train_error"]}
+    return {"estimator": row["estimator"], "data": data} | scores | shared
+
+
 @app.command(epilog="Example:  tapmachine evaluate runs/d --ais")
 def evaluate(
     run: Run,
@@ -102,7 +109,9 @@ def evaluate(
                 machine, *sets.values(), schedule=temperatures, seed=seed, callback=lambda name: say(f"{name} …")
             )
             if leads():
-                print(json.dumps([_without_nan(row) for row in table.as_dicts()]) if as_json else table.table())
+                names = ("train", "test") if data is None else (Path(data).name,)
+                shown = [row if data is None else _of_file(row, data) for row in table.as_dicts()]
+                print(json.dumps([_without_nan(row) for row in shown]) if as_json else table.table(names))
             return
         rows = _scores(machine, sets, exact, seed, say)
     if not leads():

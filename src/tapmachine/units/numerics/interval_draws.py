@@ -12,13 +12,16 @@ SMALLEST_SHARE = 2.0**-64  # of the mass below a draw: with none, a draw on a ha
 
 
 def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor, rule: Rule) -> Tensor:
-    """Draws from the density ∝ exp(ux − ½vx²) on [lower, upper], by inversion of its CDF at uniform numbers.
+    """Quantiles of the density ∝ exp(ux − ½vx²) on [lower, upper] at uniform numbers, which make them draws.
+
+    A draw rises with its uniform number, for any u and v: numbers that are evenly spread over several chains give draws
+    that are.
 
     On a CPU, Gaussians that are neither much wider than the interval nor far from it go through the normal CDF and its
     inverse, which is several times as fast. All tensors are float64; the integral must be finite.
     """
     if u.device.type != "cpu" or torch.compiler.is_compiling():
-        return _invert_pieces(u, v, lower, upper, 1 - uniform, rule)
+        return _invert_pieces(u, v, lower, upper, uniform, rule)
     root = v.clamp(min=0).sqrt()
     from_mean = torch.maximum(lower * v - u, u - upper * v)  # of the interval, times v
     curved = (v > 0) & ((upper - lower) * root > NARROW) & (from_mean < FAR * root)
@@ -30,7 +33,7 @@ def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform:
         if is_curved:
             draw[some] = _invert_normal(some_u, some_v, low, high, share)
         else:
-            draw[some] = _invert_pieces(some_u, some_v, low, high, 1 - share, rule)
+            draw[some] = _invert_pieces(some_u, some_v, low, high, share, rule)
     return draw
 
 
@@ -47,19 +50,22 @@ def _invert_normal(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
 
 
 def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor, rule: Rule) -> Tensor:
-    """By steps that would be exact if the density were exponential: a fixed number, and no rejection.
+    """For any u and v: by steps that would be exact if the density were exponential.
 
-    The draw falls as the uniform number rises, if v ≥ 0 and the interval has a lower end; otherwise it may rise, or
-    fall piece by piece. The work has a fixed shape, for any u and v.
+    There is a fixed number of steps, no rejection, and the work has a fixed shape.
     """
     s, k, length, origin, scale = standardize(u, v, lower, upper)
     anchor, _, pieces = cut_into_pieces(s, k, length, rule.drop)
     masses = panel_moments(pieces.slope * pieces.width, k * pieces.width**2, rule.window_nodes, 1)[0]
     masses = masses * pieces.width * pieces.log_height.exp()
-    share = masses[1] / masses.sum(0)
-    go_right = uniform < share
-    # What is left of the uniform number is the share of the piece's mass that lies beyond the draw.
-    survival = torch.where(go_right, uniform / share, (1 - uniform) / (1 - share))
+    left_share, right_share = masses / masses.sum(0)
+    # Shares of the mass to the left and right of the draw, in coordinates that run leftwards below an upper bound only.
+    left, right = (torch.where(scale > 0, a, b) for a, b in ((uniform, 1 - uniform), (1 - uniform, uniform)))
+    go_right = right < right_share
+    # The share of the piece on the side of its outer end; by rounding it may exceed 1.
+    outer = torch.where(go_right, right / right_share, left / left_share).clamp(max=1)
+    # A piece is measured from its peak: where two pieces meet, or, if they meet in a valley, at its outer end.
+    survival = torch.where(k >= 0, outer, 1 - outer)
     slope, width, log_height, start, direction = (torch.where(go_right, z[1], z[0]) for z in pieces)
     target = survival * torch.where(go_right, masses[1], masses[0]) * (-log_height).exp()
 
@@ -74,6 +80,8 @@ def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
         # Exact if the integrand were exponential from here on; the bracket catches its overshoots.
         decay = rate * missing
         step = torch.where(decay.abs() < 1e-8, missing, -torch.log1p(-decay) / rate)
-        inside = (distance + step >= low) & (distance + step <= high)
-        distance = torch.where(inside, distance + step, 0.5 * (low + high))
+        # An overshoot beyond the piece ends at its end, as draws next to it do not lie halfway to anything.
+        next_distance = torch.minimum((distance + step).clamp(min=0), width)
+        inside = (next_distance >= low) & (next_distance <= high)
+        distance = torch.where(inside, next_distance, 0.5 * (low + high))
     return (origin + scale * (anchor + start + direction * distance)).clamp(lower, upper)
