@@ -7,6 +7,7 @@ The names most people need are here; everything else is in a namespace, which is
 - `tapmachine.solver`: schemes, starting points, merging of solutions
 - `tapmachine.likelihood`: log-likelihoods and their comparison
 - `tapmachine.channels`: noisy channels (the module is `tapmachine.posterior.channels`)
+- `tapmachine.measurements`: measurements that mix units (the module is `tapmachine.posterior.measurements`)
 - `tapmachine.posterior`: denoising, imputation, anomaly scores
 - `tapmachine.training`: objectives, optimizers, monitors, pretraining
 - `tapmachine.landscape`: the solutions of a machine, and how they arise during training (the module is
@@ -43,12 +44,20 @@ if TYPE_CHECKING:
     from tapmachine.posterior import channels as channels
     from tapmachine.posterior import denoise as denoise
     from tapmachine.posterior import impute as impute
+    from tapmachine.posterior import measurements as measurements
     from tapmachine.posterior.channels import BinaryErasure as BinaryErasure
     from tapmachine.posterior.channels import BinarySymmetric as BinarySymmetric
     from tapmachine.posterior.channels import CustomNoise as CustomNoise
     from tapmachine.posterior.channels import GaussianNoise as GaussianNoise
     from tapmachine.posterior.channels import Missing as Missing
     from tapmachine.posterior.channels import PoissonNoise as PoissonNoise
+    from tapmachine.posterior.measurements import CountMeasurements as CountMeasurements
+    from tapmachine.posterior.measurements import FunctionOperator as FunctionOperator
+    from tapmachine.posterior.measurements import LinearMeasurements as LinearMeasurements
+    from tapmachine.posterior.measurements import MagnitudeMeasurements as MagnitudeMeasurements
+    from tapmachine.posterior.measurements import QuantizedMeasurements as QuantizedMeasurements
+    from tapmachine.posterior.measurements import SignMeasurements as SignMeasurements
+    from tapmachine.posterior.measurements import recover as recover
     from tapmachine.solver import TAP as TAP
     from tapmachine.solver import AdaptiveTAP as AdaptiveTAP
     from tapmachine.solver import BeliefPropagation as BeliefPropagation
@@ -92,6 +101,10 @@ _GROUPS = {
     "posterior.channels": (
         "BinarySymmetric", "BinaryErasure", "GaussianNoise", "PoissonNoise", "CustomNoise", "Missing",
     ),
+    "posterior.measurements": (
+        "recover", "LinearMeasurements", "SignMeasurements", "MagnitudeMeasurements", "QuantizedMeasurements",
+        "CountMeasurements", "FunctionOperator",
+    ),
     "training": ("fit", "pretrain", "TAPObjective", "CD", "PCD"),
     "analysis.landscape": ("find_solutions",),
     "apps.estimator": ("RBM",),
@@ -101,6 +114,7 @@ _HOMES = {name: home for home, names in _GROUPS.items() for name in names}
 _NAMESPACES = {
     **{name: name for name in ("units", "machine", "solver", "likelihood", "posterior", "training", "analysis")},
     "channels": "posterior.channels",
+    "measurements": "posterior.measurements",
     "landscape": "analysis.landscape",
 }
 

@@ -19,6 +19,7 @@ from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.estimation import most_likely
+from tapmachine.posterior.measurements import Measurements, recover
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, as_observations
 from tapmachine.solver import AdaptiveTAP, Progress, Scheme, solve
@@ -57,6 +58,7 @@ def denoise(
         machine: any machine that is not conditioned.
         y: observations, (K, n_visible); NaN for values that were not observed.
         channel: the channel of the observations. If its p or σ is None, it is estimated by `estimate_channel`.
+            Measurements that mix units, such as `LinearMeasurements`, are passed on to `recover`.
         data: examples, (N, n_visible), such as the training data: solutions also start from the nearest neighbors of
             each observation, which helps with strong noise.
         n_neighbors: number of neighbors.
@@ -81,6 +83,11 @@ def denoise(
         >>> posterior.states
         tensor([[1., 1., 1.]])
     """
+    if isinstance(channel, Measurements):
+        options: dict[str, Any] = {"data": data, "n_neighbors": n_neighbors, "starts": starts, "scheme": scheme}
+        if anneal or callback is not None:
+            raise ValueError(f"{type(channel).__name__}: anneal and callback are not available; see recover")
+        return recover(machine, y, channel, temperature=temperature, tol=tol, max_sweeps=max_sweeps, **options)
     y = as_observations(machine, y)
     check_channel(channel)
     if not temperature > 0:

@@ -16,6 +16,16 @@ from tapmachine.posterior.channels.evidence import check_alphabet
 
 def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], name: str = "y") -> Tensor:  # (K, n)
     """Observations on the machine's device, real numbers in its dtype."""
+    check_free(machine)
+    y = _as_tensor(y, name)
+    n = machine.layers[0].n
+    if y.dim() != 2 or y.shape[1] != n or len(y) == 0:
+        raise ValueError(f"{name} has shape {tuple(y.shape)}; it must be (K, {n}), K ≥ 1")
+    return y.to(machine.device, machine.dtype if y.is_floating_point() or y.dtype == torch.bool else None)
+
+
+def check_free(machine: BoltzmannMachine) -> None:
+    """Raise a ValueError unless it is a machine without observations."""
     check_machine(machine)
     if machine.n_rows is not None:
         raise ValueError(f"the machine is conditioned on {machine.n_rows} rows already; use the free one")
@@ -23,11 +33,6 @@ def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any],
         raise ValueError(
             "the machine has units that are clamped; use the free one, and give their values as observations"
         )
-    y = _as_tensor(y, name)
-    n = machine.layers[0].n
-    if y.dim() != 2 or y.shape[1] != n or len(y) == 0:
-        raise ValueError(f"{name} has shape {tuple(y.shape)}; it must be (K, {n}), K ≥ 1")
-    return y.to(machine.device, machine.dtype if y.is_floating_point() or y.dtype == torch.bool else None)
 
 
 def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) -> Tensor:  # (N, *state_shape)

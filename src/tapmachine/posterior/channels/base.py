@@ -55,7 +55,7 @@ class Channel(ABC):
     """A noisy channel P(y|x). In every channel, NaN marks a value that was not observed.
 
     A new channel implements `draw` and `evidence`. A channel whose likelihood is not a tilt implements `observe_units`
-    in place of `evidence`, and one that mixes units, such as y = Fx + noise, implements `observe`.
+    in place of `evidence`. Channels that mix units, such as y = Fx + noise, are `Measurements`.
 
     Attributes:
         sees_states: whether observed values are states, as in the data.

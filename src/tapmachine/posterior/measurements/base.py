@@ -1,0 +1,120 @@
+"""Measurements that mix the components of a signal: y is a noisy function of z = Fx + b, one measurement at a time."""
+
+from abc import abstractmethod
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments
+from tapmachine.data.checks import check_tensor
+from tapmachine.posterior.channels import Channel
+from tapmachine.posterior.channels.evidence import check_parameter, is_nan
+from tapmachine.posterior.measurements.operators import as_operator
+from tapmachine.units import Units
+
+LARGEST_NOISE = 1e15
+
+
+class Response(NamedTuple):
+    """What measurements say about z, given a normal prior of z.
+
+    Attributes:
+        log_evidence: ln ∫ P(y|z) N(z; mean, variance) dz, (K, M), float64.
+        moments: posterior mean and variance of z, (K, M).
+    """
+
+    log_evidence: Tensor
+    moments: Moments
+
+
+class Measurements(Channel):
+    """Measurements y of z = Fx + b, where x are the states of all visible units. NaN marks a missing measurement.
+
+    A new kind of measurement implements `respond`, `expected` and `draw_from`, and `check` if not all numbers are possible.
+
+    Args:
+        matrix: F, (M, n_visible): a tensor, an array, a sparse matrix, or a `FunctionOperator`. For units with q
+            states, x are one-hot vectors, and F has a column for each state of each unit.
+        noise: standard deviation of the noise on z.
+        bias: b, a number or (M,).
+    """
+
+    def __init__(self, matrix: Any, noise: float | None = 0.0, bias: float | Tensor | np.ndarray[Any, Any] = 0.0):
+        self.operator = as_operator(matrix)
+        check_parameter(type(self).__name__, "noise", noise, 0.0, LARGEST_NOISE)
+        self.noise = noise
+        self.bias = torch.as_tensor(bias, dtype=torch.get_default_dtype())
+        if self.bias.dim() > 1 or (self.bias.dim() == 1 and len(self.bias) != self.operator.shape[0]):
+            raise ValueError(
+                f"{type(self).__name__}: bias has shape {tuple(self.bias.shape)}; expected a number or "
+                f"({self.operator.shape[0]},)"
+            )
+
+    @abstractmethod
+    def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
+        """What observed measurements say about z.
+
+        Args:
+            y: measurements, (K, M), all observed.
+            prior: mean and variance of z before the measurement, (K, M).
+            noise_variance: variance of the noise on z, (K, 1).
+        """
+
+    @abstractmethod
+    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:  # (K, M) -> (K, M)
+        """Draw measurements of z."""
+
+    @abstractmethod
+    def expected(self, z: Tensor) -> Tensor:
+        """Measurements of z without noise."""
+
+    def with_noise(self, values: Tensor, generator: torch.Generator) -> Tensor:
+        """Values with normal noise added to them; none if the noise is not known."""
+        noise = torch.randn(values.shape, generator=generator, device=values.device, dtype=values.dtype)
+        return values + (self.noise or 0.0) * noise
+
+    def check(self, y: Tensor) -> str | None:
+        """What is wrong with observed measurements, or None."""
+        return None
+
+    def __repr__(self) -> str:
+        m, n = self.operator.shape
+        return f"{type(self).__name__}({m} of {n} components, noise={self.noise})"
+
+    def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
+        states = units.check_states(x.to(units.dtype) if not units.is_categorical else x.long(), validate=False)
+        flat = states.flatten(1)
+        self.check_size(flat.shape[1])
+        z = self.operator.to(flat.device, flat.dtype).forward(flat) + self.bias.to(flat)
+        return self.draw_from(z, generator)
+
+    def evidence(self, y: Tensor, units: Units | None = None) -> NoReturn:
+        raise ValueError(f"{type(self).__name__} mixes units, so that its evidence is no tilt; use recover or denoise")
+
+    def at_face_value(self, y: Tensor) -> None:
+        return None
+
+    def check_size(self, n_components: int) -> None:
+        """Raise a ValueError unless the matrix has a column for each component of the visible states."""
+        if self.operator.shape[1] != n_components:
+            raise ValueError(
+                f"matrix has shape {self.operator.shape}, but the visible units have {n_components} components; "
+                f"expected ({self.operator.shape[0]}, {n_components})"
+            )
+
+    def check_measurements(self, y: Tensor | np.ndarray[Any, Any]) -> Tensor:
+        """Measurements as floating-point numbers, (K, M), NaN if not observed."""
+        tensor = torch.from_numpy(y) if isinstance(y, np.ndarray) else check_tensor(y, "y")
+        m = self.operator.shape[0]
+        tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+        if tensor.dim() != 2 or tensor.shape[1] != m or len(tensor) == 0:
+            raise ValueError(f"y has shape {tuple(tensor.shape)}; expected (n_signals, {m}), one row per signal")
+        if bool(torch.isinf(tensor).any()):
+            row, column = torch.isinf(tensor).nonzero()[0].tolist()
+            raise ValueError(f"y[{row}, {column}] is infinite; expected a number, or NaN if it was not observed")
+        problem = self.check(tensor[~is_nan(tensor)])
+        if problem is not None:
+            raise ValueError(f"{type(self).__name__}: {problem}")
+        return tensor

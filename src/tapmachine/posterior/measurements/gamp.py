@@ -1,0 +1,88 @@
+"""Generalized approximate message passing (Rangan 2011), with a machine in place of independent components.
+
+For matrices with independent entries. With a, c the mean and variance of each component, z = Fx is nearly normal,
+
+    V = F²c,    ω = Fa − V g,
+
+the measurements respond with g = (E[z|y] − ω)/V and −∂g/∂ω = (1 − Var[z|y]/V)/V, and the components receive a tilt with
+
+    A = (F²)ᵀ(−∂g/∂ω),    B = A a + Fᵀg,
+
+to which the machine responds with new a and c. As in TAP, the terms V g and A a remove what a component itself caused.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.posterior.measurements.engine import Engine, adapted
+from tapmachine.posterior.measurements.prior import Layers, flat, mean_change
+
+
+class GAMPState(NamedTuple):
+    """The state of K signals."""
+
+    layers: Layers  # response of the machine, of all layers
+    mean: Tensor  # a, damped, (K, N)
+    variance: Tensor  # c, damped, (K, N)
+    pull: Tensor  # g, damped, (K, M)
+    stiffness: Tensor  # −∂g/∂ω, damped, (K, M)
+    tilt: Tilt  # B and A, (K, N)
+    speed: Tensor  # share of the new values, (K,)
+    change: Tensor  # mean squared change of the moments in an undamped iteration, (K,)
+
+
+class GAMP(Engine[GAMPState]):
+    """Iterations of GAMP for signals that share a matrix."""
+
+    first_speed, slowest = 0.5, 0.05
+
+    def begin(self, layers: Layers) -> GAMPState:
+        mean, variance = flat(layers)
+        nothing = torch.zeros_like(self.y)
+        speed = mean.new_full((len(mean),), self.first_speed)
+        no_tilt = Tilt(torch.zeros_like(mean), torch.zeros_like(mean))
+        return GAMPState(layers, mean, variance, nothing, nothing, no_tilt, speed, torch.full_like(speed, torch.inf))
+
+    def step(self, state: GAMPState, rows: Tensor) -> GAMPState:
+        share, old = state.speed.unsqueeze(1), Moments(state.mean, state.variance)
+        pull, stiffness, _ = self._respond(self._received(old, state.pull), rows)
+        pull, stiffness = torch.lerp(state.pull, pull, share), torch.lerp(state.stiffness, stiffness, share)
+        precision = self.operator.adjoint_squares(stiffness)  # A
+        tilt = Tilt(precision * state.mean + self.operator.adjoint(pull), precision)  # B and A
+        layers = self.prior.respond(tilt, state.layers)
+        new = flat(layers)
+        change = mean_change(new, old)
+        mean, variance = (torch.lerp(before, after, share) for before, after in zip(old, new, strict=True))
+        speed = adapted(state.speed, change, state.change, self.slowest)
+        return GAMPState(layers, mean, variance, pull, stiffness, tilt, speed, change)
+
+    def free_energy(self, state: GAMPState, tilted: Tensor, rows: Tensor) -> Tensor:
+        # F = F(tilted) + Σ_i (B a − ½A(a² + c)) − Σ_μ (ln ∫ P(y|z) N(z; ω, V) dz + ½(ω − Fa)²/V)
+        (mean, variance), (field, precision) = flat(state.layers), state.tilt
+        received = self._received(Moments(mean, variance), state.pull)
+        _, _, log_evidence = self._respond(received, rows)
+        off = self.operator.forward(mean) + self.bias - received.mean
+        of_outputs = (log_evidence + (0.5 * off**2 / received.variance).double()).where(self.seen[rows], 0.0)
+        of_tilt = torch.as_tensor(field * mean - 0.5 * precision * (mean**2 + variance)).double()
+        return tilted + of_tilt.sum(1) - of_outputs.sum(1)
+
+    def about_outputs(self, state: GAMPState, rows: Tensor) -> Moments:
+        received = self._received(Moments(state.mean, state.variance), state.pull)
+        return self.channel.respond(self.y[rows], received, self.noise_variance[rows]).moments
+
+    def _received(self, components: Moments, pull: Tensor) -> Moments:  # (K, M)
+        """ω and V."""
+        variance = self.operator.forward_squares(components.variance).clamp(min=torch.finfo(pull.dtype).tiny ** 0.5)
+        return Moments(self.operator.forward(components.mean) + self.bias - variance * pull, variance)
+
+    def _respond(self, received: Moments, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """g, −∂g/∂ω and the log-evidence of each measurement; 0 where there is none."""
+        log_evidence, z = self.channel.respond(self.y[rows], received, self.noise_variance[rows])
+        mean, variance = (moment.double() for moment in received)
+        seen = self.seen[rows]
+        pull, stiffness = (z.mean - mean) / variance, (1 - z.variance / variance) / variance
+        pull, stiffness = (value.where(seen, 0.0).to(self.y.dtype) for value in (pull, stiffness))
+        return pull, stiffness, log_evidence

@@ -1,0 +1,265 @@
+"""Kinds of measurements: what one of them says about z = Fx + b, given a normal prior of z."""
+
+from math import log, pi
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments
+from tapmachine.posterior.channels.evidence import check_parameter
+from tapmachine.posterior.measurements.base import Measurements, Response
+from tapmachine.units.numerics.intervals import RULES, window_integral
+
+LOG_2PI = log(2 * pi)
+N_NODES, REACH, N_PASSES = 65, 6.0, 3  # of the grid for counts: nodes, deviations to each side, refinements
+
+
+@final
+class LinearMeasurements(Measurements):
+    """y = Fx + b + σ·normal noise: compressed sensing, deblurring, tomography.
+
+    Args:
+        matrix: F, (M, n_visible); see `Measurements`.
+        noise: σ ≥ 0 (default: estimated from the measurements in `recover`).
+        bias: b, a number or (M,).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import LinearMeasurements
+        >>> LinearMeasurements(torch.ones(1, 3), noise=0.0).corrupt(torch.tensor([[1.0, 0.0, 1.0]]))
+        tensor([[2.]])
+    """
+
+    def __init__(
+        self, matrix: Any, noise: float | None = None, bias: float | Tensor | np.ndarray[Any, Any] = 0.0
+    ) -> None:
+        super().__init__(matrix, noise, bias)
+
+    def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
+        mean, variance = (z.double() for z in prior)
+        total = variance + noise_variance.double()
+        gain = variance / total
+        log_evidence = -0.5 * ((y - mean) ** 2 / total + total.log() + LOG_2PI)
+        return Response(log_evidence, Moments(mean + gain * (y - mean), variance * (1 - gain)))
+
+    def expected(self, z: Tensor) -> Tensor:
+        return z
+
+    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        return self.expected(self.with_noise(z, generator))
+
+
+class _InIntervals(Measurements):
+    """Measurements that say in which interval z plus noise lies."""
+
+    def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The interval of each measurement, float64."""
+        raise NotImplementedError
+
+    def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
+        mean, variance = (z.double() for z in prior)
+        total = variance + noise_variance.double()  # variance of z plus noise
+        lower, upper = self.limits(y)
+        log_evidence, mean_in, variance_in = interval_moments(mean, total, lower, upper)
+        gain = variance / total
+        return Response(
+            log_evidence, Moments(mean + gain * (mean_in - mean), variance * (1 - gain * (1 - variance_in / total)))
+        )
+
+
+@final
+class SignMeasurements(_InIntervals):
+    """y = sign(Fx + b + σ·normal noise), −1 or +1: one-bit compressed sensing.
+
+    Only the direction of Fx is measured; a bias makes its length matter, too.
+
+    Args:
+        matrix: F, (M, n_visible); see `Measurements`.
+        noise: σ ≥ 0.
+        bias: b, a number or (M,).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import SignMeasurements
+        >>> SignMeasurements(torch.tensor([[1.0, -2.0]])).corrupt(torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+        tensor([[ 1.],
+                [-1.]])
+    """
+
+    def __init__(self, matrix: Any, noise: float = 0.0, bias: float | Tensor | np.ndarray[Any, Any] = 0.0) -> None:
+        super().__init__(matrix, noise, bias)
+
+    def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        zero = torch.zeros_like(y, dtype=torch.float64)
+        return zero.where(y > 0, -torch.inf), zero.where(y < 0, torch.inf)
+
+    def expected(self, z: Tensor) -> Tensor:
+        return torch.where(z >= 0, 1.0, -1.0).to(z.dtype)
+
+    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        return self.expected(self.with_noise(z, generator))
+
+    def check(self, y: Tensor) -> str | None:
+        wrong = y[(y != 1) & (y != -1)]
+        return f"y contains {float(wrong[0]):g}; expected −1 or +1, or NaN" if len(wrong) else None
+
+
+@final
+class QuantizedMeasurements(_InIntervals):
+    """Fx + b + σ·normal noise, rounded: y counts the edges that lie below it, from 0 to the number of edges.
+
+    Args:
+        matrix: F, (M, n_visible); see `Measurements`.
+        edges: edges between neighboring intervals, in increasing order.
+        noise: σ ≥ 0.
+        bias: b, a number or (M,).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import QuantizedMeasurements
+        >>> channel = QuantizedMeasurements(torch.eye(3), edges=[0.0, 0.5])
+        >>> channel.corrupt(torch.tensor([[-1.0, 0.2, 1.0]]))
+        tensor([[0., 1., 2.]])
+    """
+
+    def __init__(
+        self, matrix: Any, edges: Any, noise: float = 0.0, bias: float | Tensor | np.ndarray[Any, Any] = 0.0
+    ) -> None:
+        super().__init__(matrix, noise, bias)
+        self.edges = torch.as_tensor(edges, dtype=torch.float64)
+        increasing = self.edges.dim() == 1 and len(self.edges) > 0 and bool((self.edges.diff() > 0).all())
+        if not increasing or not bool(torch.isfinite(self.edges).all()):
+            raise ValueError(f"QuantizedMeasurements: edges are {edges!r}; expected increasing finite numbers")
+
+    def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        ends = torch.cat((self.edges.new_tensor([-torch.inf]), self.edges, self.edges.new_tensor([torch.inf])))
+        index, ends = y.long(), ends.to(y.device)
+        return ends[index], ends[index + 1]
+
+    def expected(self, z: Tensor) -> Tensor:
+        return torch.bucketize(z.double().contiguous(), self.edges.to(z.device), right=True).to(z.dtype)
+
+    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        return self.expected(self.with_noise(z, generator))
+
+    def check(self, y: Tensor) -> str | None:
+        wrong = y[(y < 0) | (y > len(self.edges)) | (y != y.round())]
+        return f"y contains {float(wrong[0]):g}; expected 0 to {len(self.edges)}, or NaN" if len(wrong) else None
+
+
+@final
+class MagnitudeMeasurements(Measurements):
+    """y = |Fx + b| + σ·normal noise: phase retrieval with real measurements.
+
+    Without a bias, x and −x give the same measurements: units need states of one sign, or a mean other than 0.
+
+    Args:
+        matrix: F, (M, n_visible); see `Measurements`.
+        noise: σ ≥ 0.
+        bias: b, a number or (M,).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import MagnitudeMeasurements
+        >>> MagnitudeMeasurements(torch.tensor([[1.0, -2.0]])).corrupt(torch.tensor([[1.0, 1.0]]))
+        tensor([[1.]])
+    """
+
+    def __init__(self, matrix: Any, noise: float = 0.0, bias: float | Tensor | np.ndarray[Any, Any] = 0.0) -> None:
+        super().__init__(matrix, noise, bias)
+
+    def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
+        # On either side of 0 the posterior of |z| is a normal distribution, cut off at 0.
+        mean, variance = (z.double() for z in prior)
+        total = variance + noise_variance.double()
+        gain, y = variance / total, y.double()
+        zero, infinity = torch.zeros_like(mean), torch.full_like(mean, torch.inf)
+        logs, means, variances = [], [], []
+        for sign in (1.0, -1.0):
+            off = y - sign * mean
+            center = sign * mean + gain * off
+            spread = (variance * (1 - gain)).clamp(min=torch.finfo(torch.float64).tiny)
+            log_mass, inside, within = interval_moments(center, spread, zero, infinity)
+            logs.append(log_mass - 0.5 * (off**2 / total + total.log() + LOG_2PI))
+            means.append(sign * inside)
+            variances.append(within)
+        log_evidence = torch.logaddexp(*logs)
+        shares = [(part - log_evidence).exp() for part in logs]
+        mixed = shares[0] * means[0] + shares[1] * means[1]
+        between = shares[0] * shares[1] * (means[0] - means[1]) ** 2
+        return Response(log_evidence, Moments(mixed, shares[0] * variances[0] + shares[1] * variances[1] + between))
+
+    def expected(self, z: Tensor) -> Tensor:
+        return z.abs()
+
+    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        return self.with_noise(self.expected(z), generator)
+
+
+@final
+class CountMeasurements(Measurements):
+    """Poisson counts y with mean Fx + b, such as photons behind a mask; Fx + b must not be negative.
+
+    Args:
+        matrix: F, (M, n_visible); see `Measurements`.
+        bias: b ≥ 0, the mean background, a number or (M,).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import CountMeasurements
+        >>> CountMeasurements(10 * torch.eye(2)).corrupt(torch.tensor([[1.0, 0.0]]))
+        tensor([[11.,  0.]])
+    """
+
+    def __init__(self, matrix: Any, bias: float | Tensor | np.ndarray[Any, Any] = 0.0) -> None:
+        super().__init__(matrix, 0.0, bias)
+        check_parameter("CountMeasurements", "bias", float(self.bias.min()), 0.0, 1e15)
+
+    def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
+        mean, variance = (z.double() for z in prior)
+        deviation, y = variance.sqrt(), y.double()
+        center, reach = mean, REACH * deviation
+        nodes = torch.linspace(-1.0, 1.0, N_NODES, dtype=torch.float64, device=y.device)
+        for _ in range(N_PASSES):  # on a grid around the mode of the last one
+            z = center.unsqueeze(-1) + reach.unsqueeze(-1) * nodes
+            rate = z.clamp(min=0.0)
+            exponent = torch.xlogy(y.unsqueeze(-1), rate) - rate
+            exponent = exponent - 0.5 * ((z - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)) ** 2
+            exponent = exponent.masked_fill(z < 0, -torch.inf)
+            empty = torch.isinf(exponent).all(-1)  # all of the grid is negative: its end is the best there is
+            exponent = torch.where(empty.unsqueeze(-1), z, exponent)
+            weights = exponent.softmax(-1)
+            average = (weights * z).sum(-1)
+            spread = (weights * (z - average.unsqueeze(-1)) ** 2).sum(-1)
+            spacing = 2 * reach / (N_NODES - 1)
+            log_mass = exponent.logsumexp(-1) + spacing.log()
+            center, reach = average, torch.minimum(reach, REACH * spread.sqrt() + spacing)
+        constant = torch.lgamma(y + 1) + 0.5 * (variance.log() + LOG_2PI)
+        return Response(log_mass - constant, Moments(average.clamp(min=0.0), spread))
+
+    def expected(self, z: Tensor) -> Tensor:
+        return z
+
+    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        if bool((z < 0).any()):
+            raise ValueError("CountMeasurements: Fx + b is negative for some signals; it is a mean count")
+        return torch.poisson(z, generator=generator)
+
+    def check(self, y: Tensor) -> str | None:
+        wrong = y[(y < 0) | (y != y.round())]
+        return f"y contains {float(wrong[0]):g}; expected counts, 0 or more, or NaN" if len(wrong) else None
+
+
+def interval_moments(
+    mean: Tensor, variance: Tensor, lower: Tensor, upper: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:  # float64
+    """Log-probability of an interval under a normal distribution, and mean and variance inside of it."""
+    deviation = variance.sqrt()
+    low, high = (lower - mean) / deviation, (upper - mean) / deviation
+    zero, one = torch.zeros_like(mean), torch.ones_like(mean)
+    integral = window_integral(zero, one, low, high, RULES[torch.float64])
+    log_mass = integral.log_mass - 0.5 * integral.anchor**2 - 0.5 * LOG_2PI
+    inside, within = integral.cumulants
+    return log_mass, mean + deviation * inside, variance * within

@@ -1,0 +1,164 @@
+"""The relation z = Fx under normal messages about x and z: messages to both, and the normal integral."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments
+from tapmachine.posterior.measurements.kinds import LOG_2PI
+from tapmachine.posterior.measurements.messages import Limits, Message, returned
+from tapmachine.posterior.measurements.operators import Operator, SingularValues
+
+N_PROBES = 16  # random vectors for traces
+CG_STEPS, CG_TOLERANCE = 200, 1e-6
+
+
+class _Normal(NamedTuple):
+    """The normal distribution with precision matrix γ + FᵀτF, of K signals."""
+
+    mean: Tensor  # of x, (K, N)
+    variance: Tensor  # of x, (K, N), or (K, 1) for its mean
+    variance_of_outputs: Tensor  # of z, (K, M) or (K, 1)
+    log_determinant: Tensor  # of the precision matrix, (K,)
+
+
+class LinearRelation(ABC):
+    """z = Fx under normal messages about x and z."""
+
+    per_component = False
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+
+    def answer(
+        self, of_prior: Message, of_outputs: Message, limits: tuple[Limits, Limits]
+    ) -> tuple[Message, Message, Tensor]:
+        """Messages to the prior and to the outputs, and the logarithm of the normal integral, (K,).
+
+        Args:
+            of_prior: message about x.
+            of_outputs: message about z.
+            limits: of the precisions of messages about x and z.
+        """
+        field = of_prior.field + self.operator.adjoint(of_outputs.field)
+        normal = self.solve(field, of_prior.precision, of_outputs.precision)
+        n = self.operator.shape[1]
+        exponent = (field.double() * normal.mean.double()).sum(1)
+        log_integral = 0.5 * (exponent - normal.log_determinant.double() + n * LOG_2PI)
+        x = Moments(normal.mean, normal.variance)
+        z = Moments(self.operator.forward(normal.mean), normal.variance_of_outputs)
+        return (
+            returned(x, of_prior, self.per_component, limits[0]),
+            returned(z, of_outputs, self.per_component, limits[1]),
+            log_integral,
+        )
+
+    @abstractmethod
+    def solve(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
+        """The distribution ∝ exp(field·x − ½xᵀ(γ + FᵀτF)x)."""
+
+
+class BySingularValues(LinearRelation):
+    """With one precision per signal, the precision matrix is diagonal in the basis of F's singular vectors."""
+
+    def __init__(self, operator: Operator, decomposition: SingularValues) -> None:
+        super().__init__(operator)
+        self.right, self.squares = decomposition.right, decomposition.values.square()
+
+    def solve(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
+        (m, n), rank = self.operator.shape, len(self.squares)
+        along = gamma + tau * self.squares  # precision along each singular vector, (K, R)
+        mean = field / gamma + ((field @ self.right) * (1 / along - 1 / gamma)) @ self.right.T
+        variance = ((1 / along).sum(1, keepdim=True) + (n - rank) / gamma) / n
+        of_outputs = (self.squares / along).sum(1, keepdim=True) / m
+        log_determinant = along.double().log().sum(1) + (n - rank) * gamma.double().log().squeeze(1)
+        return _Normal(mean, variance, of_outputs, log_determinant)
+
+
+class ByConjugateGradients(LinearRelation):
+    """Without a matrix: linear systems by conjugate gradients, traces from random vectors.
+
+    The determinant is that of a matrix with as many equal singular values as F has measurements.
+    """
+
+    def __init__(self, operator: Operator, like: Tensor) -> None:
+        super().__init__(operator)
+        n = operator.shape[1]
+        self.mean_square = float(operator.forward_squares(like.new_ones(1, n)).mean()) / n
+        draws = torch.Generator().manual_seed(0)
+        self.probes = (torch.randint(2, (N_PROBES, n), generator=draws) * 2 - 1).to(like)
+
+    def solve(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
+        count, (m, n) = len(field), self.operator.shape
+        each = torch.arange(count, device=field.device).repeat_interleave(N_PROBES)
+        probes = self.probes.repeat(count, 1)
+        solved = self._inverse(torch.cat((field, probes)), torch.cat((gamma, gamma[each])), torch.cat((tau, tau[each])))
+        trace = (probes * solved[count:]).sum(1).view(count, N_PROBES).mean(1, keepdim=True)
+        trace = trace.clamp(min=torch.finfo(trace.dtype).tiny).minimum(n / gamma)
+        of_outputs = (n - gamma * trace).clamp(min=torch.finfo(trace.dtype).eps) / (m * tau)  # FᵀτF = total − γ
+        rank = min(m, n)
+        along = gamma + tau * (self.mean_square * m * n / rank)
+        log_determinant = rank * along.double().log() + (n - rank) * gamma.double().log()
+        return _Normal(solved[:count], trace / n, of_outputs, log_determinant.squeeze(1))
+
+    def _inverse(self, b: Tensor, gamma: Tensor, tau: Tensor) -> Tensor:
+        """(γ + τFᵀF)⁻¹b."""
+        tiny = torch.finfo(b.dtype).tiny
+        x, residual = torch.zeros_like(b), b.clone()
+        direction, size = residual, residual.square().sum(1, keepdim=True)
+        enough = CG_TOLERANCE**2 * size
+        for _ in range(CG_STEPS):
+            image = gamma * direction + tau * self.operator.adjoint(self.operator.forward(direction))
+            step = size / (direction * image).sum(1, keepdim=True).clamp(min=tiny)
+            x, residual = x + step * direction, residual - step * image
+            new = residual.square().sum(1, keepdim=True)
+            if bool((new <= enough).all()):
+                break
+            direction, size = residual + new / size.clamp(min=tiny) * direction, new
+        return x
+
+
+class ByFactorization(LinearRelation):
+    """With a precision for each component: one Cholesky factor per signal, of the smaller side of F."""
+
+    per_component = True
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(operator)
+        matrix = operator.dense()
+        if matrix is None:
+            raise ValueError("expectation propagation needs the matrix itself; use engine='gamp' or 'vamp'")
+        self.matrix = matrix.double()
+
+    def solve(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
+        dtype, (m, n) = field.dtype, self.operator.shape
+        field, gamma, tau = (z.double() for z in (field, gamma.expand_as(field), tau.expand(-1, m)))
+        mean, variance, of_outputs, log_determinant = (
+            self._by_outputs(field, gamma, tau) if m <= n else self._by_components(field, gamma, tau)
+        )
+        return _Normal(mean.to(dtype), variance.to(dtype), of_outputs.to(dtype), log_determinant)
+
+    def _by_outputs(self, field: Tensor, gamma: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """By the covariance matrix of the outputs, S = 1/τ + F(1/γ)Fᵀ."""
+        scaled = self.matrix / gamma.unsqueeze(1)  # (K, M, N)
+        factor = torch.linalg.cholesky(scaled @ self.matrix.T + torch.diag_embed(1 / tau))
+        whitened = torch.linalg.solve_triangular(factor, scaled, upper=False)
+        along = (whitened @ field.unsqueeze(2)).squeeze(2)
+        mean = field / gamma - (whitened.transpose(1, 2) @ along.unsqueeze(2)).squeeze(2)
+        variance = 1 / gamma - whitened.square().sum(1)
+        inverse = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
+        of_outputs = (1 - inverse / tau) / tau
+        log_determinant = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1) + gamma.log().sum(1) + tau.log().sum(1)
+        return mean, variance, of_outputs, log_determinant
+
+    def _by_components(self, field: Tensor, gamma: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """By the precision matrix of the components."""
+        precision = self.matrix.T @ (tau.unsqueeze(2) * self.matrix) + torch.diag_embed(gamma)
+        factor = torch.linalg.cholesky(precision)
+        covariance = torch.cholesky_inverse(factor)
+        mean = (covariance @ field.unsqueeze(2)).squeeze(2)
+        of_outputs = ((self.matrix @ covariance) * self.matrix).sum(2)
+        log_determinant = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
+        return mean, covariance.diagonal(dim1=1, dim2=2), of_outputs, log_determinant

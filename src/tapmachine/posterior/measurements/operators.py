@@ -1,0 +1,270 @@
+"""Linear maps from signals to measurements: dense, sparse, or a pair of functions."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MOST_DENSE = 2**26  # entries of a sparse matrix that may be made dense, for its singular values
+N_PROBES = 32  # random vectors that the norm of a pair of functions is estimated with
+ADJOINT_TOLERANCE = 1e-3
+
+
+class SingularValues(NamedTuple):
+    """The decomposition F = U diag(s) Vᵀ.
+
+    Attributes:
+        left: U, (M, R).
+        values: s, (R,).
+        right: V, (N, R).
+    """
+
+    left: Tensor
+    values: Tensor
+    right: Tensor
+
+
+class Operator(ABC):
+    """A linear map F from signals of N components to M measurements. Rows of tensors are signals.
+
+    Attributes:
+        shape: (M, N).
+    """
+
+    shape: tuple[int, int]
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:  # (K, N) -> (K, M)
+        """Fx."""
+
+    @abstractmethod
+    def adjoint(self, z: Tensor) -> Tensor:  # (K, M) -> (K, N)
+        """Fᵀz."""
+
+    @abstractmethod
+    def forward_squares(self, x: Tensor) -> Tensor:  # (K, N) -> (K, M)
+        """F²x, with the entries of F squared: the variances of measurements from those of components."""
+
+    @abstractmethod
+    def adjoint_squares(self, z: Tensor) -> Tensor:  # (K, M) -> (K, N)
+        """The transpose of F² applied to z."""
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> "Operator":
+        """The operator of some of the measurements."""
+
+    @abstractmethod
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Operator":
+        """The operator on a device and in a dtype."""
+
+    def singular_values(self) -> SingularValues | None:
+        """The singular value decomposition; None if it cannot be computed."""
+        return None
+
+    def dense(self) -> Tensor | None:  # (M, N)
+        """The matrix; None if there is none, or if it is too large."""
+        return None
+
+    def unmeasured(self) -> Tensor | None:  # (N,), bool
+        """Components that no measurement depends on; None if that is not known."""
+        return None
+
+
+class _Matrix(Operator):
+    """What dense and sparse matrices have in common."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix, self.shape = matrix, (matrix.shape[0], matrix.shape[1])
+        self._squares: Tensor | None = None
+        self._singular_values: SingularValues | None = None
+
+    @property
+    def squares(self) -> Tensor:
+        if self._squares is None:
+            self._squares = self.matrix * self.matrix
+        return self._squares
+
+    def singular_values(self) -> SingularValues | None:
+        matrix = self.dense() if self._singular_values is None else None
+        if matrix is not None:
+            left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+            self._singular_values = SingularValues(*(z.to(matrix.dtype) for z in (left, values, right.T)))
+        return self._singular_values
+
+
+@final
+class Dense(_Matrix):
+    """A matrix, (M, N)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.matrix.T
+
+    def adjoint(self, z: Tensor) -> Tensor:
+        return z @ self.matrix
+
+    def forward_squares(self, x: Tensor) -> Tensor:
+        return x @ self.squares.T
+
+    def adjoint_squares(self, z: Tensor) -> Tensor:
+        return z @ self.squares
+
+    def rows(self, index: Tensor) -> "Dense":
+        return Dense(self.matrix[index])
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Dense":
+        moved = self.matrix.to(device, dtype)
+        return self if moved is self.matrix else Dense(moved)
+
+    def dense(self) -> Tensor:
+        return self.matrix
+
+    def unmeasured(self) -> Tensor:
+        return ~(self.matrix != 0).any(0)
+
+
+@final
+class Sparse(_Matrix):
+    """A sparse matrix, (M, N), in compressed rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.matrix @ x.T).T
+
+    def adjoint(self, z: Tensor) -> Tensor:
+        return (self._transposed(self.matrix) @ z.T).T
+
+    def forward_squares(self, x: Tensor) -> Tensor:
+        return (self.squares @ x.T).T
+
+    def adjoint_squares(self, z: Tensor) -> Tensor:
+        return (self._transposed(self.squares) @ z.T).T
+
+    def rows(self, index: Tensor) -> "Sparse":
+        return Sparse(self.matrix.to_sparse_coo().index_select(0, index).to_sparse_csr())
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "Sparse":
+        moved = self.matrix.to(device, dtype)
+        return self if moved is self.matrix else Sparse(moved)
+
+    def dense(self) -> Tensor | None:
+        return self.matrix.to_dense() if self.shape[0] * self.shape[1] <= MOST_DENSE else None
+
+    def unmeasured(self) -> Tensor:
+        ones = torch.ones(1, self.shape[0], dtype=self.matrix.dtype, device=self.matrix.device)
+        return self.adjoint_squares(ones)[0] == 0
+
+    @staticmethod
+    def _transposed(matrix: Tensor) -> Tensor:
+        return matrix.t()
+
+
+@final
+class FunctionOperator(Operator):
+    """A linear map by two functions, such as a blur or a subsampled Fourier transform, without its matrix.
+
+    The squares of its entries are replaced by their mean, which is estimated with random vectors.
+
+    Args:
+        forward: function of signals, (K, N), that returns measurements, (K, M).
+        adjoint: its transpose, a function of (K, M) that returns (K, N).
+        shape: (M, N).
+
+    Raises:
+        ValueError: if a function returns another shape, or is not the transpose of the other.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import FunctionOperator
+        >>> every_other = FunctionOperator(
+        ...     lambda x: x[:, ::2], lambda z: torch.stack((z, 0 * z), -1).flatten(1), shape=(2, 4)
+        ... )
+        >>> every_other.forward(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[1., 3.]])
+    """
+
+    def __init__(
+        self, forward: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor], shape: tuple[int, int]
+    ) -> None:
+        self._forward, self._adjoint, self.shape = forward, adjoint, shape
+        self._mean_square: float | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(x)
+
+    def adjoint(self, z: Tensor) -> Tensor:
+        return self._adjoint(z)
+
+    def forward_squares(self, x: Tensor) -> Tensor:
+        return (self.mean_square(x) * x.sum(1, keepdim=True)).expand(-1, self.shape[0])
+
+    def adjoint_squares(self, z: Tensor) -> Tensor:
+        return (self.mean_square(z) * z.sum(1, keepdim=True)).expand(-1, self.shape[1])
+
+    def mean_square(self, like: Tensor) -> float:
+        """Mean square of the entries; checks the functions against each other."""
+        if self._mean_square is None:
+            draws = torch.Generator().manual_seed(0)
+            x, z = (torch.randn(N_PROBES, size, generator=draws).to(like) for size in (self.shape[1], self.shape[0]))
+            sent, returned = self._checked(self._forward(x), 0), self._checked(self._adjoint(z), 1)
+            first, second = (sent * z).sum(1), (returned * x).sum(1)
+            if float((first - second).norm()) > ADJOINT_TOLERANCE * float(sent.norm(dim=1).dot(z.norm(dim=1))):
+                raise ValueError("FunctionOperator: adjoint is not the transpose of forward")
+            self._mean_square = float(sent.square().mean()) / self.shape[1]
+        return self._mean_square
+
+    def _checked(self, values: Tensor, side: int) -> Tensor:
+        expected = (N_PROBES, self.shape[side])
+        if tuple(values.shape) != expected:
+            name, given = (("forward", 1), ("adjoint", 0))[side]
+            shape = (N_PROBES, self.shape[given])
+            raise ValueError(
+                f"FunctionOperator: {name} of {shape} has shape {tuple(values.shape)}; expected {expected}"
+            )
+        return values
+
+    def rows(self, index: Tensor) -> "FunctionOperator":
+        size = self.shape[0]
+
+        def adjoint(z: Tensor) -> Tensor:
+            return self._adjoint(z.new_zeros(len(z), size).index_copy(1, index, z))
+
+        return FunctionOperator(lambda x: self._forward(x)[:, index], adjoint, (len(index), self.shape[1]))
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "FunctionOperator":
+        return self
+
+
+def as_operator(matrix: Any) -> Operator:
+    """An operator from a matrix of torch, NumPy or SciPy, dense or sparse."""
+    if isinstance(matrix, Operator):
+        return matrix
+    if isinstance(matrix, np.ndarray):
+        matrix = torch.from_numpy(matrix)
+    elif hasattr(matrix, "tocsr"):  # of SciPy
+        rows = matrix.tocsr()
+        starts, columns, values = (torch.from_numpy(np.asarray(z)) for z in (rows.indptr, rows.indices, rows.data))
+        matrix = torch.sparse_csr_tensor(starts, columns, values, size=rows.shape)
+    if not isinstance(matrix, Tensor):
+        raise ValueError(
+            f"matrix is a {type(matrix).__name__}; expected a tensor, an array, a sparse matrix or a FunctionOperator"
+        )
+    if matrix.dim() != 2 or 0 in matrix.shape:
+        raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected (n_measurements, n_components)")
+    if matrix.is_complex():
+        raise ValueError("matrix is complex; stack its real and imaginary parts as rows")
+    matrix = matrix.detach() if matrix.is_floating_point() else matrix.to(torch.get_default_dtype())
+    if matrix.layout != torch.strided:
+        matrix = matrix.to_sparse_csr()
+        _check_finite(matrix.values())
+        return Sparse(matrix)
+    _check_finite(matrix)
+    return Dense(matrix)
+
+
+def _check_finite(values: Tensor) -> None:
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        place = ", ".join(map(str, bad.nonzero()[0].tolist()))
+        raise ValueError(f"matrix[{place}] is {float(values[bad][0])}; expected finite numbers")

@@ -1,0 +1,50 @@
+"""A machine as the prior of signals: it answers tilts of its visible units by their posterior moments."""
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Solution, Tilt
+from tapmachine.machine import BoltzmannMachine, condition
+from tapmachine.solver import TAP, Scheme, solve
+from tapmachine.solver.driver import ROOT_STEPS
+from tapmachine.units.conditioned import Tilted
+
+Layers = tuple[Moments, ...]  # of all layers
+
+
+class MachinePrior:
+    """A machine whose visible units receive a tilt that changes a little from iteration to iteration."""
+
+    def __init__(self, machine: BoltzmannMachine, scheme: Scheme | None = None) -> None:
+        self.machine, self.scheme = machine, scheme or TAP()
+        self.process = self.scheme.bind(machine)
+        if machine.device.type != "cpu":
+            self.process.root_steps = ROOT_STEPS
+        self.shape = machine.layers[0].state_shape
+
+    def respond(self, tilt: Tilt, moments: Layers) -> Layers:
+        """Moments of all layers a few sweeps after the last ones, under a tilt of the visible units, (K, N) flat."""
+        visible, *others = self.machine.layers
+        layers = [Tilted(visible, self.shaped(tilt), validate=False), *others]
+        state = self.process.begin(layers, list(moments))
+        state, _ = self.process.step(layers, state)
+        return tuple(self.process.moments(state))
+
+    def settle(self, tilt: Tilt, moments: Layers, tol: float, max_sweeps: int) -> Solution:
+        """The solution of the tilted machine next to some moments."""
+        conditioned = condition(self.machine, self.shaped(tilt))
+        return solve(conditioned, list(moments), self.scheme, tol=tol, max_sweeps=max_sweeps)
+
+    def shaped(self, tilt: Tilt) -> Tilt:
+        """A tilt of components as one of units."""
+        return Tilt(*(torch.as_tensor(z).unflatten(1, self.shape) for z in tilt))
+
+
+def flat(moments: Layers) -> Moments:  # (K, N)
+    """Mean and variance of each component of the visible states."""
+    return Moments(*(z.flatten(1) for z in moments[0]))
+
+
+def mean_change(new: Moments, old: Moments) -> Tensor:  # (K,)
+    """Mean over all components of the squared change of mean and variance."""
+    return (new.mean - old.mean).square().mean(1) + (new.variance - old.variance).square().mean(1)
