@@ -1,6 +1,7 @@
 """Signals from measurements that mix their components: y = g(Fx + b + noise)."""
 
 from tapmachine.posterior.measurements.base import Measurements, Response
+from tapmachine.posterior.measurements.evolution import Evolution, state_evolution
 from tapmachine.posterior.measurements.kinds import (
     CountMeasurements,
     LinearMeasurements,
@@ -13,6 +14,7 @@ from tapmachine.posterior.measurements.recovery import recover
 
 __all__ = [
     "CountMeasurements",
+    "Evolution",
     "FunctionOperator",
     "LinearMeasurements",
     "MagnitudeMeasurements",
@@ -21,4 +23,5 @@ __all__ = [
     "Response",
     "SignMeasurements",
     "recover",
+    "state_evolution",
 ]
