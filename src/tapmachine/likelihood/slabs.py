@@ -13,6 +13,7 @@ from torch.nn.functional import softplus
 
 from tapmachine.data.errors import EstimateError
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.whitening import can_be_whitened, whiten
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 from tapmachine.units.numerics.intervals import wide
 
@@ -32,6 +33,17 @@ class GaussianMixture(NamedTuple):
     means: Tensor
     covariances: Tensor
 
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:  # (count, n)
+        """Draw independent samples."""
+        component = torch.multinomial(self.log_weights.softmax(0), count, replacement=True, generator=generator)
+        like = self.means[component]
+        noise = torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+        lower = torch.linalg.cholesky(self.covariances)
+        for index in component.unique():
+            rows = component == index
+            noise[rows] = noise[rows] @ lower[index].T
+        return like + noise
+
 
 def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
     """Whether the visible units are a mixture of at most 2^bits Gaussians: above them are `SpikeSlab` hidden units and
@@ -46,6 +58,13 @@ def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
     if len(slabs) + len(clusters) < len(blocks) or len(slabs) != 1 or len(clusters) > 1:
         return False
     return int(coupled_slabs(machine).sum()) + sum(math.log2(block.q) for block in clusters) <= bits
+
+
+def is_gaussian_mixture(machine: BoltzmannMachine) -> bool:
+    """Whether `can_sum_slabs` holds, perhaps after the hidden Gaussian units of a `Mixed` layer are integrated over."""
+    if machine.n_rows is not None:
+        return False
+    return can_sum_slabs(whiten(machine).machine if can_be_whitened(machine) else machine)
 
 
 def slabs_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
@@ -91,7 +110,7 @@ def active_sets_log_partition(overlaps: Tensor, field: Tensor, log_odds: Tensor,
 
 @torch.no_grad()
 def as_gaussian_mixture(machine: BoltzmannMachine) -> GaussianMixture:  # in float64
-    """The visible units of a machine for which `can_sum_slabs` holds, as a mixture of Gaussians.
+    """The visible units of a machine for which `is_gaussian_mixture` holds, as a mixture of Gaussians.
 
     Raises:
         EstimateError: If Z is infinite.
@@ -102,6 +121,14 @@ def as_gaussian_mixture(machine: BoltzmannMachine) -> GaussianMixture:  # in flo
         >>> as_gaussian_mixture(rbm(Gaussian(3), SpikeSlab(2))).means.shape
         torch.Size([4, 3])
     """
+    if can_be_whitened(machine):
+        whitened = whiten(machine)
+        mixture, transform = as_gaussian_mixture(whitened.machine), whitened.transform
+        return GaussianMixture(
+            mixture.log_weights + whitened.log_partition_gain,
+            whitened.shift + mixture.means @ transform.T,
+            transform @ mixture.covariances @ transform.T,
+        )
     visible, hidden = machine.layers[0], _Hidden.of(machine)
     assert isinstance(visible, Gaussian)
     prior, mean = wide(visible.precision), wide(visible.field) / wide(visible.precision)

@@ -100,6 +100,15 @@ def can_be_whitened(machine: BoltzmannMachine) -> bool:
     return any(are_gaussian) and bool(others) and all(block.prior_field is not None for block in others)
 
 
+def check_mean_field(machine: BoltzmannMachine) -> None:
+    """Raise an EstimateError for machines of real-valued tables, for which mean-field solutions are not available."""
+    if can_be_whitened(machine):
+        raise EstimateError(
+            "TAP has no solutions for the machine of a real-valued table, whose hidden Gaussian units hold correlations "
+            "of the columns; its scores, samples and posteriors are available without them"
+        )
+
+
 @torch.no_grad()
 def whiten(machine: BoltzmannMachine) -> Whitened:
     """Integrate over the hidden Gaussian units, and turn the visible ones into independent ones.

@@ -7,10 +7,15 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Status, Tilt
-from tapmachine.likelihood.slabs import GaussianMixture, active_sets, as_gaussian_mixture, can_sum_slabs, coupled_slabs
+from tapmachine.likelihood.slabs import (
+    GaussianMixture,
+    active_sets,
+    as_gaussian_mixture,
+    coupled_slabs,
+    is_gaussian_mixture,
+)
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
-from tapmachine.machine.whitening import can_be_whitened, whiten
 from tapmachine.posterior.channels import Channel, GaussianNoise, Missing
 from tapmachine.posterior.mixture import Part, Posterior, joined
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
@@ -21,9 +26,7 @@ NEGLIGIBLE = 1e-20  # share of a component that is left out of the moments
 
 def has_exact_posterior(machine: BoltzmannMachine, channel: Channel) -> bool:
     """Whether `exact_posterior` can be used: few `SpikeSlab` hidden units, or a machine of a real-valued table."""
-    if type(channel) not in (GaussianNoise, Missing) or machine.n_rows is not None:
-        return False
-    return can_sum_slabs(whiten(machine).machine if can_be_whitened(machine) else machine)
+    return type(channel) in (GaussianNoise, Missing) and is_gaussian_mixture(machine)
 
 
 @torch.no_grad()
@@ -34,7 +37,7 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
     Rows with the same gaps and the same noise share the matrices that this takes.
     """
     double = in_double(machine)
-    units, mixture = double.layers[0], _in_units_of_data(double)
+    units, mixture = double.layers[0], as_gaussian_mixture(double)
     evidence = channel.evidence(y.to(double.dtype), units)
     # A tilt exp(Dx − ½Ex²) is an observation D/E with the variance 1/E, up to a factor; a known unit has variance 0.
     is_tilted: Tensor = evidence.precision > 0
@@ -62,18 +65,6 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
             order.append(some)
     back = torch.cat(order).argsort()
     return _reordered(joined(parts, channel, machine.layers[0]), back)
-
-
-def _in_units_of_data(machine: BoltzmannMachine) -> GaussianMixture:
-    if not can_be_whitened(machine):
-        return as_gaussian_mixture(machine)
-    whitened = whiten(machine)
-    mixture, transform = as_gaussian_mixture(whitened.machine), whitened.transform
-    return GaussianMixture(
-        mixture.log_weights + whitened.log_partition_gain,
-        whitened.shift + mixture.means @ transform.T,
-        transform @ mixture.covariances @ transform.T,
-    )
 
 
 class _Observed(NamedTuple):

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
-from tapmachine.data.errors import EstimateError
 from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned
 from tapmachine.units.support import BITS, FiniteSet, Interval, Simplex, Support
@@ -20,7 +19,7 @@ class Mixed(Units):
 
     Each unit behaves as in its block. `units.blocks` holds the blocks, which are trained in place. The q states of a
     `Categorical` unit count as q units, one-hot; ln P and ln Z of the unit stand at the first of them, with 0 at the
-    others. Mean-field solutions are not available with them.
+    others. Machines with such units in a mixed layer have no mean-field solutions: `solve` ends without one.
 
     Args:
         blocks: The blocks, two or more, of one dtype and device.
@@ -168,9 +167,12 @@ class Mixed(Units):
         )
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
-        self._check_mean_field()
         precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
-        mean, variance = self._each_of(lambda block, *part: block.respond(*part), field, reaction, mean, precision)
+
+        def responded(block: Units, b: Tensor, kappa: Tensor, guess: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+            return _no_solution(guess) if block.is_categorical else block.respond(b, kappa, guess, a)
+
+        mean, variance = self._each_of(responded, field, reaction, mean, precision)
         return Moments(mean, variance)
 
     def settle(
@@ -181,10 +183,11 @@ class Mixed(Units):
         precision: Tensor | float = 0.0,
         steps: int | None = None,
     ) -> tuple[Moments, Tensor]:
-        self._check_mean_field()
         precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
 
         def settled(block: Units, b: Tensor, kappa: Tensor, guess: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+            if block.is_categorical:
+                return (*_no_solution(guess), b)
             moments, total = block.settle(b, kappa, guess, a, steps)
             return (*moments, total)
 
@@ -193,13 +196,6 @@ class Mixed(Units):
 
     def field_with_mean(self, mean: Tensor) -> Tensor:
         return self._each(lambda block, part: block.field_with_mean(part), mean)
-
-    def _check_mean_field(self) -> None:
-        if any(block.is_categorical for block in self._blocks):
-            raise EstimateError(
-                "there are no mean-field solutions of machines with a Categorical block in a Mixed layer, as those of "
-                "real-valued tables with clusters have; use what is exact or sampled: score, denoise, impute, sample"
-            )
 
     def _split(self, tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
         """Each block with its part of the tensors, in the shape of its states."""
@@ -222,6 +218,11 @@ class Mixed(Units):
         """A function of each block and its part of the tensors, with one value for each row, summed."""
         results = [function(*part) for part in self._split(tensors)]
         return torch.stack(results).sum(0)
+
+
+def _no_solution(like: Tensor) -> Moments:
+    """Moments that end a mean-field iteration: the reaction on a categorical unit is a matrix, which is not known."""
+    return Moments(torch.full_like(like, torch.inf), torch.full_like(like, torch.inf))
 
 
 def _flat(block: Units, result: Tensor, n_dims: int) -> Tensor:  # (..., *state_shape) or (..., n) -> (..., size)
