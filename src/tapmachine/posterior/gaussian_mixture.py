@@ -21,7 +21,7 @@ from tapmachine.posterior.mixture import Part, Posterior, joined
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 
 CHUNK_VALUES = 2**24  # means of the components held at a time
-NEGLIGIBLE = 1e-20  # share of a component that is left out of the moments
+NEGLIGIBLE = 1e-14  # share of a component that is left out of the moments
 
 
 def has_exact_posterior(machine: BoltzmannMachine, channel: Channel) -> bool:
@@ -137,10 +137,12 @@ class _Hidden(NamedTuple):
         return _Hidden(weights, *(torch.cat(z, 1) for z in zip(*parts, strict=True)))
 
     def moments(self, shares: Tensor, means: Tensor, covariances: Tensor, kept: Tensor) -> Moments:
-        offset, scale, noise = self.offset[kept], self.scale[kept], self.noise[kept]
-        of_field = ((covariances @ self.weights) * self.weights).sum(1).clamp(min=0)  # variances of xW, (C, h)
-        sent = offset.unsqueeze(1) + scale.unsqueeze(1) * (means @ self.weights)
-        return _mixed(shares, sent, scale**2 * of_field + noise)
+        sent, variances = self.offset[kept].unsqueeze(1).repeat(1, shares.shape[1], 1), self.noise[kept].clone()
+        linear = self.scale.any(0)
+        weights, scale = self.weights[:, linear], self.scale[kept][:, linear]
+        sent[:, :, linear] += scale.unsqueeze(1) * (means @ weights)
+        variances[:, linear] += scale**2 * ((covariances @ weights) * weights).sum(1).clamp(min=0)
+        return _mixed(shares, sent, variances)
 
 
 def _mixed(shares: Tensor, means: Tensor, variances: Tensor) -> Moments:  # (C, R), (C, R, n), (C, n) -> (R, n)
