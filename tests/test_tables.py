@@ -210,7 +210,10 @@ def test_categorical_blocks_behave_as_by_themselves():
     layer = Mixed([numbers, alone])
     field = draws(3, 11, seed=6)
     tilts = Tilt(field[:, :2], 0.0), Tilt(field[:, 2:].unflatten(1, (3, 3)), 0.0)
-    both = [(block.log_partition(tilt).sum(1), block.moments(tilt)) for block, tilt in zip((numbers, alone), tilts, strict=True)]
+    both = [
+        (block.log_partition(tilt).sum(1), block.moments(tilt))
+        for block, tilt in zip((numbers, alone), tilts, strict=True)
+    ]
     torch.testing.assert_close(layer.log_partition(Tilt(field, 0.0)).sum(1), both[0][0] + both[1][0])
     mean, variance = layer.moments(Tilt(field, 0.0))
     torch.testing.assert_close(mean, torch.cat((both[0][1].mean, both[1][1].mean.flatten(1)), 1))
@@ -300,7 +303,9 @@ def test_clusters_are_found(quick):
     model = RBM(8).fit(train)
     assert "2 clusters" in model.visible_
     z = torch.from_numpy(test @ np.diag([1.0, 0.02, 100.0]))
-    two = torch.distributions.MultivariateNormal(torch.from_numpy(np.stack((0 * offset, offset))), torch.eye(3).double())
+    two = torch.distributions.MultivariateNormal(
+        torch.from_numpy(np.stack((0 * offset, offset))), torch.eye(3).double()
+    )
     truth = (two.log_prob(z.unsqueeze(1)) + torch.tensor([0.7, 0.3]).log()).logsumexp(1) + np.log(1 / 50 / 0.01)
     assert model.score(test) == pytest.approx(float(truth.mean()), abs=0.05)
     shares = model.transform(test)[:, -2:]

@@ -156,7 +156,8 @@ def coupled_slabs(machine: BoltzmannMachine) -> Tensor:  # (n_slabs,), bool
     layer, weights = machine.layers[1], machine.weights[0].detach()
     blocks = list(layer.blocks) if isinstance(layer, Mixed) else [layer]
     parts = weights.split(layer.sizes if isinstance(layer, Mixed) else [layer.n], 1)
-    return next((w != 0).any(0) for block, w in zip(blocks, parts, strict=True) if isinstance(block, SpikeSlab))
+    coupled: Tensor = next((w != 0).any(0) for block, w in zip(blocks, parts, strict=True) if type(block) is SpikeSlab)
+    return coupled
 
 
 def active_sets(n: int, like: Tensor) -> Tensor:  # (2^n, n)
@@ -192,8 +193,6 @@ class _Hidden(NamedTuple):
             elif isinstance(block, Categorical):
                 centers, log_shares = part, wide(block.field)[0].log_softmax(0)
         coupled = coupled_slabs(machine)
-        field, log_odds, precision = (
-            wide(z)[coupled] for z in (slabs.field, slabs.log_odds, slabs.precision)
-        )
+        field, log_odds, precision = (wide(z)[coupled] for z in (slabs.field, slabs.log_odds, slabs.precision))
         at_rest = softplus(log_odds + 0.5 * (field**2 / precision + math.log(2 * math.pi) - precision.log())).sum()
         return _Hidden(of_slabs[:, coupled], field, log_odds, precision, centers, log_shares, at_rest)

@@ -104,8 +104,8 @@ def check_mean_field(machine: BoltzmannMachine) -> None:
     """Raise an EstimateError for machines of real-valued tables, for which mean-field solutions are not available."""
     if can_be_whitened(machine):
         raise EstimateError(
-            "TAP has no solutions for the machine of a real-valued table, whose hidden Gaussian units hold correlations "
-            "of the columns; its scores, samples and posteriors are available without them"
+            "TAP has no solutions for the machine of a real-valued table, whose hidden Gaussian units hold the "
+            "correlations of the columns; its scores, samples and posteriors are available without them"
         )
 
 

@@ -84,7 +84,8 @@ class _Observed(NamedTuple):
         """ln of the weight of each component times its density of the observed values."""
         solved = torch.linalg.solve_triangular(self.lower, self._off(values).mT, upper=False)
         log_det = self.lower.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * solved.shape[1] * math.log(2 * math.pi)
-        return (self.mixture.log_weights - log_det).unsqueeze(1) - 0.5 * (solved**2).sum(1)
+        log_weights: Tensor = (self.mixture.log_weights - log_det).unsqueeze(1) - 0.5 * (solved**2).sum(1)
+        return log_weights
 
     def given(self, values: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:  # (R, n) -> (C, R, n), (C, n, n)
         """Means and covariances of some components given the observed values."""

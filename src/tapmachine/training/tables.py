@@ -1,8 +1,8 @@
 """Where the training of real-valued tables starts: the maximum likelihood of a small machine, found exactly.
 
-Columns of tables differ in scale and are correlated, many of them strongly, and rows form clusters and have heavy tails.
-In the coordinates of the columns a machine for them is so stiff that gradient steps crawl. The start is therefore found
-in whitened coordinates z, where the covariance is the identity, in four steps:
+Columns of tables differ in scale and are correlated, many of them strongly; rows form clusters and have heavy tails. In
+the coordinates of the columns a machine for them is so stiff that gradient steps crawl. The start is therefore found in
+whitened coordinates y, where the covariance is the identity, in four steps:
 
 1. The covariance is shrunk toward its diagonal by as much as cross-validation asks for.
 2. A mixture of Gaussians with one covariance is fitted by expectation maximization: a machine with one categorical
@@ -258,7 +258,8 @@ class _Slabs:
         gaussian = 0.5 * (log_det - n * LOG_2PI - q * (y**2).sum(1) - (sent**2).sum(1))
         of_clusters = (self.log_shares + y @ self.centers).logsumexp(1)
         of_slabs = softplus(self.log_odds + 0.5 * (sent + self.field) ** 2 + 0.5 * LOG_2PI).sum(1)
-        return gaussian + of_clusters + of_slabs - self._log_partition(q, inner)
+        log_density: Tensor = gaussian + of_clusters + of_slabs - self._log_partition(q, inner)
+        return log_density
 
     def _log_partition(self, q: Tensor, inner: Tensor) -> Tensor:
         """ln Z relative to the Gaussian, in the coordinates in which its precision matrix is the identity.
@@ -270,7 +271,8 @@ class _Slabs:
         squares = ((self.centers**2).sum(0) - (sent * (inverse @ sent)).sum(0)) / q
         field, ones = self.field + (inverse @ sent).T, torch.ones_like(self.field)
         of_sets = active_sets_log_partition(overlaps, field, self.log_odds, ones)
-        return (self.log_shares + 0.5 * squares + of_sets).logsumexp(0)
+        log_partition: Tensor = (self.log_shares + 0.5 * squares + of_sets).logsumexp(0)
+        return log_partition
 
     def fit(self, y: Tensor, n_steps: int, left_out: Tensor | None = None) -> Tensor:  # -> (evaluations, N of left_out)
         """Ascend the likelihood; return the log-densities of rows left out, every so many steps."""
@@ -293,14 +295,15 @@ class _Slabs:
         n_clusters = len(self.log_shares) if len(self.log_shares) > 1 else 0
         precision = self.log_q.exp() * torch.eye(n, dtype=torch.float64) + self.weights @ self.weights.T
         lower = torch.linalg.cholesky(precision)
-        hidden: Units = SpikeSlab(n_hidden - n_clusters, active_probability=torch.tensor(0.5, dtype=torch.float64))
-        hidden.log_odds.fill_(INITIAL_ODDS - 0.5 * LOG_2PI)
-        hidden.log_odds[:n_slabs] = self.log_odds
-        hidden.field[:n_slabs] = self.field
+        slabs = SpikeSlab(n_hidden - n_clusters, active_probability=torch.tensor(0.5, dtype=torch.float64))
+        slabs.log_odds.fill_(INITIAL_ODDS - 0.5 * LOG_2PI)
+        slabs.log_odds[:n_slabs] = self.log_odds
+        slabs.field[:n_slabs] = self.field
+        hidden: Units = slabs
         weights = torch.zeros(n, n_hidden, dtype=torch.float64)
         weights[:, :n_slabs] = torch.linalg.solve_triangular(lower, self.weights, upper=False)
         if n_clusters:
             weights[:, -n_clusters:] = torch.linalg.solve_triangular(lower, self.centers, upper=False)
-            hidden = Mixed([hidden, Categorical(1, n_clusters, self.log_shares.unsqueeze(0))])
+            hidden = Mixed([slabs, Categorical(1, n_clusters, self.log_shares.unsqueeze(0))])
         machine = rbm(Gaussian(n, field=torch.zeros(n, dtype=torch.float64)), hidden, weights)
         return machine, torch.linalg.inv(lower).T, self.mean.detach()
