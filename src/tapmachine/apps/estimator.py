@@ -35,15 +35,16 @@ class RBM(TrainedMachine):
 
     It is trained as by `tapmachine.fit`; the fitted machine, `machine_`, can be used with the rest of the package.
     All results are reproducible with the same `random_state`, including the scores and the sequence of samples.
-    Hidden units are binary, except above Gaussian visible units in one hidden layer: a real-valued table is modeled by
-    `SpikeSlab` hidden units beside `Gaussian` ones, as many as there are columns, which hold their correlations. At
-    most 8 of the former are used, fitted exactly and with cross-validation: `epochs` and `batch_size` do not matter.
+    Hidden units are binary, except above Gaussian visible units in one hidden layer. For a real-valued table they are
+    `Gaussian` units, as many as there are columns, which hold the correlations; `SpikeSlab` units, at most 8 of them
+    with weights, which model heavy tails; and one `Categorical` unit with a state for each cluster, if cross-validation
+    finds clusters. They are fitted by maximum likelihood, so `epochs` and `batch_size` have no effect.
     If training is interrupted, the machine of the last complete epoch is kept, and `partial_fit` can train it further.
 
     Args:
-        n_hidden: Number of hidden units, which is the number of features (above Gaussian visible units there are as
-            many more as columns, which come first); several, such as (100, 50), for a deep machine, whose last layer
-            holds the features.
+        n_hidden: Number of hidden units, which is the number of features; several, such as (100, 50), for a deep
+            machine, whose last layer holds the features. Above Gaussian visible units there are as many more as
+            columns, which come first, and the last ones are the probabilities of the clusters, if there are any.
         pretrain: Pretraining epochs of each of several hidden layers. Default: a fifth of `epochs`.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
             gauss-bernoulli, categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type
@@ -201,8 +202,8 @@ class RBM(TrainedMachine):
         else:
             if before.new.transform is not None:
                 raise ValueError(
-                    "partial_fit cannot continue a fit of Gaussian visible units, which is not made in steps; call fit "
-                    "with all rows, or only partial_fit"
+                    "partial_fit cannot continue fit for Gaussian visible units, which are not trained in steps; call "
+                    "fit with all rows, or partial_fit from the start"
                 )
             settings = self._settings(1, decay=1.0, pretrain=0, seed=before.settings.seed, hidden_units="binary")
             kept = ("hidden", "visible", "interval", "binarize", "dtype")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tapmachine.analysis.features import hidden_means, warn_of_failures
 from tapmachine.data.errors import DataWarning, LikelihoodWarning
+from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
 from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.likelihood.weight import log_weight
@@ -135,6 +136,9 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def sample(self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None) -> Array:
         """Draw samples, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
 
+        Samples of the default machine of a real-valued table, which is a mixture of Gaussians, are exact and
+        independent.
+
         Args:
             n_samples: Number of samples.
             n_sweeps: Gibbs sweeps of each chain.
@@ -144,6 +148,8 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         check_is_fitted(self)
         seeds = self._draws if random_state is None else check_random_state(random_state)
         generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
+        if is_gaussian_mixture(self._double):  # between whose components chains may hardly move
+            return as_gaussian_mixture(self._double).sample(n_samples, generator).cpu().numpy()
         rows = torch.from_numpy(seeds.randint(len(self._starts), size=n_samples)).to(self.machine_.device)
         start = check_rows(self.machine_, self._starts.to(rows.device)[rows])
         visible = gibbs(self.machine_, start, n_sweeps, generator)[0]

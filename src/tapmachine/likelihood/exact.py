@@ -30,8 +30,9 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     The side with fewer states is summed over; its units must have finitely many values, the others may be of any type.
     A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side. The units' priors are
     normalized, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more. Of two
-    layers of `Gaussian` units, ln Z is a determinant; of `Gaussian` visible and up to 18 `SpikeSlab` hidden units, a
-    sum of determinants. `Gaussian` blocks of a `Mixed` hidden layer are integrated over first.
+    layers of `Gaussian` units, ln Z is a determinant; of `Gaussian` visible and up to 18 `SpikeSlab` hidden units,
+    perhaps with one `Categorical` unit, a sum of determinants. `Gaussian` blocks of a `Mixed` hidden layer are
+    integrated over first.
 
     Returns:
         ln Z = −F, in float64; one value for each row, if the machine is conditioned on rows of evidence.

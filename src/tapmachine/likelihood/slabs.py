@@ -1,72 +1,198 @@
-"""ln Z of Gaussian visible and spike-and-slab hidden units: a sum over which units are active, of determinants."""
+"""ln Z of Gaussian visible units below spike-and-slab and categorical hidden units: a sum of determinants.
+
+Given the states of the categorical units and which spike-and-slab units are active, the visible units are Gaussian. So
+the machine is a Gaussian mixture, and all that can be said of one is exact.
+"""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from tapmachine.data.errors import EstimateError
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.units import Gaussian, SpikeSlab
+from tapmachine.machine.whitening import can_be_whitened, whiten
+from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 from tapmachine.units.numerics.intervals import wide
 
 CHUNK_VALUES = 2**21  # entries of all matrices held at a time
 
 
-def can_sum_slabs(machine: BoltzmannMachine, bits: int = 12) -> bool:
-    """Whether the machine has Gaussian visible and spike-and-slab hidden units, at most `bits` of them with weights."""
+class GaussianMixture(NamedTuple):
+    """The visible units of a machine as a mixture: Σ_c w_c N(x; μ_c, Σ_c).
+
+    Attributes:
+        log_weights: ln w_c, which add up to Z of the machine, (C,).
+        means: (C, n).
+        covariances: (C, n, n).
+    """
+
+    log_weights: Tensor
+    means: Tensor
+    covariances: Tensor
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:  # (count, n)
+        """Draw independent samples."""
+        component = torch.multinomial(self.log_weights.softmax(0), count, replacement=True, generator=generator)
+        like = self.means[component]
+        noise = torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+        lower = torch.linalg.cholesky(self.covariances)
+        for index in component.unique():
+            rows = component == index
+            noise[rows] = noise[rows] @ lower[index].T
+        return like + noise
+
+
+def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
+    """Whether the visible units are a mixture of at most 2^bits Gaussians: above them are `SpikeSlab` hidden units and
+    perhaps one `Categorical` unit. Units without weights do not count.
+    """
     layers = list(machine.layers)
-    if len(layers) != 2 or type(layers[0]) is not Gaussian or type(layers[1]) is not SpikeSlab:
+    if len(layers) != 2 or type(layers[0]) is not Gaussian:
         return False
-    return int(_coupled_units(machine).sum()) <= bits
+    blocks = list(layers[1].blocks) if isinstance(layers[1], Mixed) else [layers[1]]
+    slabs = [block for block in blocks if type(block) is SpikeSlab]
+    clusters = [block for block in blocks if type(block) is Categorical and block.n == 1]
+    if len(slabs) + len(clusters) < len(blocks) or len(slabs) != 1 or len(clusters) > 1:
+        return False
+    return int(coupled_slabs(machine).sum()) + sum(math.log2(block.q) for block in clusters) <= bits
+
+
+def is_gaussian_mixture(machine: BoltzmannMachine) -> bool:
+    """Whether `can_sum_slabs` holds, perhaps after the hidden Gaussian units of a `Mixed` layer are integrated over."""
+    if machine.n_rows is not None:
+        return False
+    return can_sum_slabs(whiten(machine).machine if can_be_whitened(machine) else machine)
 
 
 def slabs_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
     """ln Z of a machine for which `can_sum_slabs` holds, exact and differentiable; inf where the couplings are too
     strong for a finite Z. Units without weights factor out.
     """
-    visible, hidden = machine.layers
+    visible, hidden = machine.layers[0], _Hidden.of(machine)
     assert isinstance(visible, Gaussian)
-    assert isinstance(hidden, SpikeSlab)
-    coupled = _coupled_units(machine)
-    weights = wide(machine.weights[0])[:, coupled]
     precision, mean = wide(visible.precision), wide(visible.field) / wide(visible.precision)
-    overlaps = weights.T @ (weights / precision.unsqueeze(1))
-    field = wide(hidden.field)[coupled]
-    log_odds, slab = wide(hidden.log_odds)[coupled], wide(hidden.precision)[coupled]
-    log_partition = active_sets_log_partition(overlaps, mean @ weights + field, log_odds, slab)
-    at_rest = log_odds + 0.5 * (field**2 / slab + math.log(2 * math.pi) - slab.log())
-    return log_partition - softplus(at_rest).sum()
+    weights, field = hidden.weights / precision.sqrt().unsqueeze(1), mean @ hidden.weights + hidden.field
+    centers = hidden.centers / precision.sqrt().unsqueeze(1)
+    of_sets = active_sets_log_partition(
+        weights.T @ weights, field + centers.T @ weights, hidden.log_odds, hidden.precision
+    )
+    of_clusters = hidden.log_shares + mean @ hidden.centers + 0.5 * (centers**2).sum(0)
+    return (of_clusters + of_sets).logsumexp(0) - hidden.log_partition
 
 
-def _coupled_units(machine: BoltzmannMachine) -> Tensor:  # (n_hidden,), bool
-    """Hidden units with a weight other than 0."""
-    weights: Tensor = machine.weights[0].detach()
-    return (weights != 0).any(0)
-
-
-def active_sets_log_partition(overlaps: Tensor, field: Tensor, log_odds: Tensor, precision: Tensor) -> Tensor:  # ()
+def active_sets_log_partition(overlaps: Tensor, field: Tensor, log_odds: Tensor, precision: Tensor) -> Tensor:  # (K,)
     """ln Σ_S exp(Σ_S r) ∫ exp(Uh − ½h(V − G)h) dh over the sets S of active units, differentiable; inf if Z is.
 
     Args:
         overlaps: G = Wᵀ D(1/V_visible) W, (n, n).
-        field: U, with what the means of the visible units send, (n,).
+        field: U, with what the means of the visible units send, for each of K means, (K, n).
         log_odds: r, (n,).
         precision: V, (n,).
     """
-    n = len(field)
+    n = field.shape[1]
     if n == 0:
-        return field.sum()
-    places = torch.arange(n, device=field.device)
-    identity = torch.eye(n, dtype=field.dtype, device=field.device)
-    matrix = precision.diag() - overlaps
-    parts = []
-    for codes in torch.arange(2**n, device=field.device).split(max(1, CHUNK_VALUES // n**2)):
-        active = ((codes.unsqueeze(1) >> places) & 1).to(field.dtype)  # (S, n)
+        return field.sum(1)
+    matrix, parts = precision.diag() - overlaps, []
+    for active in active_sets(n, field).split(max(1, CHUNK_VALUES // n**2)):  # (S, n)
         both = active.unsqueeze(2) * active.unsqueeze(1)
+        identity = torch.eye(n, dtype=field.dtype, device=field.device)
         lower, failed = torch.linalg.cholesky_ex(both * matrix + (1 - both) * identity)
-        solved = torch.linalg.solve_triangular(lower, (active * field).unsqueeze(2), upper=False).squeeze(2)
-        of_set = active @ (log_odds + 0.5 * math.log(2 * math.pi))
-        of_set = of_set + 0.5 * (solved**2).sum(1) - lower.diagonal(dim1=1, dim2=2).log().sum(1)
-        parts.append(torch.where(failed == 0, of_set, torch.inf))
+        sent = active.unsqueeze(2) * field.T  # (S, n, K)
+        solved = torch.linalg.solve_triangular(lower, sent, upper=False)
+        of_set = active @ (log_odds + 0.5 * math.log(2 * math.pi)) - lower.diagonal(dim1=1, dim2=2).log().sum(1)
+        of_set = of_set.unsqueeze(1) + 0.5 * (solved**2).sum(1)
+        parts.append(torch.where(failed.unsqueeze(1) == 0, of_set, torch.inf))
     return torch.cat(parts).logsumexp(0)
+
+
+@torch.no_grad()
+def as_gaussian_mixture(machine: BoltzmannMachine) -> GaussianMixture:  # in float64
+    """The visible units of a machine for which `is_gaussian_mixture` holds, as a mixture of Gaussians.
+
+    Raises:
+        EstimateError: If Z is infinite.
+
+    Example:
+        >>> from tapmachine import Gaussian, SpikeSlab, rbm
+        >>> from tapmachine.likelihood.slabs import as_gaussian_mixture
+        >>> as_gaussian_mixture(rbm(Gaussian(3), SpikeSlab(2))).means.shape
+        torch.Size([4, 3])
+    """
+    if can_be_whitened(machine):
+        whitened = whiten(machine)
+        mixture, transform = as_gaussian_mixture(whitened.machine), whitened.transform
+        return GaussianMixture(
+            mixture.log_weights + whitened.log_partition_gain,
+            whitened.shift + mixture.means @ transform.T,
+            transform @ mixture.covariances @ transform.T,
+        )
+    visible, hidden = machine.layers[0], _Hidden.of(machine)
+    assert isinstance(visible, Gaussian)
+    prior, mean = wide(visible.precision), wide(visible.field) / wide(visible.precision)
+    active = active_sets(len(hidden.field), hidden.field)  # (S, h)
+    precisions = prior.diag() - (active.unsqueeze(1) * hidden.weights / hidden.precision) @ hidden.weights.T
+    lower, failed = torch.linalg.cholesky_ex(precisions)
+    if bool(failed.any()):
+        raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
+    # Exponents of the visible units given a set and a cluster: linear·x − ½ x·precision·x.
+    slabs = active @ (hidden.weights * (hidden.field / hidden.precision)).T  # (S, n)
+    linear = wide(visible.field) + slabs.unsqueeze(1) + hidden.centers.T  # (S, K, n)
+    means = torch.cholesky_solve(linear.mT, lower).mT
+    of_slabs = hidden.log_odds + 0.5 * (
+        hidden.field**2 / hidden.precision + math.log(2 * math.pi) - hidden.precision.log()
+    )
+    log_weights = (active @ of_slabs).unsqueeze(1) + hidden.log_shares + 0.5 * (linear * means).sum(2)
+    log_weights = log_weights - lower.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)
+    log_weights = log_weights + 0.5 * (prior.log() - prior * mean**2).sum() - hidden.log_partition
+    covariances = torch.cholesky_inverse(lower).unsqueeze(1).expand(-1, linear.shape[1], -1, -1)
+    return GaussianMixture(log_weights.flatten(), means.flatten(0, 1), covariances.flatten(0, 1))
+
+
+def coupled_slabs(machine: BoltzmannMachine) -> Tensor:  # (n_slabs,), bool
+    """Which spike-and-slab hidden units have a weight other than 0."""
+    layer, weights = machine.layers[1], machine.weights[0].detach()
+    blocks = list(layer.blocks) if isinstance(layer, Mixed) else [layer]
+    parts = weights.split(layer.sizes if isinstance(layer, Mixed) else [layer.n], 1)
+    coupled: Tensor = next((w != 0).any(0) for block, w in zip(blocks, parts, strict=True) if type(block) is SpikeSlab)
+    return coupled
+
+
+def active_sets(n: int, like: Tensor) -> Tensor:  # (2^n, n)
+    """Which of n units are active, 0 or 1, in all sets."""
+    codes, places = torch.arange(2**n, device=like.device), torch.arange(n, device=like.device)
+    return ((codes.unsqueeze(1) >> places) & 1).to(like.dtype)
+
+
+class _Hidden(NamedTuple):
+    """Hidden units: h spike-and-slab ones that have weights, and K clusters (one without weights, if there are none).
+
+    In the exponent of a cluster k is log_shares_k + centers_k·x, in that of an active unit r + (U + w·x)h − ½Vh²; their
+    priors are normalized by exp(log_partition).
+    """
+
+    weights: Tensor  # (n, h)
+    field: Tensor
+    log_odds: Tensor
+    precision: Tensor
+    centers: Tensor  # (n, K)
+    log_shares: Tensor
+    log_partition: Tensor
+
+    @staticmethod
+    def of(machine: BoltzmannMachine) -> "_Hidden":
+        layer, weights = machine.layers[1], wide(machine.weights[0])
+        blocks = list(layer.blocks) if isinstance(layer, Mixed) else [layer]
+        sizes = layer.sizes if isinstance(layer, Mixed) else [layer.n]
+        centers, log_shares = weights.new_zeros((len(weights), 1)), weights.new_zeros(1)
+        for block, part in zip(blocks, weights.split(sizes, 1), strict=True):
+            if isinstance(block, SpikeSlab):
+                slabs, of_slabs = block, part
+            elif isinstance(block, Categorical):
+                centers, log_shares = part, wide(block.field)[0].log_softmax(0)
+        coupled = coupled_slabs(machine)
+        field, log_odds, precision = (wide(z)[coupled] for z in (slabs.field, slabs.log_odds, slabs.precision))
+        at_rest = softplus(log_odds + 0.5 * (field**2 / precision + math.log(2 * math.pi) - precision.log())).sum()
+        return _Hidden(of_slabs[:, coupled], field, log_odds, precision, centers, log_shares, at_rest)

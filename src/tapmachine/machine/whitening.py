@@ -6,6 +6,7 @@ mix quickly whatever the scales and correlations of the columns are, and gradien
 `in_coordinates` leads from there to the columns of the data, `whiten` back.
 """
 
+import math
 from copy import deepcopy
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
-from tapmachine.data.errors import EstimateError
+from tapmachine.data.errors import DivergenceError, EstimateError
 from tapmachine.machine.boltzmann import BoltzmannMachine, rbm
 from tapmachine.units import Gaussian, Mixed, Units
 
@@ -57,6 +58,9 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
         A machine with as many more hidden units as there are visible ones: a first block of `Gaussian` units, which
         hold the correlations of the visible ones, and the hidden units of the original machine.
 
+    Raises:
+        DivergenceError: If parameters are not finite, or too large for their squares to be.
+
     Example:
         >>> import torch
         >>> from tapmachine import Binary, Gaussian, rbm
@@ -71,14 +75,17 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
     precision = inverse.T @ (visible.precision.double().unsqueeze(1) * inverse)
     # D − W Wᵀ = P with D hardly larger than it must be, relative to the diagonal of P.
     scale = precision.diagonal().sqrt()
-    values, vectors = torch.linalg.eigh(precision / scale.outer(scale))
+    correlations = precision / scale.outer(scale)
+    if not all(bool(torch.isfinite(z).all()) for z in (correlations, machine.weights[0])):
+        raise DivergenceError("the parameters of the machine are too large or not finite; use a smaller learning rate")
+    values, vectors = torch.linalg.eigh(correlations)
     loadings = scale.unsqueeze(1) * vectors * (MARGIN * values[-1] - values).sqrt()
     diagonal = MARGIN * values[-1] * scale**2
     weights = inverse.T @ machine.weights[0].double()
     columns = Gaussian(visible.n, field=diagonal * shift + inverse.T @ visible.field.double(), precision=diagonal)
-    correlations = Gaussian(visible.n, field=-shift @ loadings)
+    holding = Gaussian(visible.n, field=-shift @ loadings)
     blocks = [deepcopy(block).double() for block in (hidden.blocks if isinstance(hidden, Mixed) else [hidden])]
-    layer = Mixed([correlations, *blocks])  # type: ignore[list-item]
+    layer = Mixed([holding, *blocks])  # type: ignore[list-item]
     _add_to_fields(layer, torch.cat((torch.zeros_like(shift), -shift @ weights)))
     return rbm(columns, layer, torch.cat((loadings, weights), 1))
 
@@ -91,6 +98,15 @@ def can_be_whitened(machine: BoltzmannMachine) -> bool:
     are_gaussian = [type(block) is Gaussian for block in layers[1].blocks]
     others = [block for block, gaussian in zip(layers[1].blocks, are_gaussian, strict=True) if not gaussian]
     return any(are_gaussian) and bool(others) and all(block.prior_field is not None for block in others)
+
+
+def check_mean_field(machine: BoltzmannMachine) -> None:
+    """Raise an EstimateError for machines of real-valued tables, for which mean-field solutions are not available."""
+    if can_be_whitened(machine):
+        raise EstimateError(
+            "TAP has no solutions for the machine of a real-valued table, whose hidden Gaussian units hold the "
+            "correlations of the columns; its scores, samples and posteriors are available without them"
+        )
 
 
 @torch.no_grad()
@@ -137,11 +153,11 @@ def _visible_and_hidden(machine: BoltzmannMachine) -> tuple[Gaussian, Units]:
 
 def _add_to_fields(layer: Units, change: Tensor) -> None:
     blocks: list[Units] = list(layer.blocks) if isinstance(layer, Mixed) else [layer]  # type: ignore[arg-type]
-    for block, part in zip(blocks, change.split([block.n for block in blocks]), strict=True):
+    for block, part in zip(blocks, change.split([math.prod(block.state_shape) for block in blocks]), strict=True):
         field = block.prior_field
         if field is None:
             raise ValueError(f"{type(block).__name__} units have no field that could take up a shift")
-        field.add_(part)
+        field.add_(part.view_as(field))
 
 
 def _log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (n,) -> ()

@@ -19,6 +19,7 @@ from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.estimation import most_likely
+from tapmachine.posterior.gaussian_mixture import exact_posterior, has_exact_posterior
 from tapmachine.posterior.measurements import Measurements, recover
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, as_observations
@@ -53,6 +54,11 @@ def denoise(
     The machine tilted by the observations is solved from the pointwise estimate and, with `data`, from similar
     examples. Distinct solutions are weighted by exp(−F): with strong noise one solution is not enough. F has the
     machine's dtype; for noise below a hundredth of the values, use `machine.double()`.
+
+    The posterior is exact, without a mean field, for `GaussianNoise` on and gaps in the values of `Gaussian` visible
+    units below a few `SpikeSlab` hidden units and at most one `Categorical` one, as in machines of real-valued tables.
+    It is then one solution, and `data`, `tol` and `max_sweeps` have no effect. With `starts`, `anneal`, a `scheme` or
+    another `temperature`, the mean field is used.
 
     Args:
         machine: any machine that is not conditioned.
@@ -97,9 +103,12 @@ def denoise(
     if starts is not None and len(starts) == 0:
         raise ValueError("starts is empty; give one or more")
     units = machine.layers[0]
+    channel = estimate_channel(machine, y, channel, scheme)
+    is_plain = scheme is None and starts is None and temperature == 1 and not anneal
+    if is_plain and has_exact_posterior(machine, channel):
+        return exact_posterior(machine, y, channel)
     if scheme is None and can_be_whitened(machine):  # plain TAP has no solution for strongly correlated columns
         scheme = AdaptiveTAP()
-    channel = estimate_channel(machine, y, channel, scheme)
     examples = None if data is None else as_examples(machine, data)
     n_neighbors = check_count("n_neighbors", n_neighbors)
     user_starts = None if starts is None else [_each_layer(machine, start, len(y)) for start in starts]

@@ -149,7 +149,11 @@ class ExactGaussian(Objective):
 
 @final
 class ExactSlabs(Objective):
-    """The exact F of the free machine, for `Gaussian` visible and `SpikeSlab` hidden units, up to 12 with weights."""
+    """The exact F of the free machine, for `Gaussian` visible and `SpikeSlab` hidden units, up to 12 with weights.
+
+    Beside these there may be one `Categorical` hidden unit; its states and the sets of active units together make up to
+    2^12 Gaussians.
+    """
 
     can_be_captured = False  # matrix factorizations wait for the device
 
@@ -160,7 +164,7 @@ class ExactSlabs(Objective):
         if not can_sum_slabs(context.machine):
             raise ValueError(
                 f"ExactSlabs: the machine is {context.machine.summary()}; expected Gaussian visible units and "
-                "SpikeSlab hidden ones, at most 12 of them with weights"
+                "SpikeSlab hidden ones, at most 12 of them with weights, with at most one Categorical unit beside them"
             )
         return ()
 

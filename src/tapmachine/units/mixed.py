@@ -1,5 +1,6 @@
 """Layers of several unit types side by side."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Self, final
 
@@ -9,18 +10,19 @@ from torch import Tensor, nn
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned
-from tapmachine.units.support import FiniteSet, Interval, Support
+from tapmachine.units.support import BITS, FiniteSet, Interval, Simplex, Support
 
 
 @final
 class Mixed(Units):
     """A layer of blocks of units, each block of one type: the first n_1 units are the first block, and so on.
 
-    Each unit behaves as in its block. `units.blocks` holds the blocks, which are trained in place.
+    Each unit behaves as in its block. `units.blocks` holds the blocks, which are trained in place. The q states of a
+    `Categorical` unit count as q units, one-hot; ln P and ln Z of the unit stand at the first of them, with 0 at the
+    others. Machines with such units in a mixed layer have no mean-field solutions: `solve` ends without one.
 
     Args:
-        blocks: The blocks, two or more, of one dtype and device. Their units must have numbers for states, so
-            `Categorical` is excluded.
+        blocks: The blocks, two or more, of one dtype and device.
 
     Example:
         >>> import torch
@@ -39,13 +41,11 @@ class Mixed(Units):
         for index, block in enumerate(blocks):
             if not isinstance(block, Units) or isinstance(block, Mixed | Conditioned):
                 raise ValueError(f"Mixed: block {index} is a {type(block).__name__}; expected units such as Binary(n)")
-            if block.is_categorical:
-                raise ValueError(f"Mixed: block {index} is {type(block).__name__}, whose states are not numbers")
             for name in ("dtype", "device"):
                 actual, expected = getattr(block, name), getattr(blocks[0], name)
                 if actual != expected:
                     raise ValueError(f"Mixed: the {name} of block {index} is {actual}, but that of block 0 {expected}")
-        super().__init__(sum(block.n for block in blocks))
+        super().__init__(sum(math.prod(block.state_shape) for block in blocks))
         self.blocks = nn.ModuleList(blocks)
 
     @property
@@ -54,8 +54,8 @@ class Mixed(Units):
 
     @property
     def sizes(self) -> list[int]:
-        """Number of units of each block."""
-        return [block.n for block in self._blocks]
+        """Number of units of each block; of components, for `Categorical` ones."""
+        return [math.prod(block.state_shape) for block in self._blocks]
 
     def extra_repr(self) -> str:
         return f"n={self.n}"
@@ -76,6 +76,7 @@ class Mixed(Units):
         supports = {block.support for block in self._blocks}
         if len(supports) == 1:
             return supports.pop()
+        supports = {BITS if isinstance(support, Simplex) else support for support in supports}
         values = {value for support in supports if isinstance(support, FiniteSet) for value in support.values}
         if all(isinstance(support, FiniteSet) for support in supports):
             return FiniteSet(tuple(sorted(values)))
@@ -90,7 +91,8 @@ class Mixed(Units):
         return self._joined(lower), self._joined(upper)
 
     def tail_precision(self) -> Tensor:
-        return self._joined([block.tail_precision() for block in self._blocks])
+        tails = [block.tail_precision() for block in self._blocks]
+        return self._joined([t[0] if b.is_categorical else t for b, t in zip(self._blocks, tails, strict=True)])
 
     def _joined(self, values: Sequence[Tensor]) -> Tensor:  # () or (n_b,) each -> (n,)
         return torch.cat([value.expand(n) for value, n in zip(values, self.sizes, strict=True)])
@@ -100,14 +102,16 @@ class Mixed(Units):
         return None if None in counts else [count for block in counts for count in block or []]
 
     def decode(self, digits: Tensor) -> Tensor:
-        return self._each(lambda block, part: block.decode(part), digits)
+        parts = digits.split([block.n for block in self._blocks], -1)
+        states = [block.decode(part) for block, part in zip(self._blocks, parts, strict=True)]
+        return torch.cat([_flat(block, x, x.dim()) for block, x in zip(self._blocks, states, strict=True)], -1)
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         return self._each(lambda block, part: block.check_states(part, validate), self.as_states(x))
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
-        for block, part in zip(self._blocks, x.split(self.sizes, -1), strict=True):
+        for block, part in self._split([x]):
             block.fit_to(part, weights, smoothing)
         return self
 
@@ -137,7 +141,11 @@ class Mixed(Units):
         if not self.has_inversion:
             return None
         field, precision = self.unpack(tilt)
-        return self._each(lambda block, b, a, u: block.draw(Tilt(b, a), u), field, precision, uniform)
+
+        def draw(block: Units, b: Tensor, a: Tensor, u: Tensor) -> Tensor | None:
+            return block.draw(Tilt(b, a), u[..., 0] if block.is_categorical else u)
+
+        return self._each(draw, field, precision, uniform)
 
     def mean_in(self, field: Tensor) -> Tensor:
         return self._each(lambda block, part: block.mean_in(part), field)
@@ -160,7 +168,11 @@ class Mixed(Units):
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
         precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
-        mean, variance = self._each_of(lambda block, *part: block.respond(*part), field, reaction, mean, precision)
+
+        def responded(block: Units, b: Tensor, kappa: Tensor, guess: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+            return _no_solution(guess) if block.is_categorical else block.respond(b, kappa, guess, a)
+
+        mean, variance = self._each_of(responded, field, reaction, mean, precision)
         return Moments(mean, variance)
 
     def settle(
@@ -174,6 +186,8 @@ class Mixed(Units):
         precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
 
         def settled(block: Units, b: Tensor, kappa: Tensor, guess: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+            if block.is_categorical:
+                return (*_no_solution(guess), b)
             moments, total = block.settle(b, kappa, guess, a, steps)
             return (*moments, total)
 
@@ -184,19 +198,43 @@ class Mixed(Units):
         return self._each(lambda block, part: block.field_with_mean(part), mean)
 
     def _split(self, tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+        """Each block with its part of the tensors, in the shape of its states."""
         parts = [tensor.expand(*tensor.shape[:-1], self.n).split(self.sizes, -1) for tensor in tensors]
-        return list(zip(self._blocks, *parts, strict=True))
+        return [
+            (block, *(part.unflatten(-1, block.state_shape) for part in of_block))
+            for block, *of_block in zip(self._blocks, *parts, strict=True)
+        ]
 
-    def _each(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def _each(self, function: Callable[..., Any], *tensors: Tensor) -> Tensor:
         """A function of each block and its part of the tensors, joined."""
-        return torch.cat([function(*part) for part in self._split(tensors)], -1)
+        return torch.cat([_flat(part[0], function(*part), part[1].dim()) for part in self._split(tensors)], -1)
 
     def _each_of(self, function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> list[Tensor]:
         """The same for a function with several results."""
-        results = [function(*part) for part in self._split(tensors)]
+        results = [[_flat(part[0], z, part[1].dim()) for z in function(*part)] for part in self._split(tensors)]
         return [torch.cat(parts, -1) for parts in zip(*results, strict=True)]
 
     def _sum(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """A function of each block and its part of the tensors, with one value for each row, summed."""
         results = [function(*part) for part in self._split(tensors)]
         return torch.stack(results).sum(0)
+
+
+def _no_solution(like: Tensor) -> Moments:
+    """Moments that end a mean-field iteration: the reaction on a categorical unit is a matrix, which is not known."""
+    return Moments(torch.full_like(like, torch.inf), torch.full_like(like, torch.inf))
+
+
+def _flat(block: Units, result: Tensor, n_dims: int) -> Tensor:  # (..., *state_shape) or (..., n) -> (..., size)
+    """Values of the components of a block; those of whole categorical units stand at their first component.
+
+    States of the block have `n_dims` dimensions.
+    """
+    if not block.is_categorical:
+        return result
+    if result.dim() == n_dims:
+        return result.flatten(-2)
+    if result.dtype == torch.bool:
+        return result.repeat_interleave(block.state_shape[1], -1)
+    others = result.new_zeros((*result.shape, block.state_shape[1] - 1))
+    return torch.cat((result.unsqueeze(-1), others), -1).flatten(-2)

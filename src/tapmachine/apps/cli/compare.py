@@ -21,10 +21,12 @@ def compare(
     from tapmachine.analysis.schemes import compare_schemes
     from tapmachine.data.rows import spaced
     from tapmachine.machine.checks import check_rows
+    from tapmachine.machine.whitening import check_mean_field
     from tapmachine.runs.build import pick_device
     from tapmachine.runs.data import data_for
 
     folder, machine = open_run(run, pick_device(device))
+    check_mean_field(machine)
     with warnings_as_lines(quiet):
         rows = check_rows(machine, spaced(data_for(folder, data).train, starts).to(machine.device))
     say = speaker(quiet or as_json)

@@ -41,6 +41,7 @@ def landscape(
     from tapmachine.analysis.plots import new_figure
     from tapmachine.apps.landscape import HEADER, STARTS, draw, make_files, make_starts, table_line, write_files
     from tapmachine.machine.checks import check_rows
+    from tapmachine.machine.whitening import check_mean_field
     from tapmachine.runs.build import pick_device
     from tapmachine.runs.data import data_for, named
     from tapmachine.runs.machines import KeptMachines
@@ -49,7 +50,8 @@ def landscape(
     if start_from not in STARTS:
         raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")
     chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
-    folder, _ = open_run(run)
+    folder, machine = open_run(run)
+    check_mean_field(machine)
     out = out or (run / "landscape" if run.is_dir() else run.with_name(f"{run.stem}-landscape"))
     out.mkdir(parents=True, exist_ok=True)  # fails before the work is done
     quiet = quiet or not leads()
