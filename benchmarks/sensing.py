@@ -1,0 +1,203 @@
+"""Images recovered from few linear measurements, with a machine as the prior and by other methods.
+
+    python benchmarks/sensing.py FOLDER --machine FILE [--images 100] [--device cuda] [--out sensing.csv]
+        [--matrices gaussian,cosine,blur] [--noise 0,0.05] [--ratios 0.05,0.1,0.15,0.2,0.3,0.4,0.5]
+        [--methods machine,alone,independent,oracle,autoencoder,lasso] [--lasso-images 20]
+    python benchmarks/sensing.py FOLDER --machine FILE --picture docs/images/recovery.png
+
+FOLDER holds MNIST's *-images-idx3-ubyte.gz and vae_mnist_20_400.npz. FILE is a machine of `tapmachine.save`, trained on
+MNIST with pixels above one half as ones (`Binary` units) or in [0, 1] (other units). Test images are the first ones.
+
+Matrices have rows of length 1: independent normal entries; random rows of the two-dimensional cosine transform; or a
+Gaussian blur of one pixel's width, seen at random pixels. Noise is the standard deviation of a measurement. Methods:
+
+    machine      `recover`, started from the three training images with the nearest measurements, too
+    alone        `recover` without training images
+    independent  `recover` with independent pixels, each fitted to the training images
+    oracle       least squares on the pixels that are not 0 in the true image
+    autoencoder  the latent vector of a variational autoencoder that fits best, by Adam from three starts
+    lasso        scikit-learn's LassoCV in pixels, with three folds
+
+A row is a method, matrix, noise and ratio: mean squared error, Matthews correlation, share of images recovered exactly,
+share of signals converged, share of pixels with a variance that lie within their 90 % interval, and seconds.
+"""
+
+import argparse
+import csv
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import scipy.fft
+import torch
+from quality import images
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LassoCV
+from torch import Tensor
+
+from tapmachine import Binary, LinearMeasurements, load, rbm, recover
+from tapmachine.analysis import mcc
+from tapmachine.data.errors import PosteriorWarning
+from tapmachine.machine import BoltzmannMachine
+
+SIDE, N = 28, 784
+METHODS = ("machine", "alone", "independent", "oracle", "autoencoder", "lasso")
+COLUMNS = ("mse", "mcc", "exact", "converged", "images", "within 90 %", "seconds")
+WITHIN_90 = 1.6449
+
+
+def matrix(kind: str, m: int) -> Tensor:  # (M, N)
+    draws = np.random.default_rng(0)
+    if kind == "gaussian":
+        rows = draws.normal(size=(m, N))
+    elif kind == "cosine":
+        basis = scipy.fft.dctn(np.eye(N).reshape(N, SIDE, SIDE), axes=(1, 2), norm="ortho").reshape(N, N).T
+        rows = basis[draws.permutation(N)[:m]]
+    else:
+        offsets = np.arange(SIDE)[:, None] - np.arange(SIDE)
+        rows = np.kron(*[np.exp(-0.5 * offsets**2)] * 2)[draws.permutation(N)[:m]]
+    return torch.from_numpy(rows / np.linalg.norm(rows, axis=1, keepdims=True)).float()
+
+
+class Setting:
+    """Images, their measurements, and the methods that recover them."""
+
+    def __init__(self, machine: BoltzmannMachine, train: Tensor, x: Tensor, folder: Path) -> None:
+        self.machine, self.train, self.x, self.folder = machine, train, x, folder
+        units = type(machine.layers[0])(N).to(x.device).fit_to(train)
+        self.independent = rbm(units, Binary(1).to(x.device), torch.zeros(N, 1, device=x.device))
+
+    def run(self, method: str, y: Tensor, channel: LinearMeasurements, n_lasso: int) -> dict:
+        start, deviation, converged, x = time.perf_counter(), None, None, self.x
+        if method in ("machine", "alone", "independent"):
+            prior = self.independent if method == "independent" else self.machine
+            posterior = recover(prior, y, channel, data=self.train if method == "machine" else None)
+            mean, states = posterior.mean, posterior.states
+            deviation, converged = posterior.variance.clamp(min=0).sqrt(), float(posterior.converged.float().mean())
+        else:
+            F = channel.operator.dense().to(y)
+            if method == "lasso":
+                x, y = x[:n_lasso], y[:n_lasso]
+            mean = {"oracle": self.oracle, "autoencoder": self.autoencoder, "lasso": self.lasso}[method](y, F)
+            states = (mean > 0.5).float() if self.is_binary else mean
+        taken = time.perf_counter() - start
+        result = {"mse": float((mean - x).square().mean()), "mcc": float(mcc((x > 0.5).float(), (mean > 0.5).float()))}
+        exact = (states == x).all(1) if self.is_binary else (mean - x).abs().amax(1) < 0.01
+        result |= {"exact": float(exact.float().mean()), "converged": converged, "images": len(x)}
+        if deviation is not None and not self.is_binary:
+            free = deviation > 1e-3
+            result["within 90 %"] = float(((mean - x).abs() <= WITHIN_90 * deviation)[free].float().mean())
+        return result | {"seconds": round(taken, 2)}
+
+    @property
+    def is_binary(self) -> bool:
+        return isinstance(self.machine.layers[0], Binary)
+
+    def oracle(self, y: Tensor, F: Tensor) -> Tensor:
+        mean = torch.zeros_like(self.x)
+        for k, row in enumerate(self.x):
+            support = row > 0
+            mean[k, support] = torch.linalg.lstsq(F[:, support].cpu(), y[k].cpu(), driver="gelsd").solution.to(y)
+        return mean
+
+    def autoencoder(self, y: Tensor, F: Tensor) -> Tensor:
+        with np.load(self.folder / "vae_mnist_20_400.npz") as file:
+            names = [f"decoder_{part}_{layer}" for layer in (1, 2) for part in ("weight", "bias")]
+            W1, b1, W2, b2 = (torch.from_numpy(file[name]).to(y) for name in names)
+        best, mean = torch.full((len(y),), torch.inf, device=y.device), torch.zeros_like(self.x)
+        for seed in range(3):
+            draws = torch.Generator().manual_seed(seed)
+            latent = torch.randn(len(y), 20, generator=draws).to(y).requires_grad_()
+            optimizer = torch.optim.Adam([latent], 0.05)
+            for _ in range(500):
+                decoded = torch.sigmoid(torch.relu(latent @ W1 + b1) @ W2 + b2)
+                misfit = (decoded @ F.T - y).square().sum(1)
+                optimizer.zero_grad()
+                (misfit + 1e-3 * latent.square().sum(1)).sum().backward()
+                optimizer.step()
+            better = misfit.detach() < best
+            best, mean = (
+                torch.where(better, misfit.detach(), best),
+                torch.where(better[:, None], decoded.detach(), mean),
+            )
+        return mean
+
+    def lasso(self, y: Tensor, F: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = LassoCV(cv=3, alphas=20, positive=True, fit_intercept=False, max_iter=2000)
+            fits = [model.fit(F.cpu().numpy(), row).coef_ for row in y.cpu().numpy()]
+        return torch.from_numpy(np.stack(fits)).to(y).clamp(0, 1)
+
+
+def picture(setting: Setting, path: Path, ratio: float = 0.1, n_shown: int = 10) -> None:
+    """Digits from a tenth of as many measurements as pixels, by three methods."""
+    from tapmachine.analysis.plots import image_strips, new_figure
+
+    channel = LinearMeasurements(matrix("gaussian", int(ratio * N)), 0.0)
+    setting.x = setting.x[:n_shown]
+    y, F = channel.corrupt(setting.x), channel.operator.dense()
+    recovered = recover(setting.machine, y, channel, data=setting.train).mean
+    rows = {
+        "image": setting.x,
+        "tapmachine": recovered,
+        "autoencoder": setting.autoencoder(y, F),
+        "LASSO": setting.lasso(y, F),
+    }
+    figure = new_figure(9, 4.0)
+    image_strips(figure.subplots(), {name: z.cpu() for name, z in rows.items()}, (SIDE, SIDE))
+    figure.savefig(path, dpi=100)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--machine", type=Path, required=True)
+    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=Path("sensing.csv"))
+    parser.add_argument("--matrices", default="gaussian,cosine,blur")
+    parser.add_argument("--noise", default="0,0.05")
+    parser.add_argument("--ratios", default="0.05,0.1,0.15,0.2,0.3,0.4,0.5")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--lasso-images", type=int, default=20)
+    parser.add_argument("--picture", type=Path)
+    options = parser.parse_args()
+    machine = load(options.machine).to(options.device)
+    data = "binary-MNIST" if isinstance(machine.layers[0], Binary) else "real-MNIST"
+    train, test = (x.to(options.device) for x in images(options.folder, data))
+    setting = Setting(machine, train, test[: options.images], options.folder)
+    warnings.simplefilter("ignore", PosteriorWarning)  # shares that converged are in the table
+    if options.picture:
+        picture(setting, options.picture)
+        return
+    with options.out.open("w", newline="") as file:
+        table = None
+        for kind in options.matrices.split(","):
+            for noise in map(float, options.noise.split(",")):
+                for ratio in map(float, options.ratios.split(",")):
+                    channel = LinearMeasurements(matrix(kind, int(ratio * N)), noise)
+                    y = channel.corrupt(setting.x)
+                    for method in options.methods.split(","):
+                        row = {"data": data, "matrix": kind, "noise": noise, "ratio": ratio, "method": method}
+                        row |= {
+                            "mse": 0,
+                            "mcc": 0,
+                            "exact": 0,
+                            "converged": "",
+                            "images": 0,
+                            "within 90 %": "",
+                            "seconds": 0,
+                        }
+                        row |= setting.run(method, y, channel, options.lasso_images)
+                        if table is None:
+                            table = csv.DictWriter(file, list(row))
+                            table.writeheader()
+                        table.writerow({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()})
+                        file.flush()
+                        print(*(f"{v:.4g}" if isinstance(v, float) else v for v in row.values()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
