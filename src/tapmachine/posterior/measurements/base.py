@@ -32,7 +32,8 @@ class Response(NamedTuple):
 class Measurements(Channel):
     """Measurements y of z = Fx + b, where x are the states of all visible units. NaN marks a missing measurement.
 
-    A new kind of measurement implements `respond`, `expected` and `draw_from`, and `check` if not all numbers are possible.
+    A new kind of measurement implements `respond`, `expected` and `draw_from`, and `check` if not all numbers are
+    possible.
 
     Args:
         matrix: F, (M, n_visible): a tensor, an array, a sparse matrix, or a `FunctionOperator`. For units with q
