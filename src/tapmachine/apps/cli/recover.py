@@ -98,6 +98,7 @@ def recover(
     """Recover signals x from measurements such as y = Fx + noise; writes their posterior means."""
     import numpy as np
 
+    from tapmachine.machine.checks import in_double
     from tapmachine.posterior.measurements import recover as recover_signals
     from tapmachine.posterior.measurements.recovery import check_measurements, fitting_engine
     from tapmachine.runs.build import pick_device
@@ -126,13 +127,14 @@ def recover(
     engine = engine or fitting_engine(channel.operator)
     options: dict[str, Any] = {"data": train, "engine": engine}
     with warnings_as_lines(quiet), named(y):
-        posterior = recover_signals(machine, np.asarray(measured.rows), channel, **options)
+        double = in_double(machine)  # in float32, free energies are too inexact to compare solutions
+        posterior = recover_signals(double, np.asarray(measured.rows), channel, **options)
     has_states = machine.layers[0].is_categorical
     result = posterior.states if rounded or has_states else posterior.mean
-    save_array(out, result)
+    save_array(out, result if has_states else result.to(machine.dtype))
     if std is not None:
         variance = posterior.variance.sum(-1) if has_states else posterior.variance
-        save_array(std, variance.clamp(min=0).sqrt())
+        save_array(std, variance.clamp(min=0).sqrt().to(machine.dtype))
     if not quiet:
         print(_summary(out, posterior, kind, noise is None, engine))
     if picture is not None and shape is not None:  # last: results must not depend on a library for pictures
