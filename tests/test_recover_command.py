@@ -5,11 +5,12 @@ import re
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from run_cases import bars, command
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
-from tapmachine import RBM, LinearMeasurements, SignMeasurements
+from tapmachine import RBM, Binary, LinearMeasurements, SignMeasurements, rbm, recover
 
 X = bars(20, seed=1)
 F = np.random.default_rng(0).normal(size=(10, 16)) / 4
@@ -151,6 +152,16 @@ def test_errors_print_a_single_line(run, files, arguments, message):
     assert message in errors
     assert errors.count("\n") == 1
     assert not (files / "recovered.npy").exists()
+
+
+@pytest.mark.parametrize("engine", ["vamp", "ep"])
+def test_data_are_starting_points(engine):
+    """Their variance is 0, of which the precision of messages would be infinite."""
+    x = torch.tensor([[1.0, 0, 0, 1, 1, 0, 1, 0]])
+    matrix = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    channel = LinearMeasurements(matrix, noise=0.1)
+    posterior = recover(rbm(Binary(8), Binary(2)), x @ matrix.T, channel, starts=[x], engine=engine)
+    assert torch.equal(posterior.states, x)
 
 
 # ----- the estimator

@@ -199,8 +199,8 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             >>> from tapmachine import RBM, LinearMeasurements
             >>> x = np.repeat(np.eye(4), 20, axis=0)
             >>> model = RBM(n_hidden=4, epochs=20, random_state=0).fit(x)
-            >>> F = np.array([[1.0, 2.0, 3.0, 4.0]])  # a single measurement
-            >>> model.recover([[3.0]], LinearMeasurements(F, noise=0.1), data=x).round()
+            >>> F = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 0.0, -1.0, 2.0]])  # two measurements of four values
+            >>> model.recover([[3.0, -1.0]], LinearMeasurements(F, noise=0.1)).round() + 0.0
             array([[0., 0., 1., 0.]])
         """
         check_is_fitted(self)
