@@ -1,4 +1,4 @@
-"""The methods of a fitted estimator: features, log-likelihoods, samples, denoising, imputation."""
+"""The methods of a fitted estimator: features, log-likelihoods, samples, denoising, imputation, recovery."""
 
 import warnings
 from typing import Any
@@ -20,9 +20,10 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.conditioning import clamp
 from tapmachine.machine.gibbs_sampling import gibbs
-from tapmachine.posterior import denoise
+from tapmachine.posterior import Posterior, denoise
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.denoising import check_channel
+from tapmachine.posterior.measurements import Measurements, recover
 from tapmachine.runs.build import prepare_rows
 from tapmachine.solver import TAP, solve
 
@@ -174,11 +175,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         examples = None if data is None else self._rows(self._array(data))
         y = self._rows_with_gaps(array) if channel.sees_states else torch.from_numpy(np.array(array))
         posterior = denoise(self._double, y.to(self._double.device), channel, data=examples)
-        has_states = self.machine_.layers[0].is_categorical
-        mean = posterior.states if has_states else posterior.mean
-        variance = posterior.variance.sum(-1) if has_states else posterior.variance
-        results = [z.cpu().numpy().astype(array.dtype, copy=False) for z in (mean, variance.clamp(min=0).sqrt())]
-        return tuple(results) if return_std else results[0]
+        return self._estimates(posterior, array.dtype, return_std)
 
     def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
         """Impute missing values, NaN, by posterior means, or the most probable category; (n_samples, n_features).
@@ -189,6 +186,42 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return_std: Whether to return standard deviations as well: 0 for values that were not missing.
         """
         return self.denoise(X, Missing(), data, return_std)
+
+    def recover(self, y: Any, channel: Measurements, data: Any = None, return_std: bool = False) -> Any:
+        """Recover rows from measurements that mix their columns: posterior means, (n_samples, n_features).
+
+        For categorical units, the most probable category. Rows without a converged solution are reported by a warning;
+        `tapmachine.recover(machine_, …)` has more results.
+
+        Args:
+            y: Measurements, (n_samples, n_measurements), one row per sample; NaN for missing measurements.
+            channel: The matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`, where F has shape
+                (n_measurements, n_features). For categorical units, F has a column for each category of each feature.
+            data: Examples, such as the training data, which help if there are few measurements.
+            return_std: Whether to return standard deviations as well.
+
+        Example:
+            >>> import numpy as np
+            >>> from tapmachine import RBM, LinearMeasurements
+            >>> x = np.repeat(np.eye(4), 20, axis=0)
+            >>> model = RBM(n_hidden=4, epochs=20, random_state=0).fit(x)
+            >>> F = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 0.0, -1.0, 2.0]])  # two measurements of four values
+            >>> model.recover([[3.0, -1.0]], LinearMeasurements(F, noise=0.1)).round() + 0.0
+            array([[0., 0., 1., 0.]])
+        """
+        check_is_fitted(self)
+        array = check_array(y, dtype=FLOATS, ensure_all_finite="allow-nan", input_name="y")
+        examples = None if data is None else self._rows(self._array(data))
+        posterior = recover(self._double, array, channel, data=examples)
+        return self._estimates(posterior, array.dtype, return_std)
+
+    def _estimates(self, posterior: Posterior, dtype: Any, return_std: bool) -> Any:
+        """Posterior means or most probable categories, and with `return_std` their standard deviations."""
+        has_states = self.machine_.layers[0].is_categorical
+        mean = posterior.states if has_states else posterior.mean
+        variance = posterior.variance.sum(-1) if has_states else posterior.variance
+        results = [z.cpu().numpy().astype(dtype, copy=False) for z in (mean, variance.clamp(min=0).sqrt())]
+        return tuple(results) if return_std else results[0]
 
     def _rows_with_gaps(self, array: Array) -> Tensor:
         """As `_rows`, with missing values left as they are."""

@@ -48,7 +48,23 @@ class ChannelWord:
     required: bool = False
 
 
+@dataclass(frozen=True)
+class MeasurementWord:
+    """A kind of measurements that mix the components of a signal.
+
+    Attributes:
+        home: Where the class is, as `module:name`.
+        has_noise: Whether the class has an argument `noise`.
+        has_edges: Whether the class has an argument `edges`.
+    """
+
+    home: str
+    has_noise: bool = True
+    has_edges: bool = False
+
+
 _TRAINING, _CHANNELS = "tapmachine.training", "tapmachine.posterior.channels"
+_MEASUREMENTS = "tapmachine.posterior.measurements"
 
 _TAP = f"{_TRAINING}:TAPObjective", {"start": "start", "n_particles": "n_particles", "n_sweeps": "n_sweeps"}
 
@@ -77,6 +93,14 @@ CHANNELS: dict[str, ChannelWord] = {  # the first that suits the units is their 
     "gaussian": ChannelWord(f"{_CHANNELS}:GaussianNoise", "sigma", "numbers", (1e-15, 1e15)),
     "erasure": ChannelWord(f"{_CHANNELS}:BinaryErasure", "p", "anything", (0.0, 1.0)),
     "poisson": ChannelWord(f"{_CHANNELS}:PoissonNoise", "rate", "bounded numbers", (1e-15, 1e15), required=True),
+}
+
+MEASUREMENTS: dict[str, MeasurementWord] = {
+    "linear": MeasurementWord(f"{_MEASUREMENTS}:LinearMeasurements"),
+    "sign": MeasurementWord(f"{_MEASUREMENTS}:SignMeasurements"),
+    "magnitude": MeasurementWord(f"{_MEASUREMENTS}:MagnitudeMeasurements"),
+    "quantized": MeasurementWord(f"{_MEASUREMENTS}:QuantizedMeasurements", has_edges=True),
+    "counts": MeasurementWord(f"{_MEASUREMENTS}:CountMeasurements", has_noise=False),
 }
 
 

@@ -1,14 +1,26 @@
 """The command line. What takes time to import is imported by the command that needs it, so that --help is quick."""
 
-from tapmachine.apps.cli import compare, demo, doctor, interchange, landscape, posterior, reproduce, runs, train
+from tapmachine.apps.cli import (
+    compare,
+    demo,
+    doctor,
+    interchange,
+    landscape,
+    posterior,
+    recover,
+    reproduce,
+    runs,
+    train,
+)
 from tapmachine.apps.cli.common import app, main
 
 ORDER = (  # in --help
-    "train", "info", "evaluate", "sample", "denoise", "impute", "score", "compare", "landscape", "report", "convert",
-    "reproduce", "doctor", "demo",
+    "train", "info", "evaluate", "sample", "denoise", "impute", "recover", "score", "compare", "landscape", "report",
+    "convert", "reproduce", "doctor", "demo",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(command.callback.__name__ if command.callback else ""))
 
 __all__ = [
-    "app", "compare", "demo", "doctor", "interchange", "landscape", "main", "posterior", "reproduce", "runs", "train",
+    "app", "compare", "demo", "doctor", "interchange", "landscape", "main", "posterior", "recover", "reproduce", "runs",
+    "train",
 ]  # fmt: skip

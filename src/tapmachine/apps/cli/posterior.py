@@ -239,7 +239,7 @@ def _restore(
     y = y.to(machine.device)
     if name == "gaussian" and noise is not None and noise.given["sigma"] is None and channel.unknown(y, units) is None:
         raise ValueError(f"{source}: its values are all alike, so that the noise cannot be estimated; give --sigma")
-    train = _training_rows(folder).to(machine.device) if examples else None
+    train = training_rows(folder).to(machine.device) if examples else None
     with warnings_as_lines(quiet), named(source):
         posterior = denoise(machine, y, channel, data=train)
     many = units.is_categorical
@@ -276,7 +276,8 @@ def _solutions(folder: "RunFolder", machine: "BoltzmannMachine", say: Callable[[
     return solve_from_rows(machine, rows.to(machine.device))
 
 
-def _training_rows(folder: "RunFolder") -> "Tensor":
+def training_rows(folder: "RunFolder") -> "Tensor":
+    """Rows that a run was trained on, as examples."""
     from tapmachine.runs.data import read_data_of
 
     try:

@@ -1,7 +1,9 @@
 """Linear maps from signals to measurements: dense, sparse, or a pair of functions."""
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -245,7 +247,8 @@ def as_operator(matrix: Any) -> Operator:
     elif hasattr(matrix, "tocsr"):  # of SciPy
         rows = matrix.tocsr()
         starts, columns, values = (torch.from_numpy(np.asarray(z)) for z in (rows.indptr, rows.indices, rows.data))
-        matrix = torch.sparse_csr_tensor(starts, columns, values, size=rows.shape)
+        with _without_notices():
+            matrix = torch.sparse_csr_tensor(starts, columns, values, size=rows.shape)
     if not isinstance(matrix, Tensor):
         raise ValueError(
             f"matrix is a {type(matrix).__name__}; expected a tensor, an array, a sparse matrix or a FunctionOperator"
@@ -256,11 +259,20 @@ def as_operator(matrix: Any) -> Operator:
         raise ValueError("matrix is complex; stack its real and imaginary parts as rows")
     matrix = matrix.detach() if matrix.is_floating_point() else matrix.to(torch.get_default_dtype())
     if matrix.layout != torch.strided:
-        matrix = matrix.to_sparse_csr()
+        with _without_notices():
+            matrix = matrix.to_sparse_csr()
         _check_finite(matrix.values())
         return Sparse(matrix)
     _check_finite(matrix)
     return Dense(matrix)
+
+
+@contextmanager
+def _without_notices() -> Iterator[None]:
+    """Without torch's notices that compressed rows are in beta, once per process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse ", UserWarning)
+        yield
 
 
 def _check_finite(values: Tensor) -> None:

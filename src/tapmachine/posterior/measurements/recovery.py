@@ -119,7 +119,7 @@ def recover(
     for rows in torch.arange(len(task.y), device=machine.device).split(task.rows_at_a_time):
         some = replace(task, y=task.y[rows])
         if starts is not None:
-            layouts = [_given_start(used, start, rows, len(task.y)) for start in starts]
+            layouts = [_given_start(used, start, neutral, rows, len(task.y)) for start in starts]
         else:
             layouts = _default_starts(some, neutral, examples, n_neighbors)
         solutions = [some.solve(layers, tol, max_iterations, max_sweeps) for layers in layouts]
@@ -338,13 +338,16 @@ def _default_starts(task: _Task, neutral: Layers, examples: Tensor | None, n_nei
     return starts
 
 
-def _given_start(machine: BoltzmannMachine, start: StartingPoint, rows: Tensor, count: int) -> Layers:
+def _given_start(machine: BoltzmannMachine, start: StartingPoint, neutral: Layers, rows: Tensor, count: int) -> Layers:
     """A start of the user for some of the signals."""
     moments = starting_moments(machine, fitting(machine, start))
     assert moments[0] is not None
     if len(moments[0].mean) not in (1, count):
         raise ValueError(f"a start has {len(moments[0].mean)} rows, but y has {count}")
-    layers = _completed(machine, [layer for layer in moments if layer is not None])
+    visible, *others = (layer for layer in moments if layer is not None)
+    if not bool(visible.variance.any()):  # data: without any variance, messages would be infinite
+        visible = Moments(visible.mean, neutral[0].variance.expand_as(visible.mean))
+    layers = _completed(machine, [visible, *others])
     some: Layers = select(expanded(layers, count) if len(layers[0].mean) == 1 else layers, rows)
     return some
 

@@ -1,0 +1,245 @@
+"""tapmachine recover: signals from measurements that mix their components, with a run's machine as the prior"""
+
+import math
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tapmachine.apps.cli.arrays import SUFFIXES, check_targets, default_target, save_array
+from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
+from tapmachine.apps.cli.posterior import SHOWN, Deviations, PictureFile, Rounded, training_rows
+from tapmachine.runs.registry import MEASUREMENTS
+
+if TYPE_CHECKING:
+    from tapmachine.data.sources import DataSet
+    from tapmachine.posterior import Posterior
+    from tapmachine.posterior.measurements import Measurements
+    from tapmachine.runs.folder import RunFolder
+
+
+@app.command(epilog="Example:  tapmachine recover runs/d y.npy --matrix F.npy --out signals.npy")
+def recover(
+    run: Run,
+    y: Annotated[
+        str,
+        typer.Argument(
+            help="Measurements, one row per signal: a .npy, .npz or .csv file. NaN marks a missing measurement.",
+            show_default=False,
+        ),
+    ],
+    matrix: Annotated[
+        str,
+        typer.Option(
+            help="Matrix F with one row per measurement and one column per visible unit (categorical: per category of "
+            "each unit): a .npy or .csv file, or an .npz file of scipy.sparse.save_npz.",
+            show_default=False,
+        ),
+    ],
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="Kind of measurements: linear (Fx), sign (of Fx), magnitude (|Fx|), quantized (interval of Fx, see "
+            "--edges) or counts (Poisson counts with mean Fx)."
+        ),
+    ] = "linear",
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="Standard deviation of the noise (default: estimated for linear measurements, otherwise 0).",
+            show_default=False,
+        ),
+    ] = None,
+    bias: Annotated[
+        str | None,
+        typer.Option(
+            help="Bias b of the measurements, as in Fx + b: a number, or a file with one number per measurement.",
+            show_default="0",
+        ),
+    ] = None,
+    edges: Annotated[
+        str | None,
+        typer.Option(
+            help="Edges between the intervals of quantized measurements, in increasing order, as in 0,0.5,1.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="Algorithm: gamp (large matrices with independent entries), vamp (measurements that depend on many "
+            "components) or ep (local measurements, such as a blur).",
+            show_default="chosen from the matrix",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Recovered signals: a .npy, .csv or .tsv file (default: recovered.csv for text, otherwise "
+            "recovered.npy).",
+            show_default=False,
+        ),
+    ] = None,
+    std: Deviations = None,
+    rounded: Rounded = False,
+    examples: Annotated[
+        bool,
+        typer.Option(
+            "--examples/--no-examples", help="Start also from rows of the run's data with similar measurements."
+        ),
+    ] = True,
+    picture: PictureFile = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Recover signals x from measurements such as y = Fx + noise; writes their posterior means."""
+    import numpy as np
+
+    from tapmachine.machine.checks import in_double
+    from tapmachine.posterior.measurements import recover as recover_signals
+    from tapmachine.posterior.measurements.recovery import check_measurements, fitting_engine
+    from tapmachine.runs.build import pick_device
+    from tapmachine.runs.data import named
+
+    _check_words(kind, noise, edges, engine)
+    out = out or default_target("recovered", y)
+    check_targets((out, SUFFIXES), (std, SUFFIXES), (picture, (".png",)))
+    folder, machine = open_run(run, pick_device(device))
+    shape = _image_shape(folder) if picture is not None else None
+    say = speaker(quiet)
+    operator, measured = (_read(source) for source in (matrix, y))
+    with named(matrix):
+        channel = check_measurements(_channel(kind, np.asarray(operator.rows), noise, bias, edges), machine)
+    n_measurements = channel.operator.shape[0]
+    if measured.rows.shape[1] != n_measurements:
+        raise ValueError(
+            f"{y}: has shape {measured.rows.shape}, but {matrix} has shape {channel.operator.shape}; "
+            f"expected (n_signals, {n_measurements})"
+        )
+    with named(y):
+        channel.check_measurements(np.asarray(measured.rows))
+    for note in (*operator.notes, *measured.notes, *_notes_on_training(folder)):
+        say(note)
+    train = training_rows(folder).to(machine.device) if examples else None
+    engine = engine or fitting_engine(channel.operator)
+    options: dict[str, Any] = {"data": train, "engine": engine}
+    with warnings_as_lines(quiet), named(y):
+        double = in_double(machine)  # in float32, free energies are too inexact to compare solutions
+        posterior = recover_signals(double, np.asarray(measured.rows), channel, **options)
+    has_states = machine.layers[0].is_categorical
+    result = posterior.states if rounded or has_states else posterior.mean
+    save_array(out, result if has_states else result.to(machine.dtype))
+    if std is not None:
+        variance = posterior.variance.sum(-1) if has_states else posterior.variance
+        save_array(std, variance.clamp(min=0).sqrt().to(machine.dtype))
+    if not quiet:
+        print(_summary(out, posterior, kind, noise is None, engine))
+    if picture is not None and shape is not None:  # last: results must not depend on a library for pictures
+        from tapmachine.analysis.plots import image_strips, new_figure
+
+        figure = new_figure(9, 1.2)
+        image_strips(figure.subplots(), {"recovered": result[:SHOWN].to(machine.dtype).cpu()}, shape)
+        figure.savefig(picture, dpi=100)
+
+
+def _check_words(kind: str, noise: float | None, edges: str | None, engine: str | None) -> None:
+    """Raise a ValueError for unknown words, and for options that the kind of measurements does not have."""
+    from tapmachine.posterior.measurements.recovery import ENGINES
+
+    if kind not in MEASUREMENTS:
+        raise ValueError(f"--kind is {kind!r}; expected one of {', '.join(MEASUREMENTS)}")
+    if engine is not None and engine not in ENGINES:
+        raise ValueError(f"--engine is {engine!r}; expected one of {', '.join(ENGINES)}")
+    entry = MEASUREMENTS[kind]
+    if noise is not None and not entry.has_noise:
+        raise ValueError(f"--noise is not available for --kind {kind}, whose noise is that of the counts")
+    if noise is not None and not 0 <= noise < math.inf:
+        raise ValueError(f"--noise is {noise:g}; expected a standard deviation, 0 or more")
+    if entry.has_edges and edges is None:
+        raise ValueError(f"missing --edges, which --kind {kind} requires, as in --edges 0,0.5,1")
+    if edges is not None and not entry.has_edges:
+        raise ValueError(f"--edges is not available for --kind {kind}; use --kind quantized")
+
+
+def _read(source: str) -> "DataSet":
+    """Numbers of a file as they are: bytes are not scaled, and NaN is allowed."""
+    from tapmachine.data.sources import read
+
+    return read(source, gaps=True, scale_beyond=None)
+
+
+def _channel(kind: str, matrix: Any, noise: float | None, bias: str | None, edges: str | None) -> "Measurements":
+    """The measurements that the options describe."""
+    arguments: dict[str, Any] = {} if noise is None else {"noise": noise}
+    if bias is not None:
+        arguments["bias"] = _bias(bias)
+    if edges is not None:
+        arguments["edges"] = _edges(edges)
+    channel: Measurements = resolve_name(MEASUREMENTS[kind].home)(matrix, **arguments)
+    return channel
+
+
+def _bias(text: str) -> Any:
+    """A number, or those of a file, (M,)."""
+    import numpy as np
+
+    from tapmachine.data.errors import DataError
+    from tapmachine.data.formats import read_file
+
+    try:
+        bias = np.asarray(float(text))
+    except ValueError:
+        if not Path(text).is_file():
+            raise ValueError(
+                f"--bias is {text!r}; expected a number, or a file with one number per measurement"
+            ) from None
+        bias = read_file(Path(text), "", False)[0]
+        if bias.dtype.kind not in "biuf":
+            raise DataError(f"{text}: holds {bias.dtype.name}, not numbers") from None
+        bias = bias.reshape(-1).astype(np.float64)  # a row or a column of a .csv file, too
+    if not np.isfinite(bias).all():
+        raise ValueError(f"--bias {text} contains values that are not finite; expected finite numbers")
+    return bias
+
+
+def _edges(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--edges is {text!r}; expected increasing numbers, as in 0,0.5,1") from None
+
+
+def _image_shape(folder: "RunFolder") -> tuple[int, int]:
+    from tapmachine.machine.files import data_description
+
+    shape = data_description(folder.machine_path).get("image_shape")
+    if shape is None:
+        raise ValueError(f"{folder.path}: its rows are not images, so there is no picture of them")
+    return shape[0], shape[1]
+
+
+def _notes_on_training(folder: "RunFolder") -> list[str]:
+    """How rows were changed before the machine was trained on them, which the matrix must agree with."""
+    from tapmachine.machine.files import data_description
+    from tapmachine.runs.data import settings_of
+
+    threshold = settings_of(folder).binarize
+    if threshold is not None:
+        return [f"signals are 0 or 1, as the data of the run, which were binarized at {threshold:g}"]
+    if data_description(folder.machine_path).get("scale_beyond") == 1:
+        return ["signals are in [0, 1], as the data of the run, which were scaled from bytes 0–255"]
+    return []
+
+
+def _summary(out: Path, posterior: "Posterior", kind: str, estimated: bool, engine: str) -> str:
+    channel: Any = posterior.channel
+    noise = ""
+    if MEASUREMENTS[kind].has_noise:
+        noise = f"noise {channel.noise:.4g}{', estimated' if estimated and kind == 'linear' else ''}; "
+    failed = int((~posterior.converged).sum())
+    convergence = f"{failed} of them not converged" if failed else "all converged"
+    each = f"{channel.operator.shape[0]} {kind.removesuffix('s')} measurements each"
+    return f"{out}: {len(posterior)} signals from {each} ({noise}engine {engine}), {convergence}"
