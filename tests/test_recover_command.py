@@ -47,7 +47,7 @@ def recovered(*arguments):
 def test_linear_measurements_with_estimated_noise(run, files):
     line, mean = recovered(run, "y.npy", "--matrix", "F.npy", "--std", "std.npy", "--picture", "x.png")
     assert line.startswith("recovered.npy: 20 signals from 10 linear measurements each (noise 0.0")
-    assert line.endswith(", estimated; engine vamp), all converged")
+    assert line.endswith(", estimated; engine ep), all converged")
     noise = re.findall(r"noise ([0-9.]+)", line)
     assert abs(float(noise[0]) - 0.05) < 0.02  # five standard errors of 200 measurements
     assert np.array_equal(mean.round(), X)
@@ -65,7 +65,7 @@ def test_signs(run, files):
     np.save("F.npy", matrix)
     np.save("y.npy", np.sign(X @ matrix.T))
     line, mean = recovered(run, "y.npy", "--matrix", "F.npy", "--kind", "sign", "--no-examples")
-    assert "60 sign measurements each (noise 0; engine vamp)" in line
+    assert "60 sign measurements each (noise 0; engine ep)" in line
     assert (mean.round() == X).mean() > 0.95
 
 

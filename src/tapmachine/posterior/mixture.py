@@ -116,7 +116,7 @@ def joined(parts: list[Part], channel: Channel, units: Units) -> Posterior:
     )
 
 
-def warn_of_failures(status: Tensor) -> None:
+def warn_of_failures(status: Tensor, stacklevel: int = 4) -> None:
     """Warn about rows without a converged solution."""
     failed = (status != Status.CONVERGED).nonzero().squeeze(-1)
     if len(failed) == 0:
@@ -127,7 +127,7 @@ def warn_of_failures(status: Tensor) -> None:
         f"{len(failed)} of {len(status)} rows have no converged solution ({reasons}); the first "
         f"is row {int(failed[0])}",
         PosteriorWarning,
-        stacklevel=4,  # past the decorator
+        stacklevel=stacklevel,  # past the decorator
     )
 
 

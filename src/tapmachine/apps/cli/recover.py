@@ -124,7 +124,7 @@ def recover(
     for note in (*operator.notes, *measured.notes, *_notes_on_training(folder)):
         say(note)
     train = training_rows(folder).to(machine.device) if examples else None
-    engine = engine or fitting_engine(channel.operator)
+    engine = engine or fitting_engine(channel)
     options: dict[str, Any] = {"data": train, "engine": engine}
     with warnings_as_lines(quiet), named(y):
         double = in_double(machine)  # in float32, free energies are too inexact to compare solutions

@@ -47,6 +47,8 @@ class Measurements(Channel):
         check_parameter(type(self).__name__, "noise", noise, 0.0, LARGEST_NOISE)
         self.noise = noise
         self.bias = torch.as_tensor(bias, dtype=torch.get_default_dtype())
+        if not bool(torch.isfinite(self.bias).all()):
+            raise ValueError(f"{type(self).__name__}: bias is not finite")
         if self.bias.dim() > 1 or (self.bias.dim() == 1 and len(self.bias) != self.operator.shape[0]):
             raise ValueError(
                 f"{type(self).__name__}: bias has shape {tuple(self.bias.shape)}; expected a number or "
@@ -115,6 +117,9 @@ class Measurements(Channel):
         if bool(torch.isinf(tensor).any()):
             row, column = torch.isinf(tensor).nonzero()[0].tolist()
             raise ValueError(f"y[{row}, {column}] is infinite; expected a number, or NaN if it was not observed")
+        empty = is_nan(tensor).all(1)
+        if bool(empty.any()):
+            raise ValueError(f"y[{int(empty.nonzero()[0])}] is all NaN; a signal needs one measurement at least")
         problem = self.check(tensor[~is_nan(tensor)])
         if problem is not None:
             raise ValueError(f"{type(self).__name__}: {problem}")

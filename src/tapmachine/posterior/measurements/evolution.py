@@ -8,7 +8,7 @@ from torch import Tensor
 from tapmachine.beliefs import Tilt
 from tapmachine.units import Units
 
-N_DRAWS = 2**18  # of signals, over all components
+N_DRAWS = 2**16  # of signals, over all components
 MOST_ITERATIONS, TOLERANCE = 1000, 1e-6
 
 

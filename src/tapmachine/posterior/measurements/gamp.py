@@ -60,12 +60,12 @@ class GAMP(Engine[GAMPState]):
         return GAMPState(layers, mean, variance, pull, stiffness, tilt, speed, change)
 
     def free_energy(self, state: GAMPState, tilted: Tensor, rows: Tensor) -> Tensor:
-        # F = F(tilted) + Σ_i (B a − ½A(a² + c)) − Σ_μ (ln ∫ P(y|z) N(z; ω, V) dz + ½(ω − Fa)²/V)
+        # F = F(tilted) + Σ_i (B a − ½A(a² + c)) − Σ_μ (ln ∫ P(y|z) N(z; ω, V) dz + ½V g²), with V g = Fa − ω
         (mean, variance), (field, precision) = flat(state.layers), state.tilt
         received = self._received(Moments(mean, variance), state.pull)
         _, _, log_evidence = self._respond(received, rows)
-        off = self.operator.forward(mean) + self.bias - received.mean
-        of_outputs = (log_evidence + (0.5 * off**2 / received.variance).double()).where(self.seen[rows], 0.0)
+        of_pull = 0.5 * received.variance.double() * state.pull.double() ** 2
+        of_outputs = (log_evidence + of_pull).where(self.seen[rows], 0.0)
         of_tilt = torch.as_tensor(field * mean - 0.5 * precision * (mean**2 + variance)).double()
         return tilted + of_tilt.sum(1) - of_outputs.sum(1)
 

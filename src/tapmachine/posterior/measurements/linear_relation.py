@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments
 from tapmachine.posterior.measurements.kinds import LOG_2PI
-from tapmachine.posterior.measurements.messages import Limits, Message, returned
+from tapmachine.posterior.measurements.messages import SMALLEST_SHARE, Limits, Message, returned
 from tapmachine.posterior.measurements.operators import Operator, SingularValues
 
 N_PROBES = 16  # random vectors for traces
@@ -49,9 +49,10 @@ class LinearRelation(ABC):
         log_integral = 0.5 * (exponent - normal.log_determinant.double() + n * LOG_2PI)
         x = Moments(normal.mean, normal.variance)
         z = Moments(self.operator.forward(normal.mean), normal.variance_of_outputs)
+        about_x, about_z = (Limits(SMALLEST_SHARE * lowest, highest) for lowest, highest in limits)  # normal: positive
         return (
-            returned(x, of_prior, self.per_component, limits[0]),
-            returned(z, of_outputs, self.per_component, limits[1]),
+            returned(x, of_prior, self.per_component, about_x),
+            returned(z, of_outputs, self.per_component, about_z),
             log_integral,
         )
 

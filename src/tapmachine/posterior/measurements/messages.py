@@ -8,7 +8,8 @@ from torch import Tensor
 from tapmachine.beliefs import Moments
 from tapmachine.posterior.measurements.kinds import LOG_2PI
 
-LOWEST, HIGHEST = 1e-4, 1e8  # precisions, in units of those of the start
+LOWEST, HIGHEST = 1e-2, 1e6  # precisions of components, in units of those of the start
+SMALLEST_SHARE = 1e-6  # of a precision that is the same for all components
 
 
 class Message(NamedTuple):
@@ -32,10 +33,10 @@ class Message(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Least and largest precision of a message.
+    """Least and largest precision of messages about single components.
 
     Moments that are broader than the message that led to them, as those of units with two states can be, would make a
-    precision negative; and those of certain units would make it infinite.
+    precision negative; and those of units that are certain would make it infinite.
     """
 
     lowest: float
@@ -60,7 +61,8 @@ def returned(moments: Moments, received: Message, per_component: bool, limits: L
     mean, variance = moments
     variance = variance if per_component else variance.mean(1, keepdim=True)
     total = 1 / variance.clamp(min=1 / limits.highest)
-    precision = (total - received.precision).clamp(min=limits.lowest)
+    lowest = torch.full_like(total, limits.lowest) if per_component else SMALLEST_SHARE * total
+    precision = torch.maximum(total - received.precision, lowest)
     return Message(mean * (precision + received.precision) - received.field, precision)
 
 

@@ -20,7 +20,8 @@ from tapmachine.posterior.baselines import nearest_neighbors
 from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.engine import Engine
 from tapmachine.posterior.measurements.gamp import GAMP
-from tapmachine.posterior.measurements.operators import Operator
+from tapmachine.posterior.measurements.kinds import LinearMeasurements
+from tapmachine.posterior.measurements.operators import FunctionOperator, Operator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior
 from tapmachine.posterior.measurements.vamp import VAMP, ExpectationPropagation
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
@@ -40,6 +41,7 @@ FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # least variance of the noi
 FIRST_NOISE = 0.1  # share of the mean square of y that is taken for noise before it is estimated
 NOISE_ROWS, NOISE_TOLERANCE, NOISE_ITERATIONS = 100, 1e-3, 1000
 LOCAL = 12.0  # measurements that depend on fewer than one in so many components are local
+SMALL = 32  # size of the smaller side of a matrix up to which expectation propagation is best for all of them
 MOST_FACTORIZED, MOST_DECOMPOSED = 1024, 4096  # sizes of the smaller side of a matrix
 
 
@@ -76,7 +78,8 @@ def recover(
         temperature: solutions are weighted by exp(−F/T).
         engine: "gamp" (approximate message passing), for matrices with independent entries; "vamp" (vector approximate
             message passing), for any matrix whose measurements depend on many components; "ep" (expectation
-            propagation), for local measurements such as a blur, which is slower. Default: chosen from the matrix.
+            propagation), for few components and for local measurements such as a blur, which is slower. Default:
+            chosen from the matrix.
         scheme: mean-field scheme of the machine (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
         tol: tolerance. A signal has converged when an iteration changes the mean and variance of its components by
             less: the mean of the squared changes.
@@ -108,8 +111,9 @@ def recover(
     if scheme is None and can_be_whitened(machine):  # plain TAP has no solution for strongly correlated columns
         scheme = AdaptiveTAP()
     channel = check_measurements(channel, machine)
-    kind = ENGINES[engine or fitting_engine(channel.operator)]
-    used = in_double(machine) if kind is ExpectationPropagation else machine  # its messages differ too much in size
+    kind = ENGINES[engine or fitting_engine(channel)]
+    # Free energies are small differences of large terms; the functions of a user keep the machine's dtype.
+    used = machine if isinstance(channel.operator, FunctionOperator) else in_double(machine)
     task = _Task.of(MachinePrior(used, scheme), y, channel, kind)
     examples = None if data is None else as_examples(used, data)
     neutral = _neutral_start(task.prior, examples)
@@ -127,7 +131,7 @@ def recover(
         part = mixture(list(used.layers), solutions, temperature, nothing)
         parts.append(part._replace(moments=[Moments(*(z.to(machine.dtype) for z in layer)) for layer in part.moments]))
     posterior = joined(parts, task.channel, machine.layers[0])
-    warn_of_failures(posterior.status)
+    warn_of_failures(posterior.status, stacklevel=5)  # past two decorators
     return posterior
 
 
@@ -197,8 +201,6 @@ class _Task:
         groups = []
         for index, pattern in enumerate(patterns):
             rows, kept = (group == index).nonzero().squeeze(1), (~pattern).nonzero().squeeze(1)
-            if len(kept) == 0:
-                raise ValueError(f"y[{int(rows[0])}] is all NaN; a signal needs one measurement at least")
             channel = copy(self.channel)
             channel.bias = self.channel.bias if self.channel.bias.dim() == 0 else self.channel.bias[kept.cpu()]
             y, operator = self.y[rows][:, kept], self.operator.rows(kept)
@@ -287,16 +289,20 @@ def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Meas
     return channel
 
 
-def fitting_engine(operator: Operator) -> str:
-    """The engine that fits a matrix: whether measurements are local, and how large it is."""
+def fitting_engine(channel: Measurements) -> str:
+    """The engine that fits measurements: whether each depends on few components, and how many there are."""
+    operator = channel.operator
     matrix, smaller = operator.dense(), min(operator.shape)
     if matrix is None:
         return "vamp" if operator.unmeasured() is None else "gamp"
-    squares = matrix.double().square()
-    total = squares.sum(1).clamp(min=torch.finfo(torch.float64).tiny)
-    n_dependent = float((total**2 / squares.square().sum(1).clamp(min=torch.finfo(torch.float64).tiny)).mean())
-    if n_dependent * LOCAL < operator.shape[1]:
+    squares, tiny = matrix.double().square(), torch.finfo(torch.float64).tiny
+    n_dependent = float((squares.sum(1) ** 2 / squares.square().sum(1).clamp(min=tiny)).mean())  # components
+    is_local = n_dependent * LOCAL < operator.shape[1] and isinstance(channel, LinearMeasurements)
+    unmeasured = operator.unmeasured()
+    if is_local or (unmeasured is not None and bool(unmeasured.any())):  # one precision for all would be wrong
         return "ep" if smaller <= MOST_FACTORIZED else "gamp"
+    if smaller <= SMALL:
+        return "ep"
     return "vamp" if smaller <= MOST_DECOMPOSED else "gamp"
 
 
