@@ -273,7 +273,10 @@ def test_other_kinds_of_measurements_against_enumeration(kind):
 # ----- large systems
 
 
-@pytest.mark.parametrize(("engine", "kind", "count"), [("gamp", "bits", 20), ("vamp", "bits", 20), ("vamp", "real", 2)])
+@pytest.mark.parametrize(
+    ("engine", "kind", "count"),
+    [("gamp", "bits", 20), ("vamp", "bits", 20), pytest.param("vamp", "real", 2, marks=pytest.mark.slow)],
+)
 def test_the_error_is_that_of_state_evolution(engine, kind, count):
     """Sparse signals of 1,000 independent components."""
     n, noise, ratio = 1000, 0.1, 0.3

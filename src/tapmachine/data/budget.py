@@ -9,7 +9,7 @@ import math
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_BATCHES = 100, 10, 4
 FEWEST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS = 50, 300, 20_000
 FEWEST_CHAINS, MOST_CHAINS, ROWS_PER_CHAIN = 100, 500, 120
-ON_DEVICE = 2  # times as many chains on an accelerator, and MOST_CHAINS at least: there they cost little
+FEWEST_ON_DEVICE, MOST_ON_DEVICE, ROWS_PER_CHAIN_ON_DEVICE = 500, 800, 75  # on an accelerator chains cost little
 SLOWEST, FASTEST, TYPICAL_ROWS, AT_TYPICAL = 4.0, 8.0, 1500, 5.0
 
 
@@ -39,16 +39,16 @@ def default_epochs(n_batches: int | None) -> int:
 
 
 def default_chains(n_rows: int, on_device: bool = False) -> int:
-    """Persistent chains: one for 120 rows, between 100 and 500; on an accelerator one for 60, between 500 and 1,000.
+    """Persistent chains: one for 120 rows, between 100 and 500; on an accelerator one for 75, between 500 and 800.
 
     Example:
         >>> [default_chains(n) for n in (400, 15_000, 60_000)]
         [100, 125, 500]
         >>> [default_chains(n, on_device=True) for n in (400, 15_000, 60_000)]
-        [500, 500, 1000]
+        [500, 500, 800]
     """
     if on_device:
-        return max(MOST_CHAINS, min(ON_DEVICE * MOST_CHAINS, ON_DEVICE * n_rows // ROWS_PER_CHAIN))
+        return max(FEWEST_ON_DEVICE, min(MOST_ON_DEVICE, n_rows // ROWS_PER_CHAIN_ON_DEVICE))
     return max(FEWEST_CHAINS, min(MOST_CHAINS, n_rows // ROWS_PER_CHAIN))
 
 

@@ -176,7 +176,7 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
     """The default objective of `fit`: two sweeps of stratified persistent chains, for any units and depth.
 
     There are 100 chains for up to 12,000 rows, and 500 for 60,000 or more: gradients that many rows allow to follow for
-    long need to be more accurate. On a GPU, where chains cost little, there are 500 to 1,000.
+    long need to be more accurate. On a GPU, where chains cost little, there are 500 to 800.
 
     A pairwise machine has no layers for chains to alternate between: its solutions start from the batch, as in the
     paper. With Gaussian visible and hidden units ln Z is exact, as it is for a few `SpikeSlab` hidden units. With other
