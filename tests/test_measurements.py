@@ -23,6 +23,7 @@ from tapmachine import (
     Moments,
     QuantizedMeasurements,
     SignMeasurements,
+    SpikeSlab,
     Spin,
     Tilt,
     TruncatedGaussBernoulli,
@@ -35,6 +36,7 @@ from tapmachine import (
     recover,
 )
 from tapmachine.data.errors import PosteriorWarning
+from tapmachine.likelihood.weight import log_weight
 from tapmachine.posterior.measurements import state_evolution
 from tapmachine.posterior.measurements.operators import as_operator
 
@@ -268,6 +270,34 @@ def test_other_kinds_of_measurements_against_enumeration(kind):
     assert float(off.square().mean().sqrt()) < (
         0.1 if kind == "magnitude" else 0.05
     )  # two signs, of which one is right
+
+
+def test_machines_of_tables_have_exact_posteriors():
+    """A machine of a table is a mixture of Gaussians; its posterior is held against a grid over all states."""
+    hidden = SpikeSlab(2, active_probability=torch.tensor(0.4)).double()
+    machine = rbm(Gaussian(2).double(), hidden, torch.tensor([[0.7, 0.2], [-0.3, 0.5]]).double())
+    F, noise, bias = torch.tensor([[0.8, -0.5]]).double(), 0.3, 0.1
+    y = torch.tensor([[1.3], [-0.4]]).double()
+    found = recover(machine, y, LinearMeasurements(F, noise, bias))
+    axis = torch.linspace(-15, 15, 1201, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)
+    with torch.no_grad():
+        log_joint = (
+            log_weight(machine, grid)
+            + torch.distributions.Normal(grid @ F.T + bias, noise).log_prob(y.view(2, 1, 1))[..., 0]
+        )
+    weights = log_joint.softmax(1)
+    means = weights @ grid
+    torch.testing.assert_close(found.mean, means, rtol=0, atol=1e-6)
+    torch.testing.assert_close(found.variance, weights @ grid**2 - means**2, rtol=0, atol=1e-5)
+    cell = float(axis[1] - axis[0]) ** 2
+    torch.testing.assert_close(-found.free_energy, log_joint.logsumexp(1) + math.log(cell), rtol=0, atol=1e-6)
+    assert found.converged.all()
+    x = machine.layers[0].sample(Tilt(torch.zeros(400, 2).double(), 0.0), seeded(0))
+    many = normal_matrix(6, 2)
+    drawn = LinearMeasurements(many, noise).corrupt(x, seeded(1), machine.layers[0])
+    drawn[0, 3] = torch.nan
+    assert recover(machine, drawn, LinearMeasurements(many)).channel.noise == pytest.approx(noise, rel=0.1)
 
 
 # ----- large systems

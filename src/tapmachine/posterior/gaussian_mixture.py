@@ -1,6 +1,7 @@
-"""Exact posteriors of machines whose visible units are a mixture of Gaussians, given Gaussian noise or gaps."""
+"""Exact posteriors of machines whose visible units are a mixture of Gaussians: noise, gaps, linear measurements."""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from tapmachine.posterior.mixture import Part, Posterior, joined
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 
 CHUNK_VALUES = 2**24  # means of the components held at a time
+SMALLEST_NOISE = 1e-6  # of a measurement, relative to its size
 NEGLIGIBLE = 1e-14  # share of a component that is left out of the moments
 
 
@@ -44,59 +46,118 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
     values = torch.where(is_tilted, evidence.field / evidence.precision, evidence.states)
     variances = torch.where(is_tilted, 1 / evidence.precision, torch.where(evidence.known, 0.0, torch.nan))
     factor = 0.5 * torch.where(is_tilted, (2 * math.pi * variances).log() + evidence.field * values, 0.0).sum(1)
-    hidden = _Hidden.of(double)
+    identity = torch.eye(units.n, dtype=double.dtype, device=double.device)
     patterns, pattern_of = variances.nan_to_num(-1.0).unique(dim=0, return_inverse=True)
-    order, parts = [], []
+    groups = []
     for index, pattern in enumerate(patterns):
-        components = _Observed.of(mixture, pattern)
-        rows = (pattern_of == index).nonzero().flatten()
-        for some in rows.split(max(1, CHUNK_VALUES // mixture.means.numel())):
+        rows, observed = (pattern_of == index).nonzero().flatten(), pattern >= 0
+        components = _Observed.of(mixture, identity[observed], pattern[observed])
+        groups.append(_Group(rows, components, values[rows][:, observed]))
+    posterior = _conditioned(machine, double, groups, channel, -factor - evidence.log_scale)
+    visible, *hidden = posterior.moments
+    known = evidence.known.to(visible.mean.device)
+    mean = torch.where(known, evidence.states.to(visible.mean), visible.mean)
+    visible = Moments(mean, visible.variance.masked_fill(known, 0.0))
+    return replace(posterior, moments=(visible, *hidden))
+
+
+@torch.no_grad()
+def exact_recovery(
+    machine: BoltzmannMachine, values: Tensor, matrix: Tensor, noise: float | None, channel: Channel
+) -> tuple[Posterior, float]:
+    """The posterior given linear combinations of the visible units with normal noise, and that noise.
+
+    Args:
+        machine: a machine whose visible units are a mixture of Gaussians.
+        values: the combinations that were measured, (K, M), NaN if not observed.
+        matrix: their coefficients, (M, n).
+        noise: standard deviation of the noise; None for the one under which the values are most likely.
+        channel: for the result.
+    """
+    from scipy.optimize import minimize_scalar
+
+    double = in_double(machine)
+    mixture = as_gaussian_mixture(double)
+    values, matrix = (z.to(double.device, double.dtype) for z in (values, matrix))
+    missing = torch.isnan(values)
+    patterns, pattern_of = missing.unique(dim=0, return_inverse=True)
+
+    def given(noise: float) -> Posterior:
+        groups = []
+        for index, pattern in enumerate(patterns):
+            rows, seen = (pattern_of == index).nonzero().flatten(), ~pattern
+            variances = torch.full_like(matrix[seen, 0], noise**2)
+            groups.append(_Group(rows, _Observed.of(mixture, matrix[seen], variances), values[rows][:, seen]))
+        return _conditioned(machine, double, groups, channel, values.new_zeros(len(values)))
+
+    spread = float(values[~missing].square().mean().sqrt())
+    smallest = max(SMALLEST_NOISE * spread, torch.finfo(torch.float32).tiny)
+    if noise is None:
+        ends = math.log(smallest), math.log(max(spread, 2 * smallest))
+        found = minimize_scalar(
+            lambda log_noise: float(given(math.exp(log_noise)).free_energy.mean()), bounds=ends, method="bounded"
+        )
+        noise = math.exp(found.x)
+    return given(max(noise, smallest)), noise
+
+
+class _Group(NamedTuple):
+    """Rows that were observed in the same way."""
+
+    rows: Tensor
+    components: "_Observed"
+    values: Tensor  # (R, o)
+
+
+def _conditioned(
+    machine: BoltzmannMachine, double: BoltzmannMachine, groups: list[_Group], channel: Channel, extra: Tensor
+) -> Posterior:
+    """The posterior of all groups; `extra` is added to the free energies."""
+    hidden, order, parts = _Hidden.of(double), [], []
+    for rows, components, values in groups:
+        for some in torch.arange(len(rows)).split(max(1, CHUNK_VALUES // components.mixture.means.numel())):
             log_weights = components.log_weights(values[some])
             shares = log_weights.softmax(0)
             kept = (shares > NEGLIGIBLE).any(1)
             means, covariances = components.given(values[some], kept)
             visible = _mixed(shares[kept], means, covariances.diagonal(dim1=1, dim2=2).clamp(min=0))
-            known = pattern == 0
-            visible = Moments(torch.where(known, values[some], visible.mean), visible.variance.masked_fill(known, 0.0))
             layers = [visible, hidden.moments(shares[kept], means, covariances, kept)]
-            free_energy = -log_weights.logsumexp(0) - factor[some] - evidence.log_scale[some]
-            one = torch.ones_like(some)
+            one = torch.ones_like(rows[some])
+            free_energy = extra[rows[some]] - log_weights.logsumexp(0)
             parts.append(Part([_as(machine, m) for m in layers], free_energy, one, one * int(Status.CONVERGED)))
-            order.append(some)
-    back = torch.cat(order).argsort()
-    return _reordered(joined(parts, channel, machine.layers[0]), back)
+            order.append(rows[some])
+    return _reordered(joined(parts, channel, machine.layers[0]), torch.cat(order).argsort())
 
 
 class _Observed(NamedTuple):
-    """The components, of which some units were observed with some variances."""
+    """The components, of which linear combinations were observed with some variances."""
 
     mixture: GaussianMixture
-    observed: Tensor  # (n,), bool
+    matrix: Tensor  # (o, n)
     lower: Tensor  # Cholesky factors of the covariances of what was observed, (C, o, o)
 
     @staticmethod
-    def of(mixture: GaussianMixture, variances: Tensor) -> "_Observed":  # (n,), -1 where nothing was observed
-        observed = variances >= 0
-        covariances = mixture.covariances[:, observed][:, :, observed]
-        return _Observed(mixture, observed, torch.linalg.cholesky(covariances + variances[observed].diag()))
+    def of(mixture: GaussianMixture, matrix: Tensor, variances: Tensor) -> "_Observed":  # (o, n), (o,)
+        covariances = matrix @ mixture.covariances @ matrix.mT
+        return _Observed(mixture, matrix, torch.linalg.cholesky(covariances + variances.diag()))
 
-    def log_weights(self, values: Tensor) -> Tensor:  # (R, n) -> (C, R)
+    def log_weights(self, values: Tensor) -> Tensor:  # (R, o) -> (C, R)
         """ln of the weight of each component times its density of the observed values."""
         solved = torch.linalg.solve_triangular(self.lower, self._off(values).mT, upper=False)
         log_det = self.lower.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * solved.shape[1] * math.log(2 * math.pi)
         log_weights: Tensor = (self.mixture.log_weights - log_det).unsqueeze(1) - 0.5 * (solved**2).sum(1)
         return log_weights
 
-    def given(self, values: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:  # (R, n) -> (C, R, n), (C, n, n)
+    def given(self, values: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:  # (R, o) -> (C, R, n), (C, n, n)
         """Means and covariances of some components given the observed values."""
         covariances = self.mixture.covariances[kept]
-        across = covariances[:, self.observed]  # (C, o, n)
+        across = self.matrix @ covariances  # (C, o, n)
         gains = torch.cholesky_solve(across, self.lower[kept])
         means = self.mixture.means[kept].unsqueeze(1) + self._off(values)[kept] @ gains
         return means, covariances - gains.mT @ across
 
     def _off(self, values: Tensor) -> Tensor:  # (C, R, o)
-        return values[:, self.observed] - self.mixture.means[:, None, self.observed]
+        return values - (self.mixture.means @ self.matrix.T).unsqueeze(1)
 
 
 class _Hidden(NamedTuple):

@@ -12,11 +12,13 @@ from torch import Tensor
 from tapmachine.accelerator.precision import matmul_precision
 from tapmachine.beliefs import Moments, Solution, Status, Tilt
 from tapmachine.data.checks import check_count
+from tapmachine.likelihood.slabs import is_gaussian_mixture
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
 from tapmachine.machine.gibbs_sampling import gibbs
 from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.posterior.baselines import nearest_neighbors
+from tapmachine.posterior.gaussian_mixture import exact_recovery
 from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.engine import Engine
 from tapmachine.posterior.measurements.gamp import GAMP
@@ -66,6 +68,8 @@ def recover(
 
     Approximate message passing turns the measurements into a tilt of each visible unit, to which the machine responds
     by a few sweeps of the solver, again and again until nothing changes. Distinct solutions are weighted by exp(−F).
+    Linear measurements of a machine of a real-valued table have an exact posterior, which is computed instead, unless
+    `engine` or `scheme` is given.
 
     Args:
         machine: any machine that is not conditioned.
@@ -108,9 +112,15 @@ def recover(
         raise ValueError("starts is empty; give one or more" if data is None else "give either data or starts")
     if engine is not None and engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
+    channel = check_measurements(channel, machine)
+    matrix = channel.operator.dense() if isinstance(channel, LinearMeasurements) else None
+    if scheme is None and engine is None and matrix is not None and is_gaussian_mixture(machine):
+        measured = channel.check_measurements(y).double() - channel.bias.double()
+        known = copy(channel)
+        posterior, known.noise = exact_recovery(machine, measured, matrix, channel.noise, known)
+        return posterior
     if scheme is None and can_be_whitened(machine):  # plain TAP has no solution for strongly correlated columns
         scheme = AdaptiveTAP()
-    channel = check_measurements(channel, machine)
     kind = ENGINES[engine or fitting_engine(channel)]
     # Free energies are small differences of large terms; the functions of a user keep the machine's dtype.
     used = machine if isinstance(channel.operator, FunctionOperator) else in_double(machine)
