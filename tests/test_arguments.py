@@ -14,6 +14,7 @@ from tapmachine import (
     RBM,
     Binary,
     BinarySymmetric,
+    LinearMeasurements,
     TAPObjective,
     ais_log_likelihood,
     ais_log_partition,
@@ -29,6 +30,7 @@ from tapmachine import (
     pretrain,
     pseudo_log_likelihood,
     rbm,
+    recover,
     solve,
 )
 from tapmachine.analysis import compare_schemes, receptive_fields
@@ -43,6 +45,7 @@ from tapmachine.training.pretraining import Pretraining, PretrainingTrainer
 from tapmachine.units import Simplex
 
 X = torch.eye(4).repeat(3, 1)
+MIXED = LinearMeasurements(torch.ones(4, 4) + torch.eye(4), noise=0.5)
 NOISE = BinarySymmetric(0.1)
 
 
@@ -102,6 +105,9 @@ CALLS = [
     ("random_start", "n_particles", lambda n: random_start(small(), n)),
     ("receptive_fields", "layer", lambda n: receptive_fields(small(), layer=n)),
     ("solve_from_rows", "n_starts", lambda n: solve_from_rows(small(), X, n_starts=n)),
+    ("recover", "n_neighbors", lambda n: recover(small(), X, MIXED, data=X, n_neighbors=n)),
+    ("recover", "max_iterations", lambda n: recover(small(), X, MIXED, max_iterations=n)),
+    ("recover", "max_sweeps", lambda n: recover(small(), X, MIXED, max_sweeps=n)),
     ("solve", "max_sweeps", lambda n: solve(small(), X, max_sweeps=n)),
     ("solve", "batch_size", lambda n: solve(small(), X, batch_size=n)),
     ("track_landscape", "n_starts", lambda n: track_landscape({1: small()}, X, n_starts=n)),

@@ -106,6 +106,8 @@ def recover(
         tensor([[1., 0., 0., 1., 1., 0., 1., 0.]])
     """
     check_free(machine)
+    n_neighbors, max_sweeps = check_count("n_neighbors", n_neighbors), check_count("max_sweeps", max_sweeps)
+    max_iterations = check_count("max_iterations", max_iterations)
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature!r}; it must be greater than 0")
     if starts is not None and (data is not None or len(starts) == 0):
@@ -344,7 +346,6 @@ def _default_starts(task: _Task, neutral: Layers, examples: Tensor | None, n_nei
     starts = [expanded(neutral, count)]
     if examples is None:
         return starts
-    n_neighbors = check_count("n_neighbors", n_neighbors)
     measured = task.channel.expected(task.operator.forward(examples.flatten(1)) + task.channel.bias.to(task.y))
     index = nearest_neighbors(measured, task.y, min(n_neighbors, len(examples)))
     mean, variance = starts[0][0]
