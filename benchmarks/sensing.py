@@ -3,7 +3,8 @@
     python benchmarks/sensing.py FOLDER --machine FILE [--images 100] [--device cuda] [--out sensing.csv]
         [--matrices gaussian,cosine,blur] [--noise 0,0.05] [--ratios 0.05,0.1,0.15,0.2,0.3,0.4,0.5]
         [--methods machine,alone,independent,oracle,autoencoder,lasso] [--lasso-images 20]
-    python benchmarks/sensing.py FOLDER --machine FILE --picture docs/images/recovery.png
+    python benchmarks/sensing.py FOLDER --machine FILE --pictures docs/images
+    python benchmarks/sensing.py FOLDER --curves sensing.csv --pictures docs/images
 
 FOLDER holds MNIST's *-images-idx3-ubyte.gz and vae_mnist_20_400.npz. FILE is a machine of `tapmachine.save`, trained on
 MNIST with pixels above one half as ones (`Binary` units) or in [0, 1] (other units). Test images are the first ones.
@@ -36,7 +37,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LassoCV
 from torch import Tensor
 
-from tapmachine import Binary, LinearMeasurements, load, rbm, recover
+from tapmachine import (
+    Binary,
+    LinearMeasurements,
+    MagnitudeMeasurements,
+    SignMeasurements,
+    load,
+    rbm,
+    recover,
+)
 from tapmachine.analysis import mcc
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.machine import BoltzmannMachine
@@ -131,29 +140,64 @@ class Setting:
         return torch.from_numpy(np.stack(fits)).to(y).clamp(0, 1)
 
 
-def picture(setting: Setting, path: Path, ratio: float = 0.1, n_shown: int = 10) -> None:
-    """Digits from a tenth of as many measurements as pixels, by three methods."""
+def pictures(setting: Setting, folder: Path, n_shown: int = 10) -> None:
+    """Digits from a tenth of as many measurements as pixels, by three methods; and from signs and magnitudes."""
     from tapmachine.analysis.plots import image_strips, new_figure
 
-    channel = LinearMeasurements(matrix("gaussian", int(ratio * N)), 0.0)
     setting.x = setting.x[:n_shown]
+    channel = LinearMeasurements(matrix("gaussian", N // 10), 0.0)
     y, F = channel.corrupt(setting.x), channel.operator.dense()
-    recovered = recover(setting.machine, y, channel, data=setting.train).mean
     rows = {
         "image": setting.x,
-        "tapmachine": recovered,
+        "tapmachine": recover(setting.machine, y, channel, data=setting.train).mean,
         "autoencoder": setting.autoencoder(y, F),
         "LASSO": setting.lasso(y, F),
     }
-    figure = new_figure(9, 4.0)
-    image_strips(figure.subplots(), {name: z.cpu() for name, z in rows.items()}, (SIDE, SIDE))
-    figure.savefig(path, dpi=100)
+    kinds = {"image": setting.x}
+    for name, kind, ratio in (("signs", SignMeasurements, 1.0), ("magnitudes", MagnitudeMeasurements, 0.3)):
+        channel = kind(matrix("gaussian", int(ratio * N)), 0.01)
+        measured = channel.corrupt(setting.x)
+        kinds[f"{name}, M = {len(measured[0])}"] = recover(setting.machine, measured, channel, data=setting.train).mean
+    for name, strips, height in (("recovery", rows, 4.0), ("recovery_kinds", kinds, 3.0)):
+        figure = new_figure(9, height)
+        image_strips(figure.subplots(), {label: z.cpu() for label, z in strips.items()}, (SIDE, SIDE))
+        figure.savefig(folder / f"{name}.png", dpi=100)
+
+
+def curves(table: Path, folder: Path) -> None:
+    """Share of images recovered exactly, and mean squared error, over the number of measurements."""
+    from tapmachine.analysis.plots import new_figure
+
+    with table.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["data"] == "binary-MNIST" and row["matrix"] == "gaussian"]
+    figure = new_figure(9, 3.4)
+    axes = figure.subplots(1, 2)
+    labels = {"machine": "tapmachine", "alone": "tapmachine, no examples", "independent": "independent pixels"}
+    labels |= {"autoencoder": "autoencoder", "lasso": "LASSO"}
+    for index, (method, label) in enumerate(labels.items()):
+        for noise, style in (("0", "o-"), ("0.05", "s--")):
+            some = [row for row in rows if row["method"] == method and row["noise"] == noise]
+            ratios = [float(row["ratio"]) for row in some]
+            axes[0].plot(ratios, [float(row["exact"]) for row in some], style, color=f"C{index}", markersize=4)
+            axes[1].semilogy(
+                ratios,
+                [max(float(row["mse"]), 1e-6) for row in some],
+                style,
+                color=f"C{index}",
+                markersize=4,
+                label=label if noise == "0" else None,
+            )
+    axes[0].set(xlabel="measurements per pixel", ylabel="images recovered exactly", ylim=(-0.03, 1.03))
+    axes[1].set(xlabel="measurements per pixel", ylabel="mean squared error")
+    axes[1].legend(frameon=False, fontsize=8)
+    axes[0].text(0.385, 0.13, "solid: no noise\ndashed: noise 0.05", fontsize=8)
+    figure.savefig(folder / "recovery_curves.png", dpi=100)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--machine", type=Path, required=True)
+    parser.add_argument("--machine", type=Path)
     parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path("sensing.csv"))
@@ -162,15 +206,19 @@ def main() -> None:
     parser.add_argument("--ratios", default="0.05,0.1,0.15,0.2,0.3,0.4,0.5")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--lasso-images", type=int, default=20)
-    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--pictures", type=Path, help="folder for pictures")
+    parser.add_argument("--curves", type=Path, help="results to plot")
     options = parser.parse_args()
+    if options.curves and options.pictures:
+        curves(options.curves, options.pictures)
+        return
     machine = load(options.machine).to(options.device)
     data = "binary-MNIST" if isinstance(machine.layers[0], Binary) else "real-MNIST"
     train, test = (x.to(options.device) for x in images(options.folder, data))
     setting = Setting(machine, train, test[: options.images], options.folder)
     warnings.simplefilter("ignore", PosteriorWarning)  # shares that converged are in the table
-    if options.picture:
-        picture(setting, options.picture)
+    if options.pictures:
+        pictures(setting, options.pictures)
         return
     with options.out.open("w", newline="") as file:
         table = None
