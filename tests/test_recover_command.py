@@ -137,7 +137,7 @@ def test_results_only(run, files):
         (["y.npy", "--matrix", "F.npy", "--kind", "quantized"], "missing --edges"),
         (["y.npy", "--matrix", "F.npy", "--edges", "0,1"], "--edges is not available for --kind linear"),
         (["y.npy", "--matrix", "F.npy", "--kind", "quantized", "--edges", "1,a"], "--edges is '1,a'"),
-        (["y.npy", "--matrix", "F.npy", "--bias", "fog"], "--bias is 'fog'; expected a number, or a file"),
+        (["y.npy", "--matrix", "F.npy", "--bias", "fog"], "--bias is 'fog', which is neither a number nor a file"),
         (["y.npy", "--matrix", "F.npy", "--bias", "nan"], "expected finite numbers"),
         (["y.npy", "--matrix", "F.npy", "--bias", "narrow.npy"], "bias has shape (50,); expected a number or (10,)"),
         (["y.npy", "--matrix", "F.npy", "--out", "x.txt"], "must be a .npy or .csv or .tsv file"),

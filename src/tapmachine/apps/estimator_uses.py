@@ -187,7 +187,9 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """
         return self.denoise(X, Missing(), data, return_std)
 
-    def recover(self, y: Any, channel: Measurements, data: Any = None, return_std: bool = False) -> Any:
+    def recover(
+        self, y: Any, channel: Measurements, data: Any = None, return_std: bool = False, engine: Any = None
+    ) -> Any:
         """Recover rows from measurements that mix their columns: posterior means, (n_samples, n_features).
 
         For categorical units, the most probable category. Rows without a converged solution are reported by a warning;
@@ -199,6 +201,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 (n_measurements, n_features). For categorical units, F has a column for each category of each feature.
             data: Examples, such as the training data, which help if there are few measurements.
             return_std: Whether to return standard deviations as well.
+            engine: "gamp", "vamp" or "ep"; see `tapmachine.recover` (default: chosen from the matrix).
 
         Example:
             >>> import numpy as np
@@ -212,7 +215,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         check_is_fitted(self)
         array = check_array(y, dtype=FLOATS, ensure_all_finite="allow-nan", input_name="y")
         examples = None if data is None else self._rows(self._array(data))
-        posterior = recover(self._double, array, channel, data=examples)
+        posterior = recover(self.machine_, array, channel, data=examples, engine=engine)
         return self._estimates(posterior, array.dtype, return_std)
 
     def _estimates(self, posterior: Posterior, dtype: Any, return_std: bool) -> Any:

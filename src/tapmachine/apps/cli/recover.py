@@ -111,8 +111,9 @@ def recover(
     shape = _image_shape(folder) if picture is not None else None
     say = speaker(quiet)
     operator, measured = (_read(source) for source in (matrix, y))
+    offset = None if bias is None else _bias(bias)
     with named(matrix):
-        channel = check_measurements(_channel(kind, np.asarray(operator.rows), noise, bias, edges), machine)
+        channel = check_measurements(_channel(kind, np.asarray(operator.rows), noise, offset, edges), machine)
     n_measurements = channel.operator.shape[0]
     if measured.rows.shape[1] != n_measurements:
         raise ValueError(
@@ -124,7 +125,7 @@ def recover(
     for note in (*operator.notes, *measured.notes, *_notes_on_training(folder)):
         say(note)
     train = training_rows(folder).to(machine.device) if examples else None
-    engine = engine or fitting_engine(channel)
+    used = engine or fitting_engine(channel, machine)
     options: dict[str, Any] = {"data": train, "engine": engine}
     with warnings_as_lines(quiet), named(y):
         double = in_double(machine)  # in float32, free energies are too inexact to compare solutions
@@ -136,7 +137,7 @@ def recover(
         variance = posterior.variance.sum(-1) if has_states else posterior.variance
         save_array(std, variance.clamp(min=0).sqrt().to(machine.dtype))
     if not quiet:
-        print(_summary(out, posterior, kind, noise is None, engine))
+        print(_summary(out, posterior, kind, noise is None, used))
     if picture is not None and shape is not None:  # last: results must not depend on a library for pictures
         from tapmachine.analysis.plots import image_strips, new_figure
 
@@ -171,11 +172,11 @@ def _read(source: str) -> "DataSet":
     return read(source, gaps=True, scale_beyond=None)
 
 
-def _channel(kind: str, matrix: Any, noise: float | None, bias: str | None, edges: str | None) -> "Measurements":
+def _channel(kind: str, matrix: Any, noise: float | None, bias: Any, edges: str | None) -> "Measurements":
     """The measurements that the options describe."""
     arguments: dict[str, Any] = {} if noise is None else {"noise": noise}
     if bias is not None:
-        arguments["bias"] = _bias(bias)
+        arguments["bias"] = bias
     if edges is not None:
         arguments["edges"] = _edges(edges)
     channel: Measurements = resolve_name(MEASUREMENTS[kind].home)(matrix, **arguments)
@@ -194,7 +195,7 @@ def _bias(text: str) -> Any:
     except ValueError:
         if not Path(text).is_file():
             raise ValueError(
-                f"--bias is {text!r}; expected a number, or a file with one number per measurement"
+                f"--bias is {text!r}, which is neither a number nor a file; expected one number per measurement"
             ) from None
         bias = read_file(Path(text), "", False)[0]
         if bias.dtype.kind not in "biuf":

@@ -84,7 +84,8 @@ class Measurements(Channel):
 
     def __repr__(self) -> str:
         m, n = self.operator.shape
-        return f"{type(self).__name__}({m} of {n} components, noise={self.noise})"
+        noise = "None" if self.noise is None else f"{self.noise:.4g}"
+        return f"{type(self).__name__}({m} measurements of {n} components, noise={noise})"
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         states = units.check_states(x.to(units.dtype) if not units.is_categorical else x.long(), validate=False)
@@ -119,7 +120,7 @@ class Measurements(Channel):
             raise ValueError(f"y[{row}, {column}] is infinite; expected a number, or NaN if it was not observed")
         empty = is_nan(tensor).all(1)
         if bool(empty.any()):
-            raise ValueError(f"y[{int(empty.nonzero()[0])}] is all NaN; a signal needs one measurement at least")
+            raise ValueError(f"y[{int(empty.nonzero()[0])}] is all NaN; a signal needs at least one measurement")
         problem = self.check(tensor[~is_nan(tensor)])
         if problem is not None:
             raise ValueError(f"{type(self).__name__}: {problem}")

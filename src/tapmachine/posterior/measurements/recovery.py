@@ -32,6 +32,7 @@ from tapmachine.solver import AdaptiveTAP, Scheme
 from tapmachine.solver.process import choose, from_below, join, select
 from tapmachine.solver.starts import StartingPoint, fitting, prior_moments, starting_moments
 
+EXACT = "exact"  # no engine: the posterior is a mixture of Gaussians
 ENGINES: dict[str, type[Engine[Any]]] = {"gamp": GAMP, "vamp": VAMP, "ep": ExpectationPropagation}
 
 N_NEIGHBORS = 3  # examples that solutions start from by default
@@ -115,15 +116,16 @@ def recover(
     if engine is not None and engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     channel = check_measurements(channel, machine)
-    matrix = channel.operator.dense() if isinstance(channel, LinearMeasurements) else None
-    if scheme is None and engine is None and matrix is not None and is_gaussian_mixture(machine):
+    name = engine or fitting_engine(channel, machine if scheme is None else None)
+    if name == EXACT:
+        matrix, known = channel.operator.dense(), copy(channel)
+        assert matrix is not None
         measured = channel.check_measurements(y).double() - channel.bias.double()
-        known = copy(channel)
         posterior, known.noise = exact_recovery(machine, measured, matrix, channel.noise, known)
         return posterior
     if scheme is None and can_be_whitened(machine):  # plain TAP has no solution for strongly correlated columns
         scheme = AdaptiveTAP()
-    kind = ENGINES[engine or fitting_engine(channel)]
+    kind = ENGINES[name]
     # Free energies are small differences of large terms; the functions of a user keep the machine's dtype.
     used = machine if isinstance(channel.operator, FunctionOperator) else in_double(machine)
     task = _Task.of(MachinePrior(used, scheme), y, channel, kind)
@@ -301,12 +303,17 @@ def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Meas
     return channel
 
 
-def fitting_engine(channel: Measurements) -> str:
-    """The engine that fits measurements: whether each depends on few components, and how many there are."""
+def fitting_engine(channel: Measurements, machine: BoltzmannMachine | None = None) -> str:
+    """The engine that fits measurements: whether each depends on few components, and how many there are.
+
+    It is `EXACT` for linear measurements of a machine whose visible units are a mixture of Gaussians.
+    """
     operator = channel.operator
     matrix, smaller = operator.dense(), min(operator.shape)
     if matrix is None:
         return "vamp" if operator.unmeasured() is None else "gamp"
+    if machine is not None and isinstance(channel, LinearMeasurements) and is_gaussian_mixture(machine):
+        return EXACT
     squares, tiny = matrix.double().square(), torch.finfo(torch.float64).tiny
     n_dependent = float((squares.sum(1) ** 2 / squares.square().sum(1).clamp(min=tiny)).mean())  # components
     is_local = n_dependent * LOCAL < operator.shape[1] and isinstance(channel, LinearMeasurements)
