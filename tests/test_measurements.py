@@ -135,8 +135,8 @@ def test_matrices_in_all_forms_are_the_same_operator():
         if operator is not by_functions:
             torch.testing.assert_close(operator.forward_squares(x), x @ (dense**2).T)
             torch.testing.assert_close(operator.adjoint_squares(z), z @ dense**2)
-            left, values, right = operator.singular_values()
-            torch.testing.assert_close(left * values @ right.T, dense)
+            values, right = operator.singular_values()
+            torch.testing.assert_close(right * values**2 @ right.T, dense.T @ dense)
     assert by_functions.mean_square(x) == pytest.approx(float((dense**2).mean()), rel=0.5)
 
 
@@ -528,6 +528,10 @@ def test_bad_input_is_one_sentence():
         (lambda: CountMeasurements(F, bias=-1.0), "bias is -1.0"),
         (lambda: CountMeasurements(-F.abs()).corrupt(torch.ones(1, 10).double()), "is negative"),
         (lambda: channel.evidence(y), "mixes units"),
+        (lambda: SignMeasurements(F, noise=None), "cannot be estimated"),
+        (lambda: recover(machine, np.array([["a"] * 4]), channel), "y"),
+        (lambda: recover(machine, y.tolist(), channel), "y is a list"),
+        (lambda: recover(machine, y[:0], channel), r"y has shape \(0, 4\)"),
     ]
     for call, message in cases:
         with pytest.raises(ValueError, match=message):

@@ -17,7 +17,7 @@ from tapmachine.posterior.channels.evidence import check_alphabet
 def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], name: str = "y") -> Tensor:  # (K, n)
     """Observations on the machine's device, real numbers in its dtype."""
     check_free(machine)
-    y = _as_tensor(y, name)
+    y = as_tensor(y, name)
     n = machine.layers[0].n
     if y.dim() != 2 or y.shape[1] != n or len(y) == 0:
         raise ValueError(f"{name} has shape {tuple(y.shape)}; it must be (K, {n}), K ≥ 1")
@@ -37,7 +37,7 @@ def check_free(machine: BoltzmannMachine) -> None:
 
 def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) -> Tensor:  # (N, *state_shape)
     """Complete rows of data as states of the visible layer."""
-    rows = _as_tensor(data, "data")
+    rows = as_tensor(data, "data")
     if machine.layers[0].is_categorical and rows.is_floating_point() and rows.dim() == 2:
         check_alphabet(rows, machine.layers[0])
         rows = rows.long()
@@ -47,7 +47,8 @@ def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) 
         raise ValueError(f"data: {error}") from None
 
 
-def _as_tensor(values: object, name: str) -> Tensor:
+def as_tensor(values: object, name: str) -> Tensor:
+    """A tensor of real numbers, from a tensor or an array."""
     if isinstance(values, np.ndarray):
         return from_array(values, name)
     if not isinstance(values, Tensor):

@@ -1,17 +1,17 @@
 """Measurements that mix the components of a signal: y is a noisy function of z = Fx + b, one measurement at a time."""
 
 from abc import abstractmethod
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments
-from tapmachine.data.checks import check_tensor
 from tapmachine.posterior.channels import Channel
 from tapmachine.posterior.channels.evidence import check_parameter, is_nan
 from tapmachine.posterior.measurements.operators import as_operator
+from tapmachine.posterior.observations import as_tensor
 from tapmachine.units import Units
 
 LARGEST_NOISE = 1e15
@@ -32,21 +32,30 @@ class Response(NamedTuple):
 class Measurements(Channel):
     """Measurements y of z = Fx + b, where x are the states of all visible units. NaN marks a missing measurement.
 
-    A new kind of measurement implements `respond`, `expected` and `draw_from`, and `check` if not all numbers are
-    possible.
+    A new kind of measurement implements `respond` and `expected`; also `draw_from` if the noise is not on z itself, and
+    `check` if not all numbers are possible.
 
     Args:
         matrix: F, (M, n_visible): a tensor, an array, a sparse matrix, or a `FunctionOperator`. For units with q
             states, x are one-hot vectors, and F has a column for each state of each unit.
         noise: standard deviation of the noise on z.
         bias: b, a number or (M,).
+
+    Attributes:
+        estimates_noise: whether `recover` can estimate the noise.
     """
 
-    def __init__(self, matrix: Any, noise: float | None = 0.0, bias: float | Tensor | np.ndarray[Any, Any] = 0.0):
+    estimates_noise: ClassVar[bool] = False
+
+    def __init__(
+        self, matrix: Any, noise: float | None = 0.0, bias: float | Tensor | np.ndarray[Any, Any] = 0.0
+    ) -> None:
         self.operator = as_operator(matrix)
         check_parameter(type(self).__name__, "noise", noise, 0.0, LARGEST_NOISE)
+        if noise is None and not self.estimates_noise:
+            raise ValueError(f"{type(self).__name__}: noise is None, but it cannot be estimated; expected a number")
         self.noise = noise
-        self.bias = torch.as_tensor(bias, dtype=torch.get_default_dtype())
+        self.bias = torch.as_tensor(bias, dtype=torch.float64)
         if not bool(torch.isfinite(self.bias).all()):
             raise ValueError(f"{type(self).__name__}: bias is not finite")
         if self.bias.dim() > 1 or (self.bias.dim() == 1 and len(self.bias) != self.operator.shape[0]):
@@ -66,12 +75,12 @@ class Measurements(Channel):
         """
 
     @abstractmethod
-    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:  # (K, M) -> (K, M)
-        """Draw measurements of z."""
-
-    @abstractmethod
     def expected(self, z: Tensor) -> Tensor:
         """Measurements of z without noise."""
+
+    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:  # (K, M) -> (K, M)
+        """Draw measurements of z, with the noise on z itself."""
+        return self.expected(self.with_noise(z, generator))
 
     def with_noise(self, values: Tensor, generator: torch.Generator) -> Tensor:
         """Values with normal noise added to them; none if the noise is not known."""
@@ -110,7 +119,7 @@ class Measurements(Channel):
 
     def check_measurements(self, y: Tensor | np.ndarray[Any, Any]) -> Tensor:
         """Measurements as floating-point numbers, (K, M), NaN if not observed."""
-        tensor = torch.from_numpy(y) if isinstance(y, np.ndarray) else check_tensor(y, "y")
+        tensor = as_tensor(y, "y")
         m = self.operator.shape[0]
         tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
         if tensor.dim() != 2 or tensor.shape[1] != m or len(tensor) == 0:

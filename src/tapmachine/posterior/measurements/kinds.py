@@ -1,5 +1,6 @@
 """Kinds of measurements: what one of them says about z = Fx + b, given a normal prior of z."""
 
+from abc import abstractmethod
 from math import log, pi
 from typing import Any, final
 
@@ -32,6 +33,8 @@ class LinearMeasurements(Measurements):
         tensor([[2.]])
     """
 
+    estimates_noise = True
+
     def __init__(
         self, matrix: Any, noise: float | None = None, bias: float | Tensor | np.ndarray[Any, Any] = 0.0
     ) -> None:
@@ -47,16 +50,13 @@ class LinearMeasurements(Measurements):
     def expected(self, z: Tensor) -> Tensor:
         return z
 
-    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        return self.expected(self.with_noise(z, generator))
-
 
 class _InIntervals(Measurements):
     """Measurements that say in which interval z plus noise lies."""
 
+    @abstractmethod
     def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """The interval of each measurement, float64."""
-        raise NotImplementedError
 
     def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
         mean, variance = (z.double() for z in prior)
@@ -88,18 +88,12 @@ class SignMeasurements(_InIntervals):
                 [-1.]])
     """
 
-    def __init__(self, matrix: Any, noise: float = 0.0, bias: float | Tensor | np.ndarray[Any, Any] = 0.0) -> None:
-        super().__init__(matrix, noise, bias)
-
     def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
         zero = torch.zeros_like(y, dtype=torch.float64)
         return zero.where(y > 0, -torch.inf), zero.where(y < 0, torch.inf)
 
     def expected(self, z: Tensor) -> Tensor:
         return torch.where(z >= 0, 1.0, -1.0).to(z.dtype)
-
-    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        return self.expected(self.with_noise(z, generator))
 
     def check(self, y: Tensor) -> str | None:
         wrong = y[(y != 1) & (y != -1)]
@@ -141,9 +135,6 @@ class QuantizedMeasurements(_InIntervals):
     def expected(self, z: Tensor) -> Tensor:
         return torch.bucketize(z.double().contiguous(), self.edges.to(z.device), right=True).to(z.dtype)
 
-    def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        return self.expected(self.with_noise(z, generator))
-
     def check(self, y: Tensor) -> str | None:
         wrong = y[(y < 0) | (y > len(self.edges)) | (y != y.round())]
         return f"y contains {float(wrong[0]):g}; expected 0 to {len(self.edges)}, or NaN" if len(wrong) else None
@@ -166,9 +157,6 @@ class MagnitudeMeasurements(Measurements):
         >>> MagnitudeMeasurements(torch.tensor([[1.0, -2.0]])).corrupt(torch.tensor([[1.0, 1.0]]))
         tensor([[1.]])
     """
-
-    def __init__(self, matrix: Any, noise: float = 0.0, bias: float | Tensor | np.ndarray[Any, Any] = 0.0) -> None:
-        super().__init__(matrix, noise, bias)
 
     def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
         # On either side of 0 the posterior of |z| is a normal distribution, cut off at 0.

@@ -16,15 +16,13 @@ ADJOINT_TOLERANCE = 1e-3
 
 
 class SingularValues(NamedTuple):
-    """The decomposition F = U diag(s) Vᵀ.
+    """Singular values and right singular vectors of F = U diag(s) Vᵀ.
 
     Attributes:
-        left: U, (M, R).
         values: s, (R,).
         right: V, (N, R).
     """
 
-    left: Tensor
     values: Tensor
     right: Tensor
 
@@ -92,8 +90,8 @@ class _Matrix(Operator):
     def singular_values(self) -> SingularValues | None:
         matrix = self.dense() if self._singular_values is None else None
         if matrix is not None:
-            left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
-            self._singular_values = SingularValues(*(z.to(matrix.dtype) for z in (left, values, right.T)))
+            _, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+            self._singular_values = SingularValues(values.to(matrix.dtype), right.T.to(matrix.dtype))
         return self._singular_values
 
 
@@ -135,13 +133,13 @@ class Sparse(_Matrix):
         return (self.matrix @ x.T).T
 
     def adjoint(self, z: Tensor) -> Tensor:
-        return (self._transposed(self.matrix) @ z.T).T
+        return (self.matrix.t() @ z.T).T
 
     def forward_squares(self, x: Tensor) -> Tensor:
         return (self.squares @ x.T).T
 
     def adjoint_squares(self, z: Tensor) -> Tensor:
-        return (self._transposed(self.squares) @ z.T).T
+        return (self.squares.t() @ z.T).T
 
     def rows(self, index: Tensor) -> "Sparse":
         return Sparse(self.matrix.to_sparse_coo().index_select(0, index).to_sparse_csr())
@@ -156,10 +154,6 @@ class Sparse(_Matrix):
     def unmeasured(self) -> Tensor:
         ones = torch.ones(1, self.shape[0], dtype=self.matrix.dtype, device=self.matrix.device)
         return self.adjoint_squares(ones)[0] == 0
-
-    @staticmethod
-    def _transposed(matrix: Tensor) -> Tensor:
-        return matrix.t()
 
 
 @final

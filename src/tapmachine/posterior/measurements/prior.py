@@ -48,3 +48,8 @@ def flat(moments: Layers) -> Moments:  # (K, N)
 def mean_change(new: Moments, old: Moments) -> Tensor:  # (K,)
     """Mean over all components of the squared change of mean and variance."""
     return (new.mean - old.mean).square().mean(1) + (new.variance - old.variance).square().mean(1)
+
+
+def expanded(layers: Layers, count: int) -> Layers:
+    """One start for all signals."""
+    return tuple(Moments(*(z.expand(count, *z.shape[1:]) for z in moments)) for moments in layers)

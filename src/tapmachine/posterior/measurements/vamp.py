@@ -30,9 +30,7 @@ from tapmachine.posterior.measurements.messages import Limits, Message, log_norm
 from tapmachine.posterior.measurements.operators import Operator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior, flat, mean_change
 
-UNEXPLAINED = (
-    0.1  # share of what is unexplained that counts as noise, so that early estimates are not taken for certain
-)
+UNEXPLAINED = 0.1  # share of what an estimate leaves unexplained that counts as noise, so that it is not yet certain
 
 
 class VAMPState(NamedTuple):

@@ -1,0 +1,63 @@
+"""Where a recovery starts: from samples of the machine, from examples, or from where the user says."""
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Tilt
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.gibbs_sampling import gibbs
+from tapmachine.posterior.baselines import nearest_neighbors
+from tapmachine.posterior.measurements.prior import Layers, MachinePrior, expanded
+from tapmachine.posterior.measurements.task import Task
+from tapmachine.solver.process import from_below, select
+from tapmachine.solver.starts import StartingPoint, fitting, prior_moments, starting_moments
+
+NEIGHBOR_SHARE = 0.7  # of an example in a start; the rest is the start without one
+N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # of the machine, that solutions start from without examples
+
+
+def neutral_start(prior: MachinePrior, examples: Tensor | None) -> Layers:
+    """A start that prefers no signal, (1, …): mean and variance of the examples, or of samples of the machine."""
+    machine = prior.machine
+    if examples is None:
+        draws = torch.Generator(machine.device).manual_seed(0)
+        no_tilt = Tilt(prior_moments(machine.layers[0], N_SAMPLES).mean * 0.0, 0.0)
+        examples = gibbs(machine, machine.layers[0].sample(no_tilt, draws), SAMPLE_SWEEPS, draws)[0]
+    mean = examples.mean(0, keepdim=True)
+    visible = Moments(mean, (examples - mean).square().mean(0, keepdim=True))
+    return _completed(machine, [visible])
+
+
+def default_starts(task: Task, neutral: Layers, examples: Tensor | None, n_neighbors: int) -> list[Layers]:
+    """The neutral start, and the examples whose measurements are nearest."""
+    count = len(task.y)
+    starts = [expanded(neutral, count)]
+    if examples is None:
+        return starts
+    measured = task.channel.expected(task.operator.forward(examples.flatten(1)) + task.channel.bias.to(task.y))
+    index = nearest_neighbors(measured, task.y, min(n_neighbors, len(examples)))
+    mean, variance = starts[0][0]
+    for neighbor in index.unbind(1):
+        visible = Moments(torch.lerp(mean, examples[neighbor], NEIGHBOR_SHARE), variance)
+        starts.append(_completed(task.prior.machine, [visible]))
+    return starts
+
+
+def given_start(machine: BoltzmannMachine, start: StartingPoint, neutral: Layers, rows: Tensor, count: int) -> Layers:
+    """A start of the user for some of the signals."""
+    moments = starting_moments(machine, fitting(machine, start))
+    assert moments[0] is not None
+    if len(moments[0].mean) not in (1, count):
+        raise ValueError(f"a start has {len(moments[0].mean)} rows, but y has {count}")
+    visible, *others = (layer for layer in moments if layer is not None)
+    if not bool(visible.variance.any()):  # data: without any variance, messages would be infinite
+        visible = Moments(visible.mean, neutral[0].variance.expand_as(visible.mean))
+    layers = _completed(machine, [visible, *others])
+    some: Layers = select(expanded(layers, count) if len(layers[0].mean) == 1 else layers, rows)
+    return some
+
+
+def _completed(machine: BoltzmannMachine, moments: list[Moments]) -> Layers:
+    """Moments of all layers, those that are missing from the layers below."""
+    missing: list[Moments | None] = [*moments, *[None] * (len(machine.layers) - len(moments))]
+    return tuple(from_below(list(machine.layers), list(machine.weights), missing))

@@ -1,0 +1,173 @@
+"""Signals to recover by one engine: their iterations, the estimate of the noise, and their solutions."""
+
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Solution, Status
+from tapmachine.posterior.measurements.base import Measurements
+from tapmachine.posterior.measurements.engine import Engine
+from tapmachine.posterior.measurements.gamp import GAMP
+from tapmachine.posterior.measurements.operators import Operator
+from tapmachine.posterior.measurements.prior import Layers, MachinePrior, expanded
+from tapmachine.posterior.measurements.vamp import ExpectationPropagation
+from tapmachine.solver.process import choose, join, select
+
+EVERY = 10  # iterations between looks at which signals have converged
+CHUNK_VALUES = 2**26  # values held at a time
+FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # least variance of the noise, as a share of the mean square of y
+FIRST_NOISE = 0.1  # share of the mean square of y that is taken for noise before it is estimated
+NOISE_ROWS, NOISE_TOLERANCE, NOISE_ITERATIONS = 100, 1e-3, 1000
+
+
+@dataclass(frozen=True)
+class Task:
+    """Signals to recover: a prior, measurements of some signals, and how to go about it."""
+
+    prior: MachinePrior
+    y: Tensor  # (K, M), NaN if not observed
+    channel: Measurements
+    operator: Operator  # on the machine's device
+    engine: type[Engine[Any]]
+
+    @classmethod
+    def of(
+        cls, prior: MachinePrior, y: Tensor | np.ndarray[Any, Any], channel: Measurements, engine: type[Engine[Any]]
+    ) -> "Task":
+        machine = prior.machine
+        measured = channel.check_measurements(y).to(machine.device, machine.dtype)
+        return cls(prior, measured, channel, channel.operator.to(machine.device, machine.dtype), engine)
+
+    @property
+    def rows_at_a_time(self) -> int:
+        m, n = self.operator.shape
+        values = 8 * (sum(self.prior.machine.sizes) + m)
+        if self.engine is ExpectationPropagation:
+            values += 3 * min(m, n) * max(m, n)
+        return max(1, CHUNK_VALUES // values)
+
+    def with_estimated_noise(self, neutral: Layers) -> "Task":
+        """The task with the noise under which the measurements are most likely, the same for all signals."""
+        some = replace(self, y=self.y[:: -(-len(self.y) // NOISE_ROWS)][: self.rows_at_a_time])
+        known = copy(self.channel)
+        known.noise = EstimatedNoise(some).iterate(expanded(neutral, len(some.y)))
+        return replace(self, channel=known)
+
+    def noise_variance(self) -> Tensor:  # (K, 1)
+        """Variance of the noise; a little even without noise, as what rounding leaves."""
+        assert self.channel.noise is not None
+        return self.smallest_variance().clamp(min=self.channel.noise**2)
+
+    def smallest_variance(self) -> Tensor:  # (K, 1)
+        tiny = torch.finfo(self.y.dtype).tiny ** 0.5
+        return (FLOOR[self.y.dtype] * mean_square(self.y)).clamp(min=tiny)
+
+    def solve(self, layers: Layers, tol: float, max_iterations: int, max_sweeps: int) -> Solution:
+        """The solutions of all signals from one start each."""
+        if len(self.groups) == 1:
+            return self.groups[0][1]._solve(layers, tol, max_iterations, max_sweeps)
+        parts, order = [], torch.cat([rows for rows, _ in self.groups]).argsort()
+        for rows, task in self.groups:
+            parts.append(task._solve(select(layers, rows), tol, max_iterations, max_sweeps))
+        fields = ("moments", "tilts", "free_energy", "residual", "n_sweeps", "status")
+        together = parts[0]
+        for part in parts[1:]:
+            together = Solution(*(join(getattr(together, name), getattr(part, name)) for name in fields))
+        return together.select(order)
+
+    @cached_property
+    def groups(self) -> list[tuple[Tensor, "Task"]]:
+        """Signals with the same measurements missing, and a task for each such group."""
+        missing = torch.isnan(self.y)
+        everything = torch.arange(len(self.y), device=self.y.device)
+        if self.engine is GAMP or not bool(missing.any()):
+            return [(everything, self)]
+        patterns, group = missing.unique(dim=0, return_inverse=True)
+        groups = []
+        for index, pattern in enumerate(patterns):
+            rows, kept = (group == index).nonzero().squeeze(1), (~pattern).nonzero().squeeze(1)
+            channel = copy(self.channel)
+            channel.bias = self.channel.bias if self.channel.bias.dim() == 0 else self.channel.bias[kept.cpu()]
+            y, operator = self.y[rows][:, kept], self.operator.rows(kept)
+            groups.append((rows, replace(self, y=y, channel=channel, operator=operator)))
+        return groups
+
+    def _solve(self, layers: Layers, tol: float, max_iterations: int, max_sweeps: int) -> Solution:
+        engine = self.engine(self.prior, self.operator, self.channel, self.y, self.noise_variance())
+        state, n_iterations, failed = _iterate(engine, layers, tol, max_iterations)
+        every = torch.arange(len(self.y), device=self.y.device)
+        solution = self.prior.settle(state.tilt, state.layers, tol, max_sweeps)
+        value = engine.free_energy(state, solution.free_energy.double(), every)
+        status = torch.where(state.change < tol, solution.status, int(Status.MAX_SWEEPS))
+        status = torch.where(failed | ~torch.isfinite(value), int(Status.NONFINITE), status)
+        return replace(solution, free_energy=value, n_sweeps=n_iterations, status=status.to(solution.status.dtype))
+
+
+def _iterate(engine: Engine[Any], layers: Layers, tol: float, max_iterations: int) -> tuple[Any, Tensor, Tensor]:
+    """The last state of each signal, its number of iterations, and whether it failed."""
+    state = engine.begin(layers)
+    rows = torch.arange(len(state.change), device=state.change.device)
+    age, failed = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
+    finished: list[tuple[Any, ...]] = []  # state, rows, age and failed of signals that are done
+    for iteration in range(1, max_iterations + 1):
+        new = engine.step(state, rows)
+        finite = torch.isfinite(new.change)
+        state, failed, age = choose(finite, new, state), failed | ~finite, age + 1
+        if iteration % EVERY and iteration < max_iterations:
+            continue
+        done = (state.change < tol) | failed | (iteration == max_iterations)
+        if bool(done.any()):
+            finished.append(select((state, rows, age, failed), done))
+            state, rows, age, failed = select((state, rows, age, failed), ~done)
+        if len(rows) == 0:
+            break
+    together = finished[0]
+    for part in finished[1:]:
+        together = join(together, part)
+    state, rows, age, failed = select(together, together[1].argsort())
+    return state, age, failed
+
+
+class EstimatedNoise:
+    """Noise by expectation maximization along with the iterations: the fixed point maximizes the Bethe evidence."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.smallest = task, task.smallest_variance()
+        self.variance = (FIRST_NOISE * mean_square(task.y)).mean()
+
+    def iterate(self, layers: Layers) -> float:
+        """The standard deviation of the noise."""
+        groups = self.task.groups
+        engines = [
+            task.engine(task.prior, task.operator, task.channel, task.y, self._of(rows)) for rows, task in groups
+        ]
+        states = [engine.begin(select(layers, rows)) for engine, (rows, _) in zip(engines, groups, strict=True)]
+        last = self.variance
+        for iteration in range(1, NOISE_ITERATIONS + 1):
+            estimates = []
+            for index, (engine, (rows, _)) in enumerate(zip(engines, groups, strict=True)):
+                every = torch.arange(len(rows), device=rows.device)
+                engine.noise_variance = self._of(rows)
+                states[index] = engine.step(states[index], every)
+                z = engine.about_outputs(states[index], every)
+                squares = ((engine.y - z.mean) ** 2 + z.variance).where(engine.seen, 0.0)
+                estimates.append(squares.sum(1) / engine.seen.sum(1).clamp(min=1))
+            self.variance = torch.cat(estimates).nanmedian().to(last.dtype)  # some signals may not be recovered
+            if iteration % EVERY == 0:
+                if float((self.variance - last).abs()) <= NOISE_TOLERANCE * float(last):
+                    break
+                last = self.variance
+        return float(self.variance.sqrt())
+
+    def _of(self, rows: Tensor) -> Tensor:
+        return torch.maximum(self.smallest[rows], self.variance)
+
+
+def mean_square(y: Tensor) -> Tensor:  # (K, M) -> (K, 1)
+    """Mean square of the measurements that were observed."""
+    return y.square().nanmean(1, keepdim=True).nan_to_num(0.0)
