@@ -9,7 +9,7 @@ import torch
 from run_cases import bars
 
 import tapmachine
-from tapmachine.training import tables
+from tapmachine.training.tables import slabs
 
 # Processes that tests start import the same package as the tests do, whatever folder they start in.
 _paths = [str(Path(tapmachine.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -201,7 +201,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def quick_tables(monkeypatch):
     """Starts of real-valued tables are fitted less well, where a test is about something else."""
-    monkeypatch.setattr(tables, "MOST_STEPS", 80)
+    monkeypatch.setattr(slabs, "MOST_STEPS", 80)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from tapmachine import Tilt
 from tapmachine.units import Lattice, Units
 
 
-class Poisson(Units):
+class Counts(Units):
     """Counts with P(k) = exp(Uk − e^U)/k!, the Poisson distribution with rate e^U."""
 
     support = Lattice()  # 0, 1, 2, …
@@ -46,13 +46,13 @@ class Poisson(Units):
         return self
 
 
-class Undeclared(Poisson):
+class Undeclared(Counts):
     """The same, without a declaration of their support."""
 
     support = Units.support
 
 
-class LightTailed(Poisson):
+class LightTailed(Counts):
     """P(k) ∝ exp(Uk − ½Vk²)/k!, V > 0, whose tails bear TAP's reaction term."""
 
     def __init__(self, n, field=0.0, precision=0.5):

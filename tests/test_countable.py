@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from count_units import LightTailed, Poisson, Undeclared
+from count_units import Counts, LightTailed, Undeclared
 from sklearn.base import clone
 
 import tapmachine.runs.build
@@ -44,13 +44,13 @@ from tapmachine.units import Interval
 
 LOG_RATES = torch.tensor([0.3, 1.0, 1.5], dtype=torch.float64)
 ROWS = torch.tensor([[1.0, 2.0, 4.0], [0.0, 3.0, 7.0], [5.0, 0.0, 1.0]], dtype=torch.float64)
-both = pytest.mark.parametrize("precision", [0.0, 0.5], ids=["Poisson", "light tails"])
+both = pytest.mark.parametrize("precision", [0.0, 0.5], ids=["Counts", "light tails"])
 
 
 def counts(n, field=0.0, precision=0.0):
     """Units with a prior ∝ exp(Uk − ½Vk²)/k!, in float64."""
     field = torch.as_tensor(field, dtype=torch.float64)
-    return LightTailed(n, field, precision) if precision else Poisson(n, field)
+    return LightTailed(n, field, precision) if precision else Counts(n, field)
 
 
 def machine_of_counts(precision=0.0, scale=0.3, kind=None):
@@ -111,7 +111,7 @@ def test_an_undeclared_countable_support_is_not_integrated_over():
     with pytest.raises(EstimateError, match=r"whole number.*declare its support in Undeclared"):
         pseudo_log_likelihood(machine_of_counts(kind=Undeclared), ROWS)
 
-    class OnlyBounds(Poisson):
+    class OnlyBounds(Counts):
         support = Interval(0.0, math.inf)
 
     with pytest.raises(EstimateError, match=r"whole number.*declare its support in OnlyBounds, such as support = Lat"):
@@ -285,15 +285,15 @@ def test_the_naive_mean_field_scores_counts():
 def data_of_two_kinds(n=400):
     generator = torch.Generator().manual_seed(3)
     kind = (torch.rand(n, 1, generator=generator) < 0.5).float()
-    return Poisson(4, 0.5).sample(Tilt(kind * torch.tensor([1.5, 1.5, -1.0, 0.0]), 0.0), generator).numpy()
+    return Counts(4, 0.5).sample(Tilt(kind * torch.tensor([1.5, 1.5, -1.0, 0.0]), 0.0), generator).numpy()
 
 
 def test_counts_through_the_estimator(tmp_path):
     x = data_of_two_kinds()
-    model = RBM(n_hidden=3, visible=Poisson, epochs=10, batch_size=10).fit(x)
-    assert model.visible_ == "Poisson, as given"
+    model = RBM(n_hidden=3, visible=Counts, epochs=10, batch_size=10).fit(x)
+    assert model.visible_ == "Counts, as given"
     rows = torch.from_numpy(x)
-    alone = float(Poisson(4).fit_to(rows).log_prior(rows).detach().sum(-1).mean())
+    alone = float(Counts(4).fit_to(rows).log_prior(rows).detach().sum(-1).mean())
     assert model.score(x) > alone + 0.3
     assert model.score_method_ == "exact"
     assert model.transform(x).shape == (400, 3)
@@ -301,27 +301,27 @@ def test_counts_through_the_estimator(tmp_path):
     assert set(np.unique(draws)) <= set(range(220))
     assert np.abs(draws.mean(0) - x.mean(0)).max() < 1
     save(model, tmp_path / "machine.safetensors")
-    same = load(tmp_path / "machine.safetensors", unit_types=[Poisson])
+    same = load(tmp_path / "machine.safetensors", unit_types=[Counts])
     assert torch.equal(same.weights[0], model.machine_.weights[0])
     assert torch.equal(same.layers[0].field, model.machine_.layers[0].field)
 
 
-@pytest.mark.parametrize("visible", [lambda n: Poisson(n), Poisson(4)], ids=["function", "units"])
+@pytest.mark.parametrize("visible", [lambda n: Counts(n), Counts(4)], ids=["function", "units"])
 def test_other_ways_to_pass_units(visible):
     x = data_of_two_kinds(100)
-    models = [clone(RBM(n_hidden=2, visible=units, epochs=1)).fit(x) for units in (Poisson, visible)]
+    models = [clone(RBM(n_hidden=2, visible=units, epochs=1)).fit(x) for units in (Counts, visible)]
     assert models[0].score(x) == models[1].score(x)
-    assert models[1].partial_fit(x).visible_ == "Poisson, as given"
+    assert models[1].partial_fit(x).visible_ == "Counts, as given"
 
 
 def test_the_estimator_says_what_visible_may_be():
     x = data_of_two_kinds()
     with pytest.raises(ValueError, match="visible has 5 units, but the data have 4 columns"):
-        RBM(visible=Poisson(5)).fit(x)
+        RBM(visible=Counts(5)).fit(x)
     with pytest.raises(ValueError, match="visible makes a int; expected units, a unit type, or one of its names"):
         RBM(visible=lambda n: n).fit(x)
     with pytest.raises(ValueError, match="it must be a whole number, 0 or more"):
-        RBM(visible=Poisson).fit(x + 0.5)
+        RBM(visible=Counts).fit(x + 0.5)
 
 
 # ----- on disk
@@ -332,17 +332,17 @@ def test_counts_are_saved(precision, tmp_path):
     """`precision` is an argument of the constructor and no tensor: it is kept in the description."""
     machine, path = machine_of_counts(precision), tmp_path / "machine.safetensors"
     save(machine, path)
-    same = load(path, unit_types=[Poisson, LightTailed])
+    same = load(path, unit_types=[Counts, LightTailed])
     assert type(same.layers[0]) is type(machine.layers[0])
     assert float(exact_log_partition(same)) == float(exact_log_partition(machine))
-    name = "LightTailed" if precision else "Poisson"
+    name = "LightTailed" if precision else "Counts"
     with pytest.raises(
         FileError, match=rf"{name} units are not part of tapmachine; .* load\(path, unit_types=\[{name}\]"
     ):
         load(path)
 
 
-class Shifted(Poisson):
+class Shifted(Counts):
     """A constructor with an argument that must be given, in a buffer."""
 
     def __init__(self, n, start, field=0.0):
@@ -350,7 +350,7 @@ class Shifted(Poisson):
         self.register_buffer("start", torch.as_tensor(start, dtype=self.dtype))
 
 
-class Forgetful(Poisson):
+class Forgetful(Counts):
     """An attribute that the constructor does not know."""
 
     def __init__(self, n, field=0.0):
@@ -358,7 +358,7 @@ class Forgetful(Poisson):
         self.cutoff = 10
 
 
-class Secretive(Poisson):
+class Secretive(Counts):
     """An argument that is not kept."""
 
     def __init__(self, n, cutoff, field=0.0):
@@ -366,7 +366,7 @@ class Secretive(Poisson):
         self.terms = torch.arange(cutoff)
 
 
-class Functional(Poisson):
+class Functional(Counts):
     """A function for an argument."""
 
     def __init__(self, n, penalty):

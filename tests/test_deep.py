@@ -51,6 +51,7 @@ from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.runs.training import run_training
 from tapmachine.training import Monitor, Pretraining, PretrainingTrainer, Trainer, free_energies, paper_sgd
+from tapmachine.training.context import Context
 from tapmachine.training.free_energies import clamped_free_energy, summed_over_odd_layers
 from tapmachine.training.layer_machines import _twice
 
@@ -236,7 +237,37 @@ def test_layers_of_no_use_are_told_of():
     assert "variation_1" not in fit(single, bars(), epochs=1, batch_size=20, monitor=QUIET).records[0]
 
 
+@pytest.mark.parametrize("kinds", [["Binary", "Spin", "Binary"], ["Categorical", "Binary", "Categorical", "Spin"]])
+@pytest.mark.parametrize("objective", [PCD(2), PCD(2, stratified=False), CD(1)], ids=repr)
+def test_layers_drawn_given_rows_have_the_moments_of_the_posterior(kinds, objective):
+    """Means and correlations of the even layers, and of the odd ones given them, against enumeration."""
+    machine, n_draws = deep(kinds, scale=0.7), 4000
+    row = data_of(machine, 1)
+    exact = exact_moments(clamp(machine, row)).moments
+    batch = row.expand(n_draws, *row.shape[1:])
+    context = Context(machine, batch, batch, generator())
+    objective.prepare(context)
+    drawn = objective.draw_given_rows(context)
+    for index in range(2, len(kinds), 2):
+        error = (drawn[index].mean(0) - exact[index].mean).abs()
+        assert float(error.max()) < 5 * 0.5 * n_draws**-0.5
+    for index in range(1, len(kinds), 2):
+        mean = machine.layers[index].moments(Tilt(machine.field_on(index, drawn), 0.0)).mean.detach().mean(0)
+        assert float((mean - exact[index].mean).abs().max()) < 5 * n_draws**-0.5
+
+
 # ----- pretraining
+
+
+def test_a_machine_with_its_first_layer_pretrained_is_that_restricted_machine():
+    x, machine = bars(), dbm([Binary(16), Binary(6), Binary(4)], generator=generator(1))
+    history = pretrain(machine, x, epochs=20, batch_size=20, monitor=QUIET)
+    assert history["layer"] == [1.0] * 20
+    alone = rbm(machine.layers[0], machine.layers[1], machine.weights[0].detach())
+    of_deep, of_rbm = (float(exact_log_likelihood(each, x).mean) for each in (machine, alone))
+    assert abs(of_deep - of_rbm) < 0.02
+    with pytest.raises(ValueError, match="apply to the layers above the first; use layers='all'"):
+        pretrain(machine, x, data="means")
 
 
 @pytest.mark.parametrize(
@@ -256,7 +287,9 @@ def test_pretraining(data, double_inputs):
     machine.layers[0].fit_to(x)
     before = float(exact_log_likelihood(machine, x).mean)
     options = {"optimizer": lambda own: paper_sgd(own, 0.1, weight_decay=0.0), "monitor": QUIET}
-    history = pretrain(machine, x, epochs=8, data=data, double_inputs=double_inputs, batch_size=10, **options)
+    history = pretrain(
+        machine, x, epochs=8, layers="all", data=data, double_inputs=double_inputs, batch_size=10, **options
+    )
     assert history["layer"] == [1.0] * 8 + [2.0] * 8 + [3.0] * 8
     assert history["epoch"] == list(range(1, 25))
     moved = [float((new.detach() - old).norm()) for new, old in zip(machine.weights, weights, strict=True)]
@@ -284,7 +317,7 @@ def test_doubling():
     def make_trainer(own, states, stage):
         return Trainer(own, states, objective=TAPObjective(), optimizer=paper_sgd(own, 0.05), **options)
 
-    trainer = PretrainingTrainer(machine, x, Pretraining(3, double_inputs=True), make_trainer)
+    trainer = PretrainingTrainer(machine, x, Pretraining(3, "all", double_inputs=True), make_trainer)
     while trainer.finished < trainer.epochs:
         trainer.epoch()
         # Warnings speak of epochs of the whole training.
@@ -329,7 +362,7 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
         def make_trainer(own, states, stage):
             return Trainer(own, states, epochs=2, validate=False, **shared)
 
-        pretraining = Pretraining(2, data="means", double_inputs=True)
+        pretraining = Pretraining(2, "all", data="means", double_inputs=True)
         return PretrainingTrainer(
             machine, bars(), pretraining, make_trainer, lambda: Trainer(machine, bars(), epochs=joint, **shared), joint
         )
@@ -353,11 +386,14 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
     ("call", "message"),
     [
         (lambda: pretrain(rbm(Binary(16), Binary(4)), bars()), "two hidden layers or more"),
-        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), data="modes"), "one of samples, means"),
+        (
+            lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), layers="all", data="modes"),
+            "one of samples, means",
+        ),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "0 or more"),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars()[:, :3]), "it must end in"),
         (
-            lambda: pretrain(dbm([Binary(16), Binary(4), ODD]), bars(), double_inputs=True),
+            lambda: pretrain(dbm([Binary(16), Binary(4), ODD]), bars(), layers="all", double_inputs=True),
             "layer 2: .*cannot be doubled",
         ),
         (
@@ -381,7 +417,9 @@ def test_what_is_refused(call, message):
 @pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", bars().numpy())
-    settings = Settings(str(tmp_path / "x.npy"), hidden=(5, 4), pretrain=2, epochs=2, batch_size=20)
+    settings = Settings(
+        str(tmp_path / "x.npy"), hidden=(5, 4), pretrain=2, pretrain_layers="all", epochs=2, batch_size=20
+    )
     whole = run_training(settings, tmp_path / "whole")
     assert [record["layer"] for record in whole.records] == [1.0, 1.0, 2.0, 2.0, 0.0, 0.0]
     original = PretrainingTrainer.epoch
@@ -412,9 +450,10 @@ def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:the means of hidden layer")
-def test_layers_are_pretrained_for_a_fifth_of_the_epochs_unless_told(tmp_path):
+def test_the_first_layer_is_pretrained_for_as_many_epochs_by_default(tmp_path):
     for settings, expected in (
-        (Settings("x", hidden=(5, 3), epochs=50), 70),
+        (Settings("x", hidden=(5, 3), epochs=50), 100),
+        (Settings("x", hidden=(5, 3), epochs=50, pretrain_layers="all"), 150),
         (Settings("x", hidden=(5, 3), epochs=50, pretrain=0), 50),
         (Settings("x", hidden=(5,), epochs=50), 50),
     ):
@@ -422,8 +461,8 @@ def test_layers_are_pretrained_for_a_fifth_of_the_epochs_unless_told(tmp_path):
     np.save(tmp_path / "x.npy", bars().numpy())
     settings = Settings(str(tmp_path / "x.npy"), hidden=(5, 4), epochs=5, batch_size=20)
     records = run_training(settings, tmp_path / "run").records
-    assert [record["layer"] for record in records] == [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    assert settings_of(RunFolder(tmp_path / "run")).all_epochs == 7
+    assert [record["layer"] for record in records] == [1.0] * 5 + [0.0] * 5
+    assert settings_of(RunFolder(tmp_path / "run")).all_epochs == 10
 
 
 def test_settings_that_a_run_was_written_without_have_their_defaults(tmp_path):
@@ -444,7 +483,7 @@ def test_settings_that_a_run_was_written_without_have_their_defaults(tmp_path):
 def test_the_estimator():
     x = bars(120).numpy().astype(np.float64)
     model = RBM((8, 4), epochs=3, pretrain=2, batch_size=20).fit(x)
-    assert [len(model.history_), model.machine_.sizes] == [7, (16, 8, 4)]
+    assert [len(model.history_), model.machine_.sizes] == [5, (16, 8, 4)]
     features = model.transform(x)
     assert features.shape == (120, 4)
     assert list(model.get_feature_names_out()) == [f"rbm{number}" for number in range(4)]
@@ -475,8 +514,8 @@ def test_the_command_line(tmp_path):
     options = ("--hidden", "8,4", "--pretrain", "2", "--epochs", "3", "--validation", "0.2", "--out", run)
     done = invoke("train", tmp_path / "x.npy", *options)
     assert done.exit_code == 0, done.output
-    assert "epoch 3/7  layer 2 alone" in done.output
-    assert "epochs: 7 of 7" in invoke("info", run).output
+    assert "epoch 2/5  layer 1 alone" in done.output
+    assert "epochs: 5 of 5" in invoke("info", run).output
     samples = tmp_path / "s.npy"
     for start in ("data", "solutions"):
         arguments = ("sample", run, "--from", start, "--count", 5, "--n-sweeps", 3, "--out", samples)
@@ -527,7 +566,14 @@ def test_doubling_in_other_units_of_measurement(tmp_path):
     """The lowest machine has columns twice, each with a shift of its own; its log-likelihood is not the data's."""
     x = 300 + 50 * np.random.default_rng(0).normal(size=(120, 6))
     np.save(tmp_path / "x.npy", x.astype(np.float32))
-    options = {"hidden": (5, 3), "pretrain": 1, "epochs": 1, "double_inputs": True, "batch_size": 20}
+    options = {
+        "hidden": (5, 3),
+        "pretrain": 1,
+        "epochs": 1,
+        "pretrain_layers": "all",
+        "double_inputs": True,
+        "batch_size": 20,
+    }
     run = run_training(Settings(str(tmp_path / "x.npy"), visible="gaussian", **options), tmp_path / "run")
     assert ["log_likelihood" in record for record in run.records] == [False, False, True]
     z = (x - x.mean(0)) / x.std(0)
@@ -547,7 +593,7 @@ def test_frozen_weights_stay_in_pretraining():
     machine = dbm([Binary(16), Binary(4), Binary(3)])
     machine.weights[0].requires_grad_(False)
     before = [weights.detach().clone() for weights in machine.weights]
-    pretrain(machine, bars(), epochs=1, batch_size=20, monitor=QUIET)
+    pretrain(machine, bars(), epochs=1, layers="all", batch_size=20, monitor=QUIET)
     assert torch.equal(machine.weights[0], before[0])
     assert not torch.equal(machine.weights[1], before[1])
 

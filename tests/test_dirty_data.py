@@ -48,7 +48,8 @@ def having(value, row=3, column=5):
 
 FINE = None  # a finite result
 FILES = {  # content, and what training on it says
-    "nan.npy": (npy(having(np.nan)), "row 3, column 5 is nan; every value must be finite"),
+    "nan.npy": (npy(having(np.nan)), FINE),
+    "no values in a column.npy": (npy(having(np.nan, slice(None))), "column 5 has no observed value"),
     "inf.npy": (npy(having(np.inf)), "row 3, column 5 is inf"),
     "minus inf.npy": (npy(having(-np.inf)), "row 3, column 5 is -inf"),
     "beyond doubles.npy": (npy(np.full((4, 16), np.longdouble("1e400"))), "row 0, column 0 is inf"),
@@ -97,9 +98,9 @@ FILES = {  # content, and what training on it says
     "longer.csv": (b"1,0\n1,0,1\n", "line 2 has 3 columns"),
     "words.csv": (b"a,b\n1,0\n0,abc\n", r"line 3, column 2 \(b\) is 'abc', not a number"),
     "names only.csv": (b"a,b\n", "line 1, column 1 is 'a'"),
-    "gap.csv": (b"1,\n0,1\n", "line 1, column 2 is empty; expected complete rows"),
-    "blank.csv": (b"\n \n\n", "is empty"),
-    "nan.csv": (b"1,0\n0,nan\n", "row 1, column 1 is nan"),
+    "gap.csv": (b"1,\n0,1\n", FINE),
+    "blank.csv": (b"\n \n\n", r"has shape \(1, 0\)"),
+    "nan.csv": (b"1,0\n0,nan\n", FINE),
     "underscore.csv": (b"1_0,1\n1,0\n", "line 1, column 1 is '1_0', not a number"),
     "over lines.csv": (b'1,"0\n1",0\n0,1,1\n', "a quoted cell goes over several lines"),
     "decimal commas.csv": (b"1,5;2,5\n1,0;2,0\n", "line 1, column 2 is '5;2'"),
@@ -111,8 +112,8 @@ FILES = {  # content, and what training on it says
     "no rows-idx2-ubyte": (bytes([0, 0, 8, 2, *[0] * 8]), r"has shape \(0, 0\)"),
     "picture.png": (b"\x89PNG\r\n\x1a\n" + bytes(50), "is not a .npy"),
     "größe 大小 😀.csv": (csv(ROWS), FINE),
-    "größe 大小 😀.npy": (npy(having(np.nan)), "row 3, column 5 is nan"),
-    'a: b\'s "c".npy': (npy(having(np.nan)), "row 3, column 5 is nan"),
+    "größe 大小 😀.npy": (npy(having(np.inf)), "row 3, column 5 is inf"),
+    'a: b\'s "c".npy': (npy(having(np.inf)), "row 3, column 5 is inf"),
     "a folder.npy": ("folder", "is an empty folder"),
     "a link to nowhere.npy": ("link", "there is no such file"),
 }

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from count_units import LightTailed, Poisson
+from count_units import Counts, LightTailed
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tapmachine import (
@@ -289,7 +289,7 @@ def test_training_goes_on_without_excluded_particles_and_reports_them(n_sweeps):
 
 
 def test_without_any_finite_particle_training_fails_and_says_why():
-    machine, x = rbm(Poisson(3).double(), Binary(2).double()), strongly_coupled_counts()[1]
+    machine, x = rbm(Counts(3).double(), Binary(2).double()), strongly_coupled_counts()[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         with pytest.raises(DivergenceError, match="TAP has no solution for counts with strong couplings; use the def"):

@@ -42,8 +42,10 @@ RENAMED = {"hidden": "n_hidden", "seed": "random_state"}
 NOT_IN_RBM = {
     "data": "it is the argument of fit",
     "validation": "scikit-learn splits data itself",
+    "weights": "they are an argument of fit, sample_weight",
     "early_stopping": "it requires held-out rows",
     "hidden_units": "features lie between 0 and 1",
+    "pretrain_layers": "tapmachine.pretrain has it, for machine_",
     "pretrain_on": "tapmachine.pretrain has it, for machine_",
     "double_inputs": "tapmachine.pretrain has it, for machine_",
     "matmul_precision": "a context manager around fit does the same",
@@ -51,7 +53,7 @@ NOT_IN_RBM = {
     "save_every": "of run folders",
     "keep_every": "of run folders",
 }
-RBM_ONLY = {"device", "verbose"}
+RBM_ONLY = {"device", "verbose", "columns"}
 
 
 # ----- options
@@ -225,13 +227,14 @@ def test_every_unit_type_is_held_to_the_laws_and_public():
 
 def test_pretraining_knows_the_words_of_the_settings():
     for word in LAYER_DATA:
-        assert Pretraining(1, word).data == word
+        assert Pretraining(1, "all", word).data == word
+    assert option_of(FIELDS["pretrain_layers"]).choices() == pretraining.PRETRAINED
     assert option_of(FIELDS["pretrain_on"]).choices() == pretraining.LAYER_DATA
 
 
 A_NEW_UNIT_TYPE = """
 from tapmachine.units.registry import UNIT_TYPES, UnitType
-UNIT_TYPES["poisson"] = UnitType("count_units:Poisson", raw_bytes=True)  # the one line that the registry takes
+UNIT_TYPES["counts"] = UnitType("count_units:Counts", raw_bytes=True)  # the one line that the registry takes
 from tapmachine.apps.cli import main
 main()
 """
@@ -249,13 +252,13 @@ def test_a_unit_type_is_a_class_and_a_line_in_the_registry(tmp_path):
         environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
-    done = run("train", "counts.npy", "--visible", "poisson", "--hidden", "2", "--epochs", "2", "--out", "run")
+    done = run("train", "counts.npy", "--visible", "counts", "--hidden", "2", "--epochs", "2", "--out", "run")
     assert done.returncode == 0, done.stderr
-    assert "poisson, as asked for" in done.stderr
+    assert "counts, as asked for" in done.stderr
     assert "warning" not in done.stderr
     assert "6" in run("sample", "run", "--count", "6", "--n-sweeps", "5", "--out", "drawn.npy").stdout
     drawn = np.load(tmp_path / "drawn.npy")
     assert drawn.shape == (6, 3)
     assert (drawn == drawn.round()).all()
     assert drawn.max() > 1
-    assert "poisson" in run("train", "--help").stdout
+    assert "counts" in run("train", "--help").stdout

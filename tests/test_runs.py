@@ -351,14 +351,14 @@ def test_what_divergences_have_cut_stays_cut_in_a_longer_run(data, tmp_path, mon
 
 @idle_layers
 def test_a_pretraining_stays_as_long_as_it_was(data, tmp_path):
-    """By default it is a fifth of the epochs: 2 of 10; and stays 2 with 20, however the run is asked for."""
+    """By default it is as long as the training: 10 epochs; and stays 10 with 20, however the run is asked for."""
     options = {"hidden": (3, 2), "measure_every": 100}
     run_training(settings(data, epochs=10, **options), tmp_path / "run")
     for _ in range(2):
         said = []
         run = run_training(settings(data, epochs=20, **options), tmp_path / "run", say=said.append)
-        assert f"{tmp_path / 'run'}: pretraining stays at 2 epochs for each layer" in said
-        assert [record["layer"] for record in run.records] == [1] * 2 + [2] * 2 + [0] * 20
+        assert f"{tmp_path / 'run'}: pretraining stays at 10 epochs" in said
+        assert [record["layer"] for record in run.records] == [1] * 10 + [0] * 20
 
 
 def test_fewer_epochs_and_what_is_recorded(data, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from count_units import Poisson
+from count_units import Counts
 from unit_cases import CASES
 
 from tapmachine import (
@@ -37,7 +37,7 @@ SUPPORTS = [
     (TruncatedGaussBernoulli(3), Interval(0, 1, atoms=(0.0,))),
     (Custom(3, lambda x: -x, 0.0, 2.0), Interval(0, 2)),
     (Custom(3, lambda x: -x, values=[0.0, 3.0, 1.0]), FiniteSet((0, 3, 1))),
-    (Poisson(3), Lattice()),
+    (Counts(3), Lattice()),
 ]
 of_all = pytest.mark.parametrize(("units", "support"), SUPPORTS, ids=lambda z: type(z).__name__)
 
@@ -128,7 +128,7 @@ def documented():
 
 
 def test_the_documented_counts_are_those_of_the_tests():
-    assert inspect.getsource(Poisson).strip() in documented()[1]
+    assert inspect.getsource(Counts).strip() in documented()[1]
 
 
 def test_the_documented_ternary_units_are_right(capsys):

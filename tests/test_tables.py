@@ -32,6 +32,8 @@ from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine.whitening import can_be_whitened, in_coordinates, whiten
 from tapmachine.posterior import anomaly_score
 from tapmachine.training import tables
+from tapmachine.training.tables.clusters import Clusters, Columns
+from tapmachine.training.tables.slabs import Slabs
 
 
 def draws(*shape, seed=0):
@@ -311,8 +313,8 @@ def test_clusters_are_found(quick_tables):
 def test_the_fit_normalizes_its_density(quick_tables):
     """The log-density that is fitted is that of the machine made from it, whose ln Z has an oracle above."""
     x = torch.from_numpy(clusters(60))
-    mixture = tables._Clusters.of(tables._Columns.of(x, 0.01), x, 3, 0)
-    fitted = tables._Slabs(mixture, 2, 0)
+    mixture = Clusters.of(Columns.of(x, 0.01), x, 3, 0)
+    fitted = Slabs(mixture, 2, 0)
     y = mixture.whitened(x)
     fitted.fit(y, 20)
     machine, transform, shift = fitted.machine(6)

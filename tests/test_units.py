@@ -18,6 +18,7 @@ from tapmachine import (
     Custom,
     Gaussian,
     Mixed,
+    Poisson,
     SpikeSlab,
     Spin,
     Tilt,
@@ -175,6 +176,7 @@ def support_mesh(units, case):
         states = torch.arange(units.q).unsqueeze(-1).expand(-1, units.n)
         return units.check_states(states), torch.ones(units.q, 1, dtype=torch.float64)
     discrete = {"Binary": [0.0, 1.0], "Spin": [-1.0, 1.0], "Custom on a set": [-1.0, 0.0, 0.5, 2.0]}
+    discrete["Poisson"] = list(map(float, range(200)))
     if case.name in discrete:
         points = torch.tensor(discrete[case.name], dtype=torch.float64)
         weights = torch.ones_like(points)
@@ -213,6 +215,7 @@ SAMPLED = [
     (Binary(1, field=0.5), (-1.0, 0.3)),
     (Spin(1, field=0.5), (-1.0, 0.3)),
     (Gaussian(1, field=0.5, precision=2.0), (-1.0, -0.3)),
+    *[(Poisson(1, field=0.5), tilt) for tilt in ((1.0, 0.0), (7.0, 0.0), (-2.0, 0.3), (9.0, 0.02))],
     (Categorical(1, 4, field=torch.tensor([[0.0, 1.0, -1.0, 0.5]])), (0.3, 0.1)),
     (Custom(1, lambda x: -3 * x.abs(), values=[-1.0, 0.0, 0.5, 2.0]), (0.3, 0.1)),
     *[
@@ -300,6 +303,8 @@ def test_fit_to_matches_the_data(case, dtype):
         pytest.skip("a custom prior is left as it is")
     generator = torch.Generator().manual_seed(0)
     tilt = mild_tilt(units, (), seed=2)
+    if isinstance(units, Poisson):  # of which the mean is the variance, but not under a precision
+        tilt = Tilt(tilt.field, torch.zeros_like(tilt.precision))
     x = units.sample(Tilt(tilt.field.expand(20_000, *tilt.field.shape), tilt.precision), generator=generator)
     fresh = case.simple(n=6, dtype=dtype)
     assert fresh.fit_to(x) is fresh

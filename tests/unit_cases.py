@@ -15,6 +15,7 @@ from tapmachine import (
     Custom,
     Gaussian,
     Mixed,
+    Poisson,
     SpikeSlab,
     Spin,
     TruncatedGaussBernoulli,
@@ -225,6 +226,37 @@ def spike_slab_oracle(p, B, A):
         return Answer(mp.log1p(slab) - mp.log1p(prior), mean, active / v + active * inactive * (u / v) ** 2)
 
 
+# ----- counts
+
+
+def stressed_poisson(rng, n, dtype, reach=1e4):
+    """Rates e^{U+B} up to e^12 without a precision; means up to 10⁴ with one."""
+    reach = min(reach, 6.0)
+    U, B = (signed(rng, n, 1e-4 * reach, reach) for _ in range(2))
+    A = np.where(rng.random(n) < 0.2, 0.0, signed(rng, n, 1e-4, 1e3))
+    B = np.where(rng.random(n) < 0.3, B + np.abs(A) * 10.0 ** rng.uniform(0, 3, n), B)  # a mode far from 0
+    return Poisson(n, field=tensor(U, dtype)), tensor(B, dtype), tensor(A, dtype)
+
+
+def poisson_oracle(p, B, A):
+    with mp.workdps(DIGITS):
+        U, B, A = mpf(p["field"]), mpf(B), mpf(A)
+        if A == 0:
+            rate = mp.exp(U + B)
+            return Answer(rate - mp.exp(U), rate, rate)
+        mode = (mp.lambertw(A * mp.exp(U + B)) / A).real  # ln x + Ax = U + B
+        deviation = 1 / mp.sqrt(1 / (mode + 1) + A)
+        first = max(0, int(mode - 9 * deviation) - 25)
+        counts = range(first, int(mode + 9 * deviation) + 26)
+        logs = [(U + B) * k - A * k * k / 2 - mp.loggamma(k + 1) for k in counts]
+        peak = max(logs)
+        weights = [mp.exp(z - peak) for z in logs]
+        total = mp.fsum(weights)
+        mean = mp.fsum(w * k for w, k in zip(weights, counts, strict=True)) / total
+        variance = mp.fsum(w * (k - mean) ** 2 for w, k in zip(weights, counts, strict=True)) / total
+        return Answer(peak + mp.log(total) - mp.exp(U), mean, variance)
+
+
 # ----- blocks of two types
 
 
@@ -304,6 +336,7 @@ CASES = [
         (-INF, INF),
         {"slab.field": "field", "slab.log_growth": "precision"},
     ),
+    Case("Poisson", stressed_poisson, poisson_oracle, (0, INF)),
     Case("Mixed", stressed_mixed, mixed_oracle, (-INF, INF), {"log_growth": "precision"}),
     truncated_case(0.0, 1.0),
     truncated_case(-1.0, 2.0),

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from tapmachine.units import Custom as Custom
     from tapmachine.units import Gaussian as Gaussian
     from tapmachine.units import Mixed as Mixed
+    from tapmachine.units import Poisson as Poisson
     from tapmachine.units import SpikeSlab as SpikeSlab
     from tapmachine.units import Spin as Spin
     from tapmachine.units import TruncatedGaussBernoulli as TruncatedGaussBernoulli
@@ -87,7 +88,7 @@ _GROUPS = {
     "beliefs": ("Tilt", "Moments"),
     "units": (
         "Binary", "Spin", "Gaussian", "TruncatedGaussian", "TruncatedGaussBernoulli", "Categorical", "Custom",
-        "SpikeSlab", "Mixed",
+        "SpikeSlab", "Poisson", "Mixed",
     ),
     "machine": ("rbm", "dbm", "pairwise", "clamp", "condition", "gibbs", "save", "load"),
     "solver": (

@@ -13,24 +13,32 @@ import torch
 from sklearn.utils import Tags, check_random_state
 from torch import Tensor
 
-from tapmachine.apps.estimator_training import LastTraining, take_up, whole_number
-from tapmachine.apps.estimator_uses import TrainedMachine
+from tapmachine.apps.estimator_gaps import CellMachine
+from tapmachine.apps.estimator_training import (
+    N_STARTS,
+    LastTraining,
+    check_observed,
+    starts_from,
+    take_up,
+    weighted_rows,
+    whole_number,
+)
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.data.rows import spaced
 from tapmachine.machine.checks import in_double
-from tapmachine.runs.build import make_machine, make_trainer, pick_device, prepare_rows
+from tapmachine.runs.build import make_machine, make_trainer, pick_device, prepare_gappy_rows, prepare_rows
 from tapmachine.runs.declarations import kinds
 from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings
+from tapmachine.runs.table_units import units_for
 from tapmachine.runs.visible_units import UnitMaker
 from tapmachine.training import Monitor, Training, run_epochs
 from tapmachine.training.monitor import Record
 
-N_STARTS = 100  # rows that are kept: solutions and samples start from them
 N_MEASURED = 5  # epochs of a training, besides the first
 
 
-class RBM(TrainedMachine):
+class RBM(CellMachine):
     """A Restricted or Deep Boltzmann Machine for scikit-learn: features, scores, samples.
 
     It is trained as by `tapmachine.fit`; the fitted machine, `machine_`, can be used with the rest of the package.
@@ -45,14 +53,16 @@ class RBM(TrainedMachine):
         n_hidden: Number of hidden units, which is the number of features; several, such as (100, 50), for a deep
             machine, whose last layer holds the features. Above Gaussian visible units there are as many more as
             columns, which come first, and the last ones are the probabilities of the clusters, if there are any.
-        pretrain: Pretraining epochs of each of several hidden layers. Default: a fifth of `epochs`.
+        pretrain: Pretraining epochs of the first of several hidden layers. Default: as many as `epochs`.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
-            gauss-bernoulli, categorical. auto infers it from the data, and `visible_` holds the result. Or a unit type
-            of your own, such as `Poisson`: a class or function that makes `n` units from `n`, or the units themselves;
-            the data are then used as they are, without scaling.
+            gauss-bernoulli, poisson, categorical. auto infers it from the data, and `visible_` holds the result. Or a
+            unit type of your own, such as `Counts`: a class or function that makes `n` units from `n`, or the units
+            themselves; the data are then used as they are, without scaling.
         binarize: Threshold: values above it become 1, others 0. Default: off.
         interval: Interval of real values, such as (0, 1). Default: [0, 1] or the range of the data. By default, values
             outside are moved to its ends, with a warning; with an interval given here, they are an error.
+        columns: Kinds of columns of a DataFrame by name: real, count, binary or categorical. Default: inferred from
+            their types and values; `print(model.schema_.describe())` shows the result.
         epochs: Passes over the data. Default: 300, or as many as make 20,000 steps, but at least 50.
         batch_size: Rows of each gradient step. Default: 100, or a quarter of fewer than 400 rows, but at least 10.
         objective: Training objective: default, tap, tap-average, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd.
@@ -77,6 +87,7 @@ class RBM(TrainedMachine):
     Attributes:
         machine_: The fitted machine, in the units of the data.
         visible_: The type of its visible units, and why.
+        schema_: For a DataFrame with other columns than floats, the kind of each column; otherwise None.
         history_: A dictionary for each epoch, with `loss`, `gradient_norm` and more; about five of them, including the
             first and the last, have the `log_likelihood` of training rows and its `log_likelihood_method` (see
             `Monitor`).
@@ -101,6 +112,7 @@ class RBM(TrainedMachine):
         visible: str | UnitMaker = "auto",
         binarize: float | None = None,
         interval: tuple[float, float] | None = None,
+        columns: dict[str, str] | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         objective: str = "default",
@@ -124,6 +136,7 @@ class RBM(TrainedMachine):
         self.visible = visible
         self.binarize = binarize
         self.interval = interval
+        self.columns = columns
         self.epochs = epochs
         self.batch_size = batch_size
         self.objective = objective
@@ -144,17 +157,23 @@ class RBM(TrainedMachine):
 
     # ----- training
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Fit a new machine to rows, (n_samples, n_features)."""
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit a new machine to rows, (n_samples, n_features).
+
+        Args:
+            X: The rows. NaN is a missing value: the machine is then fitted to the observed values.
+            y: Ignored.
+            sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows (default: 1 for all).
+        """
         settings = self._settings(self.epochs)
         with self._all_or_nothing():
-            x = self._first_rows(settings, X)
+            x, weights = self._first_rows(settings, X, sample_weight)
             settings = settings.for_rows(len(x))
-            new = self._new_machine(settings, x)
-            trainer = make_trainer(settings, new, x, None, self._monitor(new, settings.all_epochs))
+            new = self._new_machine(settings, x, weights)
+            trainer = make_trainer(settings, new, x, None, self._monitor(new, settings.all_epochs), weights)
             history: list[Record] = []
             interrupted = self._train(trainer, history)
-            self._finish(LastTraining(settings, new, trainer.joint().state()), history, spaced(x, N_STARTS).clone())
+            self._finish(LastTraining(settings, new, trainer.joint().state()), history, starts_from(x))
         if interrupted is not None:
             warnings.warn(
                 f"fit was interrupted after {len(history)} of {settings.all_epochs} epochs; the machine of the last "
@@ -183,22 +202,22 @@ class RBM(TrainedMachine):
             return interrupt
         return None
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train for one more pass over some rows, with the learning rate that the last pass ended with.
 
         There is no pretraining. The first call infers the type of the visible units from its rows; pass `interval` if
-        later rows have a wider range.
+        later rows have a wider range. Missing values and weights are as for `fit`.
         """
         with self._all_or_nothing():
-            self._pass_over(X, getattr(self, "_training", None))
+            self._pass_over(X, getattr(self, "_training", None), sample_weight)
         return self
 
-    def _pass_over(self, X: Any, before: LastTraining | None) -> None:
+    def _pass_over(self, X: Any, before: LastTraining | None, sample_weight: Any) -> None:
         history, starts = (list(self.history_), self._starts) if before else ([], None)
         if before is None:
             settings = self._settings(1, decay=1.0, pretrain=0, hidden_units="binary")
-            x = self._first_rows(settings, X)
-            new = self._new_machine(settings, x)
+            x, weights = self._first_rows(settings, X, sample_weight)
+            new = self._new_machine(settings, x, weights)
         else:
             if before.new.transform is not None:
                 raise ValueError(
@@ -210,15 +229,18 @@ class RBM(TrainedMachine):
             changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
             if changed:
                 raise ValueError(f"{changed[0]} has changed since the machine was made; use fit for another one")
-            x, new = self._rows(self._array(X)), deepcopy(before.new)
+            array = self._array(X, gaps=True)
+            rows = self._rows_with_gaps(array) if np.isnan(array).any() else self._rows(array)
+            x, weights = weighted_rows(rows.to(self.machine_.device), array, sample_weight)
+            new = deepcopy(before.new)
         if settings.batch_size is not None:
             settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
         measure = self._monitor(new, 1) if self.verbose else Monitor(n_starts=0)  # a pass may be over few rows
-        trainer = make_trainer(settings, new, x, None, measure)
+        trainer = make_trainer(settings, new, x, None, measure, weights)
         if before is not None:
             take_up(trainer.joint(), before.state)
         history.append(trainer.epoch() | {"epoch": len(history) + 1})
-        seen = spaced(x, N_STARTS) if starts is None else torch.cat((starts, spaced(x, N_STARTS)))
+        seen = starts_from(x) if starts is None else torch.cat((starts, starts_from(x)))
         self._finish(LastTraining(settings, new, trainer.state()), history, spaced(seen, N_STARTS).clone())
 
     @contextmanager
@@ -245,14 +267,22 @@ class RBM(TrainedMachine):
             values["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         return Settings("given", **values | others)
 
-    def _first_rows(self, settings: Settings, X: Any) -> Tensor:
-        array = self._array(X, reset=True)
+    def _first_rows(self, settings: Settings, X: Any, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
+        array = self._array(X, reset=True, gaps=True)
         if len(array) == 1:
             raise ValueError("X has one sample (n_samples=1); a machine is trained on two or more")
-        return prepare_rows(settings, array).to(pick_device(self.device))
+        prepare = prepare_gappy_rows if np.isnan(array).any() else prepare_rows
+        x = prepare(settings, array).to(pick_device(self.device))
+        check_observed(x, getattr(self, "feature_names_in_", None))
+        return weighted_rows(x, array, sample_weight)
 
-    def _new_machine(self, settings: Settings, x: Tensor) -> NewMachine:
-        new = make_machine(settings, x, units=self.visible if callable(self.visible) else None)
+    def _new_machine(self, settings: Settings, x: Tensor, weights: Tensor | None) -> NewMachine:
+        units = self.visible if callable(self.visible) else None
+        if self.schema_ is not None:
+            units = units_for(self.schema_)
+        new = make_machine(settings, x, units=units, weights=weights)
+        if self.schema_ is not None:
+            new = replace(new, why="; ".join(self.schema_.describe().splitlines()))
         new.machine.to(x.device)
         if self.verbose:
             print(f"visible units {new.why}")
@@ -269,7 +299,8 @@ class RBM(TrainedMachine):
         self.machine_, self.visible_, self.history_ = machine, training.new.why, history
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
         self._n_features_out = machine.sizes[-1]
-        self._training, self._starts = training, starts
+        self._training = training
+        self._starts = starts.long() if machine.layers[0].is_categorical and starts.dim() == 2 else starts
         self._double = in_double(machine)
         self._log_partition = None  # found when it is first asked for
         self._draws = np.random.RandomState(training.settings.seed)
@@ -293,6 +324,7 @@ class RBM(TrainedMachine):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 

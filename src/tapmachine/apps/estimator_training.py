@@ -1,11 +1,22 @@
 """What the estimator needs to continue a training: its last state, and arguments as scikit-learn passes them."""
 
 import operator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
+
+from tapmachine.data.rows import spaced
 from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings
+from tapmachine.runs.weights import repeat_rows
 from tapmachine.training import Trainer, TrainingState
+from tapmachine.training.gaps import check_columns, fill_columns, has_gaps
+
+N_STARTS = 100  # rows that are kept: solutions and samples start from them
 
 
 class LastTraining(NamedTuple):
@@ -26,12 +37,37 @@ def whole_number(name: str, value: Any) -> int:
         raise ValueError(f"{name} is {value!r}; expected an integer") from None
 
 
+def check_observed(x: Tensor, names: Sequence[str] | None) -> None:
+    """A ValueError that names the first column without any observed value."""
+    if has_gaps(x):
+        check_columns(x.isnan(), names)
+
+
+def weighted_rows(x: Tensor, array: Any, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
+    """Rows, repeated where weights are small whole numbers, and otherwise their weights."""
+    if sample_weight is None:
+        return x, None
+    weights = _check_sample_weight(sample_weight, array, dtype=np.float64)
+    if (weights < 0).any() or not weights.sum() > 0:
+        first = f"sample_weight[{int(np.argmax(weights < 0))}] is negative" if (weights < 0).any() else "all are 0"
+        raise ValueError(f"sample_weight: {first}; expected weights of 0 or more, not all 0")
+    return repeat_rows(x, torch.from_numpy(weights))
+
+
+def starts_from(x: Tensor) -> Tensor:
+    """Some rows, with missing values filled from their columns; a copy."""
+    if not has_gaps(x):
+        return spaced(x, N_STARTS).clone()
+    return spaced(fill_columns(x), N_STARTS).clone()
+
+
 def take_up(trainer: Trainer, state: TrainingState) -> None:
     """Continue with the chains and momenta; restart them if their number has changed."""
     own = trainer.state()
     kept = {
         name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape
     }
+    kept.pop("completions", None)  # of other rows
     device = {"device": trainer.machine.device.type, "scheduler": own.values["scheduler"]}
     if device["device"] != state.values["device"]:  # random numbers of another kind
         kept["generator.draws"] = own.tensors["generator.draws"]

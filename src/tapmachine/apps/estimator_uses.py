@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tapmachine.analysis.features import hidden_means, warn_of_failures
 from tapmachine.data.errors import DataWarning, LikelihoodWarning
+from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
 from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
 from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_likelihood, unbiased_log_partition
@@ -26,6 +27,7 @@ from tapmachine.posterior.denoising import check_channel
 from tapmachine.posterior.measurements import Measurements, recover
 from tapmachine.runs.build import prepare_rows
 from tapmachine.solver import TAP, solve
+from tapmachine.training.gaps import take_gaps
 
 Array = np.ndarray[Any, Any]
 
@@ -50,12 +52,18 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def transform(self, X: Any) -> Array:
         """Features: means of the (last layer of) hidden units given each row, (n_samples, n_hidden).
 
-        Those of binary units lie in [0, 1].
+        Those of binary units lie in [0, 1]. With missing values, NaN, they are posterior means given the observed ones.
         """
         check_is_fitted(self)
-        array = self._array(X)
-        hidden = hidden_means(self._double, self._states(array))[-1]
-        return hidden.detach().cpu().numpy().astype(array.dtype, copy=False)
+        array = self._array(X, gaps=True)
+        gappy = np.isnan(array).any(axis=1)
+        features = np.empty((len(array), self._n_features_out), array.dtype)
+        if not gappy.all():
+            features[~gappy] = hidden_means(self._double, self._states(array[~gappy]))[-1].detach().cpu().numpy()
+        if gappy.any():
+            y = self._rows_with_gaps(array[gappy]).to(self._double.device)
+            features[gappy] = denoise(self._double, y, Missing()).moments[-1].mean.detach().cpu().numpy()
+        return features
 
     def inverse_transform(self, X: Any) -> Array:
         """Means of the visible units given values of the (last layer of) hidden ones, (n_samples, n_features).
@@ -94,14 +102,20 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         ln Z is exact if the machine is small enough to be enumerated quickly (16 binary hidden units); otherwise it is
         estimated by annealed importance sampling, with more and more temperatures until its standard error is below
         0.1 nats. `score_method_` and `score_error_` hold the method and the error. It is computed once for a fitted
-        machine. With several hidden layers, the weight of each row is enumerated or annealed as well.
+        machine. With several hidden layers, the weight of each row is enumerated or annealed as well. For rows with
+        missing values, NaN, it is the log-likelihood of the observed ones, ln P(x_obs), found in the same way.
 
         Warns:
             LikelihoodWarning: If the standard error of ln Z stays above 0.1 nats.
         """
         check_is_fitted(self)
         partition = self._partition()
-        scored = unbiased_log_likelihood(self.machine_, self._states(self._array(X)), partition)
+        array = self._array(X, gaps=True)
+        if np.isnan(array).any():
+            x, missing = take_gaps(self.machine_, self._rows_with_gaps(array).to(self.machine_.device))
+        else:
+            x, missing = self._states(array), None
+        scored = unbiased_log_likelihood(self.machine_, x, partition, missing=missing)
         return scored.values.cpu().numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -149,6 +163,8 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         check_is_fitted(self)
         seeds = self._draws if random_state is None else check_random_state(random_state)
         generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
+        if is_product_mixture(self._double):
+            return as_product_mixture(self._double).sample(n_samples, generator).cpu().numpy()
         if is_gaussian_mixture(self._double):  # between whose components chains may hardly move
             return as_gaussian_mixture(self._double).sample(n_samples, generator).cpu().numpy()
         rows = torch.from_numpy(seeds.randint(len(self._starts), size=n_samples)).to(self.machine_.device)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tapmachine.data.arrays import IDX_TYPES, NPY, Array, decompressed, from_idx, from_npy, from_npz, map_npy
 from tapmachine.data.errors import DataError
+from tapmachine.data.raw_columns import RawColumn
 from tapmachine.data.text import ALIGNMENT, TextLayout, from_csv
 
 CONVERSIONS = {  # file types of other software, and how to convert them
@@ -27,10 +28,10 @@ def read_folder(folder: Path) -> dict[str, Array]:
     for path in paths:
         if path.suffix != ".npy" or path.is_dir():
             raise DataError(f"{path}: is in a folder of data, which must hold .npy files and nothing else")
-    return {str(path): read_file(path, "", False)[0] for path in paths}
+    return {str(path): map_npy(path) for path in paths}
 
 
-def read_file(path: Path, key: str, gaps: bool) -> tuple[Array, TextLayout | None]:
+def read_file(path: Path, key: str, gaps: bool) -> tuple[Array | list[RawColumn], TextLayout | None]:
     """Read the array in a file, and the layout of a text file. Uncompressed .npy files are memory-mapped.
 
     Args:

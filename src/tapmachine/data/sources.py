@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from tapmachine.data.arrays import decompressed, from_idx
+from tapmachine.data.columns import Schema
 from tapmachine.data.errors import DataError
 from tapmachine.data.formats import read_file, read_folder
 from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.raw_columns import RawColumn
 from tapmachine.data.text import COMPLETE_ROWS, TextLayout
 
 __all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_labels", "read"]
@@ -51,6 +53,7 @@ class DataSet:
             they must not be.
         layout: of a text file.
         notes: lines on what was done to the data.
+        schema: kinds of the columns of a table with text; its rows are encoded.
     """
 
     rows: Array | RowsOnDisk
@@ -59,6 +62,7 @@ class DataSet:
     scale_beyond: int | None = INTENSITIES
     layout: TextLayout | None = None
     notes: tuple[str, ...] = ()
+    schema: Schema | None = None
 
     def digest(self) -> str:
         """A fingerprint of the rows: the same in memory, on disk, in one file or several."""
@@ -69,7 +73,12 @@ class DataSet:
         return digest.hexdigest()
 
 
-def read(source: str | Path, gaps: bool = False, scale_beyond: int | None = INTENSITIES) -> DataSet:
+def read(
+    source: str | Path,
+    gaps: bool = False,
+    scale_beyond: int | None = INTENSITIES,
+    schema: Schema | None = None,
+) -> DataSet:
     """Rows from a named data set, a file or a folder of files.
 
     Args:
@@ -80,6 +89,7 @@ def read(source: str | Path, gaps: bool = False, scale_beyond: int | None = INTE
         gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
         scale_beyond: bytes (uint8, of any shape) are divided by 255 if the largest of them is greater than this; with
             None they never are.
+        schema: of the table that the file must be like (default: inferred, if a .csv file has columns of text).
 
     Raises:
         DataError: if it cannot be read, naming file, row and column where that helps.
@@ -101,6 +111,8 @@ def read(source: str | Path, gaps: bool = False, scale_beyond: int | None = INTE
             arrays = read_folder(Path(path))
         else:
             array, layout = read_file(Path(path), key, gaps)
+            if isinstance(array, list):
+                return _from_table(array, str(source), gaps, layout, schema)
             arrays = {str(source): array}
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; named data sets are {', '.join(NAMED)}") from None
@@ -108,6 +120,23 @@ def read(source: str | Path, gaps: bool = False, scale_beyond: int | None = INTE
         raise DataError(f"{path}: cannot be read: {error}") from None
     data_set = as_rows(arrays, str(source), gaps, scale_beyond)
     return data_set if layout is None else replace(data_set, layout=layout, notes=_notes_on_text(data_set, layout))
+
+
+def _from_table(
+    columns: list[RawColumn], name: str, gaps: bool, layout: TextLayout | None, schema: Schema | None
+) -> DataSet:
+    """Encoded rows of a table with columns of text."""
+    try:
+        own = schema or Schema.infer(columns)
+        rows = own.encode(columns)
+    except ValueError as error:
+        raise DataError(f"{name}: {error}") from None
+    for column in [] if gaps else columns:
+        if column.gaps.any():
+            row = int(column.gaps.argmax())
+            raise DataError(f"{name}: row {row}, column {column.name!r} is empty; {COMPLETE_ROWS}")
+    notes = tuple(f"{name}: {line}" for line in own.describe().splitlines()) if schema is None else ()
+    return DataSet(rows, name, None, None, layout, notes, own)
 
 
 def as_rows(

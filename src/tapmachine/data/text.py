@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +12,16 @@ from typing import Any
 import numpy as np
 
 from tapmachine.data.errors import DataError
+from tapmachine.data.raw_columns import RawColumn
 
 Array = np.ndarray[Any, Any]
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", " ": "spaces"}
 UNNAMED = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # names that pandas gives to the columns of an unnamed index
+
+GAPS = ("", "NA", "N/A", "NaN", "nan", "null")  # cells without a value, in tables with text
+WHOLE = re.compile(r"[+-]?\d+")  # integers
+MIN_TEXT_CELLS = 2  # of a column of text
 
 ENCODE = "encode text as numbers (categories as 0, 1, 2, …), or leave the column out"
 COMPLETE_ROWS = (
@@ -48,12 +54,18 @@ class TextLayout:
         return None if self.names is None else self.names[self.n_index :]
 
 
-def from_csv(content: bytes, path: Path, gaps: bool) -> tuple[Array, TextLayout]:
-    """Read numbers separated by commas, or by the separator of the first line, with or without a header."""
+def from_csv(content: bytes, path: Path, gaps: bool) -> tuple[Array | list[RawColumn], TextLayout]:
+    """Read numbers separated by commas, or by the separator of the first line, with or without a header.
+
+    If the table has a header and columns of text, these and the others are returned as columns.
+    """
     separator, numbered = _cells(content, path, gaps)
     table = [cells for _, cells in numbered]
     names = tuple(table[0]) if _is_header(table, gaps) else None
     n_index = 0 if names is None else _index_width(names)
+    if names is not None and (columns := _text_table(table[1:], names, n_index)):
+        cells_of_index = tuple(tuple(cells[:n_index]) for cells in table[1:]) if n_index else ()
+        return columns, TextLayout(separator, names, cells_of_index)
     rows, index = [], []
     for line_number, cells in numbered[0 if names is None else 1 :]:
         if len(cells) != len(table[0]):
@@ -66,6 +78,44 @@ def from_csv(content: bytes, path: Path, gaps: bool) -> tuple[Array, TextLayout]
         rows.append(values)
         index.append(tuple(cells[:n_index]))
     return np.array(rows, np.float64), TextLayout(separator, names, tuple(index) if n_index else ())
+
+
+def _text_table(table: Sequence[Sequence[str]], names: Sequence[str], n_index: int) -> list[RawColumn] | None:
+    """The columns of a table of which some are text throughout; None if there are none, or other cells are no numbers.
+
+    A word among numbers is taken for a mistake, which the caller reports with its line.
+    """
+    if any(len(cells) != len(names) for cells in table):
+        return None
+    columns, has_text = [], False
+    for place in range(n_index, len(names)):
+        cells = [None if row[place] in GAPS else row[place] for row in table]
+        seen = [cell for cell in cells if cell is not None]
+        numbers = [cell for cell in seen if _parsed(cell) is not None]
+        if len(seen) >= MIN_TEXT_CELLS and not numbers:
+            has_text = True
+            columns.append(RawColumn.of(names[place], cells, "text"))
+        elif len(numbers) < len(seen):
+            return None
+        else:
+            kind = "int" if seen and all(WHOLE.fullmatch(cell) for cell in seen) else "float"
+            values = np.array([math.nan if cell is None else float(cell) for cell in cells])
+            columns.append(RawColumn(names[place], kind, values, kind))
+    return columns if has_text else None
+
+
+def columns_as_cells(columns: Sequence[RawColumn]) -> list[list[str]]:
+    """Columns as the cells of a text file; gaps are empty."""
+    texts = []
+    for column in columns:
+        whole = column.type in ("bool", "int")
+        texts.append(
+            [
+                "" if gap else str(int(value)) if whole else str(value).removesuffix(".0")
+                for value, gap in zip(column.values.tolist(), column.gaps, strict=True)
+            ]
+        )
+    return [list(row) for row in zip(*texts, strict=True)]
 
 
 def _cells(content: bytes, path: Path, gaps: bool) -> tuple[str, list[tuple[int, list[str]]]]:

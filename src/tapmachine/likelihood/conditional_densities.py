@@ -17,14 +17,15 @@ FEWEST_PANELS, MOST_PANELS = 4, 4096
 ACCURACY = 1e-12  # of ln of an integral, by doubling the panels
 
 
-def over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
+def over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None) -> Tensor:
     """ln P(x_i | x_{−i}): integrates over the values of real-valued units, and sums over their atoms."""
     units = machine.layers[0]
     atoms = units.atoms()
     at_data = units.log_prior(x, validate=False).gather(1, chosen)
     parts = []
     for rows in row_chunks(machine, x, PANEL_NODES):
-        log_density = conditional_log_weight(machine, x[rows], chosen[rows])
+        beside = None if others is None else others[rows]
+        log_density = conditional_log_weight(machine, x[rows], chosen[rows], beside)
         total = _log_integral(log_density, machine, x[rows], chosen[rows])
         if atoms is not None:
             at_atoms = log_density(atoms.view(-1, 1, 1).expand(len(atoms), *chosen[rows].shape))

@@ -11,15 +11,18 @@ from tapmachine.machine import BoltzmannMachine
 LogWeight = Callable[[Tensor], Tensor]  # (Q, N, S) -> (Q, N, S): at Q values of each of S units in N rows
 
 
-def conditional_log_weight(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> LogWeight:
+def conditional_log_weight(
+    machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None
+) -> LogWeight:
     """ln of the joint weight as one chosen unit takes other values, relative to that of the rest of the row.
 
     Args:
         machine: A machine with one hidden layer.
         x: States of the visible units, (N, n).
         chosen: Indices of S units for each row, (N, S).
+        others: A further field on the hidden units, (N, *state_shape).
     """
-    units, gains = machine.layers[0], Gains(machine, x)
+    units, gains = machine.layers[0], Gains(machine, x, others)
 
     def log_weight(values: Tensor) -> Tensor:  # (Q, N, S)
         # The prior is a function of all units at once: put the values of the chosen ones in their places.
@@ -35,11 +38,12 @@ def conditional_log_weight(machine: BoltzmannMachine, x: Tensor, chosen: Tensor)
 class Gains:
     """The change of Σ_j ln Z_j of the hidden units with one visible unit."""
 
-    def __init__(self, machine: BoltzmannMachine, x: Tensor) -> None:
+    def __init__(self, machine: BoltzmannMachine, x: Tensor, others: Tensor | None = None) -> None:
         self.visible, self.hidden = list(machine.layers)
         self.x = x
         self.row = torch.arange(len(x), device=x.device)
         self.field = machine.field_on(1, [x, None])
+        self.field = self.field if others is None else self.field + others
         self.weights = machine.coupling(0).detach().unflatten(0, (self.visible.n, -1))  # (n, 1 or q, n_hidden)
 
     def __call__(self, unit: Tensor, values: Tensor) -> Tensor:  # (N,), and (Q, N) or (Q, N, q) -> (Q, N)

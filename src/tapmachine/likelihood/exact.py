@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.errors import EstimateError
+from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.slabs import can_sum_slabs, slabs_log_partition
 from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
@@ -32,7 +33,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     normalized, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more. Of two
     layers of `Gaussian` units, ln Z is a determinant; of `Gaussian` visible and up to 18 `SpikeSlab` hidden units,
     perhaps with one `Categorical` unit, a sum of determinants. `Gaussian` blocks of a `Mixed` hidden layer are
-    integrated over first.
+    integrated over first. `Mixed` visible layers may have `Gaussian` columns coupled to such units, if all other
+    columns are coupled to the `Categorical` unit only, as in the machines of tables.
 
     Returns:
         ln Z = −F, in float64; one value for each row, if the machine is conditioned on rows of evidence.
@@ -49,6 +51,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
         return exact_log_partition(whitened.machine) + whitened.log_partition_gain
     if is_gaussian(machine):
         return _checked(gaussian_log_partition(machine))
+    if is_product_mixture(machine):
+        return as_product_mixture(machine).log_weights.logsumexp(0)
     if can_sum_slabs(machine, SLAB_BITS):
         return _checked(slabs_log_partition(machine))
     total = torch.full((), -torch.inf, dtype=torch.float64, device=machine.device)
@@ -181,8 +185,8 @@ def _enumerate(machine: BoltzmannMachine) -> Iterator[_Part]:
     others = [layer_index for layer_index in range(len(layers)) if layer_index not in side]
     counts = [count for layer_index in side for count in layers[layer_index].n_states() or []]
     widest = max([machine.sizes[layer_index] for layer_index in others] + [len(counts)])
-    for digits in _all_digits(counts, max(1, CHUNK_VALUES // widest), machine.device):
-        parts = iter(digits.split([layers[layer_index].n for layer_index in side], -1))
+    for digits in all_digits(counts, max(1, CHUNK_VALUES // widest), machine.device):
+        parts = iter(digits.split([len(layers[layer_index].n_states() or []) for layer_index in side], -1))
         states: list[Tensor | None] = [None] * len(layers)
         moments: list[Moments] = [Moments(digits, digits)] * len(layers)
         log_weights = torch.zeros(len(digits), dtype=torch.float64, device=machine.device)
@@ -233,7 +237,7 @@ def _smaller_side(machine: BoltzmannMachine) -> list[int]:
     return smaller
 
 
-def _all_digits(counts: list[int], chunk: int, device: torch.device) -> Iterator[Tensor]:
+def all_digits(counts: list[int], chunk: int, device: torch.device) -> Iterator[Tensor]:
     """All combinations of digits, (S, n) at a time: digit i runs from 0 to counts[i] − 1."""
     total = prod(counts)
     base = torch.tensor(counts, device=device)

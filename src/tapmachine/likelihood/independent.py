@@ -17,6 +17,10 @@ def fit_visible_units(
     return fitted
 
 
-def independent_log_likelihood(machine: BoltzmannMachine, rows: Tensor) -> Tensor:  # (N, *state_shape) -> (N,), float64
-    """ln P(x) of each row by the visible units of a machine alone, without its couplings."""
-    return machine.layers[0].log_prior(rows, validate=False).sum(-1, dtype=torch.float64)
+def independent_log_likelihood(
+    machine: BoltzmannMachine, rows: Tensor, missing: Tensor | None = None
+) -> Tensor:  # (N, *state_shape), (N, n) -> (N,), float64
+    """ln P(x) of each row by the visible units of a machine alone, without its couplings and without missing units."""
+    values = machine.layers[0].log_prior(rows, validate=False)
+    values = values if missing is None else values.masked_fill(missing, 0.0)
+    return values.sum(-1, dtype=torch.float64)

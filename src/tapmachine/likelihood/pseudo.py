@@ -14,7 +14,7 @@ from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.weight import check_normalizable
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, n_units
-from tapmachine.units import Units
+from tapmachine.units import Mixed, Units
 from tapmachine.units.support import Interval, Lattice
 
 DROP = 40.0  # a sum ends where its terms have fallen by exp(−40)
@@ -69,21 +69,44 @@ def pseudo_log_likelihood(
 
 
 def log_conditionals(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
-    """ln P(x_i | x_{−i}) of some units of each row.
+    """ln P(x_i | x_{−i}) of some units of each row; of a categorical unit in a mixed layer, at its first component.
 
     Args:
         machine: A machine with one hidden layer, or a pairwise one, in float64.
         x: States of the visible units, (N, *state_shape).
         chosen: Indices of S units for each row, (N, S).
     """
-    conditionals = _conditionals(machine)(machine, x, chosen)
+    units = machine.layers[0]
+    if isinstance(units, Mixed) and not machine.is_pairwise:
+        conditionals = _of_blocks(machine, units, x).gather(1, chosen)
+    else:
+        conditionals = _conditionals(machine)(machine, x, chosen)
     if not bool(torch.isfinite(conditionals).all()):
         raise EstimateError("the conditionals of visible units are not finite: the couplings are too strong")
     return conditionals
 
 
-def _conditionals(machine: BoltzmannMachine) -> Callable[[BoltzmannMachine, Tensor, Tensor], Tensor]:
-    """The function that computes ln P(x_i | x_{−i}), with the arguments of `log_conditionals`."""
+def _of_blocks(machine: BoltzmannMachine, units: Mixed, x: Tensor) -> Tensor:  # (N, n)
+    """All conditionals of a mixed layer, block by block: the other blocks are a field on the hidden units."""
+    weights, hidden = machine.weights[0].detach().split(units.sizes), machine.layers[1]
+    fields = [part @ w for part, w in zip(x.split(units.sizes, -1), weights, strict=True)]
+    parts = []
+    blocks: list[Units] = list(units.blocks)  # type: ignore[arg-type]
+    for index, (block, part, w) in enumerate(zip(blocks, x.split(units.sizes, -1), weights, strict=True)):
+        alone = BoltzmannMachine([block, hidden], [w])
+        others = sum((field for i, field in enumerate(fields) if i != index), torch.zeros_like(fields[0]))
+        everything = torch.arange(block.n, device=x.device).expand(len(x), -1)
+        states = part.unflatten(-1, block.state_shape)
+        found = _conditionals(alone)(alone, states, everything, others.unflatten(-1, hidden.state_shape))
+        parts.append(units.at_first_component(block, found))
+    return torch.cat(parts, -1)
+
+
+def _conditionals(machine: BoltzmannMachine) -> Callable[..., Tensor]:
+    """The function that computes ln P(x_i | x_{−i}), with the arguments of `log_conditionals`.
+
+    With hidden units it also takes a further field on them.
+    """
     if machine.is_pairwise:
         return _with_all_others
     match machine.layers[0].support:
@@ -103,7 +126,7 @@ def _with_all_others(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Te
     return (log_joint - units.log_partition(Tilt(field, 0.0))).gather(1, chosen)
 
 
-def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
+def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None) -> Tensor:
     """Sums over the states of units that have finitely many."""
     units = machine.layers[0]
     n_states = units.support.n_states or 0
@@ -113,20 +136,21 @@ def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor
     at_data = units.log_prior(x, validate=False).gather(1, chosen)  # (N, S)
     parts = []
     for rows in row_chunks(machine, x, n_states):
-        gains = Gains(machine, x[rows])
+        gains = Gains(machine, x[rows], None if others is None else others[rows])
         total = [(log_prior[:, unit] + gains(unit, states[:, unit])).logsumexp(0) for unit in chosen[rows].unbind(1)]
         parts.append(at_data[rows] - torch.stack(total, -1))
     return torch.cat(parts)
 
 
-def _over_lattice(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
+def _over_lattice(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None) -> Tensor:
     """Sums over the states of units on a lattice, in the order of their indices."""
     units = machine.layers[0]
     least = _states_that_matter(machine)
     at_data = units.log_prior(x, validate=False).gather(1, chosen)
     parts = []
     for rows in row_chunks(machine, x, BLOCK):
-        log_weight = conditional_log_weight(machine, x[rows], chosen[rows])
+        beside = None if others is None else others[rows]
+        log_weight = conditional_log_weight(machine, x[rows], chosen[rows], beside)
         total = torch.full_like(at_data[rows], -torch.inf)
         for first in range(0, MOST_STATES, BLOCK):
             states = _states_from(units, first)  # (Q, n)

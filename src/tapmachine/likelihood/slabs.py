@@ -46,8 +46,8 @@ class GaussianMixture(NamedTuple):
 
 
 def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
-    """Whether the visible units are a mixture of at most 2^bits Gaussians: above them are `SpikeSlab` hidden units and
-    perhaps one `Categorical` unit. Units without weights do not count.
+    """Whether the visible units are a mixture of at most 2^bits Gaussians: above them are `SpikeSlab` hidden units, one
+    `Categorical` unit, or both. Units without weights do not count.
     """
     layers = list(machine.layers)
     if len(layers) != 2 or type(layers[0]) is not Gaussian:
@@ -55,7 +55,7 @@ def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
     blocks = list(layers[1].blocks) if isinstance(layers[1], Mixed) else [layers[1]]
     slabs = [block for block in blocks if type(block) is SpikeSlab]
     clusters = [block for block in blocks if type(block) is Categorical and block.n == 1]
-    if len(slabs) + len(clusters) < len(blocks) or len(slabs) != 1 or len(clusters) > 1:
+    if len(slabs) + len(clusters) < len(blocks) or len(slabs) > 1 or len(clusters) > 1:
         return False
     return int(coupled_slabs(machine).sum()) + sum(math.log2(block.q) for block in clusters) <= bits
 
@@ -155,8 +155,9 @@ def coupled_slabs(machine: BoltzmannMachine) -> Tensor:  # (n_slabs,), bool
     """Which spike-and-slab hidden units have a weight other than 0."""
     layer, weights = machine.layers[1], machine.weights[0].detach()
     blocks = list(layer.blocks) if isinstance(layer, Mixed) else [layer]
-    parts = weights.split(layer.sizes if isinstance(layer, Mixed) else [layer.n], 1)
-    coupled: Tensor = next((w != 0).any(0) for block, w in zip(blocks, parts, strict=True) if type(block) is SpikeSlab)
+    parts = weights.split(layer.sizes if isinstance(layer, Mixed) else [math.prod(layer.state_shape)], 1)
+    of_slabs = [w for block, w in zip(blocks, parts, strict=True) if type(block) is SpikeSlab]
+    coupled: Tensor = (torch.cat(of_slabs or [weights[:, :0]], 1) != 0).any(0)
     return coupled
 
 
@@ -185,14 +186,15 @@ class _Hidden(NamedTuple):
     def of(machine: BoltzmannMachine) -> "_Hidden":
         layer, weights = machine.layers[1], wide(machine.weights[0])
         blocks = list(layer.blocks) if isinstance(layer, Mixed) else [layer]
-        sizes = layer.sizes if isinstance(layer, Mixed) else [layer.n]
+        sizes = layer.sizes if isinstance(layer, Mixed) else [math.prod(layer.state_shape)]
         centers, log_shares = weights.new_zeros((len(weights), 1)), weights.new_zeros(1)
+        of_slabs, field, log_odds, precision = weights[:, :0], *(weights.new_zeros(0) for _ in range(3))
+        coupled = coupled_slabs(machine)
         for block, part in zip(blocks, weights.split(sizes, 1), strict=True):
             if isinstance(block, SpikeSlab):
-                slabs, of_slabs = block, part
+                of_slabs = part[:, coupled]
+                field, log_odds, precision = (wide(z)[coupled] for z in (block.field, block.log_odds, block.precision))
             elif isinstance(block, Categorical):
                 centers, log_shares = part, wide(block.field)[0].log_softmax(0)
-        coupled = coupled_slabs(machine)
-        field, log_odds, precision = (wide(z)[coupled] for z in (slabs.field, slabs.log_odds, slabs.precision))
         at_rest = softplus(log_odds + 0.5 * (field**2 / precision + math.log(2 * math.pi) - precision.log())).sum()
-        return _Hidden(of_slabs[:, coupled], field, log_odds, precision, centers, log_shares, at_rest)
+        return _Hidden(of_slabs, field, log_odds, precision, centers, log_shares, at_rest)

@@ -14,6 +14,8 @@ from tapmachine.data.errors import LikelihoodWarning
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.annealing.estimate import COLLAPSED, AnnealedEstimate, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, is_gaussian
+from tapmachine.likelihood.observed import observed_log_weight
+from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.slabs import can_sum_slabs
 from tapmachine.likelihood.tap import clamped_log_weight
@@ -39,16 +41,18 @@ class Effort(NamedTuple):
         temperatures: numbers of temperatures, tried in turn until the error bar is below 0.1 nats.
         n_rows: rows of a machine with several hidden layers whose weights are enumerated or annealed; of the others
             TAP's weight is taken, and corrected by as much as it is off on those. None for all.
+        n_gappy_rows: rows with missing values that are annealed; the others are not scored. None for all.
     """
 
     bits: int
     temperatures: tuple[int, ...]
     n_rows: int | None = None
+    n_gappy_rows: int | None = None
 
 
 THOROUGH = Effort(16, (300, 1000, 3000, 6000))
-CHEAP = Effort(12, (100,), 30)  # after an epoch of training
-CAREFUL = Effort(12, (100, 300, 1000), 30)  # to choose between epochs
+CHEAP = Effort(12, (100,), 30, 100)  # after an epoch of training
+CAREFUL = Effort(12, (100, 300, 1000), 30, 100)  # to choose between epochs
 
 
 class LogPartition(NamedTuple):
@@ -91,7 +95,12 @@ def unbiased_log_partition(
         data = None if data is None else whitened.rows(data)
         value, error, method = unbiased_log_partition(whitened.machine, data, effort, seed)
         return LogPartition(value + whitened.log_partition_gain, error, method)
-    if is_gaussian(machine) or can_enumerate(machine, effort.bits) or can_sum_slabs(machine, effort.bits):
+    if (
+        is_gaussian(machine)
+        or is_product_mixture(machine)
+        or can_enumerate(machine, effort.bits)
+        or can_sum_slabs(machine, effort.bits)
+    ):
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
     for n_temperatures in effort.temperatures:
         with warnings.catch_warnings():
@@ -111,17 +120,34 @@ def _honest_error(estimate: AnnealedEstimate) -> float:
 
 @torch.no_grad()
 def unbiased_log_likelihood(
-    machine: BoltzmannMachine, x: Tensor, partition: LogPartition, effort: Effort = THOROUGH, seed: int = 0
+    machine: BoltzmannMachine,
+    x: Tensor,
+    partition: LogPartition,
+    effort: Effort = THOROUGH,
+    seed: int = 0,
+    missing: Tensor | None = None,
 ) -> LogLikelihood:
-    """ln P(x) of rows, with ln Z by `unbiased_log_partition`.
+    """ln P(x) of rows, with ln Z by `unbiased_log_partition`; of rows with `missing` units, (N, n), ln P(x_obs).
 
     The weight of a row is exact with one hidden layer or none. With more it is enumerated or annealed, too, by runs of
     its own for each row; with little effort, only the mean over the rows is unbiased.
     """
     double, rows = for_scoring(machine, x)
-    weights = log_weight(double, rows) if len(double.layers) <= 2 else _deep_log_weight(double, rows, effort, seed)
+    if missing is None:
+        weights = _complete_log_weight(double, rows, effort, seed)
+    else:
+        weights, gappy = torch.full_like(rows.flatten(1)[:, 0], torch.nan), missing.any(1)
+        if not bool(gappy.all()):
+            weights[~gappy] = _complete_log_weight(double, rows[~gappy], effort, seed)
+        weights[gappy] = observed_log_weight(
+            double, rows[gappy], missing[gappy], effort.bits, effort.temperatures, seed, effort.n_gappy_rows
+        )
     log_partition, error = (weights.new_tensor(value) for value in (partition.value, partition.error))
     return LogLikelihood(weights - log_partition, log_partition, error, n_units(machine))
+
+
+def _complete_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, seed: int) -> Tensor:  # (N,)
+    return log_weight(machine, rows) if len(machine.layers) <= 2 else _deep_log_weight(machine, rows, effort, seed)
 
 
 def _deep_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, seed: int) -> Tensor:  # (N,)

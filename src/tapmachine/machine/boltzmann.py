@@ -137,6 +137,8 @@ class BoltzmannMachine(nn.Module):
         """0 for pairs of states of one and the same unit, 1 elsewhere."""
         units = self.layers[0]
         of_unit = torch.arange(self.sizes[0], device=self.device) // (self.sizes[0] // units.n)
+        for start, n, q in units.categorical_blocks if len(units.state_shape) == 1 else []:  # of a mixed layer
+            of_unit[start : start + n * q] = start + torch.arange(n * q, device=self.device) // q * q
         return (of_unit[:, None] != of_unit).to(self.dtype)
 
     def _check_symmetric(self, weights: Tensor) -> None:

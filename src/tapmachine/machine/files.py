@@ -69,7 +69,7 @@ def load(
         path: The file; or the folder of a run, for its machine at the last checkpoint.
         device: Device to put the machine on. Default: the CPU.
         dtype: Type of the parameters. Default: as saved.
-        unit_types: Classes of your own that the machine's units may have, such as `[Poisson]`.
+        unit_types: Classes of your own that the machine's units may have, such as `[Counts]`.
 
     Raises:
         FileError: If there is no machine, or it is damaged or was written by a newer version.

@@ -163,5 +163,6 @@ def _add_to_fields(layer: Units, change: Tensor) -> None:
 def _log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (n,) -> ()
     """ln of the weight of one visible state, with the hidden units summed over."""
     double = deepcopy(machine).double()
-    of_hidden = double.layers[1].log_partition(Tilt(x @ double.weights[0], 0.0))
+    hidden = double.layers[1]
+    of_hidden = hidden.log_partition(Tilt((x @ double.weights[0]).view(hidden.state_shape), 0.0))
     return double.layers[0].log_prior(x).sum() + of_hidden.sum()

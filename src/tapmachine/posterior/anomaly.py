@@ -140,13 +140,17 @@ def conditional_surprise(
     double, rows = for_scoring(machine, _as_data(machine, x))
     units = double.layers[0]
     everything = torch.arange(units.n, device=rows.device)
+    first = torch.tensor(units.unit_starts, device=rows.device)  # of the components of each unit
+    unit_of = torch.searchsorted(first, everything, right=True) - 1
     if len(machine.layers) <= 2:
         return -log_conditionals(double, rows, everything.expand(len(rows), -1))
-    pairs = torch.cartesian_prod(torch.arange(len(rows), device=rows.device), everything)
+    pairs = torch.cartesian_prod(torch.arange(len(rows), device=rows.device), first)
     parts, failed = [], 0
     for some in pairs.split(PARTICLES):
         row, unit = some.unbind(1)
-        solution = solve(clamp(double, rows[row], mask=everything != unit.unsqueeze(1)), None, scheme, tol=TOLERANCE)
+        solution = solve(
+            clamp(double, rows[row], mask=unit_of != unit_of[unit].unsqueeze(1)), None, scheme, tol=TOLERANCE
+        )
         tilt = Tilt(*(torch.as_tensor(z) for z in solution.tilts[0]))
         exponent = rows[row] * tilt.field - 0.5 * tilt.precision * rows[row] ** 2
         log_joint = units.log_prior(rows[row], validate=False) + units.per_unit(exponent)
@@ -155,4 +159,6 @@ def conditional_surprise(
         failed += int((~solution.converged).sum())
     if failed:
         warnings.warn(f"{failed} of {len(pairs)} values have no converged solution, and are NaN", PosteriorWarning, 3)
-    return torch.cat(parts).view(len(rows), units.n)
+    result = torch.zeros((len(rows), units.n), dtype=torch.float64, device=rows.device)
+    result[:, first] = torch.cat(parts).view(len(rows), len(first))
+    return result

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Status, Tilt
+from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.slabs import (
     GaussianMixture,
     active_sets,
@@ -19,6 +20,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
 from tapmachine.posterior.channels import Channel, GaussianNoise, Missing
 from tapmachine.posterior.mixture import Part, Posterior, joined
+from tapmachine.posterior.table import TablePosterior
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 
 CHUNK_VALUES = 2**24  # means of the components held at a time
@@ -28,6 +30,8 @@ NEGLIGIBLE = 1e-14  # share of a component that is left out of the moments
 
 def has_exact_posterior(machine: BoltzmannMachine, channel: Channel) -> bool:
     """Whether `exact_posterior` can be used: few `SpikeSlab` hidden units, or a machine of a real-valued table."""
+    if type(channel) is Missing and is_product_mixture(machine):
+        return True
     return type(channel) in (GaussianNoise, Missing) and is_gaussian_mixture(machine)
 
 
@@ -38,6 +42,9 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
     Every component of the mixture is conditioned on the observed values; its weight is multiplied by their density.
     Rows with the same gaps and the same noise share the matrices that this takes.
     """
+    if isinstance(machine.layers[0], Mixed):
+        assert isinstance(channel, Missing)
+        return _of_table(machine, channel.at_face_value(y), channel)
     double = in_double(machine)
     units, mixture = double.layers[0], as_gaussian_mixture(double)
     evidence = channel.evidence(y.to(double.dtype), units)
@@ -99,6 +106,17 @@ def exact_recovery(
         )
         noise = math.exp(found.x)
     return given(max(noise, smallest)), noise
+
+
+def _of_table(machine: BoltzmannMachine, x: Tensor, channel: Channel) -> Posterior:
+    """The posterior of a machine of a table with columns of several types."""
+    given = TablePosterior.of(machine, x)
+    hidden = given.hidden_moments(in_double(machine))
+    one = torch.ones(len(x), dtype=torch.long, device=machine.device)
+    part = Part(
+        [_as(machine, given.moments), _as(machine, hidden)], -given.log_weight, one, one * int(Status.CONVERGED)
+    )
+    return joined([part], channel, machine.layers[0])
 
 
 class _Group(NamedTuple):

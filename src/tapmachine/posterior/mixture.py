@@ -11,7 +11,7 @@ from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.posterior.channels import Channel
 from tapmachine.solver.merging import ROUGHLY_SAME, spread
-from tapmachine.units import Units
+from tapmachine.units import Lattice, Mixed, Units
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +51,7 @@ class Posterior:
 
         For more than two numbers it is the one nearest to the mean; for real-valued units, the mean.
         """
-        if self.units.is_categorical:
-            return self.mean.argmax(-1)
-        n_states = self.units.support.n_states
-        if n_states is None:
-            return self.mean
-        digits = torch.arange(n_states, device=self.mean.device)
-        values = self.units.decode(digits.unsqueeze(-1).expand(-1, self.units.n))
-        return values.gather(0, (self.mean - values.unsqueeze(1)).abs().argmin(0))
+        return self.mean.argmax(-1) if self.units.is_categorical else _nearest_states(self.units, self.mean)
 
     @property
     def converged(self) -> Tensor:  # (K,), bool
@@ -71,6 +64,25 @@ class Posterior:
     def __repr__(self) -> str:
         failed = int((~self.converged).sum())
         return f"Posterior({len(self)} rows through {self.channel}{f', {failed} not converged' if failed else ''})"
+
+
+def _nearest_states(units: Units, mean: Tensor) -> Tensor:  # (K, n) -> (K, n)
+    """The states nearest to means; of a categorical unit in a mixed layer the most probable one, one-hot."""
+    if isinstance(units, Mixed):
+        parts = zip(units.blocks, mean.split(units.sizes, -1), strict=True)
+        return torch.cat([_nearest_states(block, part) for block, part in parts], -1)  # type: ignore[arg-type]
+    if units.is_categorical:
+        q = units.state_shape[1]
+        return torch.nn.functional.one_hot(mean.unflatten(-1, (-1, q)).argmax(-1), q).flatten(-2).to(mean.dtype)
+    if isinstance(units.support, Lattice):
+        start, step = units.support.start, units.support.step
+        return start + step * ((mean - start) / step).round()
+    n_states = units.support.n_states
+    if n_states is None:
+        return mean
+    digits = torch.arange(n_states, device=mean.device)
+    values = units.decode(digits.unsqueeze(-1).expand(-1, units.n))
+    return values.gather(0, (mean - values.unsqueeze(1)).abs().argmin(0))
 
 
 class Part(NamedTuple):

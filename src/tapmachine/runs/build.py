@@ -11,8 +11,11 @@ from tapmachine.data.errors import SettingsError
 from tapmachine.data.on_disk import RowsOnDisk
 from tapmachine.data.rows import Array, Rows, from_array, held_in_memory, parts, spaced
 from tapmachine.data.sources import INTENSITIES
+from tapmachine.likelihood.observed import draw_missing_of_mixture
+from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.machine import BoltzmannMachine, dbm
-from tapmachine.machine.checks import check_rows
+from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.posterior.table import TablePosterior
 from tapmachine.runs.new_machine import NewMachine, by_rows
 from tapmachine.runs.registry import OBJECTIVES, STARTS
 from tapmachine.runs.settings import Settings
@@ -28,11 +31,12 @@ from tapmachine.training import (
     geometric_decay,
     paper_sgd,
 )
-from tapmachine.training.batches import check_all_rows
+from tapmachine.training.batches import IN_MEMORY, check_all_rows
+from tapmachine.training.gaps import completed_by_columns, fill_columns, has_gaps, take_gaps
 from tapmachine.training.optimizers import SOME_ROWS
 from tapmachine.training.pretraining import monitor_of_layer
 from tapmachine.training.tables import MOST_ROWS, TableStart, start_for_table
-from tapmachine.units import Gaussian, Units
+from tapmachine.units import Gaussian, Mixed, Units
 from tapmachine.units.registry import UNIT_TYPES
 
 LARGEST_SCALED = 8.0  # largest value after scaling, where there is no shift
@@ -41,19 +45,31 @@ SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions scale with the square,
 
 
 def make_machine(
-    settings: Settings, x: Rows, held_out: Rows | None = None, units: UnitMaker | None = None
+    settings: Settings,
+    x: Rows,
+    held_out: Rows | None = None,
+    units: UnitMaker | None = None,
+    weights: Tensor | None = None,
 ) -> NewMachine:
     """A new machine for data, (N, n), whose visible units can take what is held out, too.
 
-    If the visible units are given, the data are not rescaled.
+    If the visible units are given, the data are not rescaled; tables of `Mixed` units, which may have missing values
+    (NaN), are fitted by maximum likelihood. The weights are those of rows.
     """
+    rows = x
+    if isinstance(x, Tensor) and has_gaps(x):
+        x = fill_columns(x)
+    if isinstance(held_out, Tensor) and has_gaps(held_out):
+        held_out = torch.where(held_out.isnan(), spaced(x, 1)[:1].to(held_out), held_out)
     dtype = getattr(torch, settings.dtype)
     data = (x,) if held_out is None else (x, held_out)
     visible, why = make_visible(settings, *data) if units is None else given_units(units, x.shape[1])
     visible = visible.to(dtype)
     bounds = visible.bounds()
-    if units is None and is_table(settings, visible):
-        return _for_table(start_for_table(spaced(x, MOST_ROWS), settings.hidden[0], settings.seed), dtype, why)
+    if is_table(settings, visible) and (units is None or isinstance(visible, Mixed)):
+        weights = None if weights is None else spaced(weights.unsqueeze(1), MOST_ROWS).flatten()
+        start = start_for_table(spaced(rows, MOST_ROWS), settings.hidden[0], settings.seed, weights, visible)
+        return _for_table(start, dtype, why)
     scale, shift = 1.0, torch.zeros(())
     if units is None and not visible.support.is_countable:  # counts and categories have no unit of measurement
         scale, shift = _units_of_measurement(visible, x)
@@ -66,15 +82,16 @@ def make_machine(
 
 
 def is_table(settings: Settings, visible: Units) -> bool:
-    """Whether the columns are those of a real-valued table: Gaussian, with hidden units that were not chosen."""
-    return isinstance(visible, Gaussian) and settings.hidden_units == "auto" and len(settings.hidden) == 1
+    """Whether the columns are those of a table: Gaussian or `Mixed`, with hidden units that were not chosen."""
+    return isinstance(visible, Gaussian | Mixed) and settings.hidden_units == "auto" and len(settings.hidden) == 1
 
 
 def _for_table(start: TableStart, dtype: torch.dtype, why: str) -> NewMachine:
-    machine = start.machine.to(dtype)
+    # In the units of the data, correlations are differences of large numbers.
+    machine = start.machine.to(torch.float64 if start.transform is None else dtype)
     bounds = machine.layers[0].bounds()
     why = "; ".join([why, *start.notes])
-    return NewMachine(machine, 1.0, start.shift, (bounds[0].clone(), bounds[1].clone()), why, start.transform)
+    return NewMachine(machine, 1.0, start.shift, (bounds[0].clone(), bounds[1].clone()), why, start.transform, True)
 
 
 def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
@@ -111,16 +128,30 @@ def make_objective(settings: Settings) -> Objective | None:
     return objective
 
 
-def make_trainer(settings: Settings, new: NewMachine, x: Rows, held_out: Rows | None, monitor: Monitor) -> Training:
+def make_trainer(
+    settings: Settings,
+    new: NewMachine,
+    x: Rows,
+    held_out: Rows | None,
+    monitor: Monitor,
+    weights: Tensor | None = None,
+) -> Training:
     """The trainer of a machine that was made by the same settings, on data as they are.
 
     The start of a table is fitted as well as cross-validation allows. By default there is one epoch, with a learning
     rate of 0, in which it is measured.
     """
-    machine, is_fitted, settings = new.machine, new.transform is not None, settings.for_rows(len(x))
+    machine, is_fitted, settings = new.machine, new.is_fitted, settings.for_rows(len(x))
     epochs, rate = settings.epochs or 0, settings.learning_rate
     if is_fitted and rate is None:
         epochs, rate = min(1, epochs), 0.0
+    missing: Tensor | None = None
+    if is_fitted and isinstance(x, Tensor) and has_gaps(x):  # the coordinates of its start mix columns
+        if rate:
+            raise SettingsError("learning_rate cannot be used for a real-valued table with missing values")
+        x, missing = _completed_table(new, x, settings.seed), x.isnan()
+    if is_fitted and isinstance(held_out, Tensor) and has_gaps(held_out):
+        held_out = _completed_table(new, held_out, settings.seed)
     x = _checked(machine, new.scaled(x))
     measured = None
     if held_out is not None:
@@ -129,21 +160,38 @@ def make_trainer(settings: Settings, new: NewMachine, x: Rows, held_out: Rows | 
 
     def make_joint() -> Trainer:
         is_warm = is_fitted or settings.pretrain_epochs > 0
-        return _trainer(settings, machine, x, epochs, monitor, rate, measured, warm_start=is_warm)
+        trainer = _trainer(settings, machine, x, epochs, monitor, rate, measured, warm_start=is_warm, weights=weights)
+        trainer.batches.missing = missing if missing is not None else trainer.batches.missing
+        return trainer
 
     def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
         measure = monitor_of_layer(monitor, stage, settings.double_inputs)
-        return _trainer(settings, own, states, settings.pretrain_epochs, measure, rate, warm_start=True)
+        n_epochs = settings.pretrain_epochs
+        return _trainer(settings, own, states, n_epochs, measure, rate, warm_start=True, weights=weights)
 
     if settings.pretrain_epochs == 0:
         return make_joint()
-    pretraining = Pretraining(settings.pretrain_epochs, settings.pretrain_on, settings.double_inputs)
+    pretraining = Pretraining(
+        settings.pretrain_epochs, settings.pretrain_layers, settings.pretrain_on, settings.double_inputs
+    )
     first = held_in_memory(x)
-    return PretrainingTrainer(machine, first, pretraining, make_for_layer, make_joint, epochs, settings.seed)
+    return PretrainingTrainer(machine, first, pretraining, make_for_layer, make_joint, epochs, settings.seed, weights)
+
+
+def _completed_table(new: NewMachine, x: Tensor, seed: int) -> Tensor:
+    """Rows of a table with draws of the fitted machine in place of missing values."""
+    machine, draws = in_double(new.in_units_of_data()), torch.Generator(x.device).manual_seed(seed)
+    if is_product_mixture(machine):
+        return TablePosterior.of(machine, x).draws(1, draws)[0].to(x.dtype)
+    drawn = draw_missing_of_mixture(machine, x, x.isnan(), draws)
+    return drawn.to(x.dtype)
 
 
 def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:
-    """Rows of which all are states of the machine; those in memory as such, on its device."""
+    """Rows of which all are states of the machine; those in memory as such, on its device, except with gaps."""
+    if has_gaps(x):
+        take_gaps(machine, held_in_memory(x))
+        return x
     if isinstance(x, Tensor):
         return check_rows(machine, x)
     check_all_rows(machine, x)
@@ -159,8 +207,12 @@ def _trainer(
     rate: float | None,
     held_out: Tensor | None = None,
     warm_start: bool = False,
+    weights: Tensor | None = None,
 ) -> Trainer:
-    some = x if isinstance(x, Tensor) else check_rows(machine, spaced(x, SOME_ROWS))
+    if isinstance(x, Tensor):
+        some = completed_by_columns(machine, x, settings.seed) if has_gaps(x) else x
+    else:
+        some = check_rows(machine, spaced(x, SOME_ROWS))
     if rate is None:
         rate = default_learning_rate(machine, some, len(x), warm_start)
     optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
@@ -174,6 +226,7 @@ def _trainer(
         scheduler=geometric_decay(optimizer, settings.decay, max(1, epochs)),
         validation=held_out,
         early_stopping=settings.early_stopping,
+        weights=weights,
         l1=settings.l1,
         centered=settings.centered,
         averaged=settings.averaged,
@@ -212,7 +265,7 @@ def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows:
     dtype, threshold = getattr(torch, settings.dtype), settings.binarize
     x = rows if isinstance(rows, RowsOnDisk) else from_array(rows, "x")
     if threshold is not None:
-        return by_rows(lambda part: (part > threshold).to(dtype), x)
+        return by_rows(lambda part: (_complete(part) > threshold).to(dtype), x)
     if settings.visible == "categorical":
         if not all(bool(((part >= 0) & (part == part.round())).all()) for _, part in parts(x)):
             raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")
@@ -221,6 +274,12 @@ def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows:
     if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
         raise SettingsError(f"values reach {largest:g}; bring them to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}")
     return x.to(dtype) if isinstance(x, Tensor) else by_rows(lambda part: part.to(dtype), x)
+
+
+def _complete(part: Tensor) -> Tensor:
+    if has_gaps(part):
+        raise ValueError(f"values are missing (NaN); {IN_MEMORY}")
+    return part
 
 
 def pick_device(name: str) -> str:

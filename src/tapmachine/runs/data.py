@@ -7,16 +7,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 from torch import Tensor
 
+from tapmachine.data.columns import Schema
 from tapmachine.data.errors import DataError, RunError, RunWarning, SettingsError
 from tapmachine.data.on_disk import RowsOnDisk
 from tapmachine.data.rows import Rows, held_in_memory
-from tapmachine.data.sources import read
+from tapmachine.data.sources import DataSet, read
 from tapmachine.machine.files import data_description
-from tapmachine.runs.build import bytes_scaled_beyond, prepare_rows
+from tapmachine.runs.build import bytes_scaled_beyond, prepare_gappy_rows, prepare_rows
 from tapmachine.runs.folder import MachineFile, RunFolder
 from tapmachine.runs.settings import Settings, check_names
+from tapmachine.runs.weights import digest_of_weights, read_weights
+from tapmachine.training.gaps import fill_columns, has_gaps
+
+ENOUGH_COMPLETE = 100  # complete rows that stand for all, where rows must be complete
 
 SomeRows = TypeVar("SomeRows", bound=Rows)
 
@@ -34,6 +40,8 @@ class RunData(Generic[SomeRows]):
         scale_beyond: As for `data.sources.read`, so that other files are scaled in the same way.
         names: Names of the columns.
         notes: What was done to the rows.
+        weights: Weights of the rows to train on; None for equal weights.
+        schema: Kinds of the columns of a table with text, whose rows are encoded.
     """
 
     name: str
@@ -44,6 +52,8 @@ class RunData(Generic[SomeRows]):
     scale_beyond: int | None
     names: tuple[str, ...] | None
     notes: tuple[str, ...]
+    weights: Tensor | None = None
+    schema: Schema | None = None
 
     def description(self) -> dict[str, Any]:
         """What is saved of them with a machine."""
@@ -53,10 +63,13 @@ class RunData(Generic[SomeRows]):
             "image_shape": self.image_shape,
             "sha256": self.digest,
             "scale_beyond": self.scale_beyond,
-        }
+        } | ({} if self.schema is None else {"schema": self.schema.to_dict()})
 
-    def in_memory(self) -> "RunData[Tensor]":
-        """The same with tensors; of rows on disk, as many as fit into memory."""
+    def in_memory(self, gaps: bool = False) -> "RunData[Tensor]":
+        """The same with tensors; of rows on disk, as many as fit into memory.
+
+        Unless gaps are wanted, rows with missing values are left out, or completed if too few others are left.
+        """
         train = held_in_memory(self.train)
         held_out = None if self.held_out is None else held_in_memory(self.held_out)
         if len(train) < len(self.train):
@@ -66,9 +79,34 @@ class RunData(Generic[SomeRows]):
                 RunWarning,
                 stacklevel=3,
             )
+        weights = self.weights if len(train) == len(self.train) else None
+        if not gaps:
+            train, weights = self._without_gaps(train, weights)
+            held_out = None if held_out is None else self._without_gaps(held_out, None)[0]
         return RunData(
-            self.name, self.image_shape, self.digest, train, held_out, self.scale_beyond, self.names, self.notes
+            self.name,
+            self.image_shape,
+            self.digest,
+            train,
+            held_out,
+            self.scale_beyond,
+            self.names,
+            self.notes,
+            weights,
+            self.schema,
         )
+
+    def _without_gaps(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if not has_gaps(x):
+            return x, weights
+        complete = ~x.isnan().any(1)
+        n_gappy = len(x) - int(complete.sum())
+        if int(complete.sum()) >= min(ENOUGH_COMPLETE, len(x) // 2):
+            x, weights, done = x[complete], None if weights is None else weights[complete], "left out"
+        else:
+            x, done = fill_columns(x), "completed by values of the same columns"
+        warnings.warn(f"{self.name}: {n_gappy} rows with missing values are {done}", RunWarning, stacklevel=4)
+        return x, weights
 
 
 @contextmanager
@@ -85,29 +123,52 @@ def read_data(settings: Settings) -> RunData[Rows]:
     return _read_data(settings, bytes_scaled_beyond(settings))
 
 
-def _read_data(settings: Settings, scale_beyond: int | None) -> RunData[Rows]:
+def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | None = None) -> RunData[Rows]:
     """As `read_data`, with the `scale_beyond` of `data.sources.read`."""
-    source = read(settings.data, scale_beyond=scale_beyond)
+    source = read(settings.data, gaps=True, scale_beyond=scale_beyond, schema=schema)
     with named(settings.data):
-        x = prepare_rows(settings, source.rows)
+        x, notes = _prepared(settings, source)
     names = None if source.layout is None else source.layout.column_names()
     data = RunData[Rows](
-        source.name, source.image_shape, source.digest(), x, None, source.scale_beyond, names, source.notes
+        source.name,
+        source.image_shape,
+        source.digest(),
+        x,
+        None,
+        source.scale_beyond,
+        names,
+        notes,
+        schema=source.schema,
     )
+    if settings.weights is not None:
+        weights = read_weights(settings.weights, len(x))
+        both = hashlib.sha256((data.digest + digest_of_weights(weights)).encode()).hexdigest()
+        data = replace(data, digest=both, weights=weights)
     if settings.validation is None:
         return data
     if isinstance(settings.validation, str):
-        other = read(settings.validation, scale_beyond=source.scale_beyond)
+        other = read(settings.validation, gaps=True, scale_beyond=source.scale_beyond, schema=source.schema)
         with named(settings.validation):
-            held_out = prepare_rows(settings, other.rows)
+            held_out, other_notes = _prepared(settings, other)
             if held_out.shape[1] != x.shape[1]:
                 raise ValueError(f"has {held_out.shape[1]} columns, where {settings.data} has {x.shape[1]}")
         both = hashlib.sha256((data.digest + other.digest()).encode()).hexdigest()
-        return replace(data, digest=both, held_out=held_out, notes=data.notes + other.notes)
+        return replace(data, digest=both, held_out=held_out, notes=data.notes + other_notes)
     n_train = len(x) - round(settings.validation * len(x))
     if not 0 < n_train < len(x):
         raise SettingsError(f"validation is {settings.validation}; of {len(x)} rows that leaves none on one side")
-    return replace(data, train=_between(x, 0, n_train), held_out=_between(x, n_train, len(x)))
+    of_train = None if data.weights is None else data.weights[:n_train]
+    return replace(data, train=_between(x, 0, n_train), held_out=_between(x, n_train, len(x)), weights=of_train)
+
+
+def _prepared(settings: Settings, source: DataSet) -> tuple[Rows, tuple[str, ...]]:
+    """Rows as the settings want them, with NaN for missing values, and what was done to them."""
+    rows, notes = source.rows, source.notes
+    if isinstance(rows, RowsOnDisk) or rows.dtype.kind != "f" or not bool(np.isnan(rows).any()):
+        return prepare_rows(settings, rows), notes
+    n_missing = int(np.isnan(rows).sum())
+    note = f"{source.name}: {n_missing} of {rows.size} values ({n_missing / rows.size:.1%}) are missing"
+    return prepare_gappy_rows(settings, rows), (*notes, note)
 
 
 def _between(x: Rows, first: int, last: int) -> Rows:
@@ -129,23 +190,29 @@ def scale_of_bytes(run: RunFolder) -> int | None:
     return scale_beyond
 
 
-def read_data_of(run: RunFolder) -> RunData[Tensor]:
-    """The data of a run, in memory; a RunError if they have changed since training."""
+def schema_of(run: RunFolder) -> Schema | None:
+    """Kinds of the columns that a run was trained on, if they were a table with text."""
+    found = data_description(run.machine_path).get("schema")
+    return None if found is None else Schema.from_dict(found)
+
+
+def read_data_of(run: RunFolder, gaps: bool = False) -> RunData[Tensor]:
+    """The data of a run, in memory; a RunError if they have changed since training. `gaps`: as for `in_memory`."""
     if isinstance(run, MachineFile):
         raise RunError(f"{run.path}: is the file of a machine, which has no data")
     settings = settings_of(run)
     data = read_data(settings)
     if data.digest != data_description(run.machine_path).get("sha256"):
         raise RunError(f"{settings.data}: has changed since {run.path} was trained on it")
-    return data.in_memory()
+    return data.in_memory(gaps)
 
 
-def data_for(run: RunFolder, source: str | None = None) -> RunData[Tensor]:
-    """Data from a source, prepared like those of the run. Default: the data of the run."""
+def data_for(run: RunFolder, source: str | None = None, gaps: bool = False) -> RunData[Tensor]:
+    """Data from a source, prepared like those of the run. Default: the data of the run. `gaps`: as for `in_memory`."""
     if source is None:
         try:
-            return read_data_of(run)
+            return read_data_of(run, gaps)
         except RunError as error:
             raise RunError(f"{error}; use --data FILE") from None
-    settings = replace(settings_of(run), data=source, validation=None)
-    return _read_data(settings, scale_of_bytes(run)).in_memory()
+    settings = replace(settings_of(run), data=source, validation=None, weights=None)
+    return _read_data(settings, scale_of_bytes(run), schema_of(run)).in_memory(gaps)

@@ -23,7 +23,8 @@ class NewMachine:
         scale, shift: The data are shift + scale·x for states x of the machine; scale is a power of two.
         bounds: Bounds of the visible units in the units of the data.
         why: The type of its visible units, and why.
-        transform: For real-valued tables, the matrix that takes the place of `scale`.
+        transform: For complete real-valued tables, the matrix that takes the place of `scale`.
+        is_fitted: Whether the machine was fitted by `start_for_table`.
     """
 
     machine: BoltzmannMachine
@@ -32,6 +33,7 @@ class NewMachine:
     bounds: tuple[Tensor, Tensor]
     why: str
     transform: Tensor | None = None
+    is_fitted: bool = False
 
     @property
     def is_in_units_of_data(self) -> bool:
@@ -54,7 +56,7 @@ class NewMachine:
         for first, part in parts(x):
             self._check_bounds(x, first, part)
         if self.is_in_units_of_data:
-            return x
+            return by_rows(lambda part: part.to(self.machine.dtype), x) if self.is_fitted else x
         device = x.device if isinstance(x, Tensor) else torch.device("cpu")
         shift, *bounds = (z.to(device) for z in (self.shift, *self.machine.layers[0].bounds()))
         inverse = None if self.transform is None else torch.linalg.inv(self.transform).T.to(device)
@@ -75,7 +77,8 @@ class NewMachine:
         if bool(outside.any()):
             row, column = outside.nonzero()[0].tolist()
             value = f"{place_of(first + row, x)}, column {column} is {part[row, column]:g}"
-            raise ValueError(f"{value}; it must lie between {lower:g} and {upper:g}")
+            ends = (float(bound.expand(part.shape[1])[column]) for bound in (lower, upper))
+            raise ValueError("{}; it must lie between {:g} and {:g}".format(value, *ends))
 
 
 def by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:

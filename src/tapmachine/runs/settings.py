@@ -32,7 +32,7 @@ from tapmachine.units.registry import UNIT_TYPES
 
 # What a run that was begun may change: how long it is, and how much of it is recorded. None of it changes the past.
 ADJUSTABLE = ("epochs", "measure_every", "save_every", "keep_every")
-LAYER_DATA = ("samples", "means")
+LAYER_DATA, PRETRAINED = ("samples", "means"), ("first", "all")
 N_KEPT = 24  # machines, at increasing distances from the first epoch to the last; of fewer epochs, each
 
 
@@ -55,7 +55,12 @@ class Settings:
         choices=hidden_words,
     )
     pretrain: int | None = setting(
-        None, "Pretraining epochs of each of several hidden layers.", at_least(0), default_text="a fifth of --epochs"
+        None, "Pretraining epochs of machines with several hidden layers.", at_least(0), default_text="as --epochs"
+    )
+    pretrain_layers: str = setting(
+        "first",
+        "Layers to pretrain: {choices}. With first, the machine starts as an RBM with small weights above it.",
+        choices=PRETRAINED,
     )
     pretrain_on: str = setting(
         "samples", "Values of the layer below to pretrain a layer on: {choices}.", choices=LAYER_DATA
@@ -69,6 +74,9 @@ class Settings:
     binarize: float | None = setting(None, "Threshold: values above it become 1, others 0.", FINITE, default_text="off")
     validation: str | float | None = setting(
         None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, default_text="none"
+    )
+    weights: str | None = setting(
+        None, "Row weights: a .npy or .csv file of one column, one weight for each row.", default_text="none"
     )
     early_stopping: bool = setting(
         True,
@@ -170,6 +178,10 @@ class Settings:
                 self.pretrain_epochs > 0 or not (self.double_inputs or self.pretrain_on != "samples"),
                 "pretrain_on and double_inputs require pretraining: several hidden layers, and pretrain above 0",
             ),
+            (
+                self.pretrain_layers == "all" or not (self.double_inputs or self.pretrain_on != "samples"),
+                "pretrain_on and double_inputs require pretrain_layers all",
+            ),
         ]
 
     def _not_for_objective(self) -> list[str]:
@@ -181,14 +193,15 @@ class Settings:
     @property
     def all_epochs(self) -> int:
         """Those of the layers' pretraining and of the training."""
-        return self.pretrain_epochs * len(self.hidden) + (self.epochs or 0)
+        n_pretrained = 1 if self.pretrain_layers == "first" else len(self.hidden)
+        return self.pretrain_epochs * n_pretrained + (self.epochs or 0)
 
     @property
     def pretrain_epochs(self) -> int:
         """Of each layer."""
         if self.pretrain is not None:
             return self.pretrain
-        return (FEWEST_EPOCHS if self.epochs is None else self.epochs) // 5 if len(self.hidden) > 1 else 0
+        return (FEWEST_EPOCHS if self.epochs is None else self.epochs) if len(self.hidden) > 1 else 0
 
     def for_rows(self, n_rows: int) -> "Settings":
         """The same for a number of rows, from which the number of epochs follows by default."""
@@ -235,6 +248,7 @@ class Settings:
         chosen = {name: value for name, value in self._meaning().items() if value != usual[name]}
         if isinstance(self.validation, str):
             del chosen["validation"]
+        chosen.pop("weights", None)  # the digest of the data tells them apart
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
     def _meaning(self) -> dict[str, Any]:

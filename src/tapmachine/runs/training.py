@@ -25,7 +25,10 @@ from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.machines import digests_of
 from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import ADJUSTABLE, Settings
+from tapmachine.runs.table_units import units_for
+from tapmachine.runs.weights import repeat_rows
 from tapmachine.training import Monitor, Training, TrainingState, run_epochs
+from tapmachine.training.gaps import check_columns, has_gaps
 from tapmachine.training.monitor import Record
 
 Say = Callable[[str], None]
@@ -77,16 +80,22 @@ def run_training(
     run, asked = RunFolder(folder), settings
     settings = _for_run(run, settings)
     if settings.pretrain != asked.pretrain:
-        say(f"{run.path}: pretraining stays at {settings.pretrain} epochs for each layer")
+        say(f"{run.path}: pretraining stays at {settings.pretrain} epochs")
     data = read_data(settings)
-    settings = settings.for_rows(len(data.train))
     for note in data.notes:
         say(note)
     with named(settings.data):
-        new = make_machine(settings, data.train, data.held_out)
+        train, weights = data.train, data.weights
+        if isinstance(train, Tensor):
+            if has_gaps(train):
+                check_columns(train.isnan(), data.names)
+            train, weights = repeat_rows(train, weights)
+        settings = settings.for_rows(len(train))
+        units = None if data.schema is None else units_for(data.schema)
+        new = make_machine(settings, train, data.held_out, units, weights)
         new.machine.to(device)
         monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift, transform=new.transform)
-        trainer = make_trainer(settings, new, data.train, data.held_out, monitor)
+        trainer = make_trainer(settings, new, train, data.held_out, monitor, weights)
     say(f"visible units {new.why}")
     first = world().leads  # of several processes one writes, and all train
     with run if first else nullcontext():  # nobody else writes to it from now on

@@ -120,8 +120,10 @@ class MeanFieldProcess(Process):
         """The particles that failed before, and those where a unit of a layer cannot be normalized under its tilt."""
         if not self.unbounded[layer_index]:
             return failed
-        finite = torch.isfinite(torch.as_tensor(tilt.field)) & torch.isfinite(torch.as_tensor(tilt.precision))
-        return failed | (torch.isinf(moments.variance) & finite).any(-1)
+        finite = [torch.isfinite(torch.as_tensor(z)).flatten(1) for z in tilt]
+        if finite[0].shape != finite[1].shape:  # the reaction of a mixed layer, which has further components
+            finite[1] = finite[1].all(-1, keepdim=True)
+        return failed | (torch.isinf(moments.variance) & finite[0] & finite[1]).any(-1)
 
     def change(self, old: list[Moments], new: list[Moments], only: tuple[int, ...] | None = None) -> Tensor:  # (K,)
         """The mean over all units of the squared change of mean and variance; `only` these layers may have changed."""

@@ -14,12 +14,14 @@ from tapmachine.data.budget import LARGEST_BATCH, default_batch_size
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.data.on_disk import RowsOnDisk
-from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, parts, place_of, spaced
+from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, from_array, parts, place_of, spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
+from tapmachine.training.gaps import Gaps, check_columns, fill_from_columns, has_gaps, take_gaps
 
 Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
+IN_MEMORY = "rows with missing values are trained on in memory, as a tensor"
 Place = Tensor | Batch  # where a batch is: indices of rows in memory; or the batch itself, if they are not there
 
 
@@ -28,6 +30,10 @@ def check_all_rows(machine: BoltzmannMachine, x: RowsOnDisk | Array) -> None:
     if not x.shape:
         raise ValueError("x is a single number; it must be rows of them")
     for first, part in parts(x):
+        if has_gaps(part):
+            row, column = part.isnan().nonzero()[0].tolist()[:2]
+            place = place_of(first + row, x) if isinstance(x, RowsOnDisk) else f"row {first + row}"
+            raise ValueError(f"{place}, column {column} is missing (NaN); {IN_MEMORY}")
         try:
             check_rows(machine, part)
         except ValueError as error:
@@ -44,12 +50,18 @@ class Batches:
 
     Args:
         machine: the machine to train, on whose device the batches are.
-        x: a tensor, which is moved to the machine's device; an array, such as a memory map, or rows on disk, which are
-            read batch by batch; or a loader of batches, or of tuples whose first entry is one.
+        x: a tensor, which is moved to the machine's device, with NaN for missing values; an array, such as a memory
+            map, or rows on disk, which are read batch by batch; or a loader of batches, or of tuples whose first entry
+            is one.
         batch_size: number of rows in a batch (default: `default_batch_size`); ignored for a loader, which sets its own.
         weights: weight of each row.
         seed: random seed of the order.
         validate: False skips the check of a tensor or an array, which may then hold means of units.
+        generator: for draws of missing values, on the machine's device.
+
+    Attributes:
+        gaps: the missing values and their completions; None if there are none. `rows` and `sample` are complete.
+        missing: which units of the rows in memory were not observed, (N, n); None if all were.
     """
 
     def __init__(
@@ -60,13 +72,21 @@ class Batches:
         weights: Tensor | None,
         seed: int,
         validate: bool = True,
+        generator: torch.Generator | None = None,
     ) -> None:
         self.machine, self.device, self.dtype = machine, machine.device, machine.dtype
         self.weights: Tensor | None = None  # 1 on average
         self.sample_weights: Tensor | None = None
         self.order = torch.Generator().manual_seed(seed)
         self.rows: Rows | Array | None = None
-        if isinstance(x, Tensor):
+        self.gaps: Gaps | None = None
+        self.missing: Tensor | None = None
+        if type(x) is np.ndarray and x.dtype.kind == "f" and bool(np.isnan(x).any()):
+            x = from_array(x, "x")
+        if has_gaps(x):
+            assert isinstance(x, Tensor)
+            self.rows, weights = self._complete(x, weights, seed, generator)
+        elif isinstance(x, Tensor):
             self.rows = check_rows(machine, x) if validate else machine.layers[0].check_states(x, validate=False)
         elif isinstance(x, np.ndarray | RowsOnDisk):
             self.rows = x
@@ -86,6 +106,23 @@ class Batches:
             self._check_sizes(len(self.rows), weights)
         self.sample = self._sample()  # rows for starts and for monitoring
 
+    def _complete(
+        self, x: Tensor, weights: Tensor | None, seed: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Rows with a first completion, and their weights; rows without any observed value are left out."""
+        states, missing = take_gaps(self.machine, x)
+        assert missing is not None
+        check_columns(missing)
+        checked = self._check_weights(len(states), weights)
+        seen = ~missing.all(1)
+        if not bool(seen.all()):
+            n_empty = int((~seen).sum())
+            warnings.warn(f"rows without any observed value are left out: {n_empty}", TrainingWarning, stacklevel=5)
+            states, missing, checked = states[seen], missing[seen], None if checked is None else checked[seen]
+        rows = fill_from_columns(states, missing, checked, seed)
+        self.gaps, self.missing = Gaps(self.machine, rows, missing, generator), missing
+        return rows, checked
+
     @property
     def n_rows(self) -> int | None:
         """Number of rows; None for a loader."""
@@ -104,8 +141,12 @@ class Batches:
     def _check_sizes(self, n_rows: int, weights: Tensor | None) -> None:
         if n_rows < self.batch_size:
             raise ValueError(f"batch_size is {self.batch_size}, but there are only {n_rows} rows of data")
+        self.weights = self._check_weights(n_rows, weights)
+
+    def _check_weights(self, n_rows: int, weights: Tensor | None) -> Tensor | None:
+        """The weights with a mean of 1, or a ValueError."""
         if weights is None:
-            return
+            return None
         try:
             weights = torch.as_tensor(weights, dtype=self.dtype, device=self.device)
         except (TypeError, RuntimeError) as error:
@@ -115,7 +156,7 @@ class Batches:
         bad = ~(torch.isfinite(weights) & (weights >= 0))
         if bool(bad.any()) or not bool(weights.sum() > 0):
             raise ValueError("weights must be finite, 0 or more, and not all 0")
-        self.weights = weights / weights.mean()
+        return weights / weights.mean()
 
     def _from_array(self, x: Tensor | Array) -> Tensor:
         rows = as_tensor(x)
@@ -140,6 +181,8 @@ class Batches:
         return torch.cat(first)
 
     def _from_loader(self, batch: Any, index: int) -> Tensor:
+        if has_gaps(batch[0] if isinstance(batch, tuple | list) else batch):
+            raise ValueError(f"batch {index} of the loader has missing values (NaN); {IN_MEMORY}")
         try:
             return check_rows(self.machine, batch[0] if isinstance(batch, tuple | list) else batch)
         except ValueError as error:
@@ -166,8 +209,11 @@ class Batches:
         if not isinstance(place, Tensor):
             return place
         assert isinstance(self.rows, Tensor)
+        weights = None if self.weights is None else self.weights[place]
+        if self.gaps is not None:
+            return self.gaps.take(place), weights
         # `index_select` takes whole rows, several times as fast on a CPU as rows[place]
-        return self.rows.index_select(0, place), None if self.weights is None else self.weights[place]
+        return self.rows.index_select(0, place), weights
 
     def _whole_batches(self) -> Iterator[Batch]:
         """The batches of a loader that have the size of the first: a step has one shape."""

@@ -28,6 +28,7 @@ class CapturedStep:
         self.step, self.batches = step, batches  # whose tensors the graph reads
         self.place = place.clone() if isinstance(place, Tensor) else _copied(place)
         restore = _snapshot(step)
+        completed = None if batches.gaps is None else batches.gaps.completions
         with warming_up():
             for _ in range(WARM_UP):
                 step(*batches.take(self.place))
@@ -43,6 +44,8 @@ class CapturedStep:
             with torch.cuda.graph(self.graphs[1]):
                 self.result = step.update(self.gradients)
         restore()
+        if batches.gaps is not None and completed is not None:
+            batches.gaps.completions = completed
 
     def __call__(self, place: Place) -> StepResult:
         """A step on the batch in that place."""

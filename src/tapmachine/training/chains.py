@@ -16,13 +16,15 @@ from tapmachine.training.loss import Objective
 from tapmachine.training.starts import Start
 from tapmachine.units.numerics.strata import lattice, strata
 
+POSTERIOR_SWEEPS = 10  # of the hidden layers of a deep machine given a row, which mix quickly
 SETTLED = 200  # a chain restarts in step t with probability SETTLED/(SETTLED + t)²
 
 
 class _Sampled(Objective):
     """F of the machine clamped to samples in place of F of the free one: its gradient is an average over the samples.
 
-    In a deep machine the even layers are clamped, and the odd ones between them are summed over.
+    In a deep machine the even layers are clamped, and the odd ones between them are summed over. So are those given the
+    data: layers 2, 4, … are drawn given each row, by a few Gibbs sweeps from the layers below.
     """
 
     @abstractmethod
@@ -46,14 +48,24 @@ class _Sampled(Objective):
             values, fields = summed_over_odd_layers(machine, drawn[: len(machine.layers)])
         return self.average(context, values), self.hand_on(context, drawn, fields)
 
+    def draw_given_rows(self, context: Context) -> list[Tensor]:
+        """States of all layers of a deep machine given this process's rows."""
+        drawn = _given_rows(context, context.batch, _independently)
+        return [z[context.world.share(len(z))] for z in drawn]
+
     def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
-        if len(context.machine.layers) != 2:
+        machine = context.machine
+        if machine.is_pairwise:
             return super().free_energies(context, carry)
-        # Rows and samples are states of the same layer, and one matrix product for both is faster than two.
-        rows, drawn = context.rows, self.draw(context, carry)
-        values, fields = summed_over_odd_layers(context.machine, [torch.cat((rows, drawn[0])), drawn[1]])
-        on_data, on_samples = values.split((len(rows), len(drawn[0])))
-        fields = {index: field[len(rows) :] for index, field in fields.items()}
+        drawn = self.draw(context, carry)
+        given = [context.rows] if len(machine.layers) == 2 else self.draw_given_rows(context)
+        # Rows and samples are states of the same layers, and one matrix product for both is faster than two.
+        n_rows, states = len(context.rows), list(drawn[: len(machine.layers)])
+        for index in range(0, len(states), 2):
+            states[index] = torch.cat((given[index], states[index]))
+        values, fields = summed_over_odd_layers(machine, states)
+        on_data, on_samples = values[:n_rows], values[n_rows:]
+        fields = {index: field[n_rows:] for index, field in fields.items()}
         return on_data, self.average(context, on_samples), self.hand_on(context, drawn, fields)
 
 
@@ -125,7 +137,9 @@ class PCD(_Sampled):
         if self.is_split and count < context.world.size:
             raise ValueError(f"there are {context.world.size} processes for {count} chains; use more chains")
         rows = _rows_by_weight(context, count)[self._share(context)].clone()
-        self._points = lattice(count, context.machine.dtype, rows.device)[self._share(context)]
+        dtype, n_rows = context.machine.dtype, len(context.batch)
+        self._points = lattice(count, dtype, rows.device)[self._share(context)]
+        self._points_of_rows = lattice(n_rows, dtype, rows.device)[context.world.share(n_rows)]
         steps = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
         return (*_upper_layers(context, rows, self._draw), steps)
 
@@ -134,6 +148,11 @@ class PCD(_Sampled):
         if self.restarts:
             chain = self._restart(context, chain, steps)
         return (*_sweeps(context, chain, self.n_sweeps, self._draw), steps + 1)
+
+    def draw_given_rows(self, context: Context) -> list[Tensor]:
+        if not self.is_split:
+            return super().draw_given_rows(context)
+        return _given_rows(context, context.rows, self._draw_for_rows)
 
     def average(self, context: Context, values: Tensor) -> Tensor:
         return values.sum() / self._count(context) if self.is_split else values.mean()
@@ -154,9 +173,16 @@ class PCD(_Sampled):
 
     def _draw(self, context: Context, index: int, field: Tensor) -> Tensor:
         """New states of a layer of all chains, or of this process's share of them."""
+        return self._draw_at(self._points, context, index, field)
+
+    def _draw_for_rows(self, context: Context, index: int, field: Tensor) -> Tensor:
+        """New states of a layer given this process's rows."""
+        return self._draw_at(self._points_of_rows, context, index, field)
+
+    def _draw_at(self, points: Tensor, context: Context, index: int, field: Tensor) -> Tensor:
         units = context.machine.layers[index]
         if self.stratified and units.has_inversion:
-            states = units.draw(Tilt(field, 0.0), strata(self._points, units.n, context.generator))
+            states = units.draw(Tilt(field, 0.0), strata(points, units.n, context.generator))
             assert states is not None
             return states
         return units.sample(Tilt(field, 0.0), context.generator)
@@ -232,6 +258,17 @@ def _sweeps(context: Context, chain: list[Tensor], n_sweeps: int, draw: Draw = _
         for first in (0, 1) if done < n_sweeps else (0,):
             _draw_every_other(context, chain, first, draw)
     return tuple(chain)
+
+
+@torch.no_grad()
+def _given_rows(context: Context, x: Tensor, draw: Draw) -> list[Tensor]:
+    """States of all layers of a deep machine given rows of the visible one, after a few sweeps from below."""
+    chain = _upper_layers(context, x, draw)
+    for done in range(POSTERIOR_SWEEPS):
+        if done:
+            _draw_every_other(context, chain, 1, draw)
+        _draw_every_other(context, chain, 2, draw)
+    return chain
 
 
 @torch.no_grad()

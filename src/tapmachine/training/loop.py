@@ -141,7 +141,8 @@ def fit(
 
     Args:
         machine: any machine; a new one has small random weights.
-        x: the data: a tensor, an array such as a memory map, or a loader of batches.
+        x: the data: a tensor, an array such as a memory map, or a loader of batches. In a tensor or an array in memory
+            NaN is a missing value, and the likelihood is that of the observed ones (`training/gaps.py`).
         epochs: number of passes over the data (default: 300, or as many as make 20,000 steps, but at least 50).
         batch_size: M, number of rows in each step (default: 100, or a quarter of fewer than 400 rows, but at least 10).
         objective: `PCD(k)`, `TAPObjective(…)` or `CD(k)` (default: `default_objective`).

@@ -16,13 +16,13 @@ from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import tap_log_likelihood
 from tapmachine.likelihood.unbiased import CAREFUL, CHEAP, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.machine.rescaling import rescale
 from tapmachine.machine.whitening import can_be_whitened, in_coordinates
 from tapmachine.solver import TAP, AdaptiveTAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
+from tapmachine.training.gaps import take_gaps
 from tapmachine.units import Gaussian, Lattice
 
 Record = dict[str, Any]  # numbers by their names, and words on how they were found
@@ -86,10 +86,17 @@ class Monitor:
         train: Tensor,
         validation: Tensor | None = None,
         weights: Tensor | None = None,
+        missing: Tensor | None = None,
     ) -> Record:
-        """The record of one epoch, with rows of the training data weighted by `weights`."""
-        rows = spaced(train, self.n_rows)
-        held_out = None if validation is None else check_rows(machine, spaced(validation, self.n_rows))
+        """The record of one epoch, with rows of the training data weighted by `weights`.
+
+        If values are `missing`, (N, n), `train` is completed, and the log-likelihood is that of the observed values.
+        Validation data may have missing values, too, which are NaN.
+        """
+        rows, gaps = spaced(train, self.n_rows), None if missing is None else spaced(missing, self.n_rows)
+        held_out, held_out_gaps = None, None
+        if validation is not None:
+            held_out, held_out_gaps = take_gaps(machine, spaced(validation, self.n_rows))
         machine, rows, held_out = self._as_measured(machine, rows, held_out)
         share = None if weights is None else spaced(weights, self.n_rows).double()
         above = _layers_above(machine, rows)
@@ -98,16 +105,24 @@ class Monitor:
         }
         if len(above) > 1:
             record |= {f"variation_{n}": _variation(means.double(), share) for n, means in enumerate(above, 1)}
-        if held_out is not None:
+        if held_out is not None and gaps is None and held_out_gaps is None:
             on_train = average(clamped_free_energy(machine, rows).double(), share)
             record["free_energy_gap"] = float(clamped_free_energy(machine, held_out).mean() - on_train)
         if self.n_starts and not is_gaussian(machine):  # which has one solution, and an exact ln Z
-            record |= self._by_tap(machine, rows, held_out, share)
+            record |= self._by_tap(machine, rows, held_out, share, gaps is None, held_out_gaps is None)
         if self.n_starts > 0 if self.likelihood is None else self.likelihood:
-            record |= self._unbiased(machine, rows, held_out, share)
+            record |= self._unbiased(machine, rows, held_out, share, gaps, held_out_gaps)
         return record
 
-    def _by_tap(self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None, share: Tensor | None) -> Record:
+    def _by_tap(
+        self,
+        machine: BoltzmannMachine,
+        rows: Tensor,
+        held_out: Tensor | None,
+        share: Tensor | None,
+        is_complete: bool = True,
+        held_out_is_complete: bool = True,
+    ) -> Record:
         if any(isinstance(units.support, Lattice) for units in machine.layers):
             return {}  # TAP's reaction exp(½κx²) may outgrow their priors
         if can_be_whitened(machine):
@@ -126,13 +141,15 @@ class Monitor:
                 TrainingWarning,
                 stacklevel=7,
             )
+        if not is_complete:
+            return record
         names = ("tap_log_likelihood", "tap_log_likelihood_per_unit", "tap_log_sum_exp")
         record |= dict.fromkeys(names, float("nan"))
         try:
             scored = tap_log_likelihood(machine, rows, solutions, scheme=scheme)
             mean, log_sum_exp = (_mean(z, share) for z in (scored, scored.log_sum_exp))
             record |= dict(zip(names, (mean, mean / scored.n_units, log_sum_exp), strict=True))
-            if held_out is not None:
+            if held_out is not None and held_out_is_complete:
                 beside = tap_log_likelihood(machine, held_out, solutions, scheme=scheme)
                 record["validation_tap_log_likelihood"] = float(beside.mean)
                 record["validation_tap_log_likelihood_per_unit"] = float(beside.per_unit)
@@ -141,7 +158,13 @@ class Monitor:
         return record
 
     def _unbiased(
-        self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None, share: Tensor | None
+        self,
+        machine: BoltzmannMachine,
+        rows: Tensor,
+        held_out: Tensor | None,
+        share: Tensor | None,
+        gaps: Tensor | None = None,
+        held_out_gaps: Tensor | None = None,
     ) -> Record:
         """The log-likelihood that does not rest on TAP."""
         try:
@@ -149,25 +172,32 @@ class Monitor:
         except EstimateError as error:
             warnings.warn(f"there is no log-likelihood: {error}", TrainingWarning, stacklevel=7)
             return {"log_likelihood": float("nan")}
-        scored = unbiased_log_likelihood(machine, rows, partition, CHEAP)
+        scored = unbiased_log_likelihood(machine, rows, partition, CHEAP, missing=gaps)
         record = {
             "log_likelihood": _mean(scored, share),
             "log_likelihood_error": partition.error,
             "log_likelihood_method": partition.method,
         }
         if held_out is not None:
-            beside = unbiased_log_likelihood(machine, held_out, partition, CHEAP)
+            beside = unbiased_log_likelihood(machine, held_out, partition, CHEAP, missing=held_out_gaps)
             record["validation_log_likelihood"] = float(beside.mean)
             record["validation_log_likelihood_error"] = float(beside.standard_error)
         return record
 
     @torch.no_grad()
-    def independent(self, machine: BoltzmannMachine, train: Tensor, weights: Tensor | None = None) -> float:
+    def independent(
+        self,
+        machine: BoltzmannMachine,
+        train: Tensor,
+        weights: Tensor | None = None,
+        missing: Tensor | None = None,
+    ) -> float:
         """The mean log-likelihood of independent units fitted to the data, in nats: a baseline."""
         rows = spaced(train, self.n_rows)
         share = None if weights is None else spaced(weights, self.n_rows).double()
         fitted, rows, _ = self._as_measured(fit_visible_units(machine, train, weights), rows)
-        return float(average(independent_log_likelihood(fitted, rows), share))
+        gaps = None if missing is None else spaced(missing, self.n_rows)
+        return float(average(independent_log_likelihood(fitted, rows, gaps), share))
 
     def _as_measured(
         self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None = None

@@ -18,7 +18,7 @@ from tapmachine.training.free_energies import average, finite_free_energy_from, 
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
 
-N_SWEEPS = 2  # of the default objective
+N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # of the default objective
 
 
 @final
@@ -173,7 +173,7 @@ class ExactSlabs(Objective):
 
 
 def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
-    """The default objective of `fit`: two sweeps of stratified persistent chains, for any units and depth.
+    """The default objective of `fit`: two sweeps of stratified persistent chains, five with several hidden layers.
 
     There are 100 chains for up to 12,000 rows, and 500 for 60,000 or more: gradients that many rows allow to follow for
     long need to be more accurate. On a GPU, where chains cost little, there are 500 to 800.
@@ -198,4 +198,5 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
         return ExactSlabs()
     if any(bool(torch.isfinite(units.tail_precision()).any()) for units in list(machine.layers)[1:]):
         return CD(10)
-    return PCD(N_SWEEPS, n_chains=default_chains(n_rows, machine.device.type != "cpu"))
+    n_sweeps = N_SWEEPS if len(machine.layers) == 2 else N_SWEEPS_OF_DEEP
+    return PCD(n_sweeps, n_chains=default_chains(n_rows, machine.device.type != "cpu"))

@@ -18,7 +18,7 @@ from tapmachine.units import Gaussian
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 2.0, 2000
 LARGEST_OF_GAUSSIAN = 0.5  # with Gaussian visible units: beyond it, steps in ln V overshoot if means are large
-PACE_OF_DEEP = 2.0  # factor of the learning rate with several hidden layers
+PACE_OF_DEEP = 0.55  # factor of the learning rate with several hidden layers
 
 
 def paper_sgd(
@@ -54,7 +54,7 @@ def default_learning_rate(
 
     Weights that are still small grow by a factor 1 + γλc in a step, with λ the largest variance of the data in any
     direction and c the variance of a hidden unit. The learning rate γ is the one for which γλc is 0.027 times the pace
-    for this number of rows, 4 to 8 (`data/budget.py`), and 0.027 times 2 with several hidden layers. With
+    for this number of rows, 4 to 8 (`data/budget.py`), and 0.55 times as much with several hidden layers. With
     Gaussian visible and hidden units, c is the largest variance where training starts, at the maximum of the
     likelihood, whose curvature is 2λc; λ counts as 1 or more, and the pace is 1.
 
@@ -70,7 +70,7 @@ def default_learning_rate(
     if not bool(torch.isfinite(rows).all()):
         raise ValueError("x holds values that are not finite")
     spread = torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)
-    hidden_variance, factor = 0.25, pace(n_rows or len(x)) if len(machine.layers) <= 2 else PACE_OF_DEEP
+    hidden_variance, factor = 0.25, pace(n_rows or len(x)) * (PACE_OF_DEEP if len(machine.layers) > 2 else 1.0)
     if is_gaussian(machine):
         spread = spread.clamp(min=1.0)  # the curvature in the hidden fields is c
         hidden_variance, factor = largest_variance(machine, None if warm_start else spaced(x, SOME_ROWS)), 1.0

@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from tapmachine.data.checks import check_count
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_machine, check_rows
+from tapmachine.machine.checks import check_machine
+from tapmachine.training.gaps import check_columns, draw_missing, fill_from_columns, take_gaps
 from tapmachine.training.layer_machines import assemble, machine_of_layer, states_of_layer
 from tapmachine.training.loop import Callback, History, run_epochs
 from tapmachine.training.loss import Objective
@@ -21,6 +22,7 @@ from tapmachine.units import Custom
 from tapmachine.units.conditioned import Conditioned
 
 LAYER_DATA = ("samples", "means")
+PRETRAINED = ("first", "all")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Pretraining:
 
     Attributes:
         epochs: number of epochs for each layer.
+        layers: `first` for the lowest two layers only, so that the deep machine starts as that restricted one, with
+            small weights above it; or `all`, one after the other [alg:dbmTrain].
         data: what the next layer is trained on: `samples` of the layer below it given the data, drawn once, or its
             `means`.
         double_inputs: whether to apply the correction of Salakhutdinov and Hinton (2009). A layer between two others
@@ -38,6 +42,7 @@ class Pretraining:
     """
 
     epochs: int
+    layers: str = "first"
     data: str = "samples"
     double_inputs: bool = False
 
@@ -45,7 +50,13 @@ class Pretraining:
         check_count("epochs", self.epochs, 0)
         if self.data not in LAYER_DATA:
             raise ValueError(f"data is {self.data!r}; it must be one of {', '.join(LAYER_DATA)}")
+        if self.layers not in PRETRAINED:
+            raise ValueError(f"layers is {self.layers!r}; it must be one of {', '.join(PRETRAINED)}")
+        if self.layers == "first" and (self.double_inputs or self.data != "samples"):
+            raise ValueError("double_inputs and data='means' apply to the layers above the first; use layers='all'")
 
+
+COMPLETING_SWEEPS = 50  # by which the lowest machine completes rows for the next one
 
 MakeTrainer = Callable[[BoltzmannMachine, Tensor, int], Trainer]  # from a layer's machine, its data, and its index
 
@@ -63,6 +74,7 @@ class PretrainingTrainer:
         make_joint: makes the trainer of the deep machine, once its layers are trained.
         joint_epochs: number of epochs of that trainer.
         seed: random seed of the samples.
+        weights: weight of each row.
     """
 
     def __init__(
@@ -74,6 +86,7 @@ class PretrainingTrainer:
         make_joint: Callable[[], Trainer] | None = None,
         joint_epochs: int = 0,
         seed: int = 0,
+        weights: Tensor | None = None,
     ) -> None:
         check_machine(machine)
         if len(machine.layers) < 3:
@@ -83,9 +96,16 @@ class PretrainingTrainer:
                 raise ValueError(f"layer {index}: there is evidence on its units; pretrain the machine without it")
             if pretraining.double_inputs and index in (0, len(machine.layers) - 1) and isinstance(units, Custom):
                 raise ValueError(f"layer {index}: Custom units cannot be doubled; use double_inputs=False")
-        self.machine, self.x, self.pretraining, self.seed = machine, check_rows(machine, x), pretraining, seed
+        self.machine, self.pretraining, self.seed = machine, pretraining, seed
+        self.weights = None if weights is None else weights.to(machine.device, machine.dtype)
+        self.x, self.missing = take_gaps(machine, x)
+        if self.missing is not None:
+            check_columns(self.missing)
+            self.x = fill_from_columns(self.x, self.missing, self.weights, seed)
+            if pretraining.double_inputs:
+                raise ValueError("double_inputs needs complete rows; impute the missing values, or leave it off")
         self.make_trainer, self.make_joint = make_trainer, make_joint
-        self.n_stages = len(machine.layers) - 1
+        self.n_stages = 1 if pretraining.layers == "first" else len(machine.layers) - 1
         self.epochs = pretraining.epochs * self.n_stages + check_count("joint_epochs", joint_epochs, 0)
         self.trained: list[BoltzmannMachine] = []  # of each layer, up to the one that is being trained
         self.current: Trainer | None = None  # of that machine, or of the deep one
@@ -150,12 +170,18 @@ class PretrainingTrainer:
             self.current = self.make_joint()
             return self.current
         double_inputs, below = self.pretraining.double_inputs, self.trained[:stage]
-        states = states_of_layer(below, self.x, self.seed, double_inputs)
+        x = self.x
+        if self.missing is not None and stage > 0:  # a pure function of the machine below, so that a run can be resumed
+            draws = torch.Generator(x.device).manual_seed(self.seed)
+            x = draw_missing(below[0], x, self.missing, COMPLETING_SWEEPS, draws)
+        states = states_of_layer(below, x, self.seed, double_inputs)
         machine = machine_of_layer(self.machine, stage, double_inputs)
-        machine.layers[0].fit_to(states)
+        machine.layers[0].fit_to(states, self.weights)
         self.trained.append(machine)
         if self.pretraining.data == "means" and stage > 0:
-            states = states_of_layer(below, self.x, self.seed, double_inputs, means=True)
+            states = states_of_layer(below, x, self.seed, double_inputs, means=True)
+        if self.missing is not None and stage == 0:  # which its trainer completes by itself
+            states = states.masked_fill(self.missing.view(*self.missing.shape, *[1] * (x.dim() - 2)), torch.nan)
         self.current = self.make_trainer(machine, states, stage)
         return self.current
 
@@ -193,6 +219,7 @@ def pretrain(
     x: Tensor,
     *,
     epochs: int = 20,
+    layers: str = "first",
     data: str = "samples",
     double_inputs: bool = False,
     batch_size: int | None = None,
@@ -203,14 +230,14 @@ def pretrain(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> History:
-    """Train the layers of a deep machine one after the other, in place, as a start for `fit` [alg:dbmTrain].
+    """Train the first layer of a deep machine, or all one after the other, in place, as a start for `fit`.
 
     Continue with `fit(machine, x, warm_start=True)`, which leaves the visible units as they are now.
 
     Args:
         machine: a machine with at least two hidden layers.
         x: data, (N, n_visible).
-        epochs, data, double_inputs: see `Pretraining`.
+        epochs, layers, data, double_inputs: see `Pretraining`.
         batch_size, seed, progress: as for `fit`.
         objective, optimizer: functions that make the objective and the optimizer of each layer's machine (default:
             those of `fit`).
@@ -226,7 +253,7 @@ def pretrain(
         >>> from tapmachine import Binary, dbm, fit, pretrain
         >>> x = (torch.rand(200, 8, generator=torch.Generator().manual_seed(0)) < 0.3).float()
         >>> machine = dbm([Binary(8), Binary(4), Binary(3)])
-        >>> pretrain(machine, x, epochs=2)["layer"]
+        >>> pretrain(machine, x, epochs=2, layers="all")["layer"]
         [1.0, 1.0, 2.0, 2.0]
         >>> history = fit(machine, x, epochs=1, warm_start=True)
     """
@@ -245,7 +272,7 @@ def pretrain(
             monitor=monitor_of_layer(monitor or Monitor(), stage, double_inputs),
         )
 
-    pretraining = Pretraining(epochs, data, double_inputs)
+    pretraining = Pretraining(epochs, layers, data, double_inputs)
     trainer = PretrainingTrainer(machine, x, pretraining, make_trainer, seed=seed)
     return run_epochs(trainer, [partial(callback, machine) for callback in callbacks], progress=progress)
 

@@ -18,12 +18,13 @@ from tapmachine.data.checks import check_count
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_machine, check_rows
+from tapmachine.machine.checks import check_machine
 from tapmachine.training.batches import Batches, Data
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.centering import can_be_centered
 from tapmachine.training.epoch import EpochSoFar
 from tapmachine.training.factors import start_from_factors
+from tapmachine.training.gaps import take_gaps
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
 from tapmachine.training.objectives import ExactSlabs, TAPObjective, default_objective
@@ -76,15 +77,19 @@ class Trainer:
             raise ValueError("the scheduler drives another optimizer; give fit the one that it was made with")
         check_machine(machine)
         self.machine, self.monitor = machine, monitor or Monitor()
-        self.batches = Batches(machine, x, batch_size, weights, seed, validate)
+        self.generator = torch.Generator(machine.device).manual_seed(seed)
+        self.batches = Batches(machine, x, batch_size, weights, seed, validate, self.generator)
         self.epochs = epochs = default_epochs(self.batches.n_batches) if epochs is None else epochs
-        self.validation = None if validation is None else check_rows(machine, validation)
+        if validation is not None:
+            complete, missing = take_gaps(machine, validation)
+            validation = complete if missing is None else validation.to(machine.device)
+        self.validation = validation
         self.early_stopping = early_stopping
         warn_of_scale(machine, self.batches.sample)
         if not warm_start:
-            machine.layers[0].fit_to(self.batches.sample, self.batches.sample_weights)
-            if is_gaussian(machine):
-                start_from_factors(machine, self.batches.sample, self.batches.sample_weights)
+            if self.batches.gaps is not None and is_gaussian(machine):
+                self.batches.gaps.improve(self._start_from)
+            self._start_from(machine, self.batches.sample)
         if optimizer is None:
             rate = default_learning_rate(machine, self.batches.sample, self.batches.n_rows, warm_start=True)
             decay = DECAY
@@ -99,8 +104,8 @@ class Trainer:
         if not isinstance(objective, Objective):
             raise ValueError(f"objective is {objective!r}; expected an Objective such as PCD(1)")
         centered = can_be_centered(machine, optimizer) if centered is None else centered
-        self.generator = torch.Generator(machine.device).manual_seed(seed)
         self.captures = machine.device.type == "cuda" and objective.can_be_captured and can_be_captured(optimizer)
+        self.captures = self.captures and not (machine.is_pairwise and self.batches.gaps is not None)
         if compile is None:
             pays = objective.gains_by_compilation and (self.batches.n_batches or 0) * epochs >= WORTH_COMPILING
             compile = self.captures and pays and has_tested_compiler() and find_spec("triton") is not None
@@ -122,6 +127,12 @@ class Trainer:
         self.stopping = False  # set from outside, to stop after the current batch
         self.watch = Watch(objective.maximized if isinstance(objective, TAPObjective) else None)
         self.best = BestMachine()
+
+    def _start_from(self, machine: BoltzmannMachine, x: Tensor) -> None:
+        """Fit the visible units to data; with Gaussian hidden units, all of the machine."""
+        machine.layers[0].fit_to(x, self.batches.sample_weights)
+        if is_gaussian(machine):
+            start_from_factors(machine, x, self.batches.sample_weights)
 
     @property
     def is_over(self) -> bool:
@@ -191,10 +202,10 @@ class Trainer:
             last = float(self.optimizer.param_groups[0]["lr"])
             self.machine.last_learning_rate = last or self.machine.last_learning_rate  # some schedulers end at 0
         if self.monitor.is_due(self.finished, self.epochs):
-            x, weights = self.batches.sample, self.batches.sample_weights
-            record |= self.monitor(self.machine, x, self.validation, weights)
+            x, weights, missing = self.batches.sample, self.batches.sample_weights, self.batches.missing
+            record |= self.monitor(self.machine, x, self.validation, weights, missing)
             last = self.finished == self.epochs > 1
-            self.watch.measured(record, self.monitor, self.machine, x, weights, last)
+            self.watch.measured(record, self.monitor, self.machine, x, weights, last, missing)
             self._select(record)
         return record
 
@@ -230,6 +241,8 @@ class Trainer:
         tensors |= {f"offset.{index}": value for index, value in enumerate(self.step.offsets)}
         tensors |= {f"unaveraged.{index}": value for index, value in enumerate(self.step.averages)}
         tensors |= {"n_averaged": self.step.n_averaged} | {f"best.{name}": z for name, z in self.best.tensors.items()}
+        if self.batches.gaps is not None:
+            tensors["completions"] = self.batches.gaps.completions
         tensors |= {"generator.draws": self.generator.get_state(), "generator.order": self.batches.order.get_state()}
         if self.begun is not None:
             done = self.begun
@@ -268,6 +281,8 @@ class Trainer:
                 group["lr"] = rate.copy_(torch.as_tensor(group["lr"]))
         if self.scheduler is not None:
             self.scheduler.load_state_dict(put_tensors(values["scheduler"], tensors, device))
+        if self.batches.gaps is not None:
+            self.batches.gaps.completions = tensors["completions"]
         self.generator.set_state(tensors["generator.draws"])
         self.batches.order.set_state(tensors["generator.order"])
         self.finished, self.cuts = values["finished"], values["cuts"]

@@ -40,7 +40,14 @@ class Watch:
         self.has_excluded = False  # particles
 
     def measured(
-        self, record: Record, monitor: Monitor, machine: BoltzmannMachine, x: Tensor, weights: Tensor | None, last: bool
+        self,
+        record: Record,
+        monitor: Monitor,
+        machine: BoltzmannMachine,
+        x: Tensor,
+        weights: Tensor | None,
+        last: bool,
+        missing: Tensor | None = None,
     ) -> None:
         """Check what the monitor has measured of a machine; `last` after the last of several epochs."""
         if last:
@@ -49,7 +56,7 @@ class Watch:
         if math.isnan(value):
             return
         if self.independent is None:
-            self.independent = monitor.independent(machine, x, weights)
+            self.independent = monitor.independent(machine, x, weights, missing)
         self._warn_of_a_fall(value)
         self._warn_of_drift(record, value, error)
         if last and value < self.independent - WORSE - 3 * error:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tapmachine.units.custom import Custom as Custom
     from tapmachine.units.gaussian import Gaussian as Gaussian
     from tapmachine.units.mixed import Mixed as Mixed
+    from tapmachine.units.poisson import Poisson as Poisson
     from tapmachine.units.spike_slab import SpikeSlab as SpikeSlab
     from tapmachine.units.support import FiniteSet as FiniteSet
     from tapmachine.units.support import Interval as Interval

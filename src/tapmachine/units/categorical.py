@@ -96,6 +96,29 @@ class Categorical(Units):
     def field_with_mean(self, mean: Tensor) -> Tensor:
         return (mean.clamp(min=torch.finfo(mean.dtype).tiny).log() - log_softmax(self.field, -1)).detach()
 
+    def weight_products(self, weights: Tensor) -> Tensor:
+        by_unit = weights.unflatten(-1, self.state_shape)
+        products: Tensor = (by_unit.unsqueeze(-1) * by_unit.unsqueeze(-2)).flatten(-3)
+        return products
+
+    @property
+    def reaction_shape(self) -> tuple[int, ...]:
+        return (self.n, self.q, self.q)
+
+    def reaction_precision(self, reaction: Tensor) -> Tensor:
+        return -reaction.diagonal(dim1=-2, dim2=-1)
+
+    def reaction_energy(self, reaction: Tensor, moments: Moments) -> Tensor:
+        """½ tr κC with C = diag a − aaᵀ."""
+        mean = moments.mean
+        energy: Tensor = (
+            0.5 * mean * (reaction.diagonal(dim1=-2, dim2=-1) - (reaction @ mean.unsqueeze(-1)).squeeze(-1))
+        )
+        return energy
+
+    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+        return Tilt(field - (reaction @ mean.unsqueeze(-1)).squeeze(-1), self.reaction_precision(reaction))
+
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
         tilt_field = field - (reaction @ mean.unsqueeze(-1)).squeeze(-1)
         return self.moments(Tilt(tilt_field, precision - reaction.diagonal(dim1=-2, dim2=-1)))

@@ -1,6 +1,5 @@
 """Units that are held at values or have evidence on them: made of others, and sharing their parameters."""
 
-from functools import cached_property
 from typing import NoReturn, final
 
 import torch
@@ -8,60 +7,11 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
-from tapmachine.units.support import Support
+from tapmachine.units.delegating import Delegating
 
 
-class Conditioned(Units):
+class Conditioned(Delegating):
     """Units that behave as others do, but for what they are conditioned on."""
-
-    def __init__(self, base: Units) -> None:
-        super().__init__(base.n)
-        self.base = base
-
-    @property
-    def support(self) -> Support:
-        return self.base.support
-
-    @cached_property
-    def is_categorical(self) -> bool:
-        return self.base.is_categorical
-
-    @cached_property
-    def has_two_states(self) -> bool:
-        return self.base.has_two_states
-
-    @property
-    def state_shape(self) -> tuple[int, ...]:
-        return self.base.state_shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.base.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.base.device
-
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        return self.base.bounds()
-
-    def is_bounded(self) -> bool:
-        return self.base.is_bounded()
-
-    def atoms(self) -> Tensor | None:
-        return self.base.atoms()
-
-    def n_states(self) -> list[int] | None:
-        return self.base.n_states()
-
-    def decode(self, digits: Tensor) -> Tensor:
-        return self.base.decode(digits)
-
-    def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
-        return self.base.check_states(x, validate)
-
-    def check_means(self, mean: Tensor) -> Tensor:
-        return self.base.check_means(mean)
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> NoReturn:
         raise ValueError(f"{type(self).__name__}: fit the units themselves, not the conditioned ones")
@@ -158,6 +108,12 @@ class Tilted(Conditioned):
         exponent = self.field * mean - 0.5 * self.precision * (mean**2 + variance)
         return self.base.divergence(self._add(tilt), moments) - self.per_unit(exponent)
 
+    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+        given = Tilt(0.0, 0.0) if evidence is None else evidence
+        return self.base.tilt_in(
+            field, reaction, mean, Tilt(given.field + self.field, given.precision + self.precision)
+        )
+
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
         return self.base.respond(field + self.field, reaction, mean, precision + self.precision)
 
@@ -232,10 +188,10 @@ class Clamped(Conditioned):
         return Clamped(self.base.rows(index), values, mask, validate=False)
 
     def n_states(self) -> list[int] | None:
-        held = self.mask.reshape(-1, self.n).all(0).tolist()
+        held = self.mask.reshape(-1, self.n).all(0)[self.base.unit_starts].tolist()
         free = self.base.n_states()
         if free is None:
-            return [1] * self.n if all(held) else None
+            return [1] * len(held) if all(held) else None
         return [1 if clamped else count for clamped, count in zip(held, free, strict=True)]
 
     def decode(self, digits: Tensor) -> Tensor:

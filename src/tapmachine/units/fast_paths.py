@@ -76,6 +76,30 @@ class FastPaths(Supported):
 
     # ----- inside a machine: the neighbors' field has mean θ and variance κ, which reacts on the unit itself
 
+    def weight_products(self, weights: Tensor) -> Tensor:  # (..., size) -> (..., size of κ)
+        """W², of which ΣW²c' is the reaction κ; for units with q states all products of two weights of a unit."""
+        return weights**2
+
+    @property
+    def reaction_shape(self) -> tuple[int, ...]:
+        """The trailing shape of κ: (n,), or (n, q, q) for units with q states."""
+        return self.state_shape
+
+    def reaction_precision(self, reaction: Tensor) -> Tensor:  # (..., *reaction_shape) -> (..., *state_shape)
+        """A = −κ, the precision of the tilt that the neighbors send."""
+        return -reaction
+
+    def reaction_energy(self, reaction: Tensor, moments: Moments) -> Tensor:  # (..., *state_shape)
+        """½κc, the second-order term of −F; summed over a layer, ½ΣW²cc'."""
+        return 0.5 * reaction * moments.variance
+
+    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+        """The tilt that the neighbors send, B = θ − κ·mean and A = −κ. For the arguments see `respond`.
+
+        `evidence` is another tilt on the units, which is no part of the result.
+        """
+        return Tilt(field - reaction * mean, self.reaction_precision(reaction))
+
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
         """The moments under the tilt B = θ − κ·mean, A = precision − κ: one explicit update [alg:rbmInf].
 

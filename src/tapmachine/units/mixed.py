@@ -1,7 +1,8 @@
 """Layers of several unit types side by side."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, Self, final
 
 import torch
@@ -19,7 +20,7 @@ class Mixed(Units):
 
     Each unit behaves as in its block. `units.blocks` holds the blocks, which are trained in place. The q states of a
     `Categorical` unit count as q units, one-hot; ln P and ln Z of the unit stand at the first of them, with 0 at the
-    others. Machines with such units in a mixed layer have no mean-field solutions: `solve` ends without one.
+    others.
 
     Args:
         blocks: The blocks, two or more, of one dtype and device.
@@ -71,12 +72,26 @@ class Mixed(Units):
     # ----- states
 
     @property
+    def categorical_blocks(self) -> list[tuple[int, int, int]]:
+        starts = accumulate(self.sizes, initial=0)
+        blocks = zip(starts, self._blocks, strict=False)
+        return [(i, b.n, b.state_shape[1]) for i, b in blocks if b.is_categorical]
+
+    @property
+    def unit_starts(self) -> list[int]:
+        starts: list[int] = []
+        first = 0
+        for block, size in zip(self._blocks, self.sizes, strict=True):
+            starts += range(first, first + size, size // block.n)
+            first += size
+        return starts
+
+    @property
     def support(self) -> Support:
         """That of all blocks, if it is the same; otherwise the set or interval that contains theirs."""
-        supports = {block.support for block in self._blocks}
+        supports = {BITS if isinstance(block.support, Simplex) else block.support for block in self._blocks}
         if len(supports) == 1:
             return supports.pop()
-        supports = {BITS if isinstance(support, Simplex) else support for support in supports}
         values = {value for support in supports if isinstance(support, FiniteSet) for value in support.values}
         if all(isinstance(support, FiniteSet) for support in supports):
             return FiniteSet(tuple(sorted(values)))
@@ -85,6 +100,14 @@ class Mixed(Units):
     @property
     def has_two_states(self) -> bool:
         return len({block.support for block in self._blocks}) == 1 and self._blocks[0].has_two_states
+
+    def per_unit(self, terms: Tensor) -> Tensor:
+        """Terms of the components, those of a categorical unit summed at its first one."""
+        return self._each(lambda block, part: block.per_unit(part), terms)
+
+    def at_first_component(self, block: Units, of_units: Tensor) -> Tensor:  # (..., n_b) -> (..., size)
+        """Values of the units of a block for its components: at the first one of each, 0 at the others."""
+        return _flat(block, of_units, of_units.dim() + 1)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
         lower, upper = zip(*(block.bounds() for block in self._blocks), strict=True)
@@ -120,18 +143,28 @@ class Mixed(Units):
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         return self._each(lambda block, part: block.log_prior(part, validate), self.as_states(x))
 
+    def _tilts(self, tilt: Tilt) -> list[tuple[Units, Tilt]]:
+        """Each block with its tilt; a precision that is a number stays one, which is faster where it is 0."""
+        field, precision = self.unpack(tilt)
+        given = tilt.precision if isinstance(tilt.precision, int | float) else precision
+        precisions = self._precisions(given, field)
+        return [(b, Tilt(f, a)) for (b, f), a in zip(self._split([field]), precisions, strict=True)]
+
+    def _each_tilted(self, function: Callable[[Units, Tilt], Any], tilt: Tilt) -> Tensor:
+        parts = self._tilts(tilt)
+        return torch.cat([_flat(b, function(b, part), torch.as_tensor(part.field).dim()) for b, part in parts], -1)
+
     def log_partition(self, tilt: Tilt) -> Tensor:
-        return self._each(lambda block, *part: block.log_partition(Tilt(*part)), *self.unpack(tilt))
+        return self._each_tilted(lambda block, part: block.log_partition(part), tilt)
 
     def moments(self, tilt: Tilt) -> Moments:
-        mean, variance = self._each_of(lambda block, *part: block.moments(Tilt(*part)), *self.unpack(tilt))
-        return Moments(mean, variance)
+        return Moments(*self._joined_results((block, block.moments(part)) for block, part in self._tilts(tilt)))
 
     def normalizable(self, tilt: Tilt) -> Tensor:
-        return self._each(lambda block, *part: block.normalizable(Tilt(*part)), *self.unpack(tilt))
+        return self._each_tilted(lambda block, part: block.normalizable(part), tilt)
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        return self._each(lambda block, *part: block.sample(Tilt(*part), generator), *self.unpack(tilt))
+        return self._each_tilted(lambda block, part: block.sample(part, generator), tilt)
 
     @property
     def has_inversion(self) -> bool:
@@ -140,12 +173,13 @@ class Mixed(Units):
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor | None:
         if not self.has_inversion:
             return None
-        field, precision = self.unpack(tilt)
+        uniforms = iter([part for _, part in self._split([uniform])])
 
-        def draw(block: Units, b: Tensor, a: Tensor, u: Tensor) -> Tensor | None:
-            return block.draw(Tilt(b, a), u[..., 0] if block.is_categorical else u)
+        def draw(block: Units, part: Tilt) -> Tensor | None:
+            u = next(uniforms)
+            return block.draw(part, u[..., 0] if block.is_categorical else u)
 
-        return self._each(draw, field, precision, uniform)
+        return self._each_tilted(draw, tilt)
 
     def mean_in(self, field: Tensor) -> Tensor:
         return self._each(lambda block, part: block.mean_in(part), field)
@@ -160,20 +194,13 @@ class Mixed(Units):
         return self._sum(lambda block, *part: block.log_partition_gain(*part), before, after)
 
     def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:
-        return self._each(
-            lambda block, b, a, mean, variance: block.divergence(Tilt(b, a), Moments(mean, variance)),
-            *self.unpack(tilt),
-            *moments,
-        )
+        of_blocks = iter([Moments(*part) for _, *part in self._split(moments)])
+        return self._each_tilted(lambda block, part: block.divergence(part, next(of_blocks)), tilt)
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
-        precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
-
-        def responded(block: Units, b: Tensor, kappa: Tensor, guess: Tensor, a: Tensor) -> tuple[Tensor, ...]:
-            return _no_solution(guess) if block.is_categorical else block.respond(b, kappa, guess, a)
-
-        mean, variance = self._each_of(responded, field, reaction, mean, precision)
-        return Moments(mean, variance)
+        precisions = self._precisions(precision, field)
+        parts = zip(self._split([field, mean]), self._reactions(reaction), precisions, strict=True)
+        return Moments(*self._joined_results((b, b.respond(f, kappa, guess, a)) for (b, f, guess), kappa, a in parts))
 
     def settle(
         self,
@@ -183,16 +210,48 @@ class Mixed(Units):
         precision: Tensor | float = 0.0,
         steps: int | None = None,
     ) -> tuple[Moments, Tensor]:
-        precision = torch.as_tensor(precision, dtype=field.dtype, device=field.device).expand_as(field)
-
-        def settled(block: Units, b: Tensor, kappa: Tensor, guess: Tensor, a: Tensor) -> tuple[Tensor, ...]:
-            if block.is_categorical:
-                return (*_no_solution(guess), b)
-            moments, total = block.settle(b, kappa, guess, a, steps)
-            return (*moments, total)
-
-        mean, variance, total = self._each_of(settled, field, reaction, start, precision)
+        parts = zip(
+            self._split([field, start]), self._reactions(reaction), self._precisions(precision, field), strict=True
+        )
+        settled = [(block, block.settle(b, kappa, guess, a, steps)) for (block, b, guess), kappa, a in parts]
+        mean, variance, total = self._joined_results((block, (*moments, field)) for block, (moments, field) in settled)
         return Moments(mean, variance), total
+
+    # ----- the reaction: one row of numbers for all blocks, with the matrices of categorical units one after the other
+
+    @property
+    def reaction_shape(self) -> tuple[int, ...]:
+        return (sum(math.prod(block.reaction_shape) for block in self._blocks),)
+
+    def _reactions(self, reaction: Tensor) -> list[Tensor]:
+        shapes = [block.reaction_shape for block in self._blocks]
+        parts = reaction.split([math.prod(shape) for shape in shapes], -1)
+        return [part.unflatten(-1, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def weight_products(self, weights: Tensor) -> Tensor:
+        parts = weights.split(self.sizes, -1)
+        return torch.cat([b.weight_products(part) for b, part in zip(self._blocks, parts, strict=True)], -1)
+
+    def reaction_precision(self, reaction: Tensor) -> Tensor:
+        parts = zip(self._blocks, self._reactions(reaction), strict=True)
+        return self._joined_results((block, (block.reaction_precision(kappa),)) for block, kappa in parts)[0]
+
+    def reaction_energy(self, reaction: Tensor, moments: Moments) -> Tensor:
+        parts = zip(self._split(moments), self._reactions(reaction), strict=True)
+        return self._joined_results((b, (b.reaction_energy(kappa, Moments(*m)),)) for (b, *m), kappa in parts)[0]
+
+    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+        given = [self._precisions(z, field) for z in (Tilt(0.0, 0.0) if evidence is None else evidence)]
+        parts = zip(self._split([field, mean]), self._reactions(reaction), *given, strict=True)
+        return Tilt(
+            *self._joined_results((b, b.tilt_in(f, kappa, guess, Tilt(d, e))) for (b, f, guess), kappa, d, e in parts)
+        )
+
+    def _precisions(self, value: Tensor | float, like: Tensor) -> list[Tensor | float]:
+        """The blocks' parts of a tensor; a number is a number for each."""
+        if isinstance(value, int | float):
+            return [value] * len(self._blocks)
+        return [part for _, part in self._split([value.expand_as(like)])]
 
     def field_with_mean(self, mean: Tensor) -> Tensor:
         return self._each(lambda block, part: block.field_with_mean(part), mean)
@@ -209,20 +268,15 @@ class Mixed(Units):
         """A function of each block and its part of the tensors, joined."""
         return torch.cat([_flat(part[0], function(*part), part[1].dim()) for part in self._split(tensors)], -1)
 
-    def _each_of(self, function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> list[Tensor]:
-        """The same for a function with several results."""
-        results = [[_flat(part[0], z, part[1].dim()) for z in function(*part)] for part in self._split(tensors)]
-        return [torch.cat(parts, -1) for parts in zip(*results, strict=True)]
+    def _joined_results(self, results: Iterable[tuple[Units, Sequence[Tensor]]]) -> list[Tensor]:
+        """Results of each block, all of the shape of its states, joined."""
+        flat = [[z.flatten(-len(block.state_shape)) for z in of_block] for block, of_block in results]
+        return [torch.cat(parts, -1) for parts in zip(*flat, strict=True)]
 
     def _sum(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """A function of each block and its part of the tensors, with one value for each row, summed."""
         results = [function(*part) for part in self._split(tensors)]
         return torch.stack(results).sum(0)
-
-
-def _no_solution(like: Tensor) -> Moments:
-    """Moments that end a mean-field iteration: the reaction on a categorical unit is a matrix, which is not known."""
-    return Moments(torch.full_like(like, torch.inf), torch.full_like(like, torch.inf))
 
 
 def _flat(block: Units, result: Tensor, n_dims: int) -> Tensor:  # (..., *state_shape) or (..., n) -> (..., size)

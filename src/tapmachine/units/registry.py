@@ -51,6 +51,7 @@ UNIT_TYPES: dict[str, UnitType] = {
         bounds=("slab.lower", "slab.upper"),
         contains_zero=True,
     ),
+    "poisson": UnitType("tapmachine.units.poisson:Poisson", raw_bytes=True),
     "categorical": UnitType("tapmachine.units.categorical:Categorical", states="q", raw_bytes=True),
 }
 

@@ -39,6 +39,16 @@ class Supported(Checked):
         """The trailing shape of states, fields and means: (n,), or (n, q) for units with q states."""
         return (self.n, self.support.n_states or 1) if self.is_categorical else (self.n,)
 
+    @property
+    def unit_starts(self) -> list[int]:
+        """Where each unit is in tensors of shape (..., n)."""
+        return list(range(self.n))
+
+    @property
+    def categorical_blocks(self) -> list[tuple[int, int, int]]:
+        """First component, number of units and number of states of each block of units with one-hot states."""
+        return [(0, self.n, self.support.n_states or 1)] if self.is_categorical else []
+
     def per_unit(self, terms: Tensor) -> Tensor:  # (..., *state_shape) -> (..., n)
         """Terms of the components of states, summed for each unit."""
         return terms.sum(-1) if self.is_categorical else terms

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from tapmachine.data.columns import Schema
     from tapmachine.data.text import TextLayout
 
 SUFFIXES = (".npy", ".csv", ".tsv")
@@ -42,6 +43,7 @@ def save_array(
     values: "Tensor",
     layout: "TextLayout | None" = None,
     known: "np.ndarray[Any, Any] | None" = None,
+    schema: "Schema | None" = None,
 ) -> None:
     """Writes rows to an .npy file, or to a text file with the digits that it takes to read the same numbers.
 
@@ -50,12 +52,18 @@ def save_array(
         values: (N, n).
         layout: header, separator and index of a text file, as those of the data have them.
         known: values that a text file holds in place of others, in their own precision; NaN for none.
+        schema: of a table with text, whose encoded rows are written as its cells.
     """
     import numpy as np
 
+    from tapmachine.data.text import columns_as_cells
     from tapmachine.machine.files import write_atomically
 
     array = values.cpu().numpy()
+    if schema is not None and path.suffix != ".npy":
+        array = array if known is None else np.where(np.isnan(known), array, known)
+        write_atomically(path, _in_layout(path, columns_as_cells(schema.decode(array)), layout).encode())
+        return
     if path.suffix == ".npy":
         content = io.BytesIO()
         np.save(content, array)
@@ -70,18 +78,24 @@ def _text(
     layout: "TextLayout | None",
     known: "np.ndarray[Any, Any] | None",
 ) -> str:
-    from dataclasses import replace
-
     import numpy as np
 
-    from tapmachine.data.text import TextLayout, as_cells, to_text
+    from tapmachine.data.text import as_cells
 
-    layout = layout or TextLayout()
     cells = as_cells(array)
     if known is not None:
         own = as_cells(known)
         for row, column in np.argwhere(~np.isnan(known)):
             cells[row][column] = own[row][column]
+    return _in_layout(path, cells, layout)
+
+
+def _in_layout(path: Path, cells: list[list[str]], layout: "TextLayout | None") -> str:
+    from dataclasses import replace
+
+    from tapmachine.data.text import TextLayout, to_text
+
+    layout = layout or TextLayout()
     if path.suffix == ".tsv":
         layout = replace(layout, separator="\t")
     elif layout.separator == "\t":

@@ -246,7 +246,7 @@ def _restore(
     result = posterior.states if rounded or many else posterior.mean
     variance = (posterior.variance.sum(-1) if many else posterior.variance).clamp(min=0)
     stays = noise is None and settings_of(folder).binarize is None
-    save_array(out, result, found.layout, np.asarray(found.rows) if stays else None)
+    save_array(out, result, found.layout, np.asarray(found.rows) if stays else None, found.schema)
     if std is not None:
         save_array(std, variance.sqrt(), found.layout)
     if noise is None:
@@ -307,12 +307,14 @@ def _read(
 
     from tapmachine.data.sources import read
     from tapmachine.runs.build import prepare_gappy_rows
-    from tapmachine.runs.data import named, scale_of_bytes, settings_of
+    from tapmachine.runs.data import named, scale_of_bytes, schema_of, settings_of
 
     settings = settings_of(folder)
     if not are_states:
         settings = replace(settings, binarize=None)
-    found = read(source, gaps=True, scale_beyond=scale_of_bytes(folder) if are_values else None)
+    found = read(
+        source, gaps=True, scale_beyond=scale_of_bytes(folder) if are_values else None, schema=schema_of(folder)
+    )
     for note in found.notes:
         say(note)
     if settings.binarize is not None:

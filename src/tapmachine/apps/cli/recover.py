@@ -197,10 +197,11 @@ def _bias(text: str) -> Any:
             raise ValueError(
                 f"--bias is {text!r}, which is neither a number nor a file; expected one number per measurement"
             ) from None
-        bias = read_file(Path(text), "", False)[0]
-        if bias.dtype.kind not in "biuf":
-            raise DataError(f"{text}: holds {bias.dtype.name}, not numbers") from None
-        bias = bias.reshape(-1).astype(np.float64)  # a row or a column of a .csv file, too
+        values = read_file(Path(text), "", False)[0]
+        if isinstance(values, list) or values.dtype.kind not in "biuf":
+            kind = "text" if isinstance(values, list) else values.dtype.name
+            raise DataError(f"{text}: holds {kind}, not numbers") from None
+        bias = values.reshape(-1).astype(np.float64)  # a row or a column of a .csv file, too
     if not np.isfinite(bias).all():
         raise ValueError(f"--bias {text} contains values that are not finite; expected finite numbers")
     return bias

@@ -92,18 +92,22 @@ def evaluate(
     """
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.likelihood import compare_likelihoods
-    from tapmachine.machine.checks import check_rows
     from tapmachine.runs.build import pick_device
     from tapmachine.runs.data import named
+    from tapmachine.training.gaps import take_gaps
 
     quiet = quiet or not leads()
     say = speaker(quiet or as_json)
     with warnings_as_lines(quiet), together(pick_device(device)) as own:
         folder, machine = open_run(run, own)
         sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data, say).items()}
+        complete: dict[str, Tensor] = {}
+        missing: dict[str, Tensor | None] = {}
         for name, x in sets.items():
             with named(name):
-                check_rows(machine, x)
+                complete[name], missing[name] = take_gaps(machine, x)
+                if missing[name] is not None and (ais or temperatures is not None):
+                    raise ValueError("has missing values; --ais compares estimators on complete rows only")
         if ais or temperatures is not None:
             table = compare_likelihoods(
                 machine, *sets.values(), schedule=temperatures, seed=seed, callback=lambda name: say(f"{name} …")
@@ -113,7 +117,7 @@ def evaluate(
                 shown = [row if data is None else _of_file(row, data) for row in table.as_dicts()]
                 print(json.dumps([_without_nan(row) for row in shown]) if as_json else table.table(names))
             return
-        rows = _scores(machine, sets, exact, seed, say)
+        rows = _scores(machine, complete, missing, exact, seed, say)
     if not leads():
         return
     if as_json:
@@ -133,7 +137,7 @@ def evaluate(
 def _data_to_score(folder: "RunFolder", data: str | None, say: Callable[[str], None]) -> dict[str, "Tensor"]:
     from tapmachine.runs.data import data_for
 
-    found = data_for(folder, data)
+    found = data_for(folder, data, gaps=True)
     if data is not None:
         for note in found.notes:
             say(note)
@@ -142,9 +146,17 @@ def _data_to_score(folder: "RunFolder", data: str | None, say: Callable[[str], N
 
 
 def _scores(
-    machine: "BoltzmannMachine", sets: dict[str, "Tensor"], exact: bool, seed: int, say: Callable[[str], None]
+    machine: "BoltzmannMachine",
+    sets: dict[str, "Tensor"],
+    missing: dict[str, "Tensor | None"],
+    exact: bool,
+    seed: int,
+    say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Exact or annealed log-likelihoods, and TAP's beside them; each with one ln Z for all data."""
+    """Exact or annealed log-likelihoods, and TAP's beside them; each with one ln Z for all data.
+
+    Of rows with missing units, the log-likelihood of the observed ones, without TAP's beside it.
+    """
     from tapmachine.data.errors import EstimateError, LikelihoodWarning
     from tapmachine.data.rows import spaced
     from tapmachine.likelihood import LogLikelihood, tap_log_likelihood
@@ -181,8 +193,13 @@ def _scores(
 
     few = max(map(len, sets.values())) if len(machine.layers) <= 2 else MOST_DEEP_ROWS  # each row has runs of its own
     for name, x in sets.items():
-        score = unbiased_log_likelihood(machine, spaced(x, few), partition, seed=seed)
+        gaps = missing[name]
+        gaps = None if gaps is None else spaced(gaps, few)
+        score = unbiased_log_likelihood(machine, spaced(x, few), partition, seed=seed, missing=gaps)
         add(partition.method, name, score, log_partition_error=partition.error)
+    if any(gaps is not None for gaps in missing.values()):
+        say("values are missing: log-likelihoods are those of the observed ones, without TAP's")
+        return rows
     say("solving …")
     try:
         solutions = solve_from_rows(machine, first)
@@ -258,7 +275,7 @@ def sample(
         start = sample_solutions(machine, found, generator)[0]
     drawn = gibbs(machine, start, n_sweeps, generator)[0].cpu()
     drawn = drawn.argmax(-1) if machine.layers[0].is_categorical else drawn  # as in the data
-    save_array(out, drawn, TextLayout(names=data.names))
+    save_array(out, drawn, TextLayout(names=data.names), schema=data.schema)
     if not quiet:
         print(f"{out}: {count} samples")
     if picture is not None and shape is not None:  # last: samples must not depend on a library for pictures

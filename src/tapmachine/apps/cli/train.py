@@ -96,7 +96,7 @@ def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
         path = in_run
     values = {} if path is None else read_settings(path)
     values |= {name: from_text(name, value, HINTS[name]) for name, value in flags.items()}
-    for name in ("data", "validation"):
+    for name in ("data", "validation", "weights"):
         if isinstance(values.get(name), str):
             values[name] = _absolute(values[name])
     if "data" not in values:

@@ -56,6 +56,7 @@ class Model:
             interval=None if self.data == BINARY else (0.0, 1.0),
             hidden=self.hidden,
             pretrain=self.pretrain,
+            pretrain_layers="all",
             epochs=self.epochs,
             batch_size=self.batch_size,
             objective="tap-average",

@@ -76,6 +76,12 @@ def as_states(y: Tensor, seen: Tensor, units: Units, validate: bool = False) -> 
             wrong = (numbers != numbers.round()) | (numbers < 0) | (numbers >= q)
             units.reject(wrong, numbers, "y", f"it must be the number of a state, 0 to {q - 1}, or NaN")
         return units.check_states(numbers.long(), validate=False)
+    if validate:
+        for start, n, q in units.categorical_blocks:  # of a mixed layer
+            in_part = seen[:, start : start + n * q].unflatten(-1, (n, q))
+            wrong = (in_part.any(-1) & ~in_part.all(-1)).repeat_interleave(q, -1)
+            wrong = torch.nn.functional.pad(wrong, (start, units.n - start - n * q)) & ~seen
+            units.reject(wrong, y, "y", "a missing categorical unit has NaN in all of its components")
     somewhere = units.sample(
         Tilt(torch.zeros(units.n, dtype=units.dtype, device=units.device), 0.0),
         torch.Generator(units.device).manual_seed(0),

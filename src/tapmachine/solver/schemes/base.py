@@ -46,3 +46,10 @@ class Scheme(ABC):
         with torch.no_grad():
             moments, tilts = process.beliefs(list(machine.layers), state)
         return self.free_energy(machine, moments, tilts)
+
+
+def refuse_mixed_states(machine: BoltzmannMachine, scheme: str) -> None:
+    """Raise a ValueError if a mixed layer has categorical units, for schemes that need each type in its own layer."""
+    for index, layer in enumerate(machine.layers):
+        if layer.categorical_blocks and not layer.is_categorical:
+            raise ValueError(f"layer {index}: {scheme} cannot take Categorical units in a Mixed layer; use TAP()")

@@ -9,7 +9,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver.process import Process, State
-from tapmachine.solver.schemes.base import Scheme
+from tapmachine.solver.schemes.base import Scheme, refuse_mixed_states
 from tapmachine.solver.schemes.message_passing import Link, Message, MessagePassing, received
 from tapmachine.units import Gaussian, TruncatedGaussian, Units
 from tapmachine.units.conditioned import Tilted, lowest_precision, unconditioned
@@ -170,4 +170,5 @@ class RelaxedBP(_MessageScheme):
         return f"RelaxedBP(damping={self.damping}{limit})"
 
     def bind(self, machine: BoltzmannMachine) -> Process:
+        refuse_mixed_states(machine, "RelaxedBP")
         return _TwoMoments(machine, self.damping, self.clip, self.truncate)

@@ -1,6 +1,6 @@
 """The couplings of a machine, and what a layer receives through them: mean and variance of the field ΣWx'."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,23 +20,12 @@ ALIGNED = 4  # values, without which products are slow
 class Incoming(NamedTuple):
     """Mean θ and variance κ of the field ΣWx' that the neighbors' states x' exert on a layer's units.
 
-    For units with q states, κ is the covariance matrix of their q fields, of shape (K, n, q, q).
+    For units with q states, κ is the covariance matrix of their q fields, of shape (K, n, q, q). For a mixed layer
+    the values of all blocks are in one row, those of matrices one after the other (`Units.reaction_shape`).
     """
 
     mean: Tensor  # θ
     variance: Tensor  # κ
-
-    def precision(self) -> Tensor:
-        """A = −κ, the precision of the tilt on each unit."""
-        is_matrix = self.variance.dim() > self.mean.dim()
-        return -(self.variance.diagonal(dim1=-2, dim2=-1) if is_matrix else self.variance)
-
-
-def onsager_reaction(variance: Tensor, mean: Tensor) -> Tensor:
-    """κa, the part of the neighbors' mean field that a unit of mean a causes itself; κ is a matrix for q states."""
-    if variance.dim() > mean.dim():
-        return (variance @ mean.unsqueeze(-1)).squeeze(-1)
-    return variance * mean
 
 
 class Sender(NamedTuple):
@@ -46,8 +35,10 @@ class Sender(NamedTuple):
     weights: Tensor  # W, (components of the sender, components of the receiver)
     squares: Tensor  # W², or for receivers with q states all products of two weights of a unit's states
     both: Tensor | None  # [Wᵀ, W²ᵀ] side by side on a GPU, where both are matrices of one shape
-    has_states: bool  # whether the sender's units have q states
+    states: tuple[tuple[int, int, int], ...]  # blocks of the sender's units with q states: first component, n, q
+    is_state: Tensor | None  # which components belong to them; None for all
     shape: tuple[int, ...]  # state_shape of the receiver
+    products: Callable[[Tensor], Tensor]  # `weight_products` of the receiver
 
     def send_mean(self, moments: Moments) -> Tensor:  # (K, *shape)
         """Wa'."""
@@ -57,24 +48,32 @@ class Sender(NamedTuple):
     def send(self, moments: Moments) -> tuple[Tensor, Tensor]:  # (K, *shape), (K, *shape, *shape[1:])
         """Wa' and W²c'."""
         mean, variance = moments
-        if self.has_states:
-            return self._send_states(mean)
+        if self.states:
+            return self._send_states(mean, variance)
         if self.both is not None and (len(mean) <= FEW_PARTICLES or self.both.dtype != mean.dtype):
             return products_in_one_launch(mean, variance, self.both)
         if len(self.shape) == 1:
             return mean @ self.weights, variance @ self.squares
         return self._shaped(mean @ self.weights, variance @ self.squares)
 
-    def _send_states(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+    def _send_states(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """The same from units with q exclusive states: Var(Σ_α W_α x_α) = Σ_α W_α² a_α − (Σ_α W_α a_α)²."""
-        by_unit = torch.einsum("knq,nqm->knm", mean, self.weights.unflatten(0, mean.shape[1:]))
         flat = mean.flatten(1)
-        field_mean, squares = flat @ self.weights, flat @ self.squares
-        if len(self.shape) == 1:
-            return field_mean, (squares - (by_unit**2).sum(1)).clamp(min=0)
-        by_unit = by_unit.unflatten(-1, self.shape)
-        field_variance = squares - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(1)
-        return self._shaped(field_mean, field_variance)
+        field_mean = flat @ self.weights
+        field_variance = (flat if self.is_state is None else torch.where(self.is_state, flat, variance)) @ self.squares
+        for start, n, q in self.states:
+            of_block = slice(start, start + n * q)
+            means, weights = flat[:, of_block].unflatten(-1, (n, q)), self.weights[of_block].unflatten(0, (n, q))
+            by_unit = torch.einsum("knq,nqm->knm", means, weights)
+            if len(self.shape) == 1:
+                field_variance = field_variance - self.products(by_unit).sum(1)
+            else:
+                by_unit = by_unit.unflatten(-1, self.shape)
+                field_variance = field_variance - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(1)
+        if len(self.shape) > 1:
+            return self._shaped(field_mean, field_variance)
+        is_variance = field_variance.shape == field_mean.shape  # and has no covariances, which may be negative
+        return field_mean, field_variance.clamp(min=0) if is_variance else field_variance
 
     def _shaped(self, field_mean: Tensor, field_variance: Tensor) -> tuple[Tensor, Tensor]:
         """With the q states of each receiving unit, and all pairs of them, in dimensions of their own."""
@@ -98,7 +97,10 @@ class Couplings:
         self.share = 0.5 if machine.is_pairwise else 1.0
         self.unbounded = [not layer.is_bounded() for layer in layers]
         self.shapes = [layer.state_shape for layer in layers]
-        self.categorical = [layer.is_categorical for layer in layers]
+        self.reaction_shapes = [layer.reaction_shape for layer in layers]
+        shapes = zip(self.shapes, self.reaction_shapes, strict=True)
+        self.has_matrices_in_mixed_layers = any(len(shape) == 1 and shape != reaction for shape, reaction in shapes)
+        self._layers = layers
         self.weights = [weights.detach() for weights in machine.weights]
         self.rounds_factors = rounds_factors() and not differentiable and machine.dtype == torch.float32
         self.senders: list[list[Sender]] = [[] for _ in layers]  # to each layer
@@ -111,17 +113,22 @@ class Couplings:
     def _connect(self, sender: int, receiver: int, weights: Tensor) -> None:
         shape = self.shapes[receiver]
         both = None
-        if self.categorical[receiver]:
-            by_unit = weights.unflatten(1, shape)
-            squares = (by_unit.unsqueeze(-1) * by_unit.unsqueeze(-2)).flatten(1)
-        elif _in_one_launch(weights):
+        states = tuple(self._layers[sender].categorical_blocks)
+        products = self._layers[receiver].weight_products
+        has_matrices = self.reaction_shapes[receiver] != shape
+        if not (states or has_matrices) and _in_one_launch(weights):
             # A GPU's fastest products are those of rows with rows.
             both = torch.cat((weights.T, weights.T**2), -1)
             weights, squares = both[:, : len(weights)].T, both[:, len(weights) :].T
             both = both.bfloat16() if self.rounds_factors else both
         else:
-            squares = weights**2
-        self.senders[receiver].append(Sender(sender, weights, squares, both, self.categorical[sender], shape))
+            squares = products(weights)
+        is_state = None
+        if states and len(self.shapes[sender]) == 1:
+            is_state = torch.zeros(len(weights), dtype=torch.bool, device=weights.device)
+            for start, n, q in states:
+                is_state[start : start + n * q] = True
+        self.senders[receiver].append(Sender(sender, weights, squares, both, states, is_state, shape, products))
 
 
 def _in_one_launch(weights: Tensor) -> bool:
@@ -180,16 +187,11 @@ def free_energy(
     for layer, tilt, layer_moments in zip(layers, tilts, moments, strict=True):
         value = value + layer.divergence(tilt, layer_moments).sum(-1, dtype=torch.float64)
     for layer_index, received in zip(couplings.receivers, incoming, strict=True):
-        value = value - couplings.share * coupling_terms(received, moments[layer_index])
+        value = value - couplings.share * coupling_terms(layers[layer_index], received, moments[layer_index])
     return value
 
 
-def coupling_terms(incoming: Incoming, moments: Moments) -> Tensor:  # (K,), float64
+def coupling_terms(units: Units, incoming: Incoming, moments: Moments) -> Tensor:  # (K,), float64
     """Σ [θa + ½κc] over a layer's units: Σ [Waa' + ½W²cc'] over their couplings."""
-    mean, variance = moments
-    if incoming.variance.dim() > mean.dim():  # ½ tr κC with C = diag a − aaᵀ
-        states = -incoming.precision() * mean - onsager_reaction(incoming.variance, mean) * mean
-        terms = incoming.mean * mean + 0.5 * states
-    else:
-        terms = torch.addcmul(incoming.mean * mean, incoming.variance, variance, value=0.5)
+    terms = incoming.mean * moments.mean + units.reaction_energy(incoming.variance, moments)
     return terms.flatten(1).sum(-1, dtype=torch.float64)

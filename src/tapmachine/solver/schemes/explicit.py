@@ -134,6 +134,8 @@ class SequentialDescent(MeanFieldProcess):
     """
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> SequentialState:
+        if self.couplings.has_matrices_in_mixed_layers:
+            raise ValueError("update='sequential' cannot take Categorical units in a Mixed layer; use 'explicit'")
         first = from_below(layers, self.couplings.weights, moments)[0]
         failed = torch.zeros(len(first.mean), dtype=torch.bool, device=first.mean.device)
         return self._sweep(layers[0], SequentialState(first, torch.zeros_like(first.mean), failed))

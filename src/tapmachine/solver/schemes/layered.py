@@ -105,7 +105,7 @@ class LayeredDescent(MeanFieldProcess):
         for index, incoming in zip(group, received, strict=True):
             start = torch.as_tensor(tilts[index].field)
             moments[index], field = layers[index].settle(incoming.mean, incoming.variance, start, steps=root_steps)
-            tilts[index] = Tilt(field, incoming.precision())
+            tilts[index] = Tilt(field, layers[index].reaction_precision(incoming.variance))
 
     def _value(self, layers: list[Units], state: LayeredState) -> Tensor:
         return free_energy(layers, self.couplings, state.moments, state.tilts, state.received)
@@ -130,7 +130,7 @@ class LayeredDescent(MeanFieldProcess):
             size = alpha.view(-1, *[1] * (old.mean.dim() - 1))
             mean = old.mean + 2 * size * first[0] + size**2 * second[0]
             variance = new.variance  # a matrix that is extrapolated may stop being a covariance
-            if old.variance.dim() == old.mean.dim():
+            if old.variance.shape == old.mean.shape:
                 variance = (old.variance + 2 * size * first[1] + size**2 * second[1]).clamp(min=0)
             result.append(Incoming(mean, variance))
         return tuple(result), at_limit

@@ -19,7 +19,7 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver.process import Process
 from tapmachine.solver.schemes.base import Scheme
-from tapmachine.solver.schemes.couplings import Couplings, Incoming, free_energy, onsager_reaction, total
+from tapmachine.solver.schemes.couplings import Couplings, Incoming, free_energy, total
 from tapmachine.solver.schemes.explicit import DampedDescent, FixedDamping, SequentialDescent
 from tapmachine.solver.schemes.layered import LayeredDescent
 from tapmachine.units import Units
@@ -103,12 +103,12 @@ class NaiveMeanField(MeanField):
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
         senders = couplings.senders[layer_index]
         mean = total([sender.send_mean(moments[sender.layer_index]) for sender in senders])  # θ = Σ W a'
-        states = couplings.shapes[layer_index][1:]
-        return Incoming(mean, variance=mean.new_zeros(()).expand(mean.shape + states))  # κ = 0
+        shape = (len(mean), *couplings.reaction_shapes[layer_index])
+        return Incoming(mean, variance=mean.new_zeros(()).expand(shape))  # κ = 0
 
     def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
         incoming = self.incoming(couplings, layer_index, moments)
-        return Tilt(field=incoming.mean, precision=incoming.precision())  # B = θ, A = 0
+        return Tilt(field=incoming.mean, precision=incoming.mean.new_zeros(()).expand_as(incoming.mean))  # B = θ, A = 0
 
 
 class TAP(MeanField):
@@ -142,5 +142,4 @@ class TAP(MeanField):
 
     def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
         incoming = self.incoming(couplings, layer_index, moments)
-        reaction = onsager_reaction(incoming.variance, moments[layer_index].mean)  # κ a
-        return Tilt(field=incoming.mean - reaction, precision=incoming.precision())  # B = θ − κa, A = −κ
+        return layers[layer_index].tilt_in(*incoming, moments[layer_index].mean)  # B = θ − κa, A = −κ

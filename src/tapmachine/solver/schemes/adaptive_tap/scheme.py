@@ -11,7 +11,7 @@ from tapmachine.solver.process import Process
 from tapmachine.solver.schemes.adaptive_tap.gaussian_side import gaussian_side
 from tapmachine.solver.schemes.adaptive_tap.iteration import AdaptiveProcess, free_energy
 from tapmachine.solver.schemes.adaptive_tap.layout import Layout
-from tapmachine.solver.schemes.base import Scheme
+from tapmachine.solver.schemes.base import Scheme, refuse_mixed_states
 
 
 @final
@@ -48,6 +48,7 @@ class AdaptiveTAP(Scheme):
         return f"AdaptiveTAP(damping={self.damping}{', self_averaging=True' if self.self_averaging else ''})"
 
     def bind(self, machine: BoltzmannMachine) -> Process:
+        refuse_mixed_states(machine, "AdaptiveTAP")
         return AdaptiveProcess(machine, self.damping, self.self_averaging)
 
     def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:

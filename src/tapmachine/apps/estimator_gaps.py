@@ -1,0 +1,93 @@
+"""What the machine of a table knows about cells: intervals and draws of missing ones, the surprise of observed ones."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from tapmachine.apps.estimator_tables import TableMachine, _has_schema
+from tapmachine.apps.estimator_uses import Array
+from tapmachine.data.checks import check_count
+from tapmachine.data.frames import from_columns, from_numbers, library_of
+from tapmachine.likelihood.products import is_product_mixture
+from tapmachine.posterior.table import TablePosterior
+
+
+class CellMachine(TableMachine):
+    """The methods of an estimator on single cells of tables, which have exact posteriors."""
+
+    def intervals(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
+        """Central intervals of missing numbers given the observed cells of their rows.
+
+        Args:
+            X: Rows with missing values.
+            level: Probability that an interval holds the value.
+
+        Returns:
+            The lower and the upper ends, in the type of X; of observed cells, their values. Categorical and binary
+            columns are left out of DataFrames with a schema; `predict_proba` has the probabilities of their values.
+        """
+        ends = [end.cpu().numpy() for end in self._posterior(X).intervals(level)]
+        if not _has_schema(self):
+            return self._as_frame(ends[0], X), self._as_frame(ends[1], X)
+        schema, library = self._schema(), library_of(X)
+        assert library is not None
+        numbers = [number for number, column in enumerate(schema.columns) if column.kind in ("real", "count")]
+        frames = []
+        for end in ends:
+            decoded = schema.decode(end)
+            frames.append(from_columns([decoded[k] for k in numbers], library, getattr(X, "index", None)))
+        return frames[0], frames[1]
+
+    def impute_draws(self, X: Any, n_draws: int = 10, random_state: Any = 0) -> list[Any]:
+        """Multiple imputation: tables with missing values drawn from their joint posterior.
+
+        Args:
+            X: Rows with missing values.
+            n_draws: Number of tables.
+            random_state: Random seed.
+
+        Example:
+            >>> import numpy as np
+            >>> from sklearn.datasets import load_iris
+            >>> from tapmachine import RBM
+            >>> x = load_iris().data
+            >>> model = RBM(random_state=0).fit(x)
+            >>> x[0, 2] = np.nan
+            >>> [table.shape for table in model.impute_draws(x[:5], 2)]
+            [(5, 4), (5, 4)]
+        """
+        check_count("n_draws", n_draws)
+        posterior = self._posterior(X)
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        drawn = posterior.draws(n_draws, torch.Generator(posterior.x.device).manual_seed(seed))
+        return [self._as_frame(rows.cpu().numpy(), X, keep=_has_schema(self)) for rows in drawn]
+
+    def surprise(self, X: Any) -> Any:
+        """Surprise −ln P(x_ij | other cells of the row) of each cell in nats, (n_samples, n_features).
+
+        High values mark the cells that make a row unusual; `score_samples` scores whole rows. Densities of real
+        columns are in the units of the data. NaN for missing cells.
+        """
+        surprise: Array = self._posterior(X).cell_surprise().cpu().numpy()
+        if _has_schema(self):
+            schema = self._schema()
+            surprise = schema.by_column(surprise) + schema.log_scales
+        library = library_of(X)
+        if library is None or self._frame is None:
+            return surprise
+        return from_numbers(surprise, self._frame.names, library, getattr(X, "index", None))
+
+    def _posterior(self, X: Any) -> TablePosterior:
+        check_is_fitted(self)
+        if not is_product_mixture(self._double):
+            raise ValueError(
+                f"the machine is {self.machine_.summary()}; intervals, draws and surprise of cells need the default "
+                "machine of a table, whose posterior is exact. impute(X, return_std=True) has standard deviations"
+            )
+        array = self._array(X, gaps=True)
+        rows: Tensor = torch.from_numpy(np.asarray(array, np.float64)).to(self._double.device)
+        return TablePosterior.of(self._double, rows)

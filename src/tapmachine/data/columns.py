@@ -1,0 +1,204 @@
+"""Tables with columns of several kinds as rows of numbers, and back: the schema of a table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tapmachine.data.kinds import KINDS, Column, infer_column
+from tapmachine.data.raw_columns import RawColumn
+
+Array = np.ndarray[Any, Any]
+
+ORDER = {kind: place for place, kind in enumerate(KINDS)}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighboring components of one kind: `n` units, each with `q` components."""
+
+    kind: str
+    n: int
+    q: int = 1
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table: their kinds, and how cells become numbers and numbers cells.
+
+    Encoded rows are grouped by kind: real columns, standardized one by one; counts; binary columns, 0 or 1; and
+    categorical columns as one-hot vectors, those with equally many categories side by side. Gaps are NaN, in all
+    components of a category. Encoded rows are states of the visible units that `tapmachine.RBM` makes for a table.
+
+    Attributes:
+        columns: The columns in the order of the table.
+
+    Example:
+        >>> from tapmachine.data.columns import Schema
+        >>> from tapmachine.data.raw_columns import RawColumn
+        >>> table = [RawColumn.of("mass", [1.0, 2.0, 3.0]), RawColumn.of("kind", ["a", "c", "b"])]
+        >>> schema = Schema.infer(table)
+        >>> print(schema.describe())
+        mass: real, standardized: numbers with decimals
+        kind: categorical, 3 categories (a, b, c): text
+        >>> schema.encode(table).round(2)
+        array([[-1.22,  1.  ,  0.  ,  0.  ],
+               [ 0.  ,  0.  ,  0.  ,  1.  ],
+               [ 1.22,  0.  ,  1.  ,  0.  ]])
+        >>> [column.values.tolist() for column in schema.decode(schema.encode(table))]
+        [[1.0, 2.0, 3.0], ['a', 'c', 'b']]
+    """
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def infer(cls, table: Sequence[RawColumn], kinds: Mapping[str, str] | None = None) -> "Schema":
+        """The schema of a table, column by column.
+
+        Booleans, and text or integers with two values, are binary; other text and categories are categorical; small
+        non-negative integers that vary like counts are counts; all other numbers are real.
+
+        Args:
+            table: The columns.
+            kinds: Kinds by name, which take precedence: real, count, binary or categorical.
+
+        Raises:
+            ValueError: In one sentence that names the column.
+        """
+        _check_unique([column.name for column in table])
+        if not table:
+            raise ValueError("the table has no columns")
+        kinds = dict(kinds or {})
+        for name, kind in kinds.items():
+            if name not in {column.name for column in table}:
+                raise ValueError(f"columns names {name!r}, but the table has no such column")
+            if kind not in KINDS:
+                raise ValueError(f"columns[{name!r}] is {kind!r}; expected one of {', '.join(KINDS)}")
+        return cls(tuple(infer_column(column, kinds.get(column.name)) for column in table))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    def describe(self) -> str:
+        """One line for each column: its kind, and why."""
+        return "\n".join(column.describe() for column in self.columns)
+
+    # ----- components
+
+    @cached_property
+    def _encoded_order(self) -> list[int]:
+        """Indices of the columns in the order of their components."""
+        return sorted(range(len(self.columns)), key=lambda i: (ORDER[self.columns[i].kind], self.columns[i].width))
+
+    @cached_property
+    def components(self) -> dict[str, slice]:
+        """The components of each column in encoded rows, by name."""
+        slices, first = {}, 0
+        for index in self._encoded_order:
+            column = self.columns[index]
+            slices[column.name] = slice(first, first + column.width)
+            first += column.width
+        return {name: slices[name] for name in self.names}
+
+    @property
+    def n_components(self) -> int:
+        """Number of columns of encoded rows."""
+        return sum(column.width for column in self.columns)
+
+    def blocks(self) -> list[Block]:
+        """The kinds of the components from left to right."""
+        blocks: list[Block] = []
+        for column in (self.columns[index] for index in self._encoded_order):
+            last = blocks[-1] if blocks else None
+            if last is not None and (last.kind, last.q) == (column.kind, column.width):
+                blocks[-1] = replace(last, n=last.n + 1)
+            else:
+                blocks.append(Block(column.kind, 1, column.width))
+        return blocks
+
+    @property
+    def log_scales(self) -> Array:  # (n_columns,)
+        """ln s of each real column, 0 for others: ln P of a cell in data units is its encoded ln P minus this."""
+        return np.array([np.log(column.scale) if column.kind == "real" else 0.0 for column in self.columns])
+
+    def log_scale(self, rows: Array) -> Array:  # (N, n_components) -> (N,)
+        """Σ ln s over the observed real cells of encoded rows."""
+        total: Array = np.where(np.isnan(self.by_column(rows)), 0.0, self.log_scales).sum(1)
+        return total
+
+    # ----- rows
+
+    def check_names(self, names: Sequence[str], optional: Sequence[str] = ()) -> None:
+        """Raise a ValueError if columns are missing, new, duplicated or in another order."""
+        _check_unique(names)
+        for name in self.names:
+            if name not in names and name not in optional:
+                raise ValueError(f"column {name!r} of the training data is missing")
+        for name in names:
+            if name not in self.names:
+                raise ValueError(f"column {name!r} was not in the training data; leave it out")
+        expected = [name for name in self.names if name in names]
+        for place, (name, there) in enumerate(zip(names, expected, strict=True)):
+            if name != there:
+                raise ValueError(
+                    f"columns are in another order than in training: column {place} is {name!r}, where {there!r} was; "
+                    "use X[model.feature_names_in_]"
+                )
+
+    def encode(self, table: Sequence[RawColumn], optional: Sequence[str] = ()) -> Array:  # (N, n_components), float64
+        """Rows of numbers, with NaN for gaps; optional columns that are not there are all gaps.
+
+        Raises:
+            ValueError: In one sentence that names the column, if a column is missing or new, or a value is not one of
+                its kind.
+        """
+        self.check_names([column.name for column in table], optional)
+        by_name = {column.name: column for column in table}
+        rows = np.full((len(table[0].values), self.n_components), np.nan)
+        for column in self.columns:
+            if column.name in by_name:
+                rows[:, self.components[column.name]] = column.encode(by_name[column.name])
+        return rows
+
+    def decode(self, rows: Array) -> list[RawColumn]:  # (N, n_components)
+        """The table of encoded rows, or of their means: the most probable category, integers rounded."""
+        rows = np.asarray(rows, np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.n_components:
+            raise ValueError(f"rows have shape {rows.shape}; expected (n_rows, {self.n_components})")
+        return [column.decode(rows[:, self.components[column.name]]) for column in self.columns]
+
+    def spread(self, variance: Array) -> Array:  # (N, n_components) -> (N, n_columns)
+        """Standard deviations of cells in the units of the data, from variances of the components."""
+        parts = [column.scale**2 * variance[:, self.components[column.name]].sum(1) for column in self.columns]
+        deviations: Array = np.sqrt(np.maximum(np.stack(parts, 1), 0))
+        return deviations
+
+    def by_column(self, values: Array) -> Array:  # (N, n_components) -> (N, n_columns)
+        """The sum over the components of each column."""
+        return np.stack([values[:, self.components[name]].sum(1) for name in self.names], 1)
+
+    # ----- files
+
+    def to_dict(self) -> dict[str, Any]:
+        """The schema as JSON values."""
+        return {"columns": [asdict(column) for column in self.columns]}
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> "Schema":
+        """The schema that `to_dict` described."""
+        made = []
+        for values in description["columns"]:
+            own = dict(values)
+            own["categories"] = tuple(own["categories"])
+            made.append(Column(**own))
+        return cls(tuple(made))
+
+
+def _check_unique(names: Sequence[str]) -> None:
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise ValueError(f"column {name!r} occurs twice; give columns different names")

@@ -1,0 +1,175 @@
+"""DataFrames of pandas and polars as columns, and back. Neither is imported unless it is used."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tapmachine.data.raw_columns import NUMBERS, RawColumn
+
+Array = np.ndarray[Any, Any]
+
+POLARS_TYPES = {"Boolean": "bool", "Float32": "float", "Float64": "float", "String": "text"}
+
+
+def library_of(table: Any) -> str | None:
+    """The library of a DataFrame, pandas or polars; None for anything else."""
+    for name in ("pandas", "polars"):
+        module = sys.modules.get(name)  # whoever has a DataFrame has imported it
+        if module is not None and isinstance(table, module.DataFrame):
+            return name
+    return None
+
+
+def has_float_columns_only(frame: Any) -> bool:
+    """Whether all columns of a DataFrame are plain floats."""
+    if library_of(frame) == "polars":
+        return all(str(dtype) in ("Float32", "Float64") for dtype in frame.dtypes)
+    return all(isinstance(dtype, np.dtype) and dtype.kind == "f" for dtype in frame.dtypes)
+
+
+@dataclass(frozen=True)
+class FrameType:
+    """What it takes to make DataFrames like the training data.
+
+    Attributes:
+        library: pandas or polars.
+        names: Names of the columns.
+        dtypes: Names of their types.
+    """
+
+    library: str
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, frame: Any) -> "FrameType":
+        """That of a DataFrame."""
+        names = tuple(str(name) for name in frame.columns)
+        return cls(library_of(frame) or "pandas", names, tuple(str(dtype) for dtype in frame.dtypes))
+
+
+def to_columns(frame: Any) -> list[RawColumn]:
+    """The columns of a DataFrame.
+
+    Raises:
+        ValueError: If a name is not a string, or a column holds values of several types or other than numbers, text,
+            booleans or categories.
+    """
+    for name in frame.columns:
+        if not isinstance(name, str):
+            raise ValueError(f"column {name!r} has a name that is not a string; use X.columns = X.columns.astype(str)")
+    names = list(frame.columns)
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise ValueError(f"column {name!r} occurs twice; give columns different names")
+    make = _from_polars if library_of(frame) == "polars" else _from_pandas
+    return [make(name, frame[name]) for name in names]
+
+
+def _from_pandas(name: str, series: Any) -> RawColumn:
+    dtype, gaps = series.dtype, series.isna().to_numpy(dtype=bool)
+    word = str(dtype)
+    if word == "category":
+        values = np.empty(len(series), object)
+        values[:] = [None if gap else value for value, gap in zip(series.tolist(), gaps, strict=True)]
+        categories = tuple(dtype.categories.tolist())
+        _check_categories(name, categories)
+        return RawColumn(name, "category", values, word, categories, bool(dtype.ordered))
+    kind = getattr(dtype, "kind", "O")
+    if kind in "biuf":
+        numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return RawColumn(name, {"b": "bool", "f": "float"}.get(kind, "int"), numbers, word)
+    if kind in "mMc":
+        raise ValueError(f"column {name!r} holds {word}; convert it to numbers, or leave it out")
+    return RawColumn.of(name, [None if gap else value for value, gap in zip(series.tolist(), gaps, strict=True)], word)
+
+
+def _from_polars(name: str, series: Any) -> RawColumn:
+    word = str(series.dtype)
+    values = series.to_list()
+    if word.startswith(("Categorical", "Enum")):
+        objects = np.empty(len(values), object)
+        objects[:] = values
+        seen = list(series.dtype.categories) if word.startswith("Enum") else sorted({*values} - {None})
+        return RawColumn(name, "category", objects, word.partition("(")[0], tuple(seen), word.startswith("Enum"))
+    kind = POLARS_TYPES.get(word, "int" if word.startswith(("Int", "UInt")) else "")
+    if kind in NUMBERS:
+        return RawColumn(name, kind, np.array([np.nan if v is None else float(v) for v in values]), word)
+    if kind != "text" and word not in ("Object", "Null"):
+        raise ValueError(f"column {name!r} holds {word}; convert it to numbers or text, or leave it out")
+    return RawColumn.of(name, values, word)
+
+
+def _check_categories(name: str, categories: Sequence[Any]) -> None:
+    for value in categories:
+        if not isinstance(value, str | int | float | bool):
+            raise ValueError(
+                f"column {name!r} has the category {value!r}; expected categories that are text or numbers"
+            )
+
+
+def from_columns(columns: Sequence[RawColumn], library: str, index: Any = None) -> Any:
+    """A DataFrame of columns with their types; integers and booleans with gaps become nullable ones."""
+    if library == "polars":
+        import polars
+
+        return polars.DataFrame([_to_polars(column) for column in columns])
+    import pandas
+
+    return pandas.DataFrame({column.name: _to_pandas(column, index) for column in columns}, index=index)
+
+
+def _to_pandas(column: RawColumn, index: Any) -> Any:
+    import pandas
+
+    gaps, dtype = column.gaps, column.dtype
+    if column.type == "category":
+        values = pandas.Categorical(column.values, categories=list(column.categories), ordered=column.ordered)
+        return pandas.Series(values, index=index)
+    if column.type in ("bool", "int"):
+        convert = bool if column.type == "bool" else int
+        cells = [None if gap else convert(v) for v, gap in zip(column.values.tolist(), gaps, strict=True)]
+        if gaps.any() and dtype[:1].islower() and dtype != "object":  # NumPy's types have no gaps
+            dtype = {"bool": "boolean"}.get(dtype, dtype.replace("uint", "UInt").replace("int", "Int"))
+        return pandas.Series(cells, index=index, dtype=dtype)
+    return pandas.Series(column.values, index=index, dtype=dtype or None)
+
+
+def _to_polars(column: RawColumn) -> Any:
+    import polars
+
+    gaps = column.gaps
+    convert: Any = {"bool": bool, "int": int}.get(column.type, lambda value: value)
+    cells = [None if gap else convert(value) for value, gap in zip(column.values.tolist(), gaps, strict=True)]
+    if column.dtype == "Enum":
+        return polars.Series(column.name, cells, dtype=polars.Enum(list(column.categories)))
+    if column.dtype == "Object":
+        return polars.Series(column.name, cells)
+    return polars.Series(column.name, cells, dtype=getattr(polars, column.dtype))
+
+
+def from_numbers(values: Array, names: Sequence[str], library: str, index: Any, dtypes: Sequence[str] = ()) -> Any:
+    """A DataFrame of numbers, (N, n)."""
+    if library == "polars":
+        import polars
+
+        frame = polars.DataFrame(np.ascontiguousarray(values), schema=list(names), orient="row")
+        return frame.cast({n: getattr(polars, d) for n, d in zip(names, dtypes, strict=True)}) if dtypes else frame
+    import pandas
+
+    frame = pandas.DataFrame(values, index=index, columns=list(names))
+    return frame.astype(dict(zip(names, dtypes, strict=True))) if dtypes else frame
+
+
+def series_of(values: Array, name: str, library: str, index: Any) -> Any:
+    """A Series of numbers, (N,)."""
+    if library == "polars":
+        import polars
+
+        return polars.Series(name, values)
+    import pandas
+
+    return pandas.Series(values, index=index, name=name)

@@ -1,0 +1,103 @@
+"""Columns of a table as they come, from a DataFrame or a text file: values with gaps, and their type."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+NUMBERS = ("bool", "int", "float")
+MIXED = "holds numbers and text; convert it to one type, as by X[{0!r}] = X[{0!r}].astype(str)"
+
+
+@dataclass(frozen=True)
+class RawColumn:
+    """A column of a table.
+
+    Attributes:
+        name: Name of the column.
+        type: bool, int or float, with values in float64 and NaN for gaps; or text or category, with values in an
+            array of objects and None for gaps.
+        values: The values, (N,).
+        dtype: Name of the type in the library that the table comes from.
+        categories: The possible values of a category, in order.
+        ordered: Whether the categories are ordered.
+    """
+
+    name: str
+    type: str
+    values: Array
+    dtype: str = ""
+    categories: tuple[Any, ...] = ()
+    ordered: bool = False
+
+    @classmethod
+    def of(cls, name: str, values: Sequence[Any], dtype: str = "object") -> "RawColumn":
+        """A column of Python objects, with None or NaN for gaps, whose type is that of its values.
+
+        Raises:
+            ValueError: If they are not all numbers, all booleans or all text.
+        """
+        values = [None if _is_gap(value) else value for value in values]
+        types = {_type_of(value) for value in values if value is not None}
+        if types == {"int", "float"}:
+            types = {"float"}
+        if len(types) > 1:
+            known = types <= {"text", *NUMBERS}
+            what = MIXED.format(name) if known else f"holds {' and '.join(sorted(types))}; convert it to one type"
+            raise ValueError(f"column {name!r} {what}")
+        kind = types.pop() if types else "float"
+        if kind in NUMBERS:
+            return cls(name, kind, np.array([math.nan if v is None else float(v) for v in values]), dtype)
+        if kind != "text":
+            raise ValueError(f"column {name!r} holds {kind} values; convert it to numbers or text, or leave it out")
+        objects = np.empty(len(values), object)
+        objects[:] = [None if value is None else str(value) for value in values]
+        return cls(name, "text", objects, dtype)
+
+    @property
+    def gaps(self) -> Array:  # (N,), bool
+        """Where values are missing."""
+        if self.type in NUMBERS:
+            return np.isnan(self.values)
+        return np.array([value is None for value in self.values], bool)
+
+    def filled_from(self, other: "RawColumn") -> "RawColumn":
+        """The column with its gaps filled from another one of the same kind."""
+        gaps = self.gaps
+        if gaps.all():  # its type was not known
+            return other
+        values = self.values.copy()
+        values[gaps] = other.values[gaps]
+        return RawColumn(self.name, self.type, values, self.dtype, self.categories, self.ordered)
+
+
+def check_numbers(column: RawColumn) -> None:
+    """Raise a ValueError for infinities, which are not gaps."""
+    if column.type not in NUMBERS:
+        return
+    bad = np.flatnonzero(np.isinf(column.values))
+    if len(bad):
+        raise ValueError(
+            f"column {column.name!r} is {column.values[bad[0]]} in row {bad[0]}; expected finite numbers, or NaN for "
+            "missing values"
+        )
+
+
+def _is_gap(value: Any) -> bool:
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | np.floating) and math.isnan(value)
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "bool"
+    if isinstance(value, int | np.integer):
+        return "int"
+    if isinstance(value, float | np.floating):
+        return "float"
+    return "text" if isinstance(value, str) else type(value).__name__

@@ -1,0 +1,150 @@
+"""The weight of rows of which some values were not observed: those are summed over, as hidden units are."""
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.data.errors import LikelihoodWarning
+from tapmachine.likelihood.annealing.estimate import ais_log_partition
+from tapmachine.likelihood.exact import all_digits, can_enumerate, exact_log_partition
+from tapmachine.likelihood.slabs import GaussianMixture, as_gaussian_mixture, is_gaussian_mixture
+from tapmachine.likelihood.weight import CHUNK_VALUES
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.conditioning import clamp
+
+N_RUNS = 20  # for each row
+CLOSE = 0.1  # nats by which the logarithm of an annealed average may be low
+
+
+@torch.no_grad()
+def observed_log_weight(
+    machine: BoltzmannMachine,
+    x: Tensor,
+    missing: Tensor,
+    bits: int = 16,
+    temperatures: Sequence[int] = (300, 1000, 3000),
+    seed: int = 0,
+    most_rows: int | None = None,
+) -> Tensor:  # (N,), float64
+    """ln of the weight of the observed values of rows, with everything else summed over: ln P(x_obs) + ln Z.
+
+    Exact if the hidden units or the visible ones have at most 2^bits states together, and for mixtures of Gaussians;
+    otherwise by annealed importance sampling for each row.
+
+    Args:
+        machine: any machine that is not conditioned, in float64.
+        x: states of the visible layer, (N, *state_shape); those of missing units are ignored.
+        missing: which units were not observed, (N, n).
+        bits: as above.
+        temperatures: numbers of temperatures, tried in turn until the estimates are accurate to 0.1 nats on average.
+        seed: random seed of the annealing.
+        most_rows: number of evenly spaced rows to anneal, where that is needed; the others are NaN. None for all.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.likelihood.observed import observed_log_weight
+        >>> machine = rbm(Binary(2, field=2.0), Binary(1), weights=torch.zeros(2, 1)).double()
+        >>> observed_log_weight(machine, torch.ones(1, 2).double(), torch.tensor([[False, True]]))
+        tensor([-0.1269], dtype=torch.float64)
+    """
+    if is_gaussian_mixture(machine):
+        return _of_mixture(machine, x, missing)
+    if len(machine.layers) == 2 and _log2_states(machine.layers[1].n_states()) <= bits:
+        return _over_hidden_states(machine, x, missing)
+    if most_rows is not None and len(x) > most_rows and not can_enumerate(machine, bits):
+        chosen = torch.arange(0, len(x), -(-len(x) // most_rows), device=x.device)
+        some = observed_log_weight(machine, x[chosen], missing[chosen], bits, temperatures, seed)
+        return some.new_full((len(x),), torch.nan).index_copy_(0, chosen, some)
+    conditioned = clamp(machine, x, mask=~missing, validate=False)
+    if can_enumerate(machine, bits):
+        return exact_log_partition(conditioned)
+    for n_temperatures in temperatures:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LikelihoodWarning)
+            estimate = ais_log_partition(conditioned, n_temperatures, N_RUNS, seed=seed)
+        if float(0.5 * estimate.standard_error.square().mean()) < CLOSE:
+            break
+    return estimate.log_partition
+
+
+def _log2_states(counts: list[int] | None) -> float:
+    return math.inf if counts is None else sum(math.log2(count) for count in counts)
+
+
+def _over_hidden_states(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -> Tensor:
+    """ln Σ_h P(h) Π_observed P_i(x_i) exp(x_i f_i) Π_missing Z_i(f_i), with f = Wh the field on the visible units."""
+    visible, hidden = machine.layers
+    known = (~missing).to(x.dtype)
+    seen = (x * known.view(*known.shape, *[1] * (x.dim() - 2))).flatten(1)
+    prior = (visible.log_prior(x, validate=False) * known).sum(-1)
+    total = torch.full((len(x),), -torch.inf, dtype=torch.float64, device=x.device)
+    widest = max(*machine.sizes, len(x))
+    for digits in all_digits(hidden.n_states() or [], max(1, CHUNK_VALUES // widest), x.device):
+        states = hidden.decode(digits)
+        field = machine.field_on(0, [None, states])
+        log_prior = hidden.log_prior(states, validate=False).sum(-1)
+        of_missing = missing.to(x.dtype) @ visible.log_partition(Tilt(field, 0.0)).T
+        log_weights = (seen @ field.flatten(1).T + of_missing + log_prior).double()
+        total = torch.logaddexp(total, log_weights.logsumexp(1))
+    return total + prior.double()
+
+
+def _of_mixture(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -> Tensor:
+    """ln Σ_c w_c N(x_obs; μ_c, Σ_c), where rows with the same gaps share the matrices."""
+    mixture = as_gaussian_mixture(machine)
+    total = torch.empty(len(x), dtype=torch.float64, device=x.device)
+    for rows, seen in _patterns(missing):
+        total[rows] = _log_densities(mixture, x[rows], seen).logsumexp(1)
+    return total
+
+
+@torch.no_grad()
+def draw_missing_of_mixture(
+    machine: BoltzmannMachine, x: Tensor, missing: Tensor, generator: torch.Generator | None = None
+) -> Tensor:  # (N, n), float64
+    """Rows with exact draws in place of their missing values, for a machine that is a mixture of Gaussians.
+
+    Args:
+        machine: a machine for which `is_gaussian_mixture` holds, in float64.
+        x: rows, (N, n); missing values are ignored.
+        missing: which values are missing, (N, n).
+        generator: for the draws.
+    """
+    mixture, x = as_gaussian_mixture(machine), x.double().clone()
+    for rows, seen in _patterns(missing):
+        if bool(seen.all()):
+            continue
+        probabilities = _log_densities(mixture, x[rows], seen).softmax(1)
+        component = torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
+        for index in component.unique():
+            own = rows[component == index]
+            mean, covariance = mixture.means[index], mixture.covariances[index]
+            gain = torch.linalg.solve(covariance[seen][:, seen], covariance[seen][:, ~seen])  # (n_seen, n_missing)
+            spread = covariance[~seen][:, ~seen] - covariance[~seen][:, seen] @ gain
+            lower = torch.linalg.cholesky(0.5 * (spread + spread.T))
+            noise = torch.randn((len(own), len(lower)), dtype=x.dtype, device=x.device, generator=generator)
+            drawn = mean[~seen] + (x[own][:, seen] - mean[seen]) @ gain + noise @ lower.T
+            x[own] = x[own].masked_scatter(~seen.expand(len(own), -1), drawn)
+    return x
+
+
+def _patterns(missing: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The rows with each pattern of gaps, and the columns that they have, (n,)."""
+    patterns, pattern_of = (~missing).unique(dim=0, return_inverse=True)
+    for index, seen in enumerate(patterns):
+        yield (pattern_of == index).nonzero().flatten(), seen
+
+
+def _log_densities(mixture: GaussianMixture, x: Tensor, seen: Tensor) -> Tensor:  # (N, C)
+    """ln w_c + ln N(x_obs; μ_c, Σ_c) of each row and component."""
+    lower = torch.linalg.cholesky(mixture.covariances[:, seen][:, :, seen])
+    deviations = x[:, seen].double().unsqueeze(1) - mixture.means[:, seen]  # (N, C, n_seen)
+    whitened = torch.linalg.solve_triangular(lower, deviations.permute(1, 2, 0), upper=False)
+    log_determinant = lower.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * int(seen.sum()) * math.log(2 * math.pi)
+    log_densities: Tensor = mixture.log_weights - 0.5 * whitened.square().sum(1).T - log_determinant
+    return log_densities

@@ -1,0 +1,224 @@
+"""Machines of tables with columns of several types: mixtures in which the columns of each type are independent.
+
+Above the visible blocks is a categorical hidden unit, the class of a row. Each class k shifts the means of the Gaussian
+columns and the fields of all other columns, P(x) = Σ_k π_k N(x_real; μ_k, Σ) Π_j P_j(x_j; U_j + W_jk), and hidden
+Gaussian and spike-and-slab units are coupled to the Gaussian columns only. So ln Z, conditionals and samples are exact.
+"""
+
+import math
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
+from tapmachine.machine import BoltzmannMachine, rbm
+from tapmachine.units import Categorical, Gaussian, Mixed, Units
+
+LOG_2PI = math.log(2 * math.pi)
+CHUNK_VALUES = 2**22  # entries of the matrices of rows held at a time
+
+
+class ProductMixture(NamedTuple):
+    """The visible units of a machine as a mixture: Σ_c w_c N(x_real; μ_c, Σ_s(c)) Π_j P_j(x_j; U_j + W_jc).
+
+    Attributes:
+        log_weights: ln w_c, which add up to Z of the machine, (C,).
+        means: Means of the Gaussian columns, (C, n_real).
+        covariances: Their covariances, (S, n_real, n_real); component c has number c // (C / S).
+        real: Places of the Gaussian columns among all components, (n_real,).
+        blocks: The other columns.
+        places: The place of the first component of each block.
+        fields: What each component adds to the fields of a block, (C, *state_shape) each.
+    """
+
+    log_weights: Tensor
+    means: Tensor
+    covariances: Tensor
+    real: Tensor
+    blocks: list[Units]
+    places: list[int]
+    fields: list[Tensor]
+
+    @property
+    def n(self) -> int:
+        """Number of components of the visible states."""
+        return len(self.real) + sum(math.prod(block.state_shape) for block in self.blocks)
+
+    def states_of(self, index: int, x: Tensor) -> Tensor:  # (N, n) -> (N, *state_shape)
+        """The part of rows that belongs to a block."""
+        block, place = self.blocks[index], self.places[index]
+        states: Tensor = x[:, place : place + math.prod(block.state_shape)].unflatten(1, block.state_shape)
+        return states
+
+    def log_probabilities(self, index: int, x: Tensor) -> Tensor:  # (N, n) -> (N, C, n_units)
+        """ln P of each unit of a block in each component; 0 for missing values (NaN)."""
+        block, field, states = self.blocks[index], self.fields[index], self.states_of(index, x)
+        missing = states.isnan()
+        filled = torch.where(missing, _any_state(block), states).unsqueeze(1)
+        prior = block.log_prior(filled, validate=False)
+        log_p = prior + block.per_unit(filled * field) - block.log_partition(Tilt(field, 0.0))
+        return log_p.masked_fill(block.per_unit(missing.to(x.dtype)).unsqueeze(1) > 0, 0.0)
+
+    def log_joint(self, x: Tensor) -> Tensor:  # (N, n) -> (N, C)
+        """ln w_c P_c(x) of the observed values of rows, with NaN for missing ones."""
+        parts = [chunk.log_joint for chunk in self.of_gaussian(x)]
+        total = torch.cat(parts) if parts else self.log_weights.expand(len(x), -1)
+        for index in range(len(self.blocks)):
+            total = total + self.log_probabilities(index, x).sum(2)
+        return total
+
+    def of_gaussian(self, x: Tensor) -> "Iterator[GaussianPart]":  # of rows in order
+        """What the observed Gaussian columns say of the components, some rows at a time; nothing without columns."""
+        n, (n_sets, _, _) = len(self.real), self.covariances.shape
+        if n == 0:
+            return
+        size = max(1, CHUNK_VALUES // (n_sets * n**2 + len(self.means) * n))
+        for rows in x[:, self.real].split(size):
+            yield GaussianPart.of(self, rows)
+
+    def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:  # (count, n)
+        """Draw independent samples."""
+        component = torch.multinomial(self.log_weights.softmax(0), count, replacement=True, generator=generator)
+        x = self.log_weights.new_empty((count, self.n))
+        noise = torch.randn(
+            (count, len(self.real)), dtype=x.dtype, device=x.device, generator=generator
+        )  # of the Gaussian columns
+        lower = torch.linalg.cholesky(self.covariances)[component // (len(self.means) // len(self.covariances))]
+        x[:, self.real] = self.means[component] + (lower @ noise.unsqueeze(2)).squeeze(2)
+        for index, (block, field) in enumerate(zip(self.blocks, self.fields, strict=True)):
+            self.states_of(index, x).copy_(block.sample(Tilt(field[component], 0.0), generator))
+        return x
+
+
+class GaussianPart(NamedTuple):
+    """The Gaussian columns of some rows in each component.
+
+    With the precision matrix G of the observed columns (0 elsewhere) and the deviations r, missing columns have the
+    mean μ + Σ G r and the covariance Σ − Σ G Σ; an observed one has, given the others, the mean x − (Gr)/G_jj and the
+    variance 1/G_jj.
+    """
+
+    log_joint: Tensor  # ln w_c N(x_observed), (R, C)
+    precisions: Tensor  # G, (R, S, n, n)
+    solved: Tensor  # G r, (R, C, n)
+
+    @staticmethod
+    def of(mixture: ProductMixture, x: Tensor) -> "GaussianPart":  # (R, n_real)
+        """Of the observed real values of each row, in each class."""
+        seen = ~x.isnan()
+        precisions, log_det = observed_precisions(mixture.covariances, seen)
+        off = torch.where(seen, x, 0.0).unsqueeze(1) - mixture.means * seen.unsqueeze(1)  # (R, C, n)
+        n_sets = precisions.shape[1]
+        solved = (off.unflatten(1, (n_sets, -1)) @ precisions).flatten(1, 2)
+        per_set = -0.5 * (log_det + LOG_2PI * seen.to(x.dtype).sum(1, keepdim=True)).repeat_interleave(
+            off.shape[1] // n_sets, 1
+        )
+        return GaussianPart(mixture.log_weights + per_set - 0.5 * (solved * off).sum(2), precisions, solved)
+
+
+def observed_precisions(covariances: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverses of the covariances of observed columns, 0 for the others, and ln of their determinants.
+
+    Args:
+        covariances: (S, n, n).
+        seen: Which columns were observed, (R, n), bool.
+
+    Returns:
+        Precision matrices, (R, S, n, n), and the log-determinants of the covariances, (R, S).
+    """
+    patterns, of_row = seen.unique(dim=0, return_inverse=True)
+    kept = patterns.to(covariances.dtype).unsqueeze(1)  # (P, 1, n)
+    lower = torch.linalg.cholesky(kept.unsqueeze(3) * covariances * kept.unsqueeze(2) + (1 - kept).diag_embed())
+    precisions = torch.cholesky_inverse(lower) * kept.unsqueeze(2)
+    log_det = 2 * lower.diagonal(dim1=2, dim2=3).log().sum(2)
+    return precisions[of_row], log_det[of_row]
+
+
+def is_product_mixture(machine: BoltzmannMachine) -> bool:
+    """Whether the machine is one of classes: visible units of any types with fields below one `Categorical` unit, whose
+    Gaussian ones may be coupled to hidden `Gaussian` and `SpikeSlab` units as well.
+    """
+    layers = list(machine.layers)
+    if len(layers) != 2 or machine.n_rows is not None or not isinstance(layers[0], Mixed):
+        return False
+    blocks, weights = _blocks(layers[1]), machine.weights[0].detach()
+    classes = [block for block, _ in blocks if type(block) is Categorical and block.n == 1]
+    if len(classes) != 1:
+        return False
+    real = _real_places(layers[0])
+    others = torch.ones(layers[0].n, dtype=torch.bool)
+    others[real] = False
+    if any(
+        bool(weights[others][:, place : place + block.n].any()) for block, place in blocks if block is not classes[0]
+    ):
+        return False
+    if len(real) == 0:
+        return len(blocks) == 1
+    return is_gaussian_mixture(_gaussian_machine(machine, real))
+
+
+@torch.no_grad()
+def as_product_mixture(machine: BoltzmannMachine) -> ProductMixture:  # in float64
+    """The visible units of a machine for which `is_product_mixture` holds, as a mixture.
+
+    Raises:
+        EstimateError: If Z is infinite.
+
+    Example:
+        >>> from tapmachine import Binary, Categorical, Gaussian, Mixed, rbm
+        >>> from tapmachine.likelihood.products import as_product_mixture
+        >>> machine = rbm(Mixed([Gaussian(3), Binary(2)]), Mixed([Gaussian(3), Categorical(1, 4)]))
+        >>> as_product_mixture(machine).means.shape
+        torch.Size([4, 3])
+    """
+    visible, real = machine.layers[0], _real_places(machine.layers[0])
+    classes, first = next((block, place) for block, place in _blocks(machine.layers[1]) if type(block) is Categorical)
+    weights = machine.weights[0].double()[:, first : first + classes.q].T
+    if len(real):
+        gaussians = as_gaussian_mixture(_gaussian_machine(machine, real))
+        log_weights, means, covariances = gaussians.log_weights, gaussians.means, gaussians.covariances[:: len(weights)]
+    else:
+        log_weights = classes.field.double()[0].log_softmax(0)
+        means, covariances = weights[:, :0], weights.new_zeros((1, 0, 0))
+    others = [(block, place) for block, place in _blocks(visible) if type(block) is not Gaussian]
+    blocks, fields = [deepcopy(block).double().requires_grad_(False) for block, _ in others], []
+    for block, (_, place) in zip(blocks, others, strict=True):
+        field = weights[:, place : place + math.prod(block.state_shape)].unflatten(1, block.state_shape)
+        field = field.repeat(len(log_weights) // len(weights), *[1] * len(block.state_shape))  # classes vary fastest
+        log_weights = log_weights + block.log_partition(Tilt(field, 0.0)).sum(1)
+        fields.append(field)
+    return ProductMixture(log_weights, means, covariances, real, blocks, [place for _, place in others], fields)
+
+
+def _blocks(layer: Units) -> list[tuple[Units, int]]:
+    """The blocks of a layer and the places of their first components."""
+    blocks: list[Units] = list(layer.blocks) if isinstance(layer, Mixed) else [layer]  # type: ignore[arg-type]
+    sizes = [math.prod(block.state_shape) for block in blocks]
+    return [(block, sum(sizes[:index])) for index, block in enumerate(blocks)]
+
+
+def _real_places(layer: Units) -> Tensor:
+    """Places of the components of `Gaussian` blocks."""
+    places = [torch.arange(place, place + block.n) for block, place in _blocks(layer) if type(block) is Gaussian]
+    return torch.cat([torch.arange(0), *places]).to(layer.device)
+
+
+def _gaussian_machine(machine: BoltzmannMachine, real: Tensor) -> BoltzmannMachine:
+    """The machine of the Gaussian columns alone."""
+    columns = [block for block, _ in _blocks(machine.layers[0]) if type(block) is Gaussian]
+    field, precision = (torch.cat([getattr(b, name).detach() for b in columns]) for name in ("field", "precision"))
+    hidden = deepcopy(machine.layers[1])
+    units = Gaussian(len(real), field=field.double().cpu(), precision=precision.double().cpu()).to(machine.device)
+    return rbm(units, hidden.double(), machine.weights[0].detach()[real].double())
+
+
+def _any_state(block: Units) -> Tensor:
+    """A state of each unit, to stand for missing ones."""
+    if block.is_categorical:
+        return torch.ones((), dtype=block.dtype, device=block.device)
+    lower, upper = block.bounds()
+    return torch.where(torch.isfinite(lower), lower, torch.where(torch.isfinite(upper), upper, 0.0))

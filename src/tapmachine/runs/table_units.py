@@ -1,0 +1,38 @@
+"""Visible units for the columns of a table."""
+
+from collections.abc import Callable
+
+from tapmachine import units
+from tapmachine.data.columns import Block, Schema
+from tapmachine.units import Binary, Categorical, Gaussian, Mixed, Units
+
+
+def units_for(schema: Schema) -> Units:
+    """Visible units whose states are the encoded rows of a table: a block for each kind of columns.
+
+    Real columns are `Gaussian`, counts `Poisson`, binary columns `Binary`, categorical ones `Categorical` units. The
+    units of a table with one kind of columns are of that type, except that categorical ones are always in a `Mixed`
+    layer, whose states have an axis less.
+
+    Example:
+        >>> from tapmachine.data.columns import RawColumn, Schema
+        >>> from tapmachine.runs.table_units import units_for
+        >>> units_for(Schema.infer([RawColumn.of("a", [0.5, 2.0]), RawColumn.of("b", ["x", "y"])]))
+        Mixed(
+          n=2
+          (blocks): ModuleList(
+            (0): Gaussian(n=1)
+            (1): Binary(n=1)
+          )
+        )
+    """
+    blocks = [_units_of(block) for block in schema.blocks()]
+    return blocks[0] if len(blocks) == 1 and not blocks[0].is_categorical else Mixed(blocks)
+
+
+def _units_of(block: Block) -> Units:
+    if block.kind == "categorical":
+        return Categorical(block.n, block.q)
+    counts: Callable[[int], Units] = getattr(units, "Poisson", Gaussian)
+    makers: dict[str, Callable[[int], Units]] = {"real": Gaussian, "count": counts, "binary": Binary}
+    return makers[block.kind](block.n)

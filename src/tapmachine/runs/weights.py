@@ -1,0 +1,56 @@
+"""Weights of rows: read from files, and as repetitions of rows where they are whole numbers."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.data.errors import DataError
+from tapmachine.data.formats import read_file
+
+MOST_REPEATED = 4  # times as many rows, up to which rows are repeated
+
+
+def read_weights(path: str, n_rows: int) -> Tensor:  # (n_rows,), float64
+    """Weights of rows from a .npy or .csv file of one column, or a DataError in one line."""
+    try:
+        values, _ = read_file(Path(path), "", gaps=False)
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path}: weights cannot be read: {error}") from None
+    values = np.asarray(values)
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{path}: holds {values.dtype.name}; weights must be numbers")
+    if values.ndim == 2 and 1 in values.shape:
+        values = values.reshape(-1)
+    if values.shape != (n_rows,):
+        raise DataError(f"{path}: has shape {values.shape}; expected {n_rows} weights in one column, one for each row")
+    weights = torch.from_numpy(values.astype(np.float64))
+    bad = ~(torch.isfinite(weights) & (weights >= 0))
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise DataError(f"{path}: the weight of row {row} is {weights[row]:g}; expected a finite number, 0 or more")
+    if not bool(weights.sum() > 0):
+        raise DataError(f"{path}: all weights are 0; at least one must be positive")
+    return weights
+
+
+def digest_of_weights(weights: Tensor) -> str:
+    """A fingerprint of weights."""
+    return hashlib.sha256(weights.double().numpy().tobytes()).hexdigest()
+
+
+def repeat_rows(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Rows as often as whole numbers say that are not too large, and no weights; otherwise both as they are.
+
+    Training then gives the same bits as on rows that were repeated beforehand.
+    """
+    if weights is None:
+        return x, None
+    total = float(weights.sum())
+    if bool((weights == weights.round()).all()) and 0 < total <= MOST_REPEATED * len(x):
+        return x.repeat_interleave(weights.long().to(x.device), 0), None
+    return x, weights

@@ -1,0 +1,240 @@
+"""Latent classes of rows with gaps and columns of several types, fitted by expectation maximization.
+
+P(x) = Σ_k π_k N(x_real; μ_k, Σ) Π_j P_j(x_j; U_j + W_jk). Missing cells are integrated over exactly, so that each step
+increases the likelihood of the observed ones.
+"""
+
+import math
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.likelihood.products import ProductMixture
+from tapmachine.training.tables.clusters import WIDTH, k_means, shrunk
+from tapmachine.units import Gaussian, Mixed, Units
+
+N_STEPS = 40  # of expectation maximization
+TOLERANCE = 1e-4  # gain of a step, in nats per row, below which it ends
+
+
+class Table(NamedTuple):
+    """Rows with standardized real columns, and the units that fit the columns one by one.
+
+    Attributes:
+        x: Rows, NaN for missing values, (N, n).
+        weights: Weights of the rows, (N,).
+        blocks: The units in the order of the columns, fitted to them.
+        real: Places of the Gaussian columns.
+        mean, deviation: Of the Gaussian columns before they were standardized.
+        others: The blocks that are not Gaussian.
+        places: Places of their first components.
+    """
+
+    x: Tensor
+    weights: Tensor
+    blocks: list[Units]
+    real: Tensor
+    mean: Tensor
+    deviation: Tensor
+    others: list[Units]
+    places: list[int]
+
+    @staticmethod
+    def of(x: Tensor, units: Units, weights: Tensor | None = None) -> "Table":
+        """Fit the columns one by one, each to its observed values.
+
+        Raises:
+            ValueError: If all values of a column are missing; it names the column.
+        """
+        x = x.detach().double().cpu()
+        weights = torch.ones(len(x), dtype=x.dtype) if weights is None else weights.detach().double().cpu()
+        some = ~x.isnan().all(1) & (weights > 0)
+        x, weights = x[some], weights[some]
+        empty = x.isnan().all(0).nonzero().flatten().tolist()
+        if empty or len(x) == 0:
+            raise ValueError(f"column {empty[0] if empty else 0} has no observed value; leave it out")
+        blocks: list[Units] = list(units.blocks) if isinstance(units, Mixed) else [units]  # type: ignore[arg-type]
+        blocks = [deepcopy(block).double().cpu() for block in blocks]
+        sizes = [math.prod(block.state_shape) for block in blocks]
+        for block, part in zip(blocks, x.split(sizes, 1), strict=True):
+            _fit_columns(block, part.unflatten(1, block.state_shape), weights)
+        firsts = [sum(sizes[:index]) for index in range(len(blocks))]
+        columns = [block for block in blocks if type(block) is Gaussian]
+        places = [torch.arange(first, first + b.n) for b, first in zip(blocks, firsts, strict=True) if b in columns]
+        real = torch.cat([torch.arange(0), *places])
+        nothing = x.new_zeros(0)
+        precision = torch.cat([nothing, *(block.precision.detach() for block in columns)])
+        mean = torch.cat([nothing, *(block.field.detach() for block in columns)]) / precision
+        deviation = precision.rsqrt()
+        x = x.clone()
+        x[:, real] = (x[:, real] - mean) / deviation
+        others = [(block, first) for block, first in zip(blocks, firsts, strict=True) if type(block) is not Gaussian]
+        return Table(
+            x, weights, blocks, real, mean, deviation, [block for block, _ in others], [first for _, first in others]
+        )
+
+    def rows(self, index: Tensor) -> "Table":
+        """Some of the rows."""
+        return self._replace(x=self.x[index], weights=self.weights[index])
+
+
+def _fit_columns(block: Units, x: Tensor, weights: Tensor) -> None:  # (N, *state_shape)
+    """Fit the units of a block, each to the rows in which it was observed."""
+    missing = block.per_unit(x.isnan().to(x.dtype)) > 0  # (N, n)
+    if not bool(missing.any()):
+        block.fit_to(x, weights)
+        return
+    for column in range(block.n):
+        seen = ~missing[:, column]
+        part = x[seen].clone()
+        part[:] = part[:, column : column + 1]  # what stands in the other columns does not matter
+        one = deepcopy(block).fit_to(part, weights[seen])
+        with torch.no_grad():
+            for name, value in one.state_dict().items():  # precisions are buffers
+                if value.shape[:1] == (block.n,):
+                    block.state_dict()[name][column] = value[column]
+
+
+class Statistics(NamedTuple):
+    """What the step of maximization needs: sums over rows, weighted by the probabilities of classes."""
+
+    log_likelihood: Tensor  # of each row
+    belongs: Tensor  # weights of rows times the probabilities of classes, (N, K)
+    shifts: Tensor  # sums of the deviations from the means, (K, n_real)
+    squares: Tensor  # sum of their expected squares, (n_real, n_real)
+
+
+@torch.no_grad()
+def fit_classes(
+    table: Table,
+    n_classes: int,
+    shrinkage: float,
+    smoothing: float = 1.0,
+    seed: int = 0,
+    n_steps: int = N_STEPS,
+    start: ProductMixture | None = None,
+    width: float = WIDTH,
+) -> ProductMixture:
+    """Fit a mixture of classes to a table by expectation maximization.
+
+    Args:
+        table: The rows.
+        n_classes: Number of classes.
+        shrinkage: Share by which the correlations are shrunk toward 0.
+        smoothing: Number of rows, distributed like all rows, that are added to each class.
+        seed: Random seed of the initial classes.
+        n_steps: Largest number of steps.
+        start: A mixture to start from (default: classes by k-means).
+        width: Least variance within classes, relative to that of all rows.
+    """
+    mixture = start if start is not None else _first_classes(table, n_classes, shrinkage, smoothing, seed, width)
+    before, total = -math.inf, float(table.weights.sum())
+    for _ in range(n_steps):
+        statistics = expectations(mixture, table)
+        mixture = _maximized(mixture, table, statistics, shrinkage, smoothing, width)
+        now = float(table.weights @ statistics.log_likelihood)
+        if now - before < TOLERANCE * total:
+            break
+        before = now
+    return mixture
+
+
+def expectations(mixture: ProductMixture, table: Table) -> Statistics:
+    """The probabilities of the classes of each row, and the expected moments of its Gaussian columns."""
+    x, n = table.x, len(table.real)
+    of_others = torch.zeros(len(x), len(mixture.log_weights), dtype=x.dtype)
+    for index in range(len(mixture.blocks)):
+        of_others += mixture.log_probabilities(index, x).sum(2)
+    log_weights = mixture.log_weights
+    log_joint, shifts, squares = [], torch.zeros_like(mixture.means), x.new_zeros((n, n))
+    first, covariance = 0, mixture.covariances[0]
+    for part in mixture.of_gaussian(x):
+        rows = slice(first, first + len(part.log_joint))
+        log_joint.append(part.log_joint + of_others[rows])
+        belongs = log_joint[-1].softmax(1) * table.weights[rows].unsqueeze(1)
+        off = part.solved @ covariance  # expected deviations from the means of the classes, (R, K, n)
+        shifts += torch.einsum("rk,rkn->kn", belongs, off)
+        weighted = (belongs.unsqueeze(2) * off).flatten(0, 1)
+        squares += weighted.T @ off.flatten(0, 1) + belongs.sum() * covariance
+        squares -= covariance @ torch.einsum("r,rmn->mn", belongs.sum(1), part.precisions[:, 0]) @ covariance
+        first = rows.stop
+    total = torch.cat(log_joint) if log_joint else of_others + log_weights
+    belongs = total.softmax(1) * table.weights.unsqueeze(1)
+    return Statistics(total.logsumexp(1), belongs, shifts, squares)
+
+
+def _maximized(
+    mixture: ProductMixture, table: Table, found: Statistics, shrinkage: float, smoothing: float, width: float
+) -> ProductMixture:
+    """The parameters under which the expected log-likelihood is highest, apart from shrinkage and smoothing."""
+    counts = found.belongs.sum(0)
+    total = counts.sum()
+    log_shares = ((counts + smoothing) / (total + smoothing * len(counts))).log()
+    # μ' = (Nμ + Σ(x − μ))/(N + s) and Σ' = Σ (x − μ')(x − μ')ᵀ/N
+    one = len(counts) == 1
+    pull = 0.0 if one else smoothing
+    means = (counts.unsqueeze(1) * mixture.means + found.shifts) / (counts + pull).clamp(min=1e-300).unsqueeze(1)
+    moves = means - mixture.means
+    cross = moves.T @ found.shifts
+    within = (found.squares - cross - cross.T + (moves.T * counts) @ moves) / total
+    if pull:
+        within = within + pull / total * means.T @ means  # of the rows that were added
+    within = shrunk(0.5 * (within + within.T), shrinkage)
+    if not one and width:
+        overall = within + ((counts / total) * means.T) @ means
+        within = (1 - width) * within + width * overall
+    fields = []
+    for index, block in enumerate(mixture.blocks):
+        x = mixture.states_of(index, table.x)
+        missing = x.isnan()
+        sums = torch.tensordot(found.belongs.T, torch.where(missing, 0.0, x), 1)
+        seen = torch.tensordot(found.belongs.T, (~missing).to(x.dtype), 1)
+        at_rest = block.moments(Tilt(torch.zeros_like(block_field(block)), 0.0)).mean
+        mean = (sums + smoothing * at_rest) / (seen + smoothing)
+        fields.append(block.field_with_mean(mean))
+    return mixture._replace(log_weights=log_shares, means=means, covariances=within.unsqueeze(0), fields=fields)
+
+
+def block_field(block: Units) -> Tensor:
+    """A tensor of the shape of a state of a block."""
+    return torch.zeros(block.state_shape, dtype=block.dtype, device=block.device)
+
+
+def _first_classes(
+    table: Table, n_classes: int, shrinkage: float, smoothing: float, seed: int, width: float
+) -> ProductMixture:
+    """One class with independent columns; or the classes that k-means finds in rows with their gaps filled."""
+    n, x = len(table.real), table.x
+    identity = torch.eye(n, dtype=x.dtype)
+    fields = [block_field(block).unsqueeze(0) for block in table.others]
+    start = ProductMixture(
+        x.new_zeros(1), x.new_zeros(1, n), identity.unsqueeze(0), table.real, table.others, table.places, fields
+    )
+    if n_classes == 1:
+        return start
+    single = fit_classes(table, 1, shrinkage, smoothing, n_steps=10)
+    belongs = k_means(_filled(single, table), n_classes, seed) * table.weights.unsqueeze(1)
+    found, shifts = expectations(single, table), x.new_zeros(n_classes, n)
+    if n:
+        shifts = belongs.T @ torch.cat([part.solved[:, 0] for part in single.of_gaussian(x)]) @ single.covariances[0]
+    fields = [block_field(block).expand(n_classes, *block.state_shape) for block in table.others]
+    start = start._replace(means=single.means.expand(n_classes, n), log_weights=x.new_zeros(n_classes), fields=fields)
+    found = found._replace(belongs=belongs, shifts=shifts)
+    return _maximized(start, table, found, shrinkage, smoothing, width)
+
+
+def _filled(single: ProductMixture, table: Table) -> Tensor:
+    """Rows for k-means: missing real values by their means given the others, other columns standardized."""
+    x = table.x.clone()
+    if len(table.real):
+        parts = [part.solved[:, 0] for part in single.of_gaussian(x)]
+        expected = single.means + torch.cat(parts) @ single.covariances[0]
+        x[:, table.real] = torch.where(x[:, table.real].isnan(), expected, x[:, table.real])
+    for index, block in enumerate(single.blocks):
+        moments = block.moments(Tilt(block_field(block), 0.0))
+        part = single.states_of(index, x)
+        part.copy_(((part - moments.mean) / moments.variance.sqrt().clamp(min=0.1)).nan_to_num(0.0))
+    return x

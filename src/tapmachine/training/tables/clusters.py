@@ -1,0 +1,142 @@
+"""The Gaussian of a table with a shrunk covariance, and mixtures of Gaussians with one covariance."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from tapmachine.units import Gaussian
+
+SHRINKAGES = (1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7)
+N_FOLDS = 5
+N_PARTITIONS, PARTITION_STEPS, MIXTURE_STEPS = 5, 20, 20  # k-means from several starts, then expectation maximization
+WIDTH = 0.01  # least variance of clusters, relative to that of all rows: a column of few values is no density otherwise
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Columns(NamedTuple):
+    """The Gaussian of a table: x = mean + deviation·u, with correlations of u that are shrunk toward 0."""
+
+    mean: Tensor
+    deviation: Tensor
+    correlations: Tensor
+    shrinkage: float
+    constant: Tensor
+    smallest: float  # eigenvalue of the correlations before they are shrunk
+
+    @staticmethod
+    def of(x: Tensor, shrinkage: float) -> "Columns":
+        units = Gaussian(x.shape[1]).double().fit_to(x)
+        mean, deviation = x.mean(0), units.precision.detach().rsqrt()
+        u = (x - mean) / deviation
+        correlations = (u.T @ u / len(u)).fill_diagonal_(1.0)  # 1 also for columns that are constant
+        smallest = float(torch.linalg.eigvalsh(correlations)[0])
+        return Columns(mean, deviation, shrunk(correlations, shrinkage), shrinkage, x.amin(0) == x.amax(0), smallest)
+
+    def standardized(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.deviation
+
+    def notes(self, n_rows: int) -> list[str]:
+        notes = []
+        constant = self.constant.nonzero().flatten().tolist()
+        if constant:
+            some = ", ".join(map(str, constant[:5])) + (", …" if len(constant) > 5 else "")
+            notes.append(f"constant columns: {some}")
+        if n_rows <= len(self.mean):
+            notes.append(f"{n_rows} rows for {len(self.mean)} columns: correlations shrunk by {self.shrinkage:.0%}")
+        elif self.smallest < SHRINKAGES[0]:
+            notes.append("some columns are linear combinations of others")
+        return notes
+
+
+def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
+    """A covariance matrix with its off-diagonal entries reduced by a share."""
+    return (1 - shrinkage) * covariance + shrinkage * covariance.diagonal().diag()
+
+
+def folds(n_rows: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Rows to fit to and rows left out, of each fold."""
+    fold = torch.randperm(n_rows, generator=torch.Generator().manual_seed(seed)) % min(N_FOLDS, n_rows)
+    return [((fold != k).nonzero().flatten(), (fold == k).nonzero().flatten()) for k in range(int(fold.max()) + 1)]
+
+
+def best_shrinkage(x: Tensor, seed: int) -> float:
+    """The share of the diagonal in the correlations with the highest likelihood of rows left out."""
+    if len(x) < 3:
+        return SHRINKAGES[-1]
+    totals = torch.zeros(len(SHRINKAGES), dtype=x.dtype)
+    for fitted, left_out in folds(len(x), seed):
+        for index, shrinkage in enumerate(SHRINKAGES):
+            gaussian = Clusters.of(Columns.of(x[fitted], shrinkage), x[fitted], 1, seed)
+            totals[index] += gaussian.log_density(x[left_out]).sum()
+    return SHRINKAGES[int(totals.argmax())]
+
+
+def best_n_clusters(x: Tensor, shrinkage: float, candidates: list[int], seed: int) -> int:
+    """The number of clusters with the highest likelihood of rows left out; 1 if it is no better than the Gaussian's."""
+    gains = []  # over the Gaussian, of each row left out
+    for fitted, left_out in folds(len(x), seed):
+        columns = Columns.of(x[fitted], shrinkage)
+        scores = [Clusters.of(columns, x[fitted], k, seed).log_density(x[left_out]) for k in (1, *candidates)]
+        gains.append(torch.stack(scores) - scores[0])
+    return (1, *candidates)[significantly_best(torch.cat(gains, 1))]
+
+
+def significantly_best(gain: Tensor) -> int:  # (candidates, N)
+    """The candidate with the highest mean gain; 0 if that is within its standard error of 0."""
+    best = int(gain.mean(1).argmax())
+    error = gain[best].std() / gain.shape[1] ** 0.5
+    return best if float(gain[best].mean()) > float(error) else 0
+
+
+class Clusters(NamedTuple):
+    """A mixture of Gaussians with one covariance, for x = mean + transform·y: Σ_k share_k N(y; center_k, 1)."""
+
+    centers: Tensor  # (n, K)
+    shares: Tensor  # (K,)
+    mean: Tensor
+    transform: Tensor  # (n, n), lower triangular
+
+    @staticmethod
+    def of(columns: Columns, x: Tensor, n_clusters: int, seed: int) -> "Clusters":
+        """Fit it by expectation maximization, from clusters by k-means; a single one is the Gaussian of the columns."""
+        if n_clusters == 1:
+            transform = columns.deviation.unsqueeze(1) * torch.linalg.cholesky(columns.correlations)
+            return Clusters(torch.zeros_like(x[:1].T), torch.ones_like(x[0, :1]), columns.mean, transform)
+        u = columns.standardized(x)
+        belongs = k_means(u, n_clusters, seed)
+        for _ in range(MIXTURE_STEPS):
+            shares = (belongs.sum(0) + 1) / (len(u) + n_clusters)
+            means = (belongs.T @ u) / belongs.sum(0).clamp(min=1.0).unsqueeze(1)
+            within = shrunk((u.T @ u - (means.T * belongs.sum(0)) @ means) / len(u), columns.shrinkage)
+            lower = torch.linalg.cholesky((1 - WIDTH) * within + WIDTH * columns.correlations)
+            centers = torch.linalg.solve_triangular(lower, means.T, upper=False)
+            clusters = Clusters(centers, shares, columns.mean, columns.deviation.unsqueeze(1) * lower)
+            belongs = clusters.log_joint(clusters.whitened(x)).softmax(1)
+        return clusters
+
+    def whitened(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.linalg.solve_triangular(self.transform.T, x - self.mean, upper=True, left=False)
+        return y
+
+    def log_joint(self, y: Tensor) -> Tensor:  # (N, n) -> (N, K)
+        """ln P(y, k)."""
+        distances = (y.unsqueeze(2) - self.centers).square().sum(1)
+        return self.shares.log() - 0.5 * distances - 0.5 * y.shape[1] * LOG_2PI
+
+    def log_density(self, x: Tensor) -> Tensor:  # (N, n) -> (N,)
+        return self.log_joint(self.whitened(x)).logsumexp(1) - self.transform.diagonal().log().sum()
+
+
+def k_means(x: Tensor, k: int, seed: int) -> Tensor:  # (N, k)
+    """The cluster of each row, one-hot: the best of a few runs of k-means from random rows."""
+    generator, results = torch.Generator().manual_seed(seed), []
+    for _ in range(N_PARTITIONS):
+        means = x[torch.randperm(len(x), generator=generator)[:k]]
+        for _ in range(PARTITION_STEPS):
+            belongs = one_hot(torch.cdist(x, means).argmin(1), k).to(x.dtype)
+            means = torch.where(belongs.any(0).unsqueeze(1), belongs.T @ x / belongs.sum(0).unsqueeze(1), means)
+        results.append((float((x - belongs @ means).square().sum()), belongs))
+    return min(results, key=lambda result: result[0])[1]

@@ -1,0 +1,110 @@
+"""The start of tables with gaps, weights or columns of several types: latent classes, chosen by cross-validation."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.likelihood.products import ProductMixture
+from tapmachine.machine import BoltzmannMachine, rbm
+from tapmachine.machine.whitening import in_coordinates
+from tapmachine.training.tables.classes import Table, fit_classes
+from tapmachine.training.tables.clusters import folds
+from tapmachine.units import Categorical, Gaussian, Mixed, Units
+
+CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of classes to choose from
+SHRINKAGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-5)
+SELECTION_STEPS = 8  # of expectation maximization for each shrinkage, which starts from the one before
+FEW_ROWS = 20
+PATIENCE = 2  # numbers of classes without a gain, after which no larger ones are tried
+
+
+def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMixture, list[str]]:
+    """Fit a mixture of classes; cross-validation determines the shrinkage and the number of classes."""
+    shrinkage, n_classes = SHRINKAGES[0], 1
+    if len(table.x) >= FEW_ROWS:
+        shrinkage = _best_shrinkage(table, seed) if len(table.real) > 1 else 0.0
+        n_classes = _best_n_classes(table, shrinkage, [k for k in CLASSES if k <= most_classes], seed)
+    mixture = fit_classes(table, n_classes, shrinkage, seed=seed)
+    return mixture, [f"{n_classes} classes"] if n_classes > 1 else []
+
+
+@torch.no_grad()
+def _best_shrinkage(table: Table, seed: int) -> float:
+    """The shrinkage with the highest likelihood of the observed cells of rows left out."""
+    totals = torch.zeros(len(SHRINKAGES), dtype=torch.float64)
+    for fitted, left_out in folds(len(table.x), seed):
+        mixture, some, others = None, table.rows(fitted), table.rows(left_out)
+        for index, shrinkage in enumerate(SHRINKAGES):
+            mixture = fit_classes(some, 1, shrinkage, n_steps=SELECTION_STEPS, start=mixture)
+            totals[index] += others.weights @ mixture.log_joint(others.x).logsumexp(1)
+    return SHRINKAGES[int(totals.argmax())]
+
+
+@torch.no_grad()
+def _best_n_classes(table: Table, shrinkage: float, candidates: list[int], seed: int) -> int:
+    """The number of classes with the highest likelihood of the observed cells of rows left out."""
+    parts = [(table.rows(fitted), table.rows(left_out)) for fitted, left_out in folds(len(table.x), seed)]
+    best, best_score, without_gain = 1, -math.inf, 0
+    for n_classes in candidates:
+        score = 0.0
+        for some, others in parts:
+            mixture = fit_classes(some, n_classes, shrinkage, seed=seed)
+            score += float(others.weights @ mixture.log_joint(others.x).logsumexp(1))
+        if score > best_score:
+            best, best_score, without_gain = n_classes, score, 0
+        else:
+            without_gain += 1
+            if without_gain == PATIENCE:
+                break
+    return best
+
+
+@torch.no_grad()
+def machine_of_classes(mixture: ProductMixture, table: Table) -> BoltzmannMachine:
+    """The machine in the units of the data, in float64, with ln Z of 0 up to the priors of the hidden units.
+
+    Its hidden layer is one `Categorical` unit, after as many `Gaussian` units as there are real columns, which hold
+    their correlations.
+    """
+    n_classes = max(2, len(mixture.log_weights))  # one class is two equal ones
+    log_shares, means = mixture.log_weights, mixture.means
+    fields = [field.flatten(1) for field in mixture.fields]
+    of_others = [b.log_partition(Tilt(f, 0.0)).sum(1) for b, f in zip(mixture.blocks, mixture.fields, strict=True)]
+    if len(log_shares) < n_classes:
+        log_shares, means, *fields = (z.repeat(2, *[1] * (z.dim() - 1)) for z in (log_shares, means, *fields))
+        of_others = [z.repeat(2) for z in of_others]
+    for z in of_others:
+        log_shares = log_shares - z
+    hidden: Units = Categorical(1, n_classes, field=log_shares.unsqueeze(0))
+    n_real = len(table.real)
+    weights = torch.zeros(sum(math.prod(b.state_shape) for b in table.blocks), n_real + n_classes, dtype=torch.float64)
+    blocks = list(table.blocks)
+    if n_real:
+        lower = torch.linalg.cholesky(mixture.covariances[0])
+        centers = torch.linalg.solve_triangular(lower, means.T, upper=False)
+        hidden = Categorical(1, n_classes, field=(log_shares - 0.5 * (centers**2).sum(0)).unsqueeze(0))
+        independent = rbm(Gaussian(n_real, field=torch.zeros(n_real, dtype=torch.float64)), hidden, centers)
+        real = in_coordinates(independent, table.deviation.unsqueeze(1) * lower, table.mean)
+        weights[table.real] = real.weights[0]
+        columns, hidden = real.layers[0], real.layers[1]
+        assert isinstance(columns, Gaussian)
+        first = 0
+        for index, block in enumerate(blocks):
+            if type(block) is Gaussian:
+                some = slice(first, first + block.n)
+                blocks[index] = Gaussian(block.n, columns.field[some], columns.precision[some])
+                first = some.stop
+    for block, place, field in zip(mixture.blocks, mixture.places, fields, strict=True):
+        weights[place : place + math.prod(block.state_shape), n_real:] = field.T
+    visible = Mixed(blocks) if len(blocks) > 1 or type(blocks[0]) is not Gaussian else blocks[0]
+    return rbm(visible, hidden, weights)
+
+
+def standardized_log_density(mixture: ProductMixture, table: Table, x: Tensor) -> Tensor:  # (N, n) -> (N,)
+    """ln P of the observed cells of rows in the units of the data."""
+    u = x.double().clone()
+    u[:, table.real] = (u[:, table.real] - table.mean) / table.deviation
+    seen = (~u[:, table.real].isnan()).double()
+    return mixture.log_joint(u).logsumexp(1) - seen @ table.deviation.log()

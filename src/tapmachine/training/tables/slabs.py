@@ -1,0 +1,107 @@
+"""Spike-and-slab units above whitened Gaussian ones, fitted with ln Z summed over all sets of active units."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from tapmachine.likelihood.slabs import active_sets_log_partition
+from tapmachine.machine import BoltzmannMachine, rbm
+from tapmachine.training.tables.clusters import LOG_2PI, Clusters, Columns, folds, significantly_best
+from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units
+
+MOST_STEPS, EVERY = 400, 10  # of the fit, and between two evaluations on the rows left out
+LEARNING_RATE = 0.02
+INITIAL_SPREAD = 0.2  # length of the initial weights of a unit
+INITIAL_ODDS = -1.0  # log-odds of an active unit
+
+
+def best_n_steps(x: Tensor, shrinkage: float, n_clusters: int, n_slabs: int, seed: int) -> int:
+    """The number of steps with the highest likelihood of rows left out; 0 if it is no better than without slabs."""
+    gains = []  # over the mixture, of each row left out, after 0, EVERY, … steps
+    for fitted, left_out in folds(len(x), seed):
+        columns = Columns.of(x[fitted], shrinkage)
+        clusters = Clusters.of(columns, x[fitted], n_clusters, seed)
+        y = clusters.whitened(x[left_out])
+        curve = Slabs(clusters, n_slabs, seed).fit(clusters.whitened(x[fitted]), MOST_STEPS, y)
+        gains.append(curve - clusters.log_joint(y).logsumexp(1))
+    return EVERY * significantly_best(torch.cat(gains, 1))
+
+
+class Slabs:
+    """Spike-and-slab units above whitened Gaussian ones: weights w_j, and the precision matrix q + Σ_j w_j w_jᵀ.
+
+    With B_j = w_j·(y − m) and clusters of centers b_k,
+    P(y) ∝ N(y; m, (q + WWᵀ)⁻¹) Σ_k e^{a_k + b_k·(y − m)} Π_j (1 + e^{r_j} ∫ exp((B_j + U_j)h − ½h²) dh).
+    """
+
+    def __init__(self, clusters: Clusters, n_slabs: int, seed: int) -> None:
+        generator, n = torch.Generator().manual_seed(seed), len(clusters.centers)
+        weights = torch.randn(n, n_slabs, generator=generator, dtype=torch.float64)
+        self.weights = INITIAL_SPREAD / n**0.5 * weights
+        self.mean, self.log_q = (torch.zeros(size, dtype=torch.float64) for size in (n, 1))
+        self.field = torch.zeros(n_slabs, dtype=torch.float64)
+        self.log_odds = torch.full_like(self.field, INITIAL_ODDS - 0.5 * LOG_2PI)
+        self.centers = clusters.centers.clone()
+        self.log_shares = clusters.shares.log() - 0.5 * (clusters.centers**2).sum(0)
+        self.parameters = [self.weights, self.mean, self.log_q, self.field, self.log_odds]
+        if len(self.log_shares) > 1:
+            self.parameters += [self.centers, self.log_shares]
+
+    def log_density(self, y: Tensor) -> Tensor:  # (N, n) -> (N,)
+        n, n_slabs = self.weights.shape
+        q, y = self.log_q.exp(), y - self.mean
+        sent = y @ self.weights
+        inner = q * torch.eye(n_slabs, dtype=y.dtype) + self.weights.T @ self.weights
+        log_det = (n - n_slabs) * self.log_q + torch.logdet(inner)
+        gaussian = 0.5 * (log_det - n * LOG_2PI - q * (y**2).sum(1) - (sent**2).sum(1))
+        of_clusters = (self.log_shares + y @ self.centers).logsumexp(1)
+        of_slabs = softplus(self.log_odds + 0.5 * (sent + self.field) ** 2 + 0.5 * LOG_2PI).sum(1)
+        log_density: Tensor = gaussian + of_clusters + of_slabs - self._log_partition(q, inner)
+        return log_density
+
+    def _log_partition(self, q: Tensor, inner: Tensor) -> Tensor:
+        """ln Z relative to the Gaussian, in the coordinates in which its precision matrix is the identity.
+
+        There, WᵀW is 1 − q/(q + WᵀW), Wᵀb is (q + WᵀW)⁻¹Wᵀb, and b² is (b² − bᵀW(q + WᵀW)⁻¹Wᵀb)/q.
+        """
+        inverse, sent = torch.linalg.inv(inner), self.weights.T @ self.centers
+        overlaps = torch.eye(len(inner), dtype=inner.dtype) - q * inverse
+        squares = ((self.centers**2).sum(0) - (sent * (inverse @ sent)).sum(0)) / q
+        field, ones = self.field + (inverse @ sent).T, torch.ones_like(self.field)
+        of_sets = active_sets_log_partition(overlaps, field, self.log_odds, ones)
+        log_partition: Tensor = (self.log_shares + 0.5 * squares + of_sets).logsumexp(0)
+        return log_partition
+
+    def fit(self, y: Tensor, n_steps: int, left_out: Tensor | None = None) -> Tensor:  # -> (evaluations, N of left_out)
+        """Ascend the likelihood; return the log-densities of rows left out, every so many steps."""
+        curve = []
+        optimizer = torch.optim.Adam([p.requires_grad_() for p in self.parameters], LEARNING_RATE)
+        for step in range(n_steps + 1):
+            if left_out is not None and step % EVERY == 0:
+                with torch.no_grad():
+                    curve.append(self.log_density(left_out))
+            if step < n_steps:
+                optimizer.zero_grad()
+                (-self.log_density(y).mean()).backward()
+                optimizer.step()
+        return torch.stack(curve) if curve else torch.empty(0)
+
+    @torch.no_grad()
+    def machine(self, n_hidden: int) -> tuple[BoltzmannMachine, Tensor, Tensor]:
+        """The machine in the coordinates u with y = shift + transform·u and precision matrix 1, and these two."""
+        n, n_slabs = self.weights.shape
+        n_clusters = len(self.log_shares) if len(self.log_shares) > 1 else 0
+        precision = self.log_q.exp() * torch.eye(n, dtype=torch.float64) + self.weights @ self.weights.T
+        lower = torch.linalg.cholesky(precision)
+        slabs = SpikeSlab(n_hidden - n_clusters, active_probability=torch.tensor(0.5, dtype=torch.float64))
+        slabs.log_odds.fill_(INITIAL_ODDS - 0.5 * LOG_2PI)
+        slabs.log_odds[:n_slabs] = self.log_odds
+        slabs.field[:n_slabs] = self.field
+        hidden: Units = slabs
+        weights = torch.zeros(n, n_hidden, dtype=torch.float64)
+        weights[:, :n_slabs] = torch.linalg.solve_triangular(lower, self.weights, upper=False)
+        if n_clusters:
+            weights[:, -n_clusters:] = torch.linalg.solve_triangular(lower, self.centers, upper=False)
+            hidden = Mixed([slabs, Categorical(1, n_clusters, self.log_shares.unsqueeze(0))])
+        machine = rbm(Gaussian(n, field=torch.zeros(n, dtype=torch.float64)), hidden, weights)
+        return machine, torch.linalg.inv(lower).T, self.mean.detach()

@@ -1,0 +1,155 @@
+"""Tables with gaps, weights and columns of several types: the fit, ln Z and posteriors, against direct sums."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import one_hot
+
+from tapmachine import Binary, Categorical, Gaussian, Mixed, exact_log_partition, impute, rbm
+from tapmachine.likelihood.products import is_product_mixture
+from tapmachine.likelihood.weight import log_weight
+from tapmachine.posterior.table import TablePosterior
+from tapmachine.training.tables import start_for_table
+from tapmachine.training.tables.classes import Table, expectations, fit_classes
+from tapmachine.training.tables.columns import machine_of_classes, standardized_log_density
+
+UNITS = Mixed([Binary(2), Gaussian(2), Categorical(1, 3)])
+
+
+def rows(n=200, gaps=0.2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    k = torch.randint(3, (n,), generator=generator)
+    real = torch.randn(n, 2, generator=generator).double() + 2 * k.unsqueeze(1)
+    real[:, 1] = 100 * (real[:, 1] + 0.7 * real[:, 0])
+    bits = (torch.rand(n, 2, generator=generator) < 0.2 + 0.3 * k.unsqueeze(1)).double()
+    states = one_hot((k + (torch.rand(n, generator=generator) < 0.2)) % 3, 3).double()
+    x = torch.cat((bits, real, states), 1)
+    missing = torch.rand(n, 7, generator=generator) < gaps
+    missing[:, 4:] = missing[:, 4:5]
+    return x.masked_fill(missing, torch.nan), x
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    table = Table.of(rows()[0], UNITS)
+    mixture = fit_classes(table, 3, 0.01)
+    return table, mixture, machine_of_classes(mixture, table)
+
+
+def on_a_grid(machine):
+    """All states with Gaussian columns on a grid, their log-weights with the area of a cell."""
+    first = torch.linspace(-8, 14, 61, dtype=torch.float64)
+    second = torch.linspace(-1000, 1800, 141, dtype=torch.float64)
+    bits = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    flat = torch.cartesian_prod(bits, bits, first, second, torch.arange(3, dtype=torch.float64))
+    x = torch.cat((flat[:, :4], one_hot(flat[:, 4].long(), 3).double()), 1)
+    return x, log_weight(machine, x) + math.log((first[1] - first[0]) * (second[1] - second[0]))
+
+
+def test_ln_z_and_density_by_summation(fitted):
+    table, mixture, machine = fitted
+    assert is_product_mixture(machine)
+    _, log_weights = on_a_grid(machine)
+    assert float(exact_log_partition(machine)) == pytest.approx(float(log_weights.logsumexp(0)), abs=1e-4)
+    x, complete = rows()
+    density = -TablePosterior.of(machine, x).row_surprise()
+    torch.testing.assert_close(density, standardized_log_density(mixture, table, x))
+    density = -TablePosterior.of(machine, complete).row_surprise()
+    torch.testing.assert_close(density, log_weight(machine, complete) - exact_log_partition(machine))
+
+
+@pytest.mark.parametrize("missing", [[2], [0, 3], [4, 5, 6], [1, 2, 4, 5, 6]])
+def test_posterior_by_summation(fitted, missing):
+    machine = fitted[2]
+    states, log_weights = on_a_grid(machine)
+    row = states[states[:, 2:4].sub(torch.tensor([2.0, 300.0])).abs().sum(1).argmin()].clone()
+    observed = [j for j in range(7) if j not in missing]
+    shares = log_weights[(states[:, observed] == row[observed]).all(1)].softmax(0)
+    possible = states[(states[:, observed] == row[observed]).all(1)]
+    row[missing] = torch.nan
+    posterior = TablePosterior.of(machine, row.unsqueeze(0))
+    torch.testing.assert_close(posterior.moments.mean[0], shares @ possible, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(impute(machine, row.unsqueeze(0)).mean[0], shares @ possible, rtol=1e-3, atol=1e-4)
+    variance = shares @ (possible - shares @ possible) ** 2
+    torch.testing.assert_close(posterior.moments.variance[0], variance, rtol=1e-2, atol=1e-4)
+
+
+def test_likelihood_increases_and_is_stationary():
+    table, mixture, before = Table.of(rows()[0], UNITS), None, -math.inf
+    for _ in range(30):
+        mixture = fit_classes(table, 3, 0.0, 1e-9, n_steps=0 if mixture is None else 1, start=mixture, width=0.0)
+        now = float(expectations(mixture, table).log_likelihood.detach().sum())
+        assert now > before - 1e-8
+        before = now
+    for _ in range(150):
+        mixture = fit_classes(table, 3, 0.0, 1e-9, n_steps=1, start=mixture, width=0.0)
+
+    def gradient(of):  # along a parameter, by central differences
+        ends = [expectations(of(step), table).log_likelihood.detach().sum() for step in (1e-4, -1e-4)]
+        return abs(float(ends[0] - ends[1])) / 2e-4
+
+    place = torch.zeros(3, 2, dtype=torch.float64)
+    place[0, 1] = 1.0
+    assert gradient(lambda step: mixture._replace(means=mixture.means + step * place)) < 0.1
+    assert gradient(lambda step: mixture._replace(covariances=mixture.covariances * (1 + step))) < 0.1
+    off = fit_classes(table, 3, 0.0, 1e-9, n_steps=0, width=0.0)  # before the fit it is not
+    assert gradient(lambda step: off._replace(means=off.means + step * place)) > 0.5
+
+
+def test_a_weight_of_two_is_a_row_twice():
+    x = rows()[0]
+    weights = torch.ones(200, dtype=torch.float64)
+    weights[:50] = 2
+    start = fit_classes(Table.of(x, UNITS), 3, 0.01)
+    one = fit_classes(Table.of(x, UNITS, weights), 3, 0.01, n_steps=5, start=start)
+    two = fit_classes(Table.of(torch.cat((x, x[:50])), UNITS), 3, 0.01, n_steps=5, start=start)
+    torch.testing.assert_close(one.means, two.means)
+    torch.testing.assert_close(one.covariances, two.covariances)
+
+
+def test_columns_are_standardized_by_their_observed_values():
+    x = rows()[0]
+    table = Table.of(x, UNITS)
+    torch.testing.assert_close(table.mean, x[:, 2:4].nanmean(0))
+    torch.testing.assert_close(table.x[:, 2:4].nanmean(0), torch.zeros(2, dtype=torch.float64), atol=1e-9, rtol=0)
+    torch.testing.assert_close((table.x[:, 2:4] ** 2).nanmean(0), torch.ones(2, dtype=torch.float64), atol=0.02, rtol=0)
+
+
+def test_cell_surprise_by_leaving_cells_out(fitted):
+    machine, x = fitted[2], rows(30)[0]
+    posterior = TablePosterior.of(machine, x)
+    for column in (0, 3):
+        without = x.clone()
+        without[:, column] = torch.nan
+        expected = TablePosterior.of(machine, without).log_weight - posterior.log_weight
+        seen = ~x[:, column].isnan()
+        torch.testing.assert_close(posterior.cell_surprise()[seen, column], expected[seen])
+
+
+def test_draws_and_intervals(fitted):
+    machine, (x, complete) = fitted[2], rows()
+    posterior, missing = TablePosterior.of(machine, x), x.isnan()
+    drawn = posterior.draws(400, torch.Generator().manual_seed(0))
+    error = (drawn.mean(0) - posterior.moments.mean) / (posterior.moments.variance / 400).sqrt().clamp(min=1e-9)
+    assert float(error[missing].abs().max()) < 6
+    assert torch.equal(drawn[0][~missing], x[~missing])
+    low, high = posterior.intervals(0.9)
+    inside = ((low <= complete) & (complete <= high))[:, 2:4][missing[:, 2:4]].double().mean()
+    assert 0.8 < float(inside) < 0.99
+
+
+def test_a_column_without_values_is_named():
+    x = rows()[0]
+    x[:, 3] = torch.nan
+    with pytest.raises(ValueError, match="column 3"):
+        start_for_table(x, 4, units=UNITS)
+
+
+def test_real_tables_with_gaps_are_gaussian_mixtures():
+    x = rows(60)[0][:, 2:4]
+    start = start_for_table(x, 4)
+    assert start.transform is None
+    assert isinstance(start.machine.layers[0], Gaussian)
+    assert not bool(impute(start.machine, x).mean.isnan().any())
+    assert not is_product_mixture(rbm(Gaussian(2), Binary(2)))
