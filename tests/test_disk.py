@@ -22,7 +22,7 @@ from tapmachine.data.sources import read
 from tapmachine.runs.data import read_data
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
-from tapmachine.training import tables
+from tapmachine.training.tables import slabs
 
 SHARDS = (0, 70, 75, 200, 300)  # where they begin and end: some within a batch
 
@@ -82,7 +82,7 @@ def test_the_same_weights_as_in_memory(kind, options, tmp_path, on_disk, monkeyp
     options = {"hidden": (5,), "epochs": 1, "batch_size": 30} | options
     steps = pytest.MonkeyPatch()  # not undone with the other one
     request.addfinalizer(steps.undo)
-    steps.setattr(tables, "MOST_STEPS", 20)
+    steps.setattr(slabs, "MOST_STEPS", 20)
     for source in ("one.npy", "many"):
         run_training(Settings(str(tmp_path / source), **options), tmp_path / f"on disk {source}")
         assert isinstance(read_data(Settings(str(tmp_path / source), **options)).train, RowsOnDisk)
@@ -158,7 +158,7 @@ def test_folders_that_are_no_data(tmp_path):
         with pytest.raises(DataError, match=message):
             read(folder)
     (folder / "2.npy").write_bytes(b"1,2\n3,4\n")
-    with pytest.raises(DataError, match=r"2.npy: is not a .npy"):
+    with pytest.raises(DataError, match=r"2.npy: is not a plain array"):
         read(folder)
     np.save(folder / "2.npy", x[:50])
     (folder / "notes.txt").write_text("on these data")
@@ -216,7 +216,7 @@ def test_commands_on_a_run_from_shards(tmp_path, on_disk, monkeypatch):
 
 def test_layers_are_pretrained_on_rows_that_fit(tmp_path, on_disk):
     folder = write_shards(tmp_path / "many", images("binary"))
-    settings = Settings(str(folder), hidden=(5, 3), pretrain=1, epochs=1, batch_size=30)
+    settings = Settings(str(folder), hidden=(5, 3), pretrain=1, pretrain_layers="all", epochs=1, batch_size=30)
     assert len(run_training(settings, tmp_path / "run").records) == 3
 
 
@@ -264,7 +264,7 @@ from pathlib import Path
 from tapmachine.data import on_disk as rows_on_disk
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
-from tapmachine.training import tables
+from tapmachine.training.tables import slabs
 small, large, out, megabytes, large_bytes = sys.argv[1:]
 options = {"hidden": (5,), "epochs": 1, "batch_size": 1000, "objective": "cd"}
 run_training(Settings(small, **options), out + "/small")  # libraries set themselves up

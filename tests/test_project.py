@@ -200,6 +200,7 @@ def test_importing_is_quick():
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
+FOR_USERS = [own for name in EXTRAS if name not in ("dev", "docs") for own in EXTRAS[name]]
 
 
 def all_packages() -> tuple[set[str], set[str]]:
@@ -231,7 +232,7 @@ def applies(wanted: Requirement, extra: str) -> bool:
 
 
 def direct_dependencies() -> list[str]:
-    return [*PROJECT["project"]["dependencies"], *(own for name in EXTRAS if name != "dev" for own in EXTRAS[name])]
+    return [*PROJECT["project"]["dependencies"], *FOR_USERS]
 
 
 def versions_in(file: str) -> dict[str, Version]:
@@ -267,22 +268,21 @@ ELSEWHERE = {"sklearn": "scikit-learn", "PIL": "matplotlib"}  # which packages m
 
 
 def test_a_plain_installation_has_all_that_the_package_imports():
-    """But h5py, without which everything but the exchange of HDF5 files works."""
+    """Apart from the extras, without which everything but their file formats and DataFrames works."""
     imported = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             imported |= {name.split(".")[0] for name in names}
-    imported -= {*sys.stdlib_module_names, "tapmachine", "h5py"}
+    imported -= {*sys.stdlib_module_names, "tapmachine", *(Requirement(own).name for own in FOR_USERS)}
     asked_for = {Requirement(own).name for own in PROJECT["project"]["dependencies"]}
     assert {ELSEWHERE.get(name, name) for name in imported} == asked_for
 
 
 def test_the_doctor_looks_for_every_dependency():
     assert sorted(doctor.NEEDED) == sorted(Requirement(own).name for own in PROJECT["project"]["dependencies"])
-    optional = {Requirement(own).name for name in EXTRAS if name != "dev" for own in EXTRAS[name]}
-    assert optional <= doctor.OPTIONAL.keys()
+    assert {Requirement(own).name for own in FOR_USERS} <= doctor.OPTIONAL.keys()
 
 
 def test_advice_to_install_can_be_followed():

@@ -17,7 +17,14 @@ from tapmachine.runs.folder import RunFolder
 from tapmachine.units import Binary
 
 NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "pooch", "matplotlib")
-OPTIONAL = {"h5py": "files of rbms and clusterbm", "tensorboard": "TensorBoard"}
+OPTIONAL = {
+    "h5py": "files of rbms and clusterbm",
+    "pandas": "DataFrames of pandas",
+    "pyarrow": "Parquet files",
+    "polars": "DataFrames of polars",
+    "anndata": "AnnData files",
+    "tensorboard": "TensorBoard",
+}
 LITTLE_DISK = 2**30  # bytes
 SOME = 10  # epochs that are named one by one
 

@@ -13,6 +13,7 @@ from tapmachine.apps.estimator_uses import Array
 from tapmachine.data.checks import check_count
 from tapmachine.data.frames import from_columns, from_numbers, library_of
 from tapmachine.likelihood.products import is_product_mixture
+from tapmachine.likelihood.slabs import is_gaussian_mixture
 from tapmachine.posterior.table import TablePosterior
 
 
@@ -55,7 +56,7 @@ class CellMachine(TableMachine):
             >>> from sklearn.datasets import load_iris
             >>> from tapmachine import RBM
             >>> x = load_iris().data
-            >>> model = RBM(random_state=0).fit(x)
+            >>> model = RBM(n_hidden=4).fit(x)
             >>> x[0, 2] = np.nan
             >>> [table.shape for table in model.impute_draws(x[:5], 2)]
             [(5, 4), (5, 4)]
@@ -83,7 +84,7 @@ class CellMachine(TableMachine):
 
     def _posterior(self, X: Any) -> TablePosterior:
         check_is_fitted(self)
-        if not is_product_mixture(self._double):
+        if not (is_product_mixture(self._double) or is_gaussian_mixture(self._double)):
             raise ValueError(
                 f"the machine is {self.machine_.summary()}; intervals, draws and surprise of cells need the default "
                 "machine of a table, whose posterior is exact. impute(X, return_std=True) has standard deviations"

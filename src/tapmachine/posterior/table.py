@@ -35,7 +35,7 @@ class TablePosterior(NamedTuple):
         >>> machine = rbm(Mixed([Gaussian(1), Binary(1)]), Categorical(1, 2), torch.tensor([[2.0, -2.0], [3.0, -3.0]]))
         >>> posterior = TablePosterior.of(machine, torch.tensor([[torch.nan, 1.0]]))
         >>> posterior.moments.mean.round(decimals=2)
-        tensor([[1.8100, 1.0000]], dtype=torch.float64)
+        tensor([[1.9900, 1.0000]], dtype=torch.float64)
     """
 
     mixture: ProductMixture

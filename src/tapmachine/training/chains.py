@@ -137,9 +137,10 @@ class PCD(_Sampled):
         if self.is_split and count < context.world.size:
             raise ValueError(f"there are {context.world.size} processes for {count} chains; use more chains")
         rows = _rows_by_weight(context, count)[self._share(context)].clone()
-        dtype, n_rows = context.machine.dtype, len(context.batch)
-        self._points = lattice(count, dtype, rows.device)[self._share(context)]
-        self._points_of_rows = lattice(n_rows, dtype, rows.device)[context.world.share(n_rows)]
+        if self.stratified:
+            dtype, n_rows = context.machine.dtype, len(context.batch)
+            self._points = lattice(count, dtype, rows.device)[self._share(context)]
+            self._points_of_rows = lattice(n_rows, dtype, rows.device)[context.world.share(n_rows)]
         steps = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
         return (*_upper_layers(context, rows, self._draw), steps)
 
@@ -173,7 +174,11 @@ class PCD(_Sampled):
 
     def _draw(self, context: Context, index: int, field: Tensor) -> Tensor:
         """New states of a layer of all chains, or of this process's share of them."""
-        return self._draw_at(self._points, context, index, field)
+        return (
+            self._draw_at(self._points, context, index, field)
+            if self.stratified
+            else _independently(context, index, field)
+        )
 
     def _draw_for_rows(self, context: Context, index: int, field: Tensor) -> Tensor:
         """New states of a layer given this process's rows."""
@@ -181,11 +186,11 @@ class PCD(_Sampled):
 
     def _draw_at(self, points: Tensor, context: Context, index: int, field: Tensor) -> Tensor:
         units = context.machine.layers[index]
-        if self.stratified and units.has_inversion:
-            states = units.draw(Tilt(field, 0.0), strata(points, units.n, context.generator))
-            assert states is not None
-            return states
-        return units.sample(Tilt(field, 0.0), context.generator)
+        if not units.has_inversion:
+            return _independently(context, index, field)
+        states = units.draw(Tilt(field, 0.0), strata(points, units.n, context.generator))
+        assert states is not None
+        return states
 
     def _restart(self, context: Context, chain: list[Tensor], steps: Tensor) -> list[Tensor]:
         """The chains, some of them back at rows of the batch."""
