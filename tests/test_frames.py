@@ -148,7 +148,7 @@ def test_an_identifier_is_no_category():
 )
 def test_bad_rows_later(spoil, message, fitted):
     with pytest.raises(ValueError, match=message) as error:
-        fitted.score_samples(spoil(penguins()))
+        fitted.free_energy(spoil(penguins()))
     assert "\n" not in str(error.value)
 
 

@@ -11,6 +11,7 @@ from tapmachine.beliefs import Tilt
 from tapmachine.data.errors import LikelihoodWarning
 from tapmachine.likelihood.annealing.estimate import ais_log_partition
 from tapmachine.likelihood.exact import all_digits, can_enumerate, exact_log_partition
+from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
 from tapmachine.likelihood.slabs import GaussianMixture, as_gaussian_mixture, is_gaussian_mixture
 from tapmachine.likelihood.weight import CHUNK_VALUES
 from tapmachine.machine import BoltzmannMachine
@@ -32,8 +33,8 @@ def observed_log_weight(
 ) -> Tensor:  # (N,), float64
     """ln of the weight of the observed values of rows, with everything else summed over: ln P(x_obs) + ln Z.
 
-    Exact if the hidden units or the visible ones have at most 2^bits states together, and for mixtures of Gaussians;
-    otherwise by annealed importance sampling for each row.
+    Exact if the hidden units or the visible ones have at most 2^bits states together, and for the default machines of
+    tables, which are mixtures; otherwise by annealed importance sampling for each row.
 
     Args:
         machine: any machine that is not conditioned, in float64.
@@ -52,6 +53,8 @@ def observed_log_weight(
         >>> observed_log_weight(machine, torch.ones(1, 2).double(), torch.tensor([[False, True]]))
         tensor([-0.1269], dtype=torch.float64)
     """
+    if is_product_mixture(machine):
+        return as_product_mixture(machine).log_joint(x.masked_fill(missing, torch.nan).double()).logsumexp(1)
     if is_gaussian_mixture(machine):
         return _of_mixture(machine, x, missing)
     if len(machine.layers) == 2 and _log2_states(machine.layers[1].n_states()) <= bits:

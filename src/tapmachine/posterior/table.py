@@ -96,10 +96,12 @@ class TablePosterior(NamedTuple):
         shares = self.classes.unsqueeze(2)
         mean, variance = torch.empty_like(self.x), torch.empty_like(self.x)
         real = self.mixture.real
-        mean[:, real] = (shares * self.means).sum(1)
+        missing = self.x[:, real].isnan()
+        mean[:, real] = torch.where(missing, (shares * self.means).sum(1), self.x[:, real])
         spread = (shares * (self.means - mean[:, real].unsqueeze(1)) ** 2).sum(1)
         n_per_set = self.means.shape[1] // self.variances.shape[1]
-        variance[:, real] = spread + (shares * self.variances.repeat_interleave(n_per_set, 1)).sum(1)
+        within = (shares * self.variances.repeat_interleave(n_per_set, 1)).sum(1)
+        variance[:, real] = (spread + within) * missing
         for index, (block, field) in enumerate(zip(self.mixture.blocks, self.mixture.fields, strict=True)):
             states = self.mixture.states_of(index, self.x)
             of_component = block.moments(Tilt(field, 0.0))

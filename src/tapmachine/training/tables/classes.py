@@ -186,6 +186,7 @@ def _maximized(
     if not one and width:
         overall = within + ((counts / total) * means.T) @ means
         within = (1 - width) * within + width * overall
+    within.diagonal().clamp_(min=WIDTH)  # of columns that are constant
     fields = []
     for index, block in enumerate(mixture.blocks):
         x = mixture.states_of(index, table.x)
