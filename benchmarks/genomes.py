@@ -1,6 +1,6 @@
 """Populations in the tree of a machine that was trained on genomes, beside k-means and hierarchical clustering.
 
-python benchmarks/genomes.py genomes_805snp.npz RUN      a run on its haplotypes, as in docs/results.md
+python benchmarks/genomes.py genomes_805snp.npz RUN      a run on its haplotypes, as in docs/benchmarks/quality.md
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How good training gets, on the paper's data: AIS log-likelihood of held-out rows after the runs of docs/results.md.
+"""AIS log-likelihood of held-out rows for the trainings of docs/benchmarks/quality.md, on the paper's data.
 
 python benchmarks/quality.py FOLDER RUN [--seed 0] [--epochs N] [--out FOLDER]
 

@@ -82,10 +82,7 @@ def public_names() -> list:
     ]
 
 
-DOCUMENTATION = "\n".join(
-    path.read_text()
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/guide").glob("*.md")]
-)
+DOCUMENTATION = "\n".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize(("name", "value"), public_names())

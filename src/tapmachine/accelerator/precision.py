@@ -20,12 +20,12 @@ def rounds_factors() -> bool:
 
 @contextmanager
 def matmul_precision(format: str) -> Iterator[None]:
-    """Within, matrix products of float32 tensors on a GPU are worked out in another format, to train faster.
+    """Compute float32 matrix products on a GPU in another format within this context, to train faster.
 
-    Sums within products and all else stay in float32, and so do `solve` and annealing, whatever is set: factors of tf32
-    change F of a trained machine by hundredths of a nat, those of bfloat16 by tenths (docs/results.md). It does nothing
-    on a CPU. A training keeps the format of its first step. It is for the whole process, as torch's own setting is: let
-    no other thread work in another format meanwhile.
+    Sums within products and all other operations stay in float32, as do `solve` and annealing: factors in tf32 change F
+    of a trained machine by hundredths of a nat, those in bfloat16 by tenths (docs/benchmarks/speed.md). It does nothing
+    on a CPU. Training uses the format of its first step throughout. Like torch's own setting it applies to the whole
+    process, so other threads must not use another format at the same time.
 
     Args:
         format: "float32"; "tf32", factors with 10 bits after the point; or "bfloat16", with 7 in the sweeps of TAP, and
