@@ -1,6 +1,7 @@
 """The methods of a fitted estimator: features, log-likelihoods, samples, denoising, imputation, recovery."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -259,7 +260,8 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _rows(self, array: Array) -> Tensor:
         """Rows for the machine; values outside the interval of the training data are moved to its ends."""
         machine = self.machine_
-        settings = self._training.settings
+        dtype = str(machine.dtype).removeprefix("torch.")  # float64 for tables, whatever the settings are
+        settings = replace(self._training.settings, dtype=dtype)
         x = prepare_rows(settings, array).to(machine.device)
         units = machine.layers[0]
         if units.support.is_countable or settings.interval is not None:
