@@ -168,14 +168,23 @@ class TruncatedGaussBernoulli(Units):
 
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        active = torch.bernoulli(self.nonzero_probability(tilt), generator=generator)
-        return torch.where(active > 0, self.slab.sample(tilt, generator), 0.0)
+        active = torch.bernoulli(self.nonzero_probability(tilt), generator=generator) > 0
+        uniform = torch.rand(active.shape, dtype=torch.float64, device=self.device, generator=generator)
+        return self._where(active, tilt, uniform)
 
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
         active = self.nonzero_probability(tilt)
         left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # for the slab
-        return torch.where(uniform < active, self.slab.draw(tilt, left), 0.0)
+        return self._where(uniform < active, tilt, left)
+
+    def _where(self, active: Tensor, tilt: Tilt, uniform: Tensor) -> Tensor:
+        """States of active units at uniform numbers, 0 for others; on a CPU, only active ones cost anything."""
+        if self.device.type != "cpu" or torch.compiler.is_compiling():
+            return torch.where(active, self.slab.draw(tilt, uniform), 0.0)
+        states = torch.zeros(active.shape, dtype=self.dtype)
+        states[active] = self.slab.draw(tilt, uniform, active)
+        return states
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)

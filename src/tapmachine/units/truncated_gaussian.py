@@ -176,10 +176,13 @@ class TruncatedGaussian(Units):
         return self.draw(tilt, torch.rand(shape, dtype=torch.float64, device=self.device, generator=generator))
 
     @torch.no_grad()
-    def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
+    def draw(self, tilt: Tilt, uniform: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """States at uniform numbers; with `wanted`, a mask of their shape, only those, (n_wanted,)."""
         field, precision = self.unpack(tilt)
-        u, v = wide(field) + self.field, wide(precision) + self.precision
-        lower, upper = (wide(z).expand_as(u) for z in (self.lower, self.upper))
+        terms = (wide(field) + self.field, wide(precision) + self.precision, self.lower, self.upper)
+        u, v, lower, upper = (wide(z).expand_as(field) for z in terms)
+        if wanted is not None:
+            u, v, lower, upper, uniform = (z[wanted] for z in (u, v, lower, upper, uniform))
         finite, safe_u, safe_v = make_normalizable(u, v, lower, upper)
         chunk = WINDOW_CHUNK if u.device.type == "cpu" else DEVICE_CHUNK
         flat = (z.reshape(-1).split(chunk) for z in (safe_u, safe_v, lower, upper, wide(uniform)))
