@@ -70,8 +70,8 @@ RUNS = {
     "tap-merged-500": Run("binary-MNIST", 500, 50, TAPObjective(), None),
     **{
         f"{name}-{data.lower()}-{n_hidden}": Run(data, n_hidden, epochs, objective, None)
-        for data, n_hidden, epochs in (("real-MNIST", 100, 20), ("CBCL", 256, 100))
-        for name, objective in (("own", None), ("tap", TAPObjective()), ("pcd10", PCD(10)))
+        for data, n_hidden, epochs in (("real-MNIST", 100, 50), ("CBCL", 256, 100))
+        for name, objective in (("tap", TAPObjective()), ("pcd10", PCD(10)))
     },
     "pcd10-500": preset(PCD(10, 500)),
     "pcd10-uncentered-500": preset(PCD(10, 500), centered=False),
