@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from tapmachine.accelerator.distributed import any_of_all, gathered
+from tapmachine.accelerator.distributed import any_of_all
 from tapmachine.accelerator.torch_versions import has_tested_compiler
 from tapmachine.data.budget import default_epochs
 from tapmachine.data.checks import check_count
@@ -22,6 +22,7 @@ from tapmachine.machine.checks import check_machine
 from tapmachine.training.batches import Batches, Data
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.centering import can_be_centered
+from tapmachine.training.checkpoint import restore, state_of
 from tapmachine.training.epoch import EpochSoFar
 from tapmachine.training.factors import start_from_factors
 from tapmachine.training.gaps import take_gaps
@@ -30,7 +31,7 @@ from tapmachine.training.monitor import Monitor, Record
 from tapmachine.training.objectives import ExactSlabs, TAPObjective, default_objective
 from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
 from tapmachine.training.selection import BestMachine
-from tapmachine.training.state import TrainingState, put_tensors, take_tensors, tensors_under
+from tapmachine.training.state import TrainingState
 from tapmachine.training.step import Step
 from tapmachine.training.watch import Watch, warn_of_scale
 from tapmachine.units import Gaussian, Lattice
@@ -222,76 +223,11 @@ class Trainer:
 
     def state(self) -> TrainingState:
         """The state between two epochs or batches. With several processes, all of them have to call this."""
-        tensors: dict[str, Tensor] = {}
-        scheduler = None if self.scheduler is None else self.scheduler.state_dict()
-        values = {
-            "device": self.machine.device.type,
-            "finished": self.finished,
-            "cuts": self.cuts,
-            "last_learning_rate": self.machine.last_learning_rate,
-            "best": str(self.watch.best),  # JSON has no infinity
-            "best_machine": self.best.as_json() if self.best.epoch else None,
-            "optimizer": take_tensors(self.optimizer.state_dict(), "optimizer", tensors),
-            "scheduler": take_tensors(scheduler, "scheduler", tensors),
-        }
-        tensors |= {f"machine.{name}": value for name, value in self.machine.state_dict().items()}
-        tensors |= {f"last_good.{index}": value for index, value in enumerate(self.step.last_good)}
-        carry = [gathered(share) for share in self.step.carry] if self.step.objective.is_split else self.step.carry
-        tensors |= {f"carry.{index}": value for index, value in enumerate(carry)}
-        tensors |= {f"offset.{index}": value for index, value in enumerate(self.step.offsets)}
-        tensors |= {f"unaveraged.{index}": value for index, value in enumerate(self.step.averages)}
-        tensors |= {"n_averaged": self.step.n_averaged} | {f"best.{name}": z for name, z in self.best.tensors.items()}
-        if self.batches.gaps is not None:
-            tensors["completions"] = self.batches.gaps.completions
-        tensors |= {"generator.draws": self.generator.get_state(), "generator.order": self.batches.order.get_state()}
-        if self.begun is not None:
-            done = self.begun
-            tensors |= {"begun.order": done.order}
-            tensors |= {f"begun.{name}": torch.stack(getattr(done, name)) for name in ("losses", "norms")}
-            values["begun"] = {"divergences": done.divergences, "seconds": done.seconds}
-        return TrainingState({name: value.detach().clone().cpu() for name, value in tensors.items()}, values)
+        return state_of(self)
 
-    @torch.no_grad()
     def restore(self, state: TrainingState) -> None:
         """Continue from the state of a trainer with the same arguments."""
-        tensors, values = state
-        device = self.machine.device
-        if values["device"] != device.type:
-            raise ValueError(f"the training ran on a {values['device']} device and cannot be resumed on {device}")
-        self.machine.load_state_dict(tensors_under("machine.", tensors))
-        self.machine.last_learning_rate = values.get("last_learning_rate")  # there is none in older checkpoints
-        for index, last in enumerate(self.step.last_good):
-            last.copy_(tensors[f"last_good.{index}"])
-        for index, carried in enumerate(self.step.carry):
-            if f"carry.{index}" not in tensors:  # the count of excluded particles, in older checkpoints
-                continue
-            whole = tensors[f"carry.{index}"]  # of all processes, which may have been more or fewer
-            carried.copy_(whole[self.step.world.share(len(whole))] if self.step.objective.is_split else whole)
-        for index, offset in enumerate(self.step.offsets):
-            offset.copy_(tensors[f"offset.{index}"])
-        for index, parameter in enumerate(self.step.averages):
-            parameter.copy_(tensors[f"unaveraged.{index}"])
-        self.step.n_averaged.copy_(tensors["n_averaged"])
-        if values["best_machine"] is not None:
-            self.best.restore(values["best_machine"], tensors_under("best.", tensors))
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(put_tensors(values["optimizer"], tensors, device))
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            if isinstance(rate, Tensor):  # a captured step reads the tensor that is there
-                group["lr"] = rate.copy_(torch.as_tensor(group["lr"]))
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(put_tensors(values["scheduler"], tensors, device))
-        if self.batches.gaps is not None:
-            self.batches.gaps.completions = tensors["completions"]
-        self.generator.set_state(tensors["generator.draws"])
-        self.batches.order.set_state(tensors["generator.order"])
-        self.finished, self.cuts = values["finished"], values["cuts"]
-        self.begun = None
-        if "begun" in values:
-            losses, norms = (list(tensors[f"begun.{name}"].to(device)) for name in ("losses", "norms"))
-            self.begun = EpochSoFar(tensors["begun.order"], losses, norms, **values["begun"])
-        self.watch.best = float(values["best"])
-        self.captured = None
+        restore(self, state)
 
     def _advice(self) -> str:
         """What to do about a training that diverges."""
