@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from tapmachine import Binary, fit, rbm
 from tapmachine.apps.cli import app
-from tapmachine.data import on_disk as rows_on_disk
+from tapmachine.data import lazy_rows
 from tapmachine.data.errors import DataError, RunError
-from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.sources import read
 from tapmachine.runs.data import read_data
 from tapmachine.runs.settings import Settings
@@ -49,10 +49,8 @@ def write_shards(folder, array):
 @pytest.fixture
 def on_disk(monkeypatch):
     """300 rows are too many for memory."""
-    monkeypatch.setattr(rows_on_disk, "LARGE_BYTES", 6400)  # 100 rows of 16
-    monkeypatch.setattr(
-        rows_on_disk, "VALUES_AT_A_TIME", 200
-    )  # 12 rows: parts that begin in one file and end in the next
+    monkeypatch.setattr(lazy_rows, "LARGE_BYTES", 6400)  # 100 rows of 16
+    monkeypatch.setattr(lazy_rows, "VALUES_AT_A_TIME", 200)  # 12 rows: parts that begin in one file and end in the next
 
 
 def weights_of(folder):
@@ -85,7 +83,7 @@ def test_the_same_weights_as_in_memory(kind, options, tmp_path, on_disk, monkeyp
     steps.setattr(slabs, "MOST_STEPS", 20)
     for source in ("one.npy", "many"):
         run_training(Settings(str(tmp_path / source), **options), tmp_path / f"on disk {source}")
-        assert isinstance(read_data(Settings(str(tmp_path / source), **options)).train, RowsOnDisk)
+        assert isinstance(read_data(Settings(str(tmp_path / source), **options)).train, LazyRows)
     monkeypatch.undo()
     run = run_training(Settings(str(tmp_path / "one.npy"), **options), tmp_path / "in memory")
     assert isinstance(run.rows, torch.Tensor)
@@ -99,7 +97,7 @@ def test_the_same_weights_as_in_memory(kind, options, tmp_path, on_disk, monkeyp
 
 def test_rows_are_read_as_from_one_array():
     x = images("gaussian").reshape(300, 16)
-    rows = RowsOnDisk({str(first): x[first:last] for first, last in pairwise(SHARDS)})
+    rows = LazyRows({str(first): x[first:last] for first, last in pairwise(SHARDS)})
     assert (rows.shape, rows.dtype, len(rows)) == (x.shape, x.dtype, 300)
     np.testing.assert_array_equal(np.asarray(rows), x)
     index = np.random.default_rng(0).permutation(300)[:40]
@@ -118,7 +116,7 @@ def test_a_fingerprint_is_of_the_rows_and_not_of_the_files(tmp_path, monkeypatch
     folder = write_shards(tmp_path / "many", images("bytes"))
     np.save(tmp_path / "one.npy", images("bytes"))
     digests = {read(source).digest() for source in (folder, tmp_path / "one.npy")}
-    monkeypatch.setattr(rows_on_disk, "LARGE_BYTES", 0)
+    monkeypatch.setattr(lazy_rows, "LARGE_BYTES", 0)
     digests |= {read(source).digest() for source in (folder, tmp_path / "one.npy")}
     assert len(digests) == 1
     changed = np.load(folder / "part-075.npy")
@@ -249,7 +247,7 @@ def test_two_processes_train_on_shards_as_one(tmp_path):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = tmp_path / "train.py"
     script.write_text(
-        "from tapmachine.data import on_disk; from tapmachine.apps.cli import main; on_disk.LARGE_BYTES = 0; main()"
+        "from tapmachine.data import lazy_rows; from tapmachine.apps.cli import main; lazy_rows.LARGE_BYTES = 0; main()"
     )
     for name, own in (("one", []), ("two", launch)):
         words = [sys.executable, *own, str(script), "train", str(folder), *options, "--out", str(tmp_path / name)]
@@ -261,7 +259,7 @@ def test_two_processes_train_on_shards_as_one(tmp_path):
 TRAIN_IN_LITTLE_MEMORY = """
 import resource, sys
 from pathlib import Path
-from tapmachine.data import on_disk as rows_on_disk
+from tapmachine.data import lazy_rows
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 from tapmachine.training.tables import slabs
@@ -272,7 +270,7 @@ lines = Path("/proc/self/status").read_text().splitlines()
 taken = next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:"))
 limit = taken + int(megabytes) * 10**6
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-rows_on_disk.LARGE_BYTES = int(large_bytes)
+lazy_rows.LARGE_BYTES = int(large_bytes)
 run_training(Settings(large, **options, validation=0.1), out + "/large")
 """
 
@@ -299,4 +297,4 @@ def test_training_takes_less_memory_than_the_data(tmp_path):
 @pytest.mark.parametrize("index", [[7], [-1], [True, False]])
 def test_rows_off_the_end_are_none(index):
     with pytest.raises(IndexError, match="from 0 to 4"):
-        RowsOnDisk({"x": np.eye(6)}).between(0, 5)[np.array(index)]
+        LazyRows({"x": np.eye(6)}).between(0, 5)[np.array(index)]

@@ -14,6 +14,7 @@ from sklearn.utils import Tags, check_random_state
 from torch import Tensor
 
 from tapmachine.apps.estimator_gaps import CellMachine
+from tapmachine.apps.estimator_input import weighted_lazy_rows
 from tapmachine.apps.estimator_training import (
     N_STARTS,
     LastTraining,
@@ -24,7 +25,7 @@ from tapmachine.apps.estimator_training import (
     whole_number,
 )
 from tapmachine.data.errors import TrainingWarning
-from tapmachine.data.rows import spaced
+from tapmachine.data.rows import Rows, spaced
 from tapmachine.machine.checks import in_double
 from tapmachine.runs.build import make_machine, make_trainer, pick_device, prepare_gappy_rows, prepare_rows
 from tapmachine.runs.declarations import kinds
@@ -161,7 +162,8 @@ class RBM(CellMachine):
         """Fit a new machine to rows, (n_samples, n_features).
 
         Args:
-            X: The rows. NaN is a missing value: the machine is then fitted to the observed values.
+            X: The rows: an array, a DataFrame, AnnData, or a sparse matrix, which stays sparse. NaN is a missing
+                value: the machine is then fitted to the observed values.
             y: Ignored.
             sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows (default: 1 for all).
         """
@@ -229,9 +231,7 @@ class RBM(CellMachine):
             changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
             if changed:
                 raise ValueError(f"{changed[0]} has changed since the machine was made; use fit for another one")
-            array = self._array(X, gaps=True)
-            rows = self._rows_with_gaps(array) if np.isnan(array).any() else self._rows(array)
-            x, weights = weighted_rows(rows.to(self.machine_.device), array, sample_weight)
+            x, weights = self._more_rows(X, sample_weight)
             new = deepcopy(before.new)
         if settings.batch_size is not None:
             settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
@@ -242,6 +242,16 @@ class RBM(CellMachine):
         history.append(trainer.epoch() | {"epoch": len(history) + 1})
         seen = starts_from(x) if starts is None else torch.cat((starts, starts_from(x)))
         self._finish(LastTraining(settings, new, trainer.state()), history, spaced(seen, N_STARTS).clone())
+
+    def _more_rows(self, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
+        """Rows for a machine that was made, and their weights."""
+        sparse = self._sparse(X)
+        if sparse is not None:
+            lazy, weights = weighted_lazy_rows(sparse, sample_weight)
+            return lazy.mapped(lambda part: self._rows(part).cpu().numpy()), weights
+        array = self._array(X, gaps=True)
+        rows = self._rows_with_gaps(array) if np.isnan(array).any() else self._rows(array)
+        return weighted_rows(rows.to(self.machine_.device), array, sample_weight)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -267,23 +277,27 @@ class RBM(CellMachine):
             values["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         return Settings("given", **values | others)
 
-    def _first_rows(self, settings: Settings, X: Any, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
-        array = self._array(X, reset=True, gaps=True)
-        if len(array) == 1:
+    def _first_rows(self, settings: Settings, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
+        sparse = self._sparse(X, reset=True)
+        array = self._array(X, reset=True, gaps=True) if sparse is None else sparse
+        if array.shape[0] == 1:
             raise ValueError("X has one sample (n_samples=1); a machine is trained on two or more")
+        if sparse is not None:
+            rows, weights = weighted_lazy_rows(sparse, sample_weight)
+            return prepare_rows(settings, rows), weights
         prepare = prepare_gappy_rows if np.isnan(array).any() else prepare_rows
         x = prepare(settings, array).to(pick_device(self.device))
         check_observed(x, getattr(self, "feature_names_in_", None))
         return weighted_rows(x, array, sample_weight)
 
-    def _new_machine(self, settings: Settings, x: Tensor, weights: Tensor | None) -> NewMachine:
+    def _new_machine(self, settings: Settings, x: Rows, weights: Tensor | None) -> NewMachine:
         units = self.visible if callable(self.visible) else None
         if self.schema_ is not None:
             units = units_for(self.schema_)
         new = make_machine(settings, x, units=units, weights=weights)
         if self.schema_ is not None:
             new = replace(new, why="; ".join(self.schema_.describe().splitlines()))
-        new.machine.to(x.device)
+        new.machine.to(pick_device(self.device))
         if self.verbose:
             print(f"visible units {new.why}")
         return new

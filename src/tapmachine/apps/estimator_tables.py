@@ -9,6 +9,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from tapmachine.apps.estimator_input import dense_in_parts
 from tapmachine.apps.estimator_uses import Array, TrainedMachine
 from tapmachine.data.columns import Schema
 from tapmachine.data.frames import (
@@ -51,15 +52,25 @@ class TableMachine(TrainedMachine):
 
     def _array(self, X: Any, reset: bool = False, gaps: bool = False) -> Array:
         """Rows of numbers: those of a table encoded by its schema, others checked as usual."""
-        is_frame = library_of(X) is not None
         if reset:
-            self.schema_ = self._new_schema(X) if is_frame else None
-            self._frame = FrameType.of(X) if is_frame else None
-            if self.columns is not None and self.schema_ is None:
-                raise ValueError("columns is given, but X has no named columns; pass a DataFrame")
+            self._take_columns(X)
         if not _has_schema(self):
             return super()._array(X, reset, gaps)
         return self._encoded(X, gaps, reset=reset)
+
+    def _sparse(self, X: Any, reset: bool = False) -> Any:
+        matrix = super()._sparse(X, reset)
+        if reset and matrix is not None:
+            self._take_columns(X)
+        return matrix
+
+    def _take_columns(self, X: Any) -> None:
+        """Remember the columns of a DataFrame, and that there are none of anything else."""
+        is_frame = library_of(X) is not None
+        self.schema_ = self._new_schema(X) if is_frame else None
+        self._frame = FrameType.of(X) if is_frame else None
+        if self.columns is not None and self.schema_ is None:
+            raise ValueError("columns is given, but X has no named columns; pass a DataFrame")
 
     def _new_schema(self, X: Any) -> Schema | None:
         """The schema of a table, unless its columns are all floats or one unit type was asked for."""
@@ -127,6 +138,7 @@ class TableMachine(TrainedMachine):
             result.index = X.index
         return result
 
+    @dense_in_parts
     def free_energy(self, X: Any) -> Any:
         """Free energy F(x) of each row, (n_samples,): ln P(x) = −F(x) − ln Z.
 
@@ -136,6 +148,7 @@ class TableMachine(TrainedMachine):
         values = values + self._schema().log_scale(self._array(X, gaps=True)) if _has_schema(self) else values
         return self._as_series(values, "free_energy", X)
 
+    @dense_in_parts
     def score_samples(self, X: Any) -> Any:
         """Log-likelihood ln P(x) of each row in nats, (n_samples,); a Series with the index of a DataFrame.
 
@@ -169,6 +182,7 @@ class TableMachine(TrainedMachine):
         """
         return self._as_frame(super().sample(n_samples, n_sweeps, random_state))
 
+    @dense_in_parts
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
         """Denoise rows: posterior means of the clean ones, (n_samples, n_features), in the type of X.
 

@@ -4,12 +4,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
-from tapmachine.data.rows import spaced
+from tapmachine.apps.estimator_input import checked_weights
+from tapmachine.data.rows import Rows, spaced
 from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.weights import repeat_rows
@@ -47,16 +46,12 @@ def weighted_rows(x: Tensor, array: Any, sample_weight: Any) -> tuple[Tensor, Te
     """Rows, repeated where weights are small whole numbers, and otherwise their weights."""
     if sample_weight is None:
         return x, None
-    weights = _check_sample_weight(sample_weight, array, dtype=np.float64)
-    if (weights < 0).any() or not weights.sum() > 0:
-        first = f"sample_weight[{int(np.argmax(weights < 0))}] is negative" if (weights < 0).any() else "all are 0"
-        raise ValueError(f"sample_weight: {first}; expected weights of 0 or more, not all 0")
-    return repeat_rows(x, torch.from_numpy(weights))
+    return repeat_rows(x, torch.from_numpy(checked_weights(sample_weight, array)))
 
 
-def starts_from(x: Tensor) -> Tensor:
+def starts_from(x: Rows) -> Tensor:
     """Some rows, with missing values filled from their columns; a copy."""
-    if not has_gaps(x):
+    if not isinstance(x, Tensor) or not has_gaps(x):
         return spaced(x, N_STARTS).clone()
     return spaced(fill_columns(x), N_STARTS).clone()
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from tapmachine.analysis.features import hidden_means, warn_of_failures
+from tapmachine.apps.estimator_input import check_names, dense_in_parts, matrix_of
 from tapmachine.data.errors import DataWarning, LikelihoodWarning
 from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
 from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
@@ -50,6 +52,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     _draws: np.random.RandomState
     _n_features_out: int
 
+    @dense_in_parts
     def transform(self, X: Any) -> Array:
         """Features: means of the (last layer of) hidden units given each row, (n_samples, n_hidden).
 
@@ -252,10 +255,24 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return filled.masked_fill(torch.from_numpy(gaps), torch.nan)
 
     def _array(self, X: Any, reset: bool = False, gaps: bool = False) -> Array:
-        finite = "allow-nan" if gaps else True
-        checked = validate_data(self, X, reset=reset, dtype=FLOATS, accept_sparse="csr", ensure_all_finite=finite)
-        array: Array = checked.toarray() if hasattr(checked, "toarray") else checked
+        checked = self._checked(X, reset, gaps)
+        array: Array = checked.toarray() if issparse(checked) else checked
         return array
+
+    def _sparse(self, X: Any, reset: bool = False) -> Any:
+        """The rows as a sparse matrix in CSR format; None if they are dense."""
+        return self._checked(X, reset, True) if issparse(matrix_of(X)[0]) else None
+
+    def _checked(self, X: Any, reset: bool, gaps: bool) -> Any:
+        matrix, names = matrix_of(X)
+        finite = "allow-nan" if gaps else True
+        if names is None:
+            return validate_data(self, matrix, reset=reset, dtype=FLOATS, accept_sparse="csr", ensure_all_finite=finite)
+        checked = check_array(matrix, dtype=FLOATS, accept_sparse="csr", ensure_all_finite=finite)
+        if reset:
+            self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
+        check_names(names, self)
+        return checked
 
     def _rows(self, array: Array) -> Tensor:
         """Rows for the machine; values outside the interval of the training data are moved to its ends."""

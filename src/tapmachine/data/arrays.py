@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 MANY_BYTES = 2**28  # any compressed file may expand to this size, or to
 MOST_TIMES = 100  # this many times its own size, whichever is larger
-DENSE_BYTES = 2**30  # any sparse matrix may take this much memory when made dense
+DENSE_BYTES = 2**30  # a row or column of any sparse matrix may take this much memory
 NPY = b"\x93NUMPY"  # first bytes of a .npy file
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -59,7 +59,7 @@ def _plain_array(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: is not a plain array of numbers: {error}") from None
 
 
-def from_npz(path: Path, key: str) -> Array:
+def from_npz(path: Path, key: str) -> Any:
     """Read an array of an .npz file, or the sparse matrix that SciPy saved there."""
     with path.open("rb") as handle:
         try:
@@ -69,7 +69,7 @@ def from_npz(path: Path, key: str) -> Array:
             raise DataError(f"{path}: is not an .npz file of plain arrays: {error}") from None
 
 
-def _npz_array(file: zipfile.ZipFile, path: Path, key: str) -> Array:
+def _npz_array(file: zipfile.ZipFile, path: Path, key: str) -> Any:
     entries = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
     keys, most = list(entries), _most_bytes(path.stat().st_size)
 
@@ -90,18 +90,20 @@ def _npz_array(file: zipfile.ZipFile, path: Path, key: str) -> Array:
     return member(key or keys[0])
 
 
-def _from_sparse(member: Callable[[str], Array], path: Path) -> Array:
-    """Read a matrix saved by scipy.sparse.save_npz as a dense array; duplicate entries are summed, as in SciPy."""
+def _from_sparse(member: Callable[[str], Array], path: Path) -> Any:
+    """Read a matrix saved by scipy.sparse.save_npz; duplicate entries are summed, as in SciPy."""
+    from scipy.sparse import coo_array
+
     kind, shape, data = str(member("format").astype(str)), tuple(member("shape").tolist()), member("data")
     if kind not in ("csr", "csc", "coo") or len(shape) != 2:
         raise DataError(f"{path}: holds a sparse {kind} array of shape {shape}; save a matrix as csr, by .tocsr()")
     if data.dtype.kind not in "biuf":
         raise DataError(f"{path}: holds {data.dtype.name}, not numbers")
     most = max(DENSE_BYTES, _most_bytes(path.stat().st_size))
-    if math.prod(shape) * data.dtype.itemsize > most:
+    if max(shape) * data.dtype.itemsize > most:
         raise DataError(
-            f"{path}: holds a sparse matrix of shape {shape}, which is made dense and would take more than {most:,} "
-            "bytes; use fewer columns, or a folder of dense .npy files"
+            f"{path}: holds a sparse matrix of shape {shape}, a row or column of which would take more than {most:,} "
+            "bytes; use fewer columns"
         )
     try:
         if kind == "coo":
@@ -110,12 +112,12 @@ def _from_sparse(member: Callable[[str], Array], path: Path) -> Array:
             outer = np.repeat(np.arange(len(member("indptr")) - 1), np.diff(member("indptr")))
             places = (outer, member("indices")) if kind == "csr" else (member("indices"), outer)
         if any(place.shape != data.shape or (place.size and place.min() < 0) for place in places):
-            raise IndexError("its values and their places do not match")  # NumPy would broadcast, or count backwards
-        dense = np.zeros(shape, data.dtype)
-        np.add.at(dense, places, data)
+            raise IndexError("its values and their places do not match")  # SciPy would count backwards
+        if any(place.dtype.kind not in "iu" for place in places):
+            raise TypeError("its places are no whole numbers")
+        return coo_array((data, places), shape).tocsr()
     except (IndexError, ValueError, TypeError) as error:
         raise DataError(f"{path}: is not a sparse matrix as SciPy saves it: {error}") from None
-    return dense
 
 
 def from_idx(content: bytes, name: str) -> Array:

@@ -1,4 +1,4 @@
-"""Rows of data in memory or on disk: evenly spaced rows, or all rows in parts."""
+"""Rows of data in memory, on disk or of sparse matrices: evenly spaced rows, or all rows in parts."""
 
 import math
 from collections.abc import Iterator
@@ -8,23 +8,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.lazy_rows import LazyRows
 
 Array = np.ndarray[Any, Any]
-Rows = Tensor | RowsOnDisk
+Rows = Tensor | LazyRows
 
 SAMPLE_ROWS = 10_000  # rows that stand for the data where not all are in memory
 VALUES_AT_A_TIME = 2**18  # values checked at a time: masks and float64 copies of all would take as much memory again
 
 
 def spaced(x: Rows | Array, most: int) -> Tensor:
-    """At most so many evenly spaced rows."""
+    """At most so many evenly spaced rows; of a sparse matrix, also no more than take little memory when dense."""
+    most = min(most, x.most_sampled) if isinstance(x, LazyRows) else most
+    return every(x, most)
+
+
+def every(x: Rows | Array, most: int) -> Tensor:
+    """At most so many evenly spaced rows, whatever memory they take."""
     return as_tensor(x[:: -(-len(x) // most)])
 
 
 def held_in_memory(x: Rows) -> Tensor:
-    """All rows if they are in memory; of rows on disk, as many evenly spaced ones as fit into memory."""
-    return x if isinstance(x, Tensor) else spaced(x, x.most_in_memory)
+    """All rows if they are in memory; of others, as many evenly spaced ones as fit into memory when dense."""
+    return x if isinstance(x, Tensor) else every(x, x.most_in_memory)
 
 
 def parts(x: Rows | Array) -> Iterator[tuple[int, Tensor]]:
@@ -41,7 +47,7 @@ def as_tensor(rows: Tensor | Array) -> Tensor:
 
 def place_of(row: int, x: Rows) -> str:
     """The file and row number of a row of data."""
-    return "row {1} of {0}".format(*x.place(row)) if isinstance(x, RowsOnDisk) else f"row {row}"
+    return "row {1} of {0}".format(*x.place(row)) if isinstance(x, LazyRows) else f"row {row}"
 
 
 def in_parts(x: Tensor) -> tuple[Tensor, ...]:  # (N, ...) -> (M, ...), …

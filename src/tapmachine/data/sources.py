@@ -21,7 +21,7 @@ from tapmachine.data.arrays import decompressed, from_idx
 from tapmachine.data.columns import Schema
 from tapmachine.data.errors import DataError
 from tapmachine.data.formats import read_file, read_folder
-from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.raw_columns import RawColumn
 from tapmachine.data.text import COMPLETE_ROWS, TextLayout
 
@@ -46,7 +46,7 @@ class DataSet:
 
     Attributes:
         rows: (N, n), real numbers; images are flattened, and intensities in bytes scaled to [0, 1]. Those of large .npy
-            files stay on disk.
+            files stay on disk, and those of large sparse matrices are made dense when they are read.
         name: where they come from.
         image_shape: of a row, if it is one.
         scale_beyond: the argument of `read` with which other files mean the same: 1 if bytes were scaled, None if
@@ -56,7 +56,7 @@ class DataSet:
         schema: kinds of the columns of a table with text; its rows are encoded.
     """
 
-    rows: Array | RowsOnDisk
+    rows: Array | LazyRows
     name: str
     image_shape: tuple[int, int] | None = None
     scale_beyond: int | None = INTENSITIES
@@ -67,7 +67,7 @@ class DataSet:
     def digest(self) -> str:
         """A fingerprint of the rows: the same in memory, on disk, in one file or several."""
         digest = hashlib.sha256(f"{self.rows.dtype} {self.rows.shape}".encode())
-        parts = self.rows.parts() if isinstance(self.rows, RowsOnDisk) else [(0, self.rows)]
+        parts = self.rows.parts() if isinstance(self.rows, LazyRows) else [(0, self.rows)]
         for _, part in parts:
             digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
@@ -84,7 +84,7 @@ def read(
     Args:
         source: `digits` (8×8, comes with scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
             .npy, .npz, .csv or idx file, which may end in .gz. An array of an .npz with several is named after a colon,
-            as in `faces.npz:train`; sparse matrices of SciPy are made dense. A folder holds .npy files, which are taken
+            as in `faces.npz:train`; large sparse matrices of SciPy stay sparse. A folder holds .npy files, which are taken
             in the order of their names.
         gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
         scale_beyond: bytes (uint8, of any shape) are divided by 255 if the largest of them is greater than this; with
@@ -140,9 +140,11 @@ def _from_table(
 
 
 def as_rows(
-    arrays: Mapping[str, Array], name: str, gaps: bool = False, scale_beyond: int | None = INTENSITIES
+    arrays: Mapping[str, Any], name: str, gaps: bool = False, scale_beyond: int | None = INTENSITIES
 ) -> DataSet:
-    """Arrays by their names as one data set: their first dimension counts rows. Large memory maps stay on disk.
+    """Arrays by their names as one data set: their first dimension counts rows.
+
+    Large memory maps stay on disk, and large sparse matrices, in SciPy's CSR format, stay sparse.
 
     With gaps, NaN is a value that is missing.
     """
@@ -153,7 +155,7 @@ def as_rows(
             kinds = [f"{own.dtype.name} of shape {own.shape[1:]}" for own in (array, first)]
             raise DataError(f"{own_name}: has rows of {kinds[0]}, where {first_name} has {kinds[1]}")
     image_shape = first.shape[1:] if first.ndim == 3 else _square(first.shape[1]) if first.ndim == 2 else None
-    rows = RowsOnDisk(arrays)
+    rows = LazyRows(arrays)
     largest = max(float(np.fmax.reduce(part, axis=None)) for _, part in rows.parts())
     later, notes = INTENSITIES if scale_beyond is not None and largest <= 1 else None, list[str]()
     if first.dtype == np.uint8 and scale_beyond is not None and largest > scale_beyond:
@@ -164,7 +166,12 @@ def as_rows(
     rows = rows.mapped(_as_floats)
     if first.dtype.kind == "f":
         _check_finite(rows, gaps)
-    stays = len(rows) > rows.most_in_memory and all(isinstance(array, np.memmap) for array in arrays.values())
+    if rows.is_sparse:
+        stays = len(rows) > rows.most_sampled
+        size = f"{rows.shape[0]} × {rows.shape[1]}, {sum(array.nnz for array in arrays.values()):,} values"
+        notes.append(f"{name}: sparse matrix, {size}; {'rows are made dense in parts' if stays else 'made dense'}")
+    else:
+        stays = len(rows) > rows.most_in_memory and all(isinstance(array, np.memmap) for array in arrays.values())
     return DataSet(rows if stays else np.asarray(rows), name, image_shape, later, notes=tuple(notes))
 
 
@@ -185,18 +192,18 @@ def _as_floats(rows: Array) -> Array:
         return rows.astype(np.float64 if double else np.float32, copy=False)
 
 
-def _check_array(array: Array, name: str) -> None:
+def _check_array(array: Any, name: str) -> None:
     if array.dtype.kind in "SU":
         raise DataError(f"{name}: holds {array.dtype.name}, not numbers; encode text as whole numbers, 0, 1, 2, …")
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name}: holds {array.dtype.name}, not numbers")
     if array.ndim < 2:
         raise DataError(f"{name}: has shape {array.shape}; it must have two dimensions or more, the first one of rows")
-    if array.size == 0:
+    if 0 in array.shape:
         raise DataError(f"{name}: has shape {array.shape}; there must be at least one row and one column")
 
 
-def _check_finite(rows: RowsOnDisk, gaps: bool) -> None:
+def _check_finite(rows: LazyRows, gaps: bool) -> None:
     for first, part in rows.parts():
         bad = np.argwhere(np.isinf(part) if gaps else ~np.isfinite(part))
         if len(bad):

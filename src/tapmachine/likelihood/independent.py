@@ -5,15 +5,16 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
+from tapmachine.data.rows import Rows
 from tapmachine.machine import BoltzmannMachine
 
 
 def fit_visible_units(
-    machine: BoltzmannMachine, data: Tensor, weights: Tensor | None = None
+    machine: BoltzmannMachine, data: Rows, weights: Tensor | None = None
 ) -> BoltzmannMachine:  # (N, *state_shape), (N,)
     """A copy of a machine whose visible units, taken alone, have the means of the data."""
     fitted = deepcopy(machine)
-    fitted.layers[0].fit_to(data, weights)
+    fitted.layers[0].fit_to(data, weights)  # type: ignore[arg-type]
     return fitted
 
 

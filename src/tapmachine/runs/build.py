@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.errors import SettingsError
-from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Array, Rows, from_array, held_in_memory, parts, spaced
 from tapmachine.data.sources import INTENSITIES
 from tapmachine.likelihood.observed import draw_missing_of_mixture
@@ -33,7 +33,6 @@ from tapmachine.training import (
 )
 from tapmachine.training.batches import IN_MEMORY, check_all_rows
 from tapmachine.training.gaps import completed_by_columns, fill_columns, has_gaps, take_gaps
-from tapmachine.training.optimizers import SOME_ROWS
 from tapmachine.training.pretraining import monitor_of_layer
 from tapmachine.training.tables import MOST_ROWS, TableStart, start_for_table
 from tapmachine.units import Gaussian, Mixed, Units
@@ -209,10 +208,7 @@ def _trainer(
     warm_start: bool = False,
     weights: Tensor | None = None,
 ) -> Trainer:
-    if isinstance(x, Tensor):
-        some = completed_by_columns(machine, x, settings.seed) if has_gaps(x) else x
-    else:
-        some = check_rows(machine, spaced(x, SOME_ROWS))
+    some = completed_by_columns(machine, x, settings.seed) if isinstance(x, Tensor) and has_gaps(x) else x
     if rate is None:
         rate = default_learning_rate(machine, some, len(x), warm_start)
     optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
@@ -257,13 +253,13 @@ def prepare_rows(settings: Settings, rows: Array) -> Tensor: ...
 
 
 @overload
-def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows: ...
+def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows: ...
 
 
-def prepare_rows(settings: Settings, rows: Array | RowsOnDisk) -> Rows:
+def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows:
     """Rows of a data set as a tensor, binarized if the settings say so; rows on disk stay there."""
     dtype, threshold = getattr(torch, settings.dtype), settings.binarize
-    x = rows if isinstance(rows, RowsOnDisk) else from_array(rows, "x")
+    x = rows if isinstance(rows, LazyRows) else from_array(rows, "x")
     if threshold is not None:
         return by_rows(lambda part: (_complete(part) > threshold).to(dtype), x)
     if settings.visible == "categorical":

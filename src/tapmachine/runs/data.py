@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tapmachine.data.columns import Schema
 from tapmachine.data.errors import DataError, RunError, RunWarning, SettingsError
-from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, held_in_memory
 from tapmachine.data.sources import DataSet, read
 from tapmachine.machine.files import data_description
@@ -164,7 +164,7 @@ def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | No
 def _prepared(settings: Settings, source: DataSet) -> tuple[Rows, tuple[str, ...]]:
     """Rows as the settings want them, with NaN for missing values, and what was done to them."""
     rows, notes = source.rows, source.notes
-    if isinstance(rows, RowsOnDisk) or rows.dtype.kind != "f" or not bool(np.isnan(rows).any()):
+    if isinstance(rows, LazyRows) or rows.dtype.kind != "f" or not bool(np.isnan(rows).any()):
         return prepare_rows(settings, rows), notes
     n_missing = int(np.isnan(rows).sum())
     note = f"{source.name}: {n_missing} of {rows.size} values ({n_missing / rows.size:.1%}) are missing"
@@ -172,7 +172,7 @@ def _prepared(settings: Settings, source: DataSet) -> tuple[Rows, tuple[str, ...
 
 
 def _between(x: Rows, first: int, last: int) -> Rows:
-    return x.between(first, last) if isinstance(x, RowsOnDisk) else x[first:last]
+    return x.between(first, last) if isinstance(x, LazyRows) else x[first:last]
 
 
 def settings_of(run: RunFolder) -> Settings:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, parts, place_of
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.rescaling import rescale
@@ -83,7 +83,7 @@ class NewMachine:
 
 def by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
     """Rows with a function applied to them: part by part, or as they are read from disk."""
-    if isinstance(x, RowsOnDisk):
+    if isinstance(x, LazyRows):
         return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
     results: Tensor | None = None
     for first, part in parts(x):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, as_tensor, parts, spaced
 from tapmachine.runs.settings import Settings
 from tapmachine.units import Units
@@ -50,7 +51,8 @@ def _notes_on_columns(values: "_Values", x: Rows) -> str:
     """What was noticed about single columns: constant ones, and copies of others."""
     constant = (values.ranges == 0).nonzero().flatten().tolist()
     some = as_tensor(spaced(x, COMPARED_ROWS))[:, values.ranges.to(x.device if isinstance(x, Tensor) else "cpu") > 0]
-    n_copies = some.shape[1] - torch.unique(some, dim=1).shape[1]
+    is_sampled = isinstance(x, LazyRows) and x.most_sampled < min(len(x), COMPARED_ROWS)  # too few rows to tell
+    n_copies = 0 if is_sampled else some.shape[1] - torch.unique(some, dim=1).shape[1]
     notes = f"; constant columns: {', '.join(map(str, constant[:NAMED]))}" if constant else ""
     notes += f" and {len(constant) - NAMED} more" if len(constant) > NAMED else ""
     if n_copies and len(x) >= ENOUGH_ROWS:

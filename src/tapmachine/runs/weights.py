@@ -48,9 +48,13 @@ def repeat_rows(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | Non
 
     Training then gives the same bits as on rows that were repeated beforehand.
     """
-    if weights is None:
-        return x, None
+    times = None if weights is None else repeated(weights)
+    return (x, weights) if times is None else (x[times.to(x.device)], None)
+
+
+def repeated(weights: Tensor) -> Tensor | None:  # (N,) -> (M,)
+    """Indices of rows that are repeated as often as their weights say; None if those are large or no whole numbers."""
     total = float(weights.sum())
-    if bool((weights == weights.round()).all()) and 0 < total <= MOST_REPEATED * len(x):
-        return x.repeat_interleave(weights.long().to(x.device), 0), None
-    return x, weights
+    if bool((weights == weights.round()).all()) and 0 < total <= MOST_REPEATED * len(weights):
+        return torch.arange(len(weights)).repeat_interleave(weights.long().cpu())
+    return None

@@ -13,7 +13,7 @@ from torch import Tensor
 from tapmachine.data.budget import LARGEST_BATCH, default_batch_size
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import TrainingWarning
-from tapmachine.data.on_disk import RowsOnDisk
+from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, from_array, parts, place_of, spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
@@ -25,14 +25,14 @@ IN_MEMORY = "rows with missing values are trained on in memory, as a tensor"
 Place = Tensor | Batch  # where a batch is: indices of rows in memory; or the batch itself, if they are not there
 
 
-def check_all_rows(machine: BoltzmannMachine, x: RowsOnDisk | Array) -> None:
+def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
     """Check all rows, so that invalid ones are reported by their index before training starts."""
     if not x.shape:
         raise ValueError("x is a single number; it must be rows of them")
     for first, part in parts(x):
         if has_gaps(part):
             row, column = part.isnan().nonzero()[0].tolist()[:2]
-            place = place_of(first + row, x) if isinstance(x, RowsOnDisk) else f"row {first + row}"
+            place = place_of(first + row, x) if isinstance(x, LazyRows) else f"row {first + row}"
             raise ValueError(f"{place}, column {column} is missing (NaN); {IN_MEMORY}")
         try:
             check_rows(machine, part)
@@ -41,7 +41,7 @@ def check_all_rows(machine: BoltzmannMachine, x: RowsOnDisk | Array) -> None:
             if not within:
                 raise
             row = first + int(within[1])
-            place = f" ({place_of(row, x)})" if isinstance(x, RowsOnDisk) else ""
+            place = f" ({place_of(row, x)})" if isinstance(x, LazyRows) else ""
             raise ValueError(str(error).replace(within[0], f"x[{row}", 1) + place) from None
 
 
@@ -60,6 +60,7 @@ class Batches:
         generator: for draws of missing values, on the machine's device.
 
     Attributes:
+        sample: rows for starts and for monitoring: all, if they are in memory.
         gaps: the missing values and their completions; None if there are none. `rows` and `sample` are complete.
         missing: which units of the rows in memory were not observed, (N, n); None if all were.
     """
@@ -88,7 +89,7 @@ class Batches:
             self.rows, weights = self._complete(x, weights, seed, generator)
         elif isinstance(x, Tensor):
             self.rows = check_rows(machine, x) if validate else machine.layers[0].check_states(x, validate=False)
-        elif isinstance(x, np.ndarray | RowsOnDisk):
+        elif isinstance(x, np.ndarray | LazyRows):
             self.rows = x
             if validate:
                 check_all_rows(machine, x)
@@ -104,7 +105,7 @@ class Batches:
         self.batch_size = check_count("batch_size", wanted)
         if self.rows is not None:
             self._check_sizes(len(self.rows), weights)
-        self.sample = self._sample()  # rows for starts and for monitoring
+        self.sample = self._sample()
 
     def _complete(
         self, x: Tensor, weights: Tensor | None, seed: int, generator: torch.Generator | None
@@ -127,6 +128,13 @@ class Batches:
     def n_rows(self) -> int | None:
         """Number of rows; None for a loader."""
         return None if self.rows is None else len(self.rows)
+
+    @property
+    def to_fit(self) -> tuple[Rows, Tensor | None]:
+        """Rows that visible units are fitted to, and their weights: a sample, or all where it is small."""
+        if isinstance(self.rows, LazyRows) and self.rows.is_sparse and self.machine.layers[0].fits_in_parts:
+            return self.rows, self.weights
+        return self.sample, self.sample_weights
 
     @property
     def n_batches(self) -> int | None:

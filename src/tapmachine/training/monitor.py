@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, TrainingWarning
-from tapmachine.data.rows import spaced
+from tapmachine.data.rows import Rows, spaced
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.result import LogLikelihood
@@ -191,11 +191,15 @@ class Monitor:
         train: Tensor,
         weights: Tensor | None = None,
         missing: Tensor | None = None,
+        to_fit: tuple[Rows, Tensor | None] | None = None,
     ) -> float:
-        """The mean log-likelihood of independent units fitted to the data, in nats: a baseline."""
+        """The mean log-likelihood of independent units fitted to the data, in nats: a baseline.
+
+        They are fitted to the rows and weights of `to_fit`, if `train` is a sample of them.
+        """
         rows = spaced(train, self.n_rows)
         share = None if weights is None else spaced(weights, self.n_rows).double()
-        fitted, rows, _ = self._as_measured(fit_visible_units(machine, train, weights), rows)
+        fitted, rows, _ = self._as_measured(fit_visible_units(machine, *(to_fit or (train, weights))), rows)
         gaps = None if missing is None else spaced(missing, self.n_rows)
         return float(average(independent_log_likelihood(fitted, rows, gaps), share))
 

@@ -1,5 +1,6 @@
 """Optimizers as the paper has them, made of torch's."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,13 +11,16 @@ from torch.optim.lr_scheduler import ExponentialLR
 from tapmachine.beliefs import Tilt
 from tapmachine.data.budget import pace
 from tapmachine.data.checks import check_count, check_tensor
-from tapmachine.data.rows import spaced
+from tapmachine.data.lazy_rows import LazyRows
+from tapmachine.data.rows import Rows, rows_at_a_time, spaced
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows
 from tapmachine.training.factors import largest_variance
 from tapmachine.units import Gaussian
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 2.0, 2000
+POWER_STEPS = 8  # for the largest variance of rows that are not in memory, to within some percent
 LARGEST_OF_GAUSSIAN = 0.5  # with Gaussian visible units: beyond it, steps in ln V overshoot if means are large
 PACE_OF_DEEP = 0.55  # factor of the learning rate with several hidden layers
 
@@ -48,7 +52,7 @@ def paper_sgd(
 
 
 def default_learning_rate(
-    machine: BoltzmannMachine, x: Tensor, n_rows: int | None = None, warm_start: bool = False
+    machine: BoltzmannMachine, x: Rows, n_rows: int | None = None, warm_start: bool = False
 ) -> float:
     """The initial learning rate for data of any scale, number of rows and columns: 0.16 for binary MNIST.
 
@@ -60,16 +64,21 @@ def default_learning_rate(
 
     Args:
         machine: that will be trained.
-        x: data, (N, n_visible); some rows are enough.
+        x: data, (N, n_visible), also rows that are not in memory; some rows are enough.
         n_rows: number of rows of all data (default: those of x).
         warm_start: as for `fit`.
     """
-    if check_tensor(x).dim() < 2 or x.numel() == 0:
-        raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, n_visible)")
-    rows = spaced(x, SOME_ROWS).flatten(1).double()
-    if not bool(torch.isfinite(rows).all()):
-        raise ValueError("x holds values that are not finite")
-    spread = torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)
+    if isinstance(x, LazyRows) and x.most_sampled < min(len(x), SOME_ROWS):
+        spread = _largest_variance_of_rows(machine, x)
+        x = spaced(x, SOME_ROWS)
+    else:
+        x = check_rows(machine, spaced(x, SOME_ROWS)) if isinstance(x, LazyRows) else check_tensor(x)
+        if x.dim() < 2 or x.numel() == 0:
+            raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, n_visible)")
+        rows = spaced(x, SOME_ROWS).flatten(1).double()
+        if not bool(torch.isfinite(rows).all()):
+            raise ValueError("x holds values that are not finite")
+        spread = torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)
     hidden_variance, factor = 0.25, pace(n_rows or len(x)) * (PACE_OF_DEEP if len(machine.layers) > 2 else 1.0)
     if is_gaussian(machine):
         spread = spread.clamp(min=1.0)  # the curvature in the hidden fields is c
@@ -80,6 +89,25 @@ def default_learning_rate(
         hidden_variance = float(above.moments(Tilt(nothing, 0.0)).variance.detach().mean())
     largest = LARGEST_OF_GAUSSIAN if isinstance(machine.layers[0], Gaussian) else LARGEST_RATE
     return min(largest, factor * GROWTH / max(float(spread) * hidden_variance, 1e-12))
+
+
+def _largest_variance_of_rows(machine: BoltzmannMachine, x: LazyRows) -> Tensor:
+    """The largest variance in any direction of at most 2000 rows that are read in parts, by power iteration."""
+    chosen = torch.arange(0, len(x), -(-len(x) // SOME_ROWS))
+
+    def parts() -> Iterator[Tensor]:
+        for some in chosen.split(rows_at_a_time(x.shape[1])):
+            yield check_rows(machine, torch.from_numpy(x[some.numpy()])).flatten(1).double()
+
+    nothing = torch.zeros((), dtype=torch.float64, device=machine.device)
+    mean = sum((part.sum(0) for part in parts()), nothing) / len(chosen)
+    direction = torch.randn(mean.shape, generator=torch.Generator().manual_seed(0)).to(mean)
+    for _ in range(POWER_STEPS):
+        direction = direction / direction.norm()
+        centered = (part - mean for part in parts())
+        direction = sum((part.T @ (part @ direction) for part in centered), nothing) / len(chosen)
+    largest: Tensor = direction.norm()
+    return largest
 
 
 def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> ExponentialLR:

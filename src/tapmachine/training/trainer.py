@@ -16,6 +16,7 @@ from tapmachine.accelerator.torch_versions import has_tested_compiler
 from tapmachine.data.budget import default_epochs
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning
+from tapmachine.data.rows import Rows
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine
@@ -90,7 +91,7 @@ class Trainer:
         if not warm_start:
             if self.batches.gaps is not None and is_gaussian(machine):
                 self.batches.gaps.improve(self._start_from)
-            self._start_from(machine, self.batches.sample)
+            self._start_from(machine, self.batches.to_fit[0])
         if optimizer is None:
             rate = default_learning_rate(machine, self.batches.sample, self.batches.n_rows, warm_start=True)
             decay = DECAY
@@ -129,10 +130,10 @@ class Trainer:
         self.watch = Watch(objective.maximized if isinstance(objective, TAPObjective) else None)
         self.best = BestMachine()
 
-    def _start_from(self, machine: BoltzmannMachine, x: Tensor) -> None:
+    def _start_from(self, machine: BoltzmannMachine, x: Rows) -> None:
         """Fit the visible units to data; with Gaussian hidden units, all of the machine."""
-        machine.layers[0].fit_to(x, self.batches.sample_weights)
-        if is_gaussian(machine):
+        machine.layers[0].fit_to(x, self.batches.to_fit[1])  # type: ignore[arg-type]
+        if is_gaussian(machine) and isinstance(x, Tensor):
             start_from_factors(machine, x, self.batches.sample_weights)
 
     @property
@@ -206,7 +207,7 @@ class Trainer:
             x, weights, missing = self.batches.sample, self.batches.sample_weights, self.batches.missing
             record |= self.monitor(self.machine, x, self.validation, weights, missing)
             last = self.finished == self.epochs > 1
-            self.watch.measured(record, self.monitor, self.machine, x, weights, last, missing)
+            self.watch.measured(record, self.monitor, self.machine, x, weights, last, missing, self.batches.to_fit)
             self._select(record)
         return record
 

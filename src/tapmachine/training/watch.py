@@ -6,6 +6,7 @@ import warnings
 from torch import Tensor
 
 from tapmachine.data.errors import TrainingWarning
+from tapmachine.data.rows import Rows
 from tapmachine.likelihood.slabs import can_sum_slabs
 from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
@@ -48,6 +49,7 @@ class Watch:
         weights: Tensor | None,
         last: bool,
         missing: Tensor | None = None,
+        to_fit: tuple[Rows, Tensor | None] | None = None,
     ) -> None:
         """Check what the monitor has measured of a machine; `last` after the last of several epochs."""
         if last:
@@ -56,7 +58,7 @@ class Watch:
         if math.isnan(value):
             return
         if self.independent is None:
-            self.independent = monitor.independent(machine, x, weights, missing)
+            self.independent = monitor.independent(machine, x, weights, missing, to_fit)
         self._warn_of_a_fall(value)
         self._warn_of_drift(record, value, error)
         if last and value < self.independent - WORSE - 3 * error:

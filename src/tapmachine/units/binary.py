@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import sum_over_rows
@@ -64,6 +65,7 @@ class Binary(TwoStates):
     """
 
     support = BITS
+    fits_in_parts = True
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
@@ -142,7 +144,7 @@ class Binary(TwoStates):
         logit = field + _without_precision(self.field, tilt.precision)
         return torch.lt(uniform, logit.sigmoid_(), out=uniform)
 
-    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+    def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         ones, rows = sum_over_rows(torch.mul, x, weights), wide(weights).sum()
         return self._set_field(torch.log((ones + smoothing) / (rows - ones + smoothing)))
@@ -167,6 +169,7 @@ class Spin(TwoStates):
     """
 
     support = SPINS
+    fits_in_parts = True
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
@@ -240,7 +243,7 @@ class Spin(TwoStates):
         up = torch.lt(uniform, self._total_field(tilt).mul_(2).sigmoid_(), out=uniform)
         return up.mul_(2).sub_(1)
 
-    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+    def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         total, rows = sum_over_rows(torch.mul, x, weights), wide(weights).sum()
         return self._set_field(torch.atanh(total / (rows + 2 * smoothing)))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, one_hot
 
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import sum_over_rows
@@ -43,6 +44,8 @@ class Categorical(Units):
     """
 
     field: nn.Parameter
+
+    fits_in_parts = True
 
     def __init__(self, n: int, q: int, field: Values = 0.0) -> None:
         super().__init__(n)
@@ -170,7 +173,7 @@ class Categorical(Units):
         below = torch.softmax(self._log_weights(tilt), -1).cumsum(-1) <= uniform.unsqueeze(-1)
         return one_hot(below.sum(-1).clamp(max=self.q - 1), self.q).to(self.dtype)
 
-    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+    def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         counts = sum_over_rows(torch.mul, x, weights) + smoothing / self.q
         log_share = (counts / counts.sum(-1, keepdim=True)).log()

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import overload
 
 import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import SUPPORTED_DTYPES, check_count, check_tensor
-from tapmachine.data.rows import in_parts
+from tapmachine.data.lazy_rows import LazyRows
+from tapmachine.data.rows import Rows, in_parts
 
 Values = Tensor | float | Sequence[float]  # what a parameter may be given as
 
@@ -149,11 +151,24 @@ class Checked(nn.Module):
         bad = ~torch.isfinite(value.to(self.dtype))
         self.reject(bad, value, name, "a column without spread has no finite fit; use smoothing > 0")
 
-    def checked_rows(self, x: Tensor, weights: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
-        """The arguments of `fit_to`, checked: states of shape (rows, *state_shape) and a weight for each row."""
+    @overload
+    def checked_rows(self, x: Tensor, weights: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def checked_rows(self, x: Rows, weights: Tensor | None, smoothing: float) -> tuple[Rows, Tensor]: ...
+
+    def checked_rows(self, x: Rows, weights: Tensor | None, smoothing: float) -> tuple[Rows, Tensor]:
+        """The arguments of `fit_to`, checked: states of shape (rows, *state_shape) and a weight for each row.
+
+        Rows that are not in memory are checked when they are read, which units with `fits_in_parts` do in parts.
+        """
         name = type(self).__name__
         if not (isinstance(smoothing, int | float) and 0 <= smoothing < float("inf")):
             raise ValueError(f"{name}: smoothing is {smoothing!r}; it must be a finite number, 0 or more")
+        if isinstance(x, LazyRows):
+            x = x.mapped(lambda part: self.check_states(torch.from_numpy(part).to(self.device)).detach().cpu().numpy())
+            weights = torch.ones(len(x), dtype=self.dtype, device=self.device) if weights is None else weights
+            return x, weights
         x = self.check_states(x).detach()
         if x.dim() != 1 + len(self.state_shape) or len(x) == 0:
             raise ValueError(

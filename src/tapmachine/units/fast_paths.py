@@ -26,6 +26,8 @@ class FastPaths(Supported):
         def log_partition(self, tilt: Tilt) -> Tensor: ...
         def moments(self, tilt: Tilt) -> Moments: ...
 
+    fits_in_parts = False  # whether `fit_to` takes rows that are not in memory, too, and goes through them in parts
+
     # ----- under a field alone, for chains and clamped machines
 
     def mean_in(self, field: Tensor) -> Tensor:  # (..., n) -> (..., n)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import sum_over_rows
@@ -42,6 +43,7 @@ class Poisson(Units):
     """
 
     support = Lattice()
+    fits_in_parts = True
     field: nn.Parameter
 
     def __init__(self, n: int, field: Values = 0.0) -> None:
@@ -118,7 +120,7 @@ class Poisson(Units):
             return draw_poisson((U + B).exp(), uniform).to(self.dtype)
         return draw_counts(U + B, A, uniform).to(self.dtype)
 
-    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+    def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         """Set the rates to the means of the columns; `smoothing` adds half as many observations of 1."""
         x, weights = self.checked_rows(x, weights, smoothing)
         total = sum_over_rows(torch.mul, x, weights) + 0.5 * smoothing

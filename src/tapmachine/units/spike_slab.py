@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.gaussian import Gaussian
@@ -43,6 +44,7 @@ class SpikeSlab(Units):
     """
 
     support = SUPPORT
+    fits_in_parts = True
     is_categorical = has_two_states = False
 
     log_odds: nn.Parameter
@@ -148,7 +150,7 @@ class SpikeSlab(Units):
         left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # for the slab
         return torch.where(uniform < active, self.slab.draw(tilt, left), 0.0)
 
-    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+    def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         active, mean, variance = column_moments(x, weights, of_nonzero=True)
         logit = torch.log((active + smoothing) / (wide(weights).sum() - active + smoothing))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import column_moments
@@ -47,6 +48,8 @@ class TruncatedGaussBernoulli(Units):
     is_categorical = has_two_states = False  # without asking for the support, whose ends are read from the device
 
     active_logit: nn.Parameter
+
+    fits_in_parts = True
 
     def __init__(
         self,
@@ -186,7 +189,7 @@ class TruncatedGaussBernoulli(Units):
         states[active] = self.slab.draw(tilt, uniform, active)
         return states
 
-    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+    def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         active, mean, variance = column_moments(x, weights, of_nonzero=True)
         log_odds = torch.log((active + smoothing) / (wide(weights).sum() - active + smoothing))

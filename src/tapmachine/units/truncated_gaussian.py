@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import SMALLEST_SPREAD, column_moments
@@ -56,6 +57,8 @@ class TruncatedGaussian(Units):
     base_precision: Tensor
     lower: Tensor
     upper: Tensor
+
+    fits_in_parts = True
 
     def __init__(
         self,
@@ -193,7 +196,7 @@ class TruncatedGaussian(Units):
         draw = torch.cat(draws).view(u.shape) if draws else u
         return torch.where(finite, draw, torch.copysign(torch.full_like(u, torch.inf), u)).to(self.dtype)
 
-    def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
+    def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         return self.fit_to_moments(*column_moments(x, weights), smoothing)
 

@@ -5,29 +5,28 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tapmachine.data.rows import in_parts
+from tapmachine.data.rows import Rows, parts
 from tapmachine.units.numerics.intervals import wide
 
 SMALLEST_SPREAD = 0.01  # of a typical column: the least deviation that a constant column is given
 
 
-def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Tensor) -> Tensor:
+def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Rows, weights: Tensor) -> Tensor:
     """Σ term(x, w) over rows in float64, some of them at a time: all would take several times the memory of the data.
 
     Args:
         term: Function of some rows, (M, *state_shape), and their weights, of as many dimensions.
-        x: States, (rows, *state_shape).
+        x: States, (rows, *state_shape), also of rows that are not in memory.
         weights: Weights of the rows, (rows,).
     """
-    parts = in_parts(x)
-    weights = weights.view(-1, *[1] * (x.dim() - 1))
-    total = torch.zeros((), dtype=torch.float64, device=x.device)
-    for z, w in zip(parts, weights.split(len(parts[0])), strict=True):
-        total = total + term(wide(z), wide(w)).sum(0)
+    weights = weights.view(-1, *[1] * (len(x.shape) - 1))
+    total = torch.zeros((), dtype=torch.float64, device=weights.device)
+    for first, z in parts(x):
+        total = total + term(wide(z.to(weights.device)), wide(weights[first : first + len(z)])).sum(0)
     return total
 
 
-def column_moments(x: Tensor, weights: Tensor, of_nonzero: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def column_moments(x: Rows, weights: Tensor, of_nonzero: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Total weight, mean and variance of every column in float64; a constant column has variance exactly 0.
 
     Args:

@@ -1,4 +1,4 @@
-"""Rows of arrays that are too large for memory, read when they are needed."""
+"""Rows that are read when they are needed: of arrays that are too large for memory, and of sparse matrices."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -9,27 +9,32 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 LARGE_BYTES = 2**30  # of rows, beyond which they are not read into memory
+SPARSE_SHARE = 8  # of that: rows of sparse matrices that are made dense at once
 VALUES_AT_A_TIME = 2**20  # that are looked at
+SPARSE_VALUES = 2**21  # of rows of a sparse matrix that are dense at a time, unless a single row has more
 
 
-class RowsOnDisk:
+class LazyRows:
     """Rows of arrays that stay where they are, as memory maps do; the next array goes on where the last one ends.
 
-    `rows[10:20]` and `rows[indices]` read some of them, and `numpy.asarray(rows)` reads all.
+    `rows[10:20]` and `rows[indices]` read some of them, and `numpy.asarray(rows)` reads all. Rows of sparse matrices
+    are dense when they are read.
 
     Args:
-        arrays: by their names; of one dtype, and of one shape but for the number of rows.
+        arrays: by their names; of one dtype, and of one shape but for the number of rows. Sparse matrices are in
+            SciPy's CSR format.
         convert: what is done to rows when they are read, flat; it does the same to each, whichever come with it.
         numbers: indices of the rows to use (default: all).
 
     Attributes:
         shape: (N, n).
         dtype: of what is read.
+        is_sparse: whether the rows are those of sparse matrices.
 
     Example:
         >>> import numpy as np
-        >>> from tapmachine.data.on_disk import RowsOnDisk
-        >>> rows = RowsOnDisk({"a.npy": np.eye(3), "b.npy": np.ones((2, 3))})
+        >>> from tapmachine.data.lazy_rows import LazyRows
+        >>> rows = LazyRows({"a.npy": np.eye(3), "b.npy": np.ones((2, 3))})
         >>> rows[2:4]
         array([[0., 0., 1.],
                [1., 1., 1.]])
@@ -39,12 +44,13 @@ class RowsOnDisk:
 
     def __init__(
         self,
-        arrays: Mapping[str, Array],
+        arrays: Mapping[str, Any],
         convert: Callable[[Array], Array] = lambda rows: rows,
         numbers: range | None = None,
     ) -> None:
         self._arrays, self._convert = arrays, convert
-        self._ends = np.cumsum([len(array) for array in arrays.values()])
+        self._ends = np.cumsum([array.shape[0] for array in arrays.values()])
+        self.is_sparse = any(hasattr(array, "toarray") for array in arrays.values())
         self._numbers = range(int(self._ends[-1])) if numbers is None else numbers
         first = self[:1]
         self.shape, self.dtype = (len(self), *first.shape[1:]), first.dtype
@@ -54,8 +60,8 @@ class RowsOnDisk:
 
     def __getitem__(self, index: slice | Array) -> Array:
         if isinstance(index, slice):
-            chosen = self._numbers[index]
-            numbers = np.arange(chosen.start, chosen.stop, chosen.step)
+            selected = self._numbers[index]
+            numbers = np.arange(selected.start, selected.stop, selected.step)
         else:
             if index.dtype == bool or not ((index >= 0) & (index < len(self))).all():
                 raise IndexError(f"rows are chosen by their numbers, from 0 to {len(self) - 1}")
@@ -65,7 +71,8 @@ class RowsOnDisk:
         which = np.searchsorted(self._ends, numbers, side="right")
         for array_index in np.unique(which):
             here = which == array_index
-            rows[here] = arrays[array_index][numbers[here] - self._begin(array_index)]
+            chosen = arrays[array_index][numbers[here] - self._begin(array_index)]
+            rows[here] = chosen.toarray() if self.is_sparse else chosen
         return self._convert(rows.reshape(len(rows), math.prod(rows.shape[1:])))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -81,18 +88,23 @@ class RowsOnDisk:
             yield first, self[first : first + step]
 
     @property
+    def most_sampled(self) -> int:
+        """Number of rows that may stand for all: of a sparse matrix, those that take little memory as dense ones."""
+        return max(1, SPARSE_VALUES // self.shape[1]) if self.is_sparse else len(self)
+
+    @property
     def most_in_memory(self) -> int:
         """Number of rows that fit into memory."""
         row_bytes: int = self.shape[1] * self.dtype.itemsize
-        return max(1, LARGE_BYTES // row_bytes)
+        return max(1, LARGE_BYTES // row_bytes // (SPARSE_SHARE if self.is_sparse else 1))
 
-    def mapped(self, function: Callable[[Array], Array]) -> "RowsOnDisk":
+    def mapped(self, function: Callable[[Array], Array]) -> "LazyRows":
         """The rows with a function applied when they are read."""
-        return RowsOnDisk(self._arrays, lambda rows: function(self._convert(rows)), self._numbers)
+        return LazyRows(self._arrays, lambda rows: function(self._convert(rows)), self._numbers)
 
-    def between(self, first: int, last: int) -> "RowsOnDisk":
+    def between(self, first: int, last: int) -> "LazyRows":
         """The rows from `first` to before `last`; nothing is read."""
-        return RowsOnDisk(self._arrays, self._convert, self._numbers[first:last])
+        return LazyRows(self._arrays, self._convert, self._numbers[first:last])
 
     def place(self, row: int) -> tuple[str, int]:
         """The name of the array that holds a row, and the row's index there."""

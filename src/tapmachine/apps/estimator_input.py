@@ -1,0 +1,96 @@
+"""Sparse matrices, which are made dense in parts, and AnnData as input of the estimator."""
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from scipy.sparse import issparse
+from sklearn.utils.validation import _check_sample_weight
+from torch import Tensor
+
+from tapmachine.data.lazy_rows import SPARSE_VALUES, LazyRows
+from tapmachine.runs.weights import repeated
+
+Array = np.ndarray[Any, Any]
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def is_anndata(X: Any) -> bool:
+    """Whether this is an AnnData object."""
+    module = sys.modules.get("anndata")  # whoever has one has imported it
+    return module is not None and isinstance(X, module.AnnData)
+
+
+def matrix_of(X: Any) -> tuple[Any, list[str] | None]:
+    """The matrix of AnnData, in memory, and the names of its columns; anything else as it is, without names."""
+    if not is_anndata(X):
+        return X, None
+    if X.X is None:
+        raise ValueError("X is an AnnData object without a matrix; expected one in X.X")
+    return (X.to_memory() if X.isbacked else X).X, [str(name) for name in X.var_names]
+
+
+def check_names(names: list[str], fitted: Any) -> None:
+    """A ValueError that names the first column of AnnData that is not the one of the training data."""
+    if len(names) != fitted.n_features_in_:
+        raise ValueError(f"X has {len(names)} columns, but RBM is expecting {fitted.n_features_in_}")
+    for place, (name, known) in enumerate(zip(names, getattr(fitted, "feature_names_in_", names), strict=True)):
+        if name != known:
+            raise ValueError(
+                f"column {place} is {name!r}, where {known!r} was in training; use X[:, model.feature_names_in_]"
+            )
+
+
+def lazy_rows(matrix: Any) -> LazyRows:
+    """Rows of a sparse matrix, which are made dense when they are read; a ValueError if values are missing."""
+    gaps = np.flatnonzero(np.isnan(matrix.data))
+    if len(gaps):
+        row = int(np.searchsorted(matrix.indptr, gaps[0], side="right")) - 1
+        raise ValueError(
+            f"X[{row}, {matrix.indices[gaps[0]]}] of a sparse matrix is missing (NaN); missing values are for dense "
+            "data, as X.toarray()"
+        )
+    return LazyRows({"X": matrix})
+
+
+def weighted_lazy_rows(matrix: Any, sample_weight: Any) -> tuple[LazyRows, Tensor | None]:
+    """Rows of a sparse matrix, repeated where weights are small whole numbers, and otherwise their weights."""
+    if sample_weight is None:
+        return lazy_rows(matrix), None
+    weights = torch.from_numpy(checked_weights(sample_weight, matrix))
+    times = repeated(weights)
+    return (lazy_rows(matrix), weights) if times is None else (lazy_rows(matrix[times.numpy()]), None)
+
+
+def checked_weights(sample_weight: Any, rows: Any) -> Array:
+    """One weight for each row, 0 or more, or a ValueError."""
+    weights: Array = _check_sample_weight(sample_weight, rows, dtype=np.float64)
+    if (weights < 0).any() or not weights.sum() > 0:
+        first = f"sample_weight[{int(np.argmax(weights < 0))}] is negative" if (weights < 0).any() else "all are 0"
+        raise ValueError(f"sample_weight: {first}; expected weights of 0 or more, not all 0")
+    return weights
+
+
+def dense_in_parts(method: Method) -> Method:
+    """A method of rows that is called on parts of sparse matrices, dense ones, and its results joined."""
+
+    @wraps(method)
+    def on_parts(self: Any, X: Any, *arguments: Any, **options: Any) -> Any:
+        matrix, _ = matrix_of(X)
+        if not issparse(matrix) or matrix.shape[0] == 0:
+            return method(self, X, *arguments, **options)
+        results = [method(self, part, *arguments, **options) for part in _dense_parts(self._sparse(X))]
+        if isinstance(results[0], tuple):
+            return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
+        return np.concatenate(results)
+
+    return on_parts  # type: ignore[return-value]
+
+
+def _dense_parts(matrix: Any) -> Iterator[Array]:
+    step = max(1, SPARSE_VALUES // max(1, matrix.shape[1]))
+    for first in range(0, matrix.shape[0], step):
+        yield matrix[first : first + step].toarray()
