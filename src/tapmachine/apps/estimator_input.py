@@ -1,6 +1,7 @@
 """Sparse matrices, which are made dense in parts, and AnnData as input of the estimator."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar
@@ -82,7 +83,10 @@ def dense_in_parts(method: Method) -> Method:
         matrix, _ = matrix_of(X)
         if not issparse(matrix) or matrix.shape[0] == 0:
             return method(self, X, *arguments, **options)
-        results = [method(self, part, *arguments, **options) for part in _dense_parts(self._sparse(X))]
+        parts = _dense_parts(self._sparse(X))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "X does not have valid feature names")  # which were looked at once
+            results = [method(self, part, *arguments, **options) for part in parts]
         if isinstance(results[0], tuple):
             return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
         return np.concatenate(results)

@@ -84,8 +84,8 @@ def read(
     Args:
         source: `digits` (8×8, comes with scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
             .npy, .npz, .csv or idx file, which may end in .gz. An array of an .npz with several is named after a colon,
-            as in `faces.npz:train`; large sparse matrices of SciPy stay sparse. A folder holds .npy files, which are taken
-            in the order of their names.
+            as in `faces.npz:train`; large sparse matrices of SciPy stay sparse. A folder holds .npy files, which are
+            taken in the order of their names.
         gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
         scale_beyond: bytes (uint8, of any shape) are divided by 255 if the largest of them is greater than this; with
             None they never are.
