@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from tapmachine import units
 from tapmachine.data.columns import Block, Schema
-from tapmachine.units import Binary, Categorical, Gaussian, Mixed, Units
+from tapmachine.units import Binary, Categorical, Gaussian, Mixed, Poisson, Units
 
 
 def units_for(schema: Schema) -> Units:
@@ -33,6 +32,5 @@ def units_for(schema: Schema) -> Units:
 def _units_of(block: Block) -> Units:
     if block.kind == "categorical":
         return Categorical(block.n, block.q)
-    counts: Callable[[int], Units] = getattr(units, "Poisson", Gaussian)
-    makers: dict[str, Callable[[int], Units]] = {"real": Gaussian, "count": counts, "binary": Binary}
+    makers: dict[str, Callable[[int], Units]] = {"real": Gaussian, "count": Poisson, "binary": Binary}
     return makers[block.kind](block.n)
