@@ -6,8 +6,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := $(VENV)/.ready
 OLDEST := $(VENV)-oldest
 NEWEST := $(VENV)-newest
+RELEASE := $(VENV)-release
 
-.PHONY: help demo tours test quick test-slow test-oldest test-newest torture lint format bench bench-peers accuracy survey hashes audit clean
+.PHONY: help demo tours test quick test-slow test-oldest test-newest torture lint format docs gallery release-check bench bench-peers accuracy survey hashes audit clean
 
 help:
 	@echo "make demo      set up, train a machine on digits, clean noisy ones; writes demo/report.html"
@@ -20,11 +21,14 @@ help:
 	@echo "make torture   kill, stop, damage and fill up, hundreds of times (more than an hour)"
 	@echo "make lint      ruff and mypy"
 	@echo "make format    let ruff rewrite the code"
+	@echo "make docs      build the documentation site, in site/; warnings are errors"
+	@echo "make gallery   run the scripts of the gallery and update their pictures (DATA=FOLDER for those that need data)"
+	@echo "make release-check  build sdist and wheel, check them, install the wheel elsewhere and try it"
 	@echo "make bench     time what is meant to be fast, and how it grows"
 	@echo "make bench-peers  the same work by scikit-learn, rbms, paysage and learnergy (MNIST=FOLDER, or it is downloaded)"
 	@echo "make accuracy  hold every unit type against mpmath at 20,000 points (minutes)"
 	@echo "make survey    hold AIS and TAP against exact ln Z on 200 random machines (minutes)"
-	@echo "make hashes    write hashes.txt anew, after a change of versions"
+	@echo "make hashes    update hashes.txt, after a change of versions"
 	@echo "make audit     ask for known vulnerabilities of all versions in use (needs the network)"
 	@echo "make clean     remove the environments and caches"
 
@@ -82,6 +86,24 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+gallery: $(READY)
+	$(BIN)/python tools/gallery.py docs/images/gallery $(DATA)
+	$(BIN)/python examples/start_figures.py docs/images/start
+
+# Build tools and the wheel each in an environment of their own, so that nothing of the development environment helps.
+release-check:
+	rm -rf dist $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/build
+	$(RELEASE)/build/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	$(RELEASE)/build/bin/python -m build --outdir dist .
+	$(RELEASE)/build/bin/python -m twine check --strict dist/*
+	$(PYTHON) -m venv $(RELEASE)/fresh
+	$(RELEASE)/fresh/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cp tools/release_check.py $(RELEASE)/ && cd $(RELEASE) && fresh/bin/python release_check.py
+
 bench: $(READY)
 	$(BIN)/python benchmarks/units.py
 	$(BIN)/python benchmarks/sweeps.py
@@ -112,5 +134,5 @@ audit:
 	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis demo tours
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) $(RELEASE) dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis demo tours
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

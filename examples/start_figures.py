@@ -1,0 +1,119 @@
+"""The figures of the page "What TAP is": a fixed point, a free energy, and a Hopfield memory.
+
+    python examples/start_figures.py docs/images/start
+
+Takes about 10 s on one core.
+"""
+
+import math
+import sys
+from pathlib import Path
+from statistics import median
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from tapmachine import NaiveMeanField, Spin, exact_log_partition, pairwise, rbm, solve
+
+WEAK, STRONG = 0.6, 1.7  # couplings J of the ferromagnet, each spin coupled to all others with J/N
+BLUE, RED, GRAY = "#2f6fb0", "#d1495b", "#9aa5b1"
+LETTERS = {
+    "T": "XXXXXXXX XXXXXXXX ...XX... ...XX... ...XX... ...XX... ...XX... ...XX...",
+    "A": "...XX... ..XXXX.. .XX..XX. .XX..XX. .XXXXXX. .XXXXXX. .XX..XX. .XX..XX.",
+    "P": "XXXXXX.. XX...XX. XX...XX. XXXXXX.. XX...... XX...... XX...... XX......",
+}
+
+
+def fixed_point(folder: Path) -> None:
+    """m = tanh(Jm): iterate, and the value settles where the curve meets the diagonal."""
+    figure, axes = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
+    grid = np.linspace(-1.05, 1.05, 400)
+    for ax, coupling, starts in zip(axes, (WEAK, STRONG), ((0.95, -0.6), (0.12, -0.12)), strict=True):
+        ax.plot(grid, grid, color=GRAY, lw=1)
+        ax.plot(grid, np.tanh(coupling * grid), color=BLUE, lw=2)
+        for start, color in zip(starts, (RED, "#e0a030"), strict=True):
+            path, value = [(start, start)], start
+            for _ in range(30):
+                new = math.tanh(coupling * value)
+                path += [(value, new), (new, new)]
+                value = new
+            ax.plot(*zip(*path, strict=True), color=color, lw=1)
+            ax.plot(start, start, "o", color=color, ms=5)
+            ax.plot(value, value, "*", color=color, ms=13)
+        count = "one solution" if coupling < 1 else "two stable solutions"
+        ax.set(
+            title=f"J = {coupling}: {count}", xlabel="mean m that a spin sees", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05)
+        )
+    axes[0].set_ylabel("mean that it takes, tanh(Jm)")
+    figure.savefig(folder / "fixed_point.png", dpi=130)
+
+
+def free_energy(folder: Path, n: int = 12) -> None:
+    """Left: F over the magnetization of a ferromagnet. Right: the error of F over the strength of random couplings."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
+    m = np.linspace(-0.999, 0.999, 600)
+    divergence = 0.5 * ((1 + m) * np.log1p(m) + (1 - m) * np.log1p(-m))
+    for coupling, color in ((WEAK, BLUE), (STRONG, RED)):
+        pairs = (n - 1) / 2
+        values = n * divergence - coupling * pairs * m**2 - coupling**2 * pairs / (2 * n) * (1 - m**2) ** 2
+        machine = pairwise(Spin(n).double(), coupling / n * (1 - torch.eye(n, dtype=torch.float64)))
+        exact = float(exact_log_partition(machine))
+        left.plot(m, values, color=color, lw=2, label=f"J = {coupling}: TAP")
+        left.axhline(-exact, color=color, lw=1, ls="--", label=f"J = {coupling}: −ln Z, exact")
+        lowest = m[np.argmin(values[m < 0])], m[m >= 0][np.argmin(values[m >= 0])]
+        left.plot([] if coupling < 1 else lowest, [] if coupling < 1 else [values.min()] * 2, "*", color=color, ms=12)
+    left.plot(0, -(WEAK**2) * (n - 1) / (4 * n), "*", color=BLUE, ms=12)
+    left.set(xlabel="magnetization m", ylabel="free energy F, nats", ylim=(-4.5, 3), title=f"{n} spins, coupled alike")
+    left.legend(frameon=False, fontsize=8, loc="upper center")
+
+    generator = torch.Generator().manual_seed(0)
+    draws = [torch.randn(10, 8, generator=generator, dtype=torch.float64) / 3 for _ in range(15)]
+    scales = [0.1 * 1.4**k for k in range(12)]
+    for name, scheme, color in (("naive mean field", NaiveMeanField(), GRAY), ("TAP", None, BLUE)):
+        errors = []
+        for scale in scales:
+            machines = [rbm(Spin(10, field=0.3 * w[:, 0]), Spin(8, field=0.3 * w[0]), scale * w) for w in draws]
+            options = {} if scheme is None else {"scheme": scheme}
+            found = [float(solve(own, max_sweeps=5000, **options).free_energy) for own in machines]
+            exact = [-float(exact_log_partition(own)) for own in machines]
+            errors.append(median(abs(a - b) for a, b in zip(found, exact, strict=True)))
+        right.loglog(scales, errors, "o-", color=color, ms=4, label=name)
+    right.axhline(1, color=GRAY, lw=1, ls=":")
+    right.set(
+        xlabel="strength of the couplings", ylabel="|F + ln Z|, nats", title="median of 15 machines of 10×8 spins"
+    )
+    right.legend(frameon=False)
+    figure.savefig(folder / "free_energy.png", dpi=130)
+
+
+def hopfield(folder: Path) -> None:
+    """Three letters stored in the couplings; from a noisy letter the iteration settles at the stored one."""
+    rows = [[1.0 if pixel == "X" else -1.0 for pixel in art.replace(" ", "")] for art in LETTERS.values()]
+    stored = torch.tensor(rows, dtype=torch.float64)
+    projector = torch.linalg.pinv(stored) @ stored
+    machine = pairwise(Spin(64).double(), (2 * (projector + projector.T)).fill_diagonal_(0.0))
+    flips = torch.rand(stored.shape, generator=torch.Generator().manual_seed(1)) < 0.2
+    noisy = torch.where(flips, -stored, stored)
+    solution = solve(machine, noisy)
+    columns = [("stored", stored), ("start: 20 % flipped", noisy), ("solution: means a", solution.moments[0].mean)]
+    figure, axes = plt.subplots(3, 3, figsize=(5.2, 5.4), layout="constrained")
+    for column, (title, images) in enumerate(columns):
+        axes[0][column].set_title(title, fontsize=10)
+        for row, image in enumerate(images):
+            axes[row][column].imshow(image.view(8, 8), cmap="RdBu_r", vmin=-1, vmax=1)
+            axes[row][column].set(xticks=[], yticks=[])
+    for row, value in enumerate(solution.free_energy):
+        axes[row][2].set_xlabel(f"F = {value:.1f}", fontsize=9)
+    figure.savefig(folder / "hopfield.png", dpi=130)
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    target.mkdir(parents=True, exist_ok=True)
+    fixed_point(target)
+    free_energy(target)
+    hopfield(target)

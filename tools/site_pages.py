@@ -1,0 +1,111 @@
+"""Pages of the documentation site that are made while it is built: the reference, the gallery and the changelog.
+
+The reference has a page for each namespace, from its `__all__`; the gallery has one for each script in
+examples/gallery, from its docstring and its picture.
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import reference  # noqa: E402
+
+import tapmachine  # noqa: E402
+
+GALLERY = sorted((ROOT / "examples" / "gallery").glob("[a-z]*.py"))
+TITLES = {
+    "units": "Unit types",
+    "machine": "Machines",
+    "solver": "Solver and schemes",
+    "likelihood": "Likelihoods",
+    "posterior": "Denoising and imputation",
+    "channels": "Channels",
+    "measurements": "Measurements",
+    "training": "Training",
+    "landscape": "Landscape",
+    "analysis": "Analysis",
+}
+
+
+def reference_pages() -> dict[str, str]:
+    """Markdown of the reference by file name: first the names outside of namespaces, then a page for each of those."""
+    spaces = reference.namespaces()
+    covered = {name for module in spaces.values() for name in module.__all__}
+    rest = [name for name in tapmachine.__all__ if name not in spaces and name not in covered]
+    pages = {"reference/basics.md": _page("Estimator and basics", "", [f"tapmachine.{name}" for name in rest])}
+    for name, module in spaces.items():
+        title = TITLES.get(name, name.capitalize())
+        head = f"`tapmachine.{name}`" + ("" if module.__name__.endswith(f"e.{name}") else f" (`{module.__name__}`)")
+        names = [f"{module.__name__}.{own}" for own in module.__all__]
+        pages[f"reference/{name}.md"] = _page(title, f"{head}: {reference.summary(module)}", names)
+    return pages
+
+
+def _page(title: str, head: str, names: list[str]) -> str:
+    return "\n\n".join([f"# {title}", head, *(f"::: {name}" for name in names)]) + "\n"
+
+
+def gallery_pages() -> dict[str, str]:
+    """Markdown of the gallery by file name: an overview with a picture of each script, and a page for each."""
+    pages, cards = {}, []
+    for path in GALLERY:
+        code = path.read_text()
+        title, _, text = (ast.get_docstring(ast.parse(code)) or path.stem).partition("\n\n")
+        title = title.rstrip(".")
+        picture = f"![{title}](../images/gallery/{path.stem}.png)"
+        body = code.split('"""\n', 1)[1].lstrip("\n")
+        pages[f"gallery/{path.stem}.md"] = (
+            f"# {title}\n\n{picture}\n\n{text}\n\n`examples/gallery/{path.name}`:\n\n```python\n{body}```\n"
+        )
+        cards.append(f"<div markdown>\n[{picture}<br>{title}]({path.stem}.md)\n</div>")
+    overview = (ROOT / "docs" / "gallery" / "index.md").read_text()
+    pages["gallery/index.md"] = overview + '\n<div class="cards" markdown>\n' + "\n".join(cards) + "\n</div>\n"
+    return pages
+
+
+def changelog_page() -> dict[str, str]:
+    """Markdown of the changelog, with links as from docs/."""
+    return {"changelog.md": (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the pages to the navigation."""
+    pages: dict[str, Any] = {"Gallery": list(gallery_pages()), "Reference": ["reference.md", *reference_pages()]}
+    for entry in config.nav or []:
+        for title in entry.keys() & pages.keys():
+            entry[title] = sorted(pages[title], key=lambda name: name != "gallery/index.md")
+            if title == "Reference":
+                entry[title] = pages[title]
+        if "Background" in entry:
+            entry["Background"].append("changelog.md")
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Make the pages."""
+    for name, content in {**reference_pages(), **gallery_pages(), **changelog_page()}.items():
+        if (old := files.get_file_from_path(name)) is not None:
+            files.remove(old)
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Link every name in the overview of the reference to its entry."""
+    if page.file.src_uri != "reference.md":
+        return markdown
+    spaces = reference.namespaces()
+    where = {
+        **{name: f"tapmachine.{name}" for name in tapmachine.__all__},
+        **{own: f"{module.__name__}.{own}" for module in spaces.values() for own in module.__all__},
+    }
+    return re.sub(r"^- `(\w+)`", lambda m: f"- [`{m[1]}`][{where[m[1]]}]", markdown, flags=re.MULTILINE)
