@@ -550,7 +550,7 @@ def test_words_on_the_extremes():
     # Every pattern a solution: what a machine looks like that learns by heart.
     machine, patterns = hopfield(30, n=400, beta=8.0)
     words = diagnose(find_solutions(machine, patterns))
-    assert "30 starts end in solutions of their own, most of them where they started" in words[1]
+    assert "30 starts end in separate solutions, most of them where they started" in words[1]
     uneven = torch.cat((torch.ones(95, 30), -torch.ones(5, 30)))
     assert "95 of the starts end in the same one" in diagnose(find_solutions(magnet(2.0), uneven))[1]
 

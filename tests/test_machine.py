@@ -120,7 +120,7 @@ def test_enumeration_is_streamed():
 def test_what_cannot_be_enumerated():
     with pytest.raises(ValueError, match="has 2\\^26 states"):
         exact_log_partition(rbm(Binary(26), Binary(26)))
-    with pytest.raises(ValueError, match="a weight or a parameter of the machine is not finite"):
+    with pytest.raises(ValueError, match="a weight or a parameter of the machine is non-finite"):
         exact_log_partition(rbm(Binary(2), Binary(2), torch.full((2, 2), float("nan"))))
     with pytest.raises(ValueError, match="finitely many states"):
         exact_log_partition(rbm(Gaussian(2), TruncatedGaussian(2)))

@@ -48,7 +48,7 @@ class Status(IntEnum):
 
     - CONVERGED: the equations change it by less than the tolerance.
     - MAX_SWEEPS: not converged within the maximum number of sweeps.
-    - NONFINITE: a field or a moment overflowed, or a parameter is not finite.
+    - NONFINITE: a field or a moment overflowed, or a parameter is non-finite.
     - UNNORMALIZABLE: a unit on an unbounded support received a tilt under which it cannot be normalized. Another start
       may still lead to a solution, and the machine itself may be well defined.
     """

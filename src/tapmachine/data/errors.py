@@ -6,7 +6,7 @@ class TapmachineError(Exception):
 
 
 class DivergenceError(TapmachineError, RuntimeError):
-    """Training diverged again and again, whatever the step size."""
+    """Training diverged repeatedly, at every learning rate tried."""
 
 
 class FileError(TapmachineError, ValueError):

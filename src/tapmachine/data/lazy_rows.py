@@ -15,7 +15,7 @@ SPARSE_VALUES = 2**21  # of rows of a sparse matrix that are dense at a time, un
 
 
 class LazyRows:
-    """Rows of arrays that stay where they are, as memory maps do; the next array goes on where the last one ends.
+    """Rows of arrays that stay where they are, as memory maps do; the next array continues where the last one ends.
 
     `rows[10:20]` and `rows[indices]` read some of them, and `numpy.asarray(rows)` reads all. Rows of sparse matrices
     are dense when they are read.

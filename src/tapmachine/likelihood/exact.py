@@ -59,7 +59,7 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     for log_weights in (part.log_weights for part in _enumerate(machine)):
         total = torch.logaddexp(total, log_weights.logsumexp(0))
     if not bool(torch.isfinite(total)):
-        raise EstimateError(f"ln Z is {total.item():g}: a weight or a parameter of the machine is not finite")
+        raise EstimateError(f"ln Z is {total.item():g}: a weight or a parameter of the machine is non-finite")
     return total
 
 
@@ -67,7 +67,7 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
 def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
     """ln P(x) of rows of data, in float64; see `exact_log_partition` for what is feasible.
 
-    With more than one hidden layer every row is an enumeration of its own.
+    With more than one hidden layer every row is enumerated separately.
 
     Example:
         >>> import torch

@@ -82,7 +82,7 @@ def log_conditionals(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Te
     else:
         conditionals = _conditionals(machine)(machine, x, chosen)
     if not bool(torch.isfinite(conditionals).all()):
-        raise EstimateError("the conditionals of visible units are not finite: the couplings are too strong")
+        raise EstimateError("the conditionals of visible units are non-finite: the couplings are too strong")
     return conditionals
 
 

@@ -113,7 +113,7 @@ def unbiased_log_partition(
 
 
 def _honest_error(estimate: AnnealedEstimate) -> float:
-    """The standard error; where a few runs carry all of the weight, it means nothing, and the runs' spread is told."""
+    """The standard error; the spread of the runs where a few of them carry all of the weight and it is meaningless."""
     collapsed = float(estimate.effective_sample_size) < COLLAPSED * estimate.n_runs
     return float(estimate.log_weights.std() if collapsed else estimate.standard_error)
 
@@ -129,8 +129,8 @@ def unbiased_log_likelihood(
 ) -> LogLikelihood:
     """ln P(x) of rows, with ln Z by `unbiased_log_partition`; of rows with `missing` units, (N, n), ln P(x_obs).
 
-    The weight of a row is exact with one hidden layer or none. With more it is enumerated or annealed, too, by runs of
-    its own for each row; with little effort, only the mean over the rows is unbiased.
+    The weight of a row is exact with one hidden layer or none. With more it is enumerated or annealed as well, by
+    separate runs for each row; with little effort, only the mean over the rows is unbiased.
     """
     double, rows = for_scoring(machine, x)
     if missing is None:

@@ -106,7 +106,7 @@ def _binary_hidden(source: str, weights: Any, visible: Any, hidden: Any) -> Bolt
         shapes = ", ".join(f"{name} {tuple(z.shape)}" for name, z in zip(PARAMETERS, (w, v, h), strict=True))
         raise FileError(f"{source}: shapes that do not fit together: {shapes}")
     if not all(bool(torch.isfinite(z).all()) for z in (w, v, h)):
-        raise FileError(f"{source}: holds values that are not finite")
+        raise FileError(f"{source}: contains non-finite values")
     below: Binary | Categorical = Binary(len(v), v) if v.dim() == 1 else Categorical(len(v), v.shape[1], v)
     return rbm(below, Binary(len(h), h), w.flatten(0, -2))
 

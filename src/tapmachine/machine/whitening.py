@@ -59,7 +59,7 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
         hold the correlations of the visible ones, and the hidden units of the original machine.
 
     Raises:
-        DivergenceError: If parameters are not finite, or too large for their squares to be.
+        DivergenceError: If parameters are non-finite, or too large for their squares to be.
 
     Example:
         >>> import torch

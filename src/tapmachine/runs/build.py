@@ -96,7 +96,7 @@ def _for_table(start: TableStart, dtype: torch.dtype, why: str) -> NewMachine:
 def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
     """Scale and shift: a power of two near the data's deviation over 0.3; the lower bound, or each column's mean.
 
-    Where 0 has a probability of its own, there is no shift.
+    Where 0 has a separate probability, there is no shift.
     """
     nothing = torch.zeros((), dtype=torch.float64)
     mean = sum((part.double().sum(0) for _, part in parts(x)), nothing) / len(x)
@@ -257,7 +257,7 @@ def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows: ...
 
 
 def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows:
-    """Rows of a data set as a tensor, binarized if the settings say so; rows on disk stay there."""
+    """Rows of a data set as a tensor, binarized if the settings ask for it; rows on disk stay there."""
     dtype, threshold = getattr(torch, settings.dtype), settings.binarize
     x = rows if isinstance(rows, LazyRows) else from_array(rows, "x")
     if threshold is not None:

@@ -138,7 +138,7 @@ def run_training(
 def _noted(run: RunFolder, first: bool, resumed_at: int) -> Iterator[None]:
     """Log the beginning and the end of a training in the events of its run."""
     note = run.note if first else lambda *_, **__: None
-    note("goes on" if resumed_at else "begun", epoch=resumed_at, version=__version__, torch=torch.__version__)
+    note("resumed" if resumed_at else "begun", epoch=resumed_at, version=__version__, torch=torch.__version__)
     try:
         yield
     except StoppedRun as stop:

@@ -132,7 +132,7 @@ def _pick(values: _Values, interval: tuple[float, float], has_interval: bool) ->
         return "gauss-bernoulli", f"{between}, and {values.zeros:.0%} are exactly 0{_hint_of_categories(values)}"
     if has_interval or _share_an_interval(values, interval):
         return "truncated-gaussian", f"{between}{_hint_of_categories(values)}"
-    return "gaussian", f"real-valued columns with ranges of their own{_hint_of_categories(values)}"
+    return "gaussian", f"real-valued columns with different ranges{_hint_of_categories(values)}"
 
 
 def _share_an_interval(values: _Values, interval: tuple[float, float]) -> bool:

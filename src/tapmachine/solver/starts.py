@@ -157,7 +157,7 @@ def starting_moments(machine: BoltzmannMachine, start: StartingPoint) -> list[Mo
 
 
 def prior_moments(units: Units, n_particles: int) -> Moments:
-    """Mean and variance without a tilt; a point of the support with variance 0 where the mean is not finite."""
+    """Mean and variance without a tilt; a point of the support with variance 0 where the mean is non-finite."""
     no_tilt = Tilt(torch.zeros((n_particles, *units.state_shape), dtype=units.dtype, device=units.device), 0.0)
     mean, variance = units.moments(no_tilt)
     finite = torch.isfinite(mean) & torch.isfinite(variance)

@@ -59,7 +59,7 @@ def clamped_free_energy(
 
     With one hidden layer F(x) = −ln P(x; U) − Σ ln Z_j(xW), with P the prior of the visible units, and Z_j of hidden
     unit j in the field that the row sends. This is exact, as F of a pairwise machine is. With several hidden layers F
-    is that of the scheme, for the hidden layers as a machine of their own with the field xW on the first.
+    is that of the scheme, for the hidden layers as a separate machine with the field xW on the first.
 
     Args:
         machine: any machine.

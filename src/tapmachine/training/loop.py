@@ -164,7 +164,7 @@ def fit(
             lose what it has learned. This learns slowly: for longer training, call `fit` once with more epochs, or give
             an optimizer. A new or pretrained machine starts at the default learning rate.
         seed: random seed of the order of the rows and of all draws: same seed, same weights, bit for bit, unless the
-            data come from a loader with an order of its own.
+            data come from a loader that sets the order.
         monitor: what to measure after each epoch.
         callbacks: functions called with the machine and the record after each epoch.
         log: file to which every record is appended as a line of JSON.

@@ -28,7 +28,7 @@ from tapmachine.units import Gaussian, Lattice
 Record = dict[str, Any]  # numbers by their names, and words on how they were found
 
 N_MEASURED = 20  # epochs, by default
-GLASSY = 0.9  # of the starts that end in solutions of their own: the spin-glass phase
+GLASSY = 0.9  # of the starts that end in separate solutions: the spin-glass phase
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Monitor:
         record: Record = {"n_unique": float(len(unique)), "converged": float(solutions.converged.double().mean())}
         if len(unique) > GLASSY * len(starts) and len(starts) >= 20:
             warnings.warn(
-                f"{len(unique)} of {len(starts)} starts end in solutions of their own: the machine may have memorized "
+                f"{len(unique)} of {len(starts)} starts end in separate solutions: the machine may have memorized "
                 "its data or entered a spin-glass phase, or there are too few starts to tell",
                 TrainingWarning,
                 stacklevel=7,

@@ -30,7 +30,7 @@ def paper_sgd(
 ) -> SGD:
     """Gradient ascent with momentum and an ℓ2 penalty on the weights only: v ← γ(ΔW − εW) + ηv, W ← W + v (erratum E4).
 
-    On a GPU its step size is a tensor, so that a captured step follows it.
+    On a GPU its learning rate is a tensor, so that a captured step follows it.
 
     Args:
         machine: whose parameters are trained.
@@ -77,7 +77,7 @@ def default_learning_rate(
             raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, n_visible)")
         rows = spaced(x, SOME_ROWS).flatten(1).double()
         if not bool(torch.isfinite(rows).all()):
-            raise ValueError("x holds values that are not finite")
+            raise ValueError("x contains non-finite values")
         spread = torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)
     hidden_variance, factor = 0.25, pace(n_rows or len(x)) * (PACE_OF_DEEP if len(machine.layers) > 2 else 1.0)
     if is_gaussian(machine):
@@ -111,7 +111,7 @@ def _largest_variance_of_rows(machine: BoltzmannMachine, x: LazyRows) -> Tensor:
 
 
 def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> ExponentialLR:
-    """A scheduler under which the step size falls by the factor over so many epochs, by the same share in each.
+    """Geometric decay of the learning rate, by `factor` in total over the given number of epochs.
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -126,6 +126,6 @@ def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> Exponen
 
 
 def can_be_captured(optimizer: Optimizer) -> bool:
-    """Whether its step may be part of a CUDA graph and still follow the step size."""
+    """Whether its step may be part of a CUDA graph and still follow the learning rate."""
     groups = optimizer.param_groups
     return all(isinstance(g["lr"], torch.Tensor) and (g.get("fused") or g.get("capturable")) for g in groups)

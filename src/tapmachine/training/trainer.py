@@ -48,7 +48,7 @@ class Trainer:
     """Trains a machine, one epoch at a time. Arguments as for `fit`.
 
     A trainer that is restored to the state of another one with the same arguments gives the same bits from then on,
-    unless the data come from a loader with an order of its own. `validate=False` skips the check of the data, which may
+    unless the data come from a loader that sets the order. `validate=False` skips the check of the data, which may
     then be means of units.
     """
 

@@ -93,7 +93,7 @@ class SpikeSlab(Units):
     @torch.no_grad()
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "SpikeSlab":
         if torch.as_tensor(shift).any():
-            raise ValueError("SpikeSlab: states cannot be shifted, as 0 has a probability of its own")
+            raise ValueError("SpikeSlab: states cannot be shifted, as 0 has a separate probability")
         slab = self.slab.rescaled(scale)
         units = SpikeSlab(self.n, slab.field.cpu(), slab.precision.cpu()).to(self.device)
         units.log_odds.copy_(self.log_odds - math.log(scale))  # the odds before the slab is normalized

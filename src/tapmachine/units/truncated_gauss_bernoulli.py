@@ -115,7 +115,7 @@ class TruncatedGaussBernoulli(Units):
     @torch.no_grad()
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "TruncatedGaussBernoulli":
         if torch.as_tensor(shift).any():
-            raise ValueError("TruncatedGaussBernoulli: states cannot be shifted, as 0 has a probability of its own")
+            raise ValueError("TruncatedGaussBernoulli: states cannot be shifted, as 0 has a separate probability")
         slab = self.slab.rescaled(scale).cpu()
         units = TruncatedGaussBernoulli(self.n, slab.lower, slab.upper, slab.field, slab.precision).to(self.device)
         # ρ is the weight of the slab before it is normalized, which grows with its width.

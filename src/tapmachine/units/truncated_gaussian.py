@@ -204,7 +204,7 @@ class TruncatedGaussian(Units):
     def fit_to_moments(self, count: Tensor, mean: Tensor, variance: Tensor, smoothing: float) -> Self:
         """Sets U and V to fit `count` observations with this mean and variance, each of shape (n,).
 
-        Variances are smoothed toward the median over the columns, each in units of its own interval (or of its mean,
+        Variances are smoothed toward the median over the columns, each in units of its interval (or of its mean,
         if that is half-infinite). Where nothing was observed, the mean is the interval's middle.
         """
         lower, upper = (wide(z).expand(self.n) for z in (self.lower, self.upper))

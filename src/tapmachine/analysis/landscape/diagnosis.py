@@ -209,7 +209,7 @@ def _on_basins(landscape: SomeLandscape, ended: Tensor) -> list[str]:
         close = float((landscape.distance[landscape.basin >= 0] < CLOSE).double().mean())
         where = ", most of them where they started" if close > 0.5 else ""
         return [
-            f"{alone} starts end in solutions of their own{where}: the machine has memorized its data or is in a "
+            f"{alone} starts end in separate solutions{where}: the machine has memorized its data or is in a "
             "spin-glass phase, or there are too few starts to tell."
         ]
     if largest > MOST * len(ended):

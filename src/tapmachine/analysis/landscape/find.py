@@ -116,9 +116,7 @@ def find_solutions(
     """
     check_machine(machine)
     if machine.n_rows is not None:
-        raise ValueError(
-            f"the machine is conditioned on {machine.n_rows} rows, each of which has a landscape of its own"
-        )
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows, each of which has a separate landscape")
     double, scheme = in_double(machine), scheme or TAP()
     moments = [layer for layer in starting_moments(machine, fitting(machine, starts)) if layer is not None]
     visible = moments[0].mean.double()

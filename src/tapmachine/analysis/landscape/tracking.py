@@ -32,7 +32,7 @@ class Snapshot(NamedTuple):
         means: of each layer at every solution, (n, *state_shape), in float32.
         free_energy: of each solution, rising, (n,), in float64.
         counts: starts that lead to it, (n,).
-        stable: whether it is come back to after a nudge, (n,).
+        stable: whether the iteration returns to it after a small perturbation, (n,).
         basin: which solution each start leads to, (K,); −1 if it has not converged.
         distance: how far each start is from where it leads, (K,).
     """
@@ -85,8 +85,8 @@ class LandscapeTrack:
     def changes(self) -> list[tuple[int, int]]:
         """How many solutions were born and how many merged into others, from each epoch to the next.
 
-        A solution goes on as the one that most of its starts lead to at the next epoch; solutions that go on as one
-        have merged, and one that is no other's continuation was born. All of the first epoch were born.
+        A solution continues as the one that most of its starts lead to at the next epoch; those that continue as
+        one have merged, and one that is no other's continuation was born. All of the first epoch were born.
         """
         found = [(self.snapshots[0].n_solutions, 0)]
         for before, after in pairwise(self.snapshots):

@@ -203,7 +203,7 @@ def _bias(text: str) -> Any:
             raise DataError(f"{text}: holds {kind}, not numbers") from None
         bias = values.reshape(-1).astype(np.float64)  # a row or a column of a .csv file, too
     if not np.isfinite(bias).all():
-        raise ValueError(f"--bias {text} contains values that are not finite; expected finite numbers")
+        raise ValueError(f"--bias {text} contains non-finite values; expected finite numbers")
     return bias
 
 

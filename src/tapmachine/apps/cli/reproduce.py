@@ -38,7 +38,7 @@ def reproduce(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Make figures and tables of the paper; repeat the command to go on after a crash."""
+    """Make figures and tables of the paper; repeat the command to resume after a crash."""
     from tapmachine.apps.reproduce import FIGURES, experiment
 
     if show_list:
@@ -73,7 +73,7 @@ def reproduce(
 
 
 def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:
-    """Trains what is not trained yet, several at a time in processes of their own."""
+    """Trains what is not trained yet, several at a time in separate processes."""
     if jobs == 1:
         for model in models:
             lab.run(model)
@@ -110,7 +110,7 @@ def _arguments(lab: "Lab") -> list[str]:
 
 
 def train_one(name: str, out: str, quick: str, data: str, device: str, seed: str, centered: str) -> None:
-    """Trains one model, in a process of its own."""
+    """Trains one model, in a separate process."""
     from tapmachine.apps.cli.common import one_line_errors
     from tapmachine.apps.reproduce.lab import Lab
     from tapmachine.apps.reproduce.models import DEEP_MODELS, TABLE

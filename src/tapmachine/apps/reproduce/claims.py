@@ -96,7 +96,7 @@ def number_grows(lab: Lab) -> Finding:
 
 
 def few_unique(lab: Lab) -> Finding:
-    """Of 100 hidden units' solutions less than a tenth of the starts have one of their own."""
+    """Of 100 hidden units' solutions fewer than a tenth of the starts have a separate one."""
     good, measured = [], []
     looked_at = {f"{model.data} {lab.model(model).hidden[0]}" for model in free_energy_bands.MODELS[:2]}
     for name, rows in _groups(likelihood.table(lab), "data", "n_hidden").items():

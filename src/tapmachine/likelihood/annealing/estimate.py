@@ -207,7 +207,7 @@ def _estimate(runs: Runs, betas: Tensor, seed: int, machine: str, origin: Tensor
     log_weights, states = runs
     if not bool((log_weights.abs() < LARGEST).all()):
         raise EstimateError(
-            "ln Z is not finite: the couplings are too strong for units on unbounded supports, or weights overflow"
+            "ln Z is infinite or NaN: the couplings are too strong for units on unbounded supports, or weights overflow"
         )
     reverse = origin is not None
     sign = -1 if reverse else 1

@@ -57,7 +57,7 @@ class Measurements(Channel):
         self.noise = noise
         self.bias = torch.as_tensor(bias, dtype=torch.float64)
         if not bool(torch.isfinite(self.bias).all()):
-            raise ValueError(f"{type(self).__name__}: bias is not finite")
+            raise ValueError(f"{type(self).__name__}: bias is non-finite")
         if self.bias.dim() > 1 or (self.bias.dim() == 1 and len(self.bias) != self.operator.shape[0]):
             raise ValueError(
                 f"{type(self).__name__}: bias has shape {tuple(self.bias.shape)}; expected a number or "

@@ -35,7 +35,7 @@ class Message(NamedTuple):
 class Limits(NamedTuple):
     """Least and largest precision of messages about single components.
 
-    Moments that are broader than the message that led to them, as those of units with two states can be, would make a
+    Moments that are broader than the message that produced them, as those of units with two states can be, would make a
     precision negative; and those of units that are certain would make it infinite.
     """
 
@@ -50,11 +50,11 @@ class Limits(NamedTuple):
 
 
 def returned(moments: Moments, received: Message, per_component: bool, limits: Limits) -> Message:
-    """The normal distribution of some moments divided by the message that led to them.
+    """The normal distribution of some moments divided by the message that produced them.
 
     Args:
         moments: mean and variance of each component, (K, n).
-        received: the message that led to them.
+        received: the message that produced them.
         per_component: whether each component has its own precision.
         limits: of the precision.
     """

@@ -76,7 +76,7 @@ class Sender(NamedTuple):
         return field_mean, field_variance.clamp(min=0) if is_variance else field_variance
 
     def _shaped(self, field_mean: Tensor, field_variance: Tensor) -> tuple[Tensor, Tensor]:
-        """With the q states of each receiving unit, and all pairs of them, in dimensions of their own."""
+        """With the q states of each receiving unit, and all pairs of them, in separate dimensions."""
         shape = self.shape
         return field_mean.unflatten(-1, shape), field_variance.unflatten(-1, (*shape, *shape[1:]))
 

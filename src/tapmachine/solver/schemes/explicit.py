@@ -76,7 +76,7 @@ class DampedDescent(MeanFieldProcess):
     """Explicit updates of the tilts, each particle's shortened until F falls.
 
     A tilt that moves from its value toward what the equations ask for goes downhill: F's gradient in the moments is
-    the difference of the two, and moments move with tilts by a covariance matrix. So some step size lowers F on every
+    the difference of the two, and moments move with tilts by a covariance matrix. So some step length lowers F on every
     machine, to every order; it is halved where F rises, and grows again.
     """
 

@@ -41,7 +41,7 @@ RULES = {
 
 
 class Integral(NamedTuple):
-    """∫ exp(ux − ½vx²) dx over an interval, told relative to its value at an anchor point in the interval.
+    """∫ exp(ux − ½vx²) dx over an interval, relative to its value at an anchor point in the interval.
 
     Attributes:
         anchor: a point x* at the integrand's maximum.

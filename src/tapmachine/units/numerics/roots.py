@@ -74,7 +74,7 @@ def bracketed_root(
 ) -> tuple[Moments, Tensor]:
     """The moments at the root of B + κ f_a(B) = θ, and B, for any unit type; by Newton's method inside a bracket.
 
-    Where the moments are not finite there is no root; they are returned as they are.
+    Where the moments are non-finite there is no root; they are returned as they are.
 
     Args:
         moments: of the units as a function of B.

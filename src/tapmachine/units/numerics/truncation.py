@@ -136,7 +136,7 @@ def _as_one_node(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`evaluate` in compiled code: one node of its graph, in place of hundreds at every step of every root.
 
-    On a GPU it is a kernel of its own; in float32, since compilers contract products and sums, which the exact sums of
+    On a GPU it is a separate kernel; in float32, since compilers contract products and sums, which the exact sums of
     float64 would not survive.
     """
     prior = Prior(U, V, lower, upper)
