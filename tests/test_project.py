@@ -26,6 +26,7 @@ PACKAGE = Path(tapmachine.__file__).parent
 
 # The tree is the architecture: every folder may import those before it, and itself.
 ORDER = [
+    "display",
     "beliefs",
     "data",
     "accelerator",

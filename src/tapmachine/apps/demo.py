@@ -1,13 +1,14 @@
-"""A first look: a machine trained on digits, what it has learned, and noisy digits that it cleans."""
+"""The demo: a machine trained on digits by the paper's objective, its landscape, and noisy digits that it cleans."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from tapmachine.analysis.plots import Picture, image_grid, new_figure
-from tapmachine.apps.report import write_report
+from tapmachine.analysis.landscape import Snapshot
+from tapmachine.apps.report import Options, write_report
+from tapmachine.apps.report.figures import Figure, image_svg
 from tapmachine.machine.files import load
 from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import BinarySymmetric
@@ -16,8 +17,10 @@ from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 
-SETTINGS = Settings("digits", validation=0.1, binarize=0.5, hidden=(64,), epochs=60, batch_size=50, measure_every=10)
-FLIPPED = 0.1  # of the pixels
+SETTINGS = Settings(
+    "digits", validation=0.1, binarize=0.5, objective="tap", hidden=(64,), epochs=40, batch_size=50, measure_every=10,
+)  # fmt: skip
+FLIPPED = 0.1  # share of the pixels
 N_DIGITS = 12
 
 
@@ -25,14 +28,15 @@ class Demo(NamedTuple):
     """What the demo found.
 
     Attributes:
-        page, picture: where they are.
-        last: the record of the last epoch.
-        wrong_before, wrong_after: the share of pixels that differ from the clean digits.
+        page: path of the page.
+        last: record of the last epoch.
+        landscape: the solutions of the trained machine.
+        wrong_before, wrong_after: share of pixels that differ from the clean digits.
     """
 
     page: Path
-    picture: Path
-    last: dict[str, float]
+    last: dict[str, Any]
+    landscape: Snapshot
     wrong_before: float
     wrong_after: float
 
@@ -40,9 +44,8 @@ class Demo(NamedTuple):
 def run_demo(
     folder: Path, device: str = "cpu", progress: bool | None = None, say: Callable[[str], None] = print
 ) -> Demo:
-    """Trains on scikit-learn's digits in a run folder, cleans noisy digits and writes a page about it."""
-    figure = new_figure(8, 2.4)
-    run = run_training(SETTINGS, folder, device, progress, say)
+    """Train on scikit-learn's digits in a run folder, clean noisy digits and write a page about it."""
+    run = run_training(SETTINGS, folder, device, progress)
     data = read_data(SETTINGS).in_memory()
     assert data.held_out is not None
     x = data.held_out.to(device)
@@ -50,14 +53,16 @@ def run_demo(
     channel = BinarySymmetric(FLIPPED)
     noisy = channel.corrupt(x.cpu()).to(x.device)  # the same on every device
     clean = denoise(machine, noisy, channel, data=data.train).mean
+    before, after = (float(((rows > 0.5).to(x) != x).double().mean()) for rows in (noisy, clean))
     shown = torch.cat([rows[:N_DIGITS] for rows in (x, noisy, clean)])
-    image_grid(figure.subplots(), shown, (8, 8), columns=N_DIGITS)
-    picture = Path(folder) / "denoised.png"
-    figure.savefig(picture, dpi=120)
-    wrong = [float(((rows > 0.5).to(x) != x).double().mean()) for rows in (noisy, clean)]
     caption = (
-        f"Held-out digits; with {FLIPPED:.0%} of the pixels flipped; and their posterior means given that, from TAP. "
-        f"Of all pixels {wrong[0]:.1%} were wrong before, and {wrong[1]:.1%} after."
+        f"Digits that the machine has not seen, with {FLIPPED:.0%} of their pixels flipped at random, and cleaned: the "
+        f"posterior means by TAP. Over {len(x)} digits, {before:.1%} of the pixels were wrong before and {after:.1%} "
+        "after."
     )
-    page = write_report(RunFolder(folder), device, [Picture(figure, caption)])
-    return Demo(page, picture, run.records[-1], *wrong)
+    svg = image_svg(shown, (8, 8), caption, N_DIGITS, names=("clean", "noisy", "cleaned"))
+    options = Options(device=device, title="Handwritten digits", command=f"tapmachine demo --out {folder}")
+    found = write_report(RunFolder(folder), options=options, more=[Figure(svg, caption, "cleaned")], say=say)
+    landscape = found.findings[0].landscape
+    assert landscape is not None
+    return Demo(found.path, run.records[-1], landscape.track.snapshots[-1], before, after)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tapmachine.data.columns import Schema
 from tapmachine.data.errors import DataError, RunError, RunWarning, SettingsError
 from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Rows, held_in_memory
+from tapmachine.data.rows import Rows, held_in_memory, spaced
 from tapmachine.data.sources import DataSet, read
 from tapmachine.machine.files import data_description
 from tapmachine.runs.build import bytes_scaled_beyond, prepare_gappy_rows, prepare_rows
@@ -42,6 +43,8 @@ class RunData(Generic[SomeRows]):
         notes: What was done to the rows.
         weights: Weights of the rows to train on; None for equal weights.
         schema: Kinds of the columns of a table with text, whose rows are encoded.
+        index: Places of the training rows among all rows of the data, (N,); None if they are the first N.
+        n_rows: Number of all rows of the data, with those held out as a share of them.
     """
 
     name: str
@@ -54,6 +57,8 @@ class RunData(Generic[SomeRows]):
     notes: tuple[str, ...]
     weights: Tensor | None = None
     schema: Schema | None = None
+    index: Tensor | None = None
+    n_rows: int = 0
 
     def description(self) -> dict[str, Any]:
         """What is saved of them with a machine."""
@@ -80,7 +85,11 @@ class RunData(Generic[SomeRows]):
                 stacklevel=3,
             )
         weights = self.weights if len(train) == len(self.train) else None
+        index = None if len(train) == len(self.train) else spaced(torch.arange(len(self.train)), len(train))
         if not gaps:
+            complete = complete_rows(train)
+            if complete is not None:
+                index = (torch.arange(len(train)) if index is None else index)[complete.cpu()]
             train, weights = self._without_gaps(train, weights)
             held_out = None if held_out is None else self._without_gaps(held_out, None)[0]
         return RunData(
@@ -94,19 +103,28 @@ class RunData(Generic[SomeRows]):
             self.notes,
             weights,
             self.schema,
+            index,
+            self.n_rows,
         )
 
     def _without_gaps(self, x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if not has_gaps(x):
             return x, weights
-        complete = ~x.isnan().any(1)
-        n_gappy = len(x) - int(complete.sum())
-        if int(complete.sum()) >= min(ENOUGH_COMPLETE, len(x) // 2):
+        n_gappy, complete = int(x.isnan().any(1).sum()), complete_rows(x)
+        if complete is not None:
             x, weights, done = x[complete], None if weights is None else weights[complete], "left out"
         else:
             x, done = fill_columns(x), "completed by values of the same columns"
         warnings.warn(f"{self.name}: {n_gappy} rows with missing values are {done}", RunWarning, stacklevel=4)
         return x, weights
+
+
+def complete_rows(x: Tensor) -> Tensor | None:  # (N,), bool
+    """Which rows are used where rows must be complete; None if all are, those with gaps completed."""
+    if not has_gaps(x):
+        return None
+    complete = ~x.isnan().any(1)
+    return complete if int(complete.sum()) >= min(ENOUGH_COMPLETE, len(x) // 2) else None
 
 
 @contextmanager
@@ -139,6 +157,7 @@ def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | No
         names,
         notes,
         schema=source.schema,
+        n_rows=len(x),
     )
     if settings.weights is not None:
         weights = read_weights(settings.weights, len(x))

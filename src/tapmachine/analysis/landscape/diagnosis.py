@@ -163,29 +163,46 @@ def diagnose(
         >>> diagnose(landscape, machine, x)[2][:66]
         'The log-likelihood of the training data is -4.16 nats (exact), 1.4'
     """
-    n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
-    ended = landscape.basin[landscape.basin >= 0]
-    failed = n_starts - len(ended)
+    sentences, n_solutions = _on_starts(landscape), len(landscape.free_energy)
     evidence = None if machine is None or x is None else _evidence(machine, x, held_out)
-    sentences = []
-    if n_solutions == 0:
-        sentences.append(
-            f"None of {n_starts} starts has converged: raise max_sweeps, or check for diverged parameters."
-        )
-    else:
-        sentences.append(f"{n_solutions} solution{'s' if n_solutions > 1 else ''} from {len(ended)} starts.")
-        sentences += _on_basins(landscape, ended)
     if evidence is not None:
         sentences += _on_likelihood(evidence, landscape)
     elif machine is not None and x is not None:
         sentences.append("There is no reliable log-likelihood to tell how much the machine has learned.")
-    elif n_solutions and len(ended) >= MANY_STARTS:
+    elif n_solutions and int((landscape.basin >= 0).sum()) >= MANY_STARTS:
         sentences.append("Solutions alone do not tell how much the machine has learned: compare its log-likelihood.")
+    return sentences + _on_solutions(landscape)
+
+
+def describe_solutions(landscape: SomeLandscape) -> list[str]:
+    """Describe the solutions alone, in sentences: how many there are, their basins, free energies and stability."""
+    return _on_starts(landscape) + _on_solutions(landscape)
+
+
+def _on_starts(landscape: SomeLandscape) -> list[str]:
+    """How many solutions there are, and how the starts are spread over them."""
+    n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
+    ended = landscape.basin[landscape.basin >= 0]
+    if n_solutions == 0:
+        return [f"None of {n_starts} starts has converged: raise max_sweeps, or check for diverged parameters."]
+    count = f"{n_solutions} solution{'s' if n_solutions > 1 else ''} from {len(ended)} starts."
+    return [count, *_on_basins(landscape, ended)]
+
+
+def _on_solutions(landscape: SomeLandscape) -> list[str]:
+    """Bands of free energies, unstable solutions, and starts that did not converge."""
+    n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
+    failed, sentences = int((landscape.basin < 0).sum()), list[str]()
     if n_solutions == 0:
         return sentences
     bands = energy_bands(landscape.free_energy)
     if len(bands) > 1 and n_solutions >= MANY_SOLUTIONS:
-        listed = ", ".join(f"{band.n_solutions} from {band.low:.1f} to {band.high:.1f}" for band in bands[:5])
+        listed = ", ".join(
+            f"{band.n_solutions} from {band.low:.1f} to {band.high:.1f}"
+            if band.n_solutions > 1
+            else f"1 at {band.low:.1f}"
+            for band in bands[:5]
+        )
         sentences.append(f"The free energies lie in {len(bands)} bands: {listed}{', …' if len(bands) > 5 else ''}.")
     if landscape.stable is not None and not bool(landscape.stable.all()):
         sentences.append(

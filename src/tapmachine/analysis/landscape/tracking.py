@@ -25,16 +25,16 @@ N_STARTS = 1000
 
 
 class Snapshot(NamedTuple):
-    """The landscape at one epoch, as much of it as is worth keeping of many.
+    """The landscape at one epoch.
 
     Attributes:
-        epoch: after which it was.
-        means: of each layer at every solution, (n, *state_shape), in float32.
-        free_energy: of each solution, rising, (n,), in float64.
-        counts: starts that lead to it, (n,).
-        stable: whether the iteration returns to it after a small perturbation, (n,).
-        basin: which solution each start leads to, (K,); −1 if it has not converged.
-        distance: how far each start is from where it leads, (K,).
+        epoch: the epoch.
+        means: means of each layer at every solution, (n, *state_shape), in float32.
+        free_energy: F of each solution, in rising order, (n,), in float64.
+        counts: number of starts that lead to each solution, (n,).
+        stable: whether the iteration returns to the solution after a small perturbation, (n,).
+        basin: index of the solution that each start leads to, (K,); −1 if it has not converged.
+        distance: distance of each start from its solution, (K,).
     """
 
     epoch: int
@@ -47,12 +47,12 @@ class Snapshot(NamedTuple):
 
     @property
     def n_not_converged(self) -> int:
-        """How many starts did not lead to a solution."""
+        """Number of starts that did not converge."""
         return int((self.basin < 0).sum())
 
     @property
     def n_solutions(self) -> int:
-        """How many different ones there are."""
+        """Number of distinct solutions."""
         return len(self.counts)
 
     @property
@@ -201,10 +201,12 @@ def _tree(
     parents: list[Tensor] = []
     failed = [0]
     current: Solution = last.solutions
+    means = [current.moments[0].mean.float().cpu()]
     for epoch in reversed(epochs[:-1]):
         if len(current) == 0:
             parents.append(torch.empty(0, dtype=torch.long))
             failed.append(0)
+            means.append(means[-1])
             continue
         double = in_double(machines[epoch])
         found = solve(double, current, scheme, tol=TOLERANCE, max_sweeps=max_sweeps)
@@ -214,4 +216,5 @@ def _tree(
         different = merge_solutions(double, found, same=same)
         parents.append(different.index.cpu())
         current = different.solutions
-    return SolutionTree(epochs, parents[::-1], last.counts.cpu(), last.basin.cpu(), failed[::-1])
+        means.append(current.moments[0].mean.float().cpu())
+    return SolutionTree(epochs, parents[::-1], last.counts.cpu(), last.basin.cpu(), failed[::-1], means[::-1])

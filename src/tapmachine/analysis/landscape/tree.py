@@ -1,7 +1,7 @@
 """How the solutions of a trained machine merge going back through its training: a tree of the data."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ class SolutionTree:
         counts: number of starts that lead to each solution of the last epoch, (n,).
         basin: index of the solution that each start leads to, (K,); −1 if it has not converged.
         n_not_converged: number of solutions at each epoch that did not converge; they are kept as they are.
+        means: visible means of the solutions of each epoch, (n, *state_shape), in float32; empty if not kept.
     """
 
     epochs: list[int]
@@ -30,6 +31,7 @@ class SolutionTree:
     counts: Tensor
     basin: Tensor
     n_not_converged: list[int]
+    means: list[Tensor] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"SolutionTree({len(self.counts)} leaves, {self.n_lineages[0]} at epoch {self.epochs[0]})"
@@ -77,12 +79,15 @@ class SolutionTree:
         new_index = torch.full_like(self.counts, -1)
         new_index[kept] = torch.arange(len(kept))
         basin = torch.where(self.basin < 0, -1, new_index[self.basin.clamp(min=0)]) if len(new_index) else self.basin
-        parents = []
-        for parent in reversed(self.parents):
+        parents, means = [], list(reversed(self.means))
+        means[:1] = [own[kept] for own in means[:1]]
+        for place, parent in enumerate(reversed(self.parents), 1):
             above, below = torch.unique(parent[kept], return_inverse=True)
             parents.append(below)
             kept = above
-        return SolutionTree(self.epochs, parents[::-1], self.counts[new_index >= 0], basin, self.n_not_converged)
+            means[place : place + 1] = [own[kept] for own in means[place : place + 1]]
+        counts = self.counts[new_index >= 0]
+        return SolutionTree(self.epochs, parents[::-1], counts, basin, self.n_not_converged, means[::-1])
 
     def newick(self, names: Sequence[str] | None = None) -> str:
         """The tree in Newick format, with epochs as lengths; a leaf is named by its index and its number of starts.

@@ -8,6 +8,7 @@ from tapmachine.apps.cli import (
     landscape,
     posterior,
     recover,
+    report,
     reproduce,
     runs,
     train,
@@ -21,6 +22,6 @@ ORDER = (  # in --help
 app.registered_commands.sort(key=lambda command: ORDER.index(command.callback.__name__ if command.callback else ""))
 
 __all__ = [
-    "app", "compare", "demo", "doctor", "interchange", "landscape", "main", "posterior", "recover", "reproduce", "runs",
-    "train",
+    "app", "compare", "demo", "doctor", "interchange", "landscape", "main", "posterior", "recover", "report",
+    "reproduce", "runs", "train",
 ]  # fmt: skip

@@ -14,19 +14,19 @@ def demo(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Train on the embedded digits in about a minute, clean noisy ones, and write a page about it."""
-    from tapmachine.apps.demo import FLIPPED, run_demo
+    """Train on embedded digits in less than a minute, clean noisy ones, and write a page about the machine."""
+    from tapmachine.apps.demo import SETTINGS, run_demo
     from tapmachine.runs.build import pick_device
 
-    with warnings_as_lines(quiet):
-        found = run_demo(out, pick_device(device), progress=not quiet, say=speaker(quiet))
-    last = found.last
+    say = speaker(quiet)
+    say(f"Training {SETTINGS.hidden[0]} hidden units on 8×8 digits for {SETTINGS.epochs} epochs …")
+    with warnings_as_lines(quiet=True):  # what there is to warn of is on the page
+        found = run_demo(out, pick_device(device), progress=not quiet, say=say)
     if not quiet:
-        print(f"log-likelihood     {last['log_likelihood']:.2f} nats per digit ({last['log_likelihood_method']})")
-        print(f"                   {last['validation_log_likelihood']:.2f} on held-out digits")
-        print(f"solutions          {last['n_unique']:.0f}, from 100 digits")
-        print(
-            f"noisy digits       {found.wrong_before:.1%} of the pixels wrong, {found.wrong_after:.1%} after cleaning"
-        )
-        print(f"                   ({FLIPPED:.0%} flipped at random; {found.picture})")
+        stable, last = int(found.landscape.stable.sum()), found.last
+        train, held_out = last["log_likelihood"], last["validation_log_likelihood"]
+        print(f"log-likelihood  {train:.1f} nats per digit, {held_out:.1f} for digits held out")
+        print(f"landscape       {stable} stable solutions from {len(found.landscape.basin)} digits")
+        print(f"cleaning        {found.wrong_before:.1%} of the pixels wrong before, {found.wrong_after:.1%} after")
+        print("Open the page in a browser:")
     print(found.page)

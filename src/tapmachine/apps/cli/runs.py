@@ -1,4 +1,4 @@
-"""tapmachine info, evaluate, sample and report: what is in a run"""
+"""tapmachine info, evaluate and sample: what is in a run"""
 
 import json
 import warnings
@@ -282,33 +282,3 @@ def sample(
         figure = new_figure(6, 6)
         image_grid(figure.subplots(), drawn, (shape[0], shape[1]))
         figure.savefig(picture, dpi=100)
-
-
-@app.command(epilog="Example:  tapmachine report runs/d")
-def report(
-    run: Run,
-    starts: Annotated[int, typer.Option(min=1, help="Maximum number of data rows to solve from.")] = 500,
-    data: Data = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="HTML file to write.",
-            show_default="report.html in the run folder; FILE.html for a file",
-        ),
-    ] = None,
-    device: Device = "auto",
-    quiet: Quiet = False,
-) -> None:
-    """Write a self-contained page about a machine: training curves, a map of its solutions, samples."""
-    from tapmachine.apps.report import write_report
-    from tapmachine.runs.build import pick_device
-
-    if out is not None and (out.suffix != ".html" or out.is_dir()):
-        raise ValueError(f"{out}: the page is an .html file, such as report.html")
-    folder, _ = open_run(run)
-    with warnings_as_lines(quiet):
-        path = write_report(folder, pick_device(device), n_starts=starts, say=speaker(quiet), data=data, out=out)
-    if not quiet:
-        print(path)

@@ -1,5 +1,5 @@
 """A page about a run: one HTML file with all it needs inside, to be opened from disk."""
 
-from tapmachine.apps.report.writing import write_report
+from tapmachine.apps.report.writing import Options, Report, write_report
 
-__all__ = ["write_report"]
+__all__ = ["Options", "Report", "write_report"]

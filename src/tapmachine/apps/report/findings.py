@@ -1,34 +1,38 @@
 """The numbers behind the report page of a run."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tapmachine.analysis import ReceptiveFields
-from tapmachine.analysis.landscape import (
-    Embedding,
-    LandscapeTrack,
-    Snapshot,
-    diagnose,
-    track_landscape,
-)
+from tapmachine.analysis.landscape import Embedding, LandscapeTrack, Snapshot, diagnose, track_landscape
+from tapmachine.analysis.landscape.diagnosis import describe_solutions
 from tapmachine.analysis.landscape.embedding import embed_over_starts
-from tapmachine.analysis.landscape.figures import slices
+from tapmachine.analysis.landscape.figures import plural, slices
 from tapmachine.analysis.receptive import rank_all_fields
+from tapmachine.apps.report.columns import Column, TableFindings, columns_of, table_findings
+from tapmachine.apps.report.labels import Labels, labels_of
 from tapmachine.data.rows import spaced
-from tapmachine.likelihood import LikelihoodComparison, compare_likelihoods
+from tapmachine.likelihood import LikelihoodComparison, LogLikelihood, compare_likelihoods
+from tapmachine.likelihood.compare import LikelihoodRow
+from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
+from tapmachine.likelihood.products import is_product_mixture
+from tapmachine.likelihood.unbiased import unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows
+from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.machine.gibbs_sampling import gibbs
-from tapmachine.runs.data import data_for
+from tapmachine.machine.whitening import can_be_whitened
+from tapmachine.runs.data import RunData, data_for
 from tapmachine.runs.folder import MachineFile, RunFolder
 from tapmachine.runs.machines import KeptMachines
+from tapmachine.training.gaps import take_gaps
 
 N_STARTS = 500
-N_EPOCHS = 24  # no more of those that were kept
+N_EPOCHS = 24  # epochs shown, of those that were kept
 N_SHOWN = 36  # samples, and rows of the data
 N_SCORED = 1000
 SAMPLE_SWEEPS = 500
@@ -37,32 +41,52 @@ TEMPERATURES = 1000
 Say = Callable[[str], None]
 
 
+class LandscapeFindings(NamedTuple):
+    """The landscape of a run.
+
+    Attributes:
+        track: the landscape at the kept epochs.
+        embedding: embedding of the solutions, fitted to the starts; None if there are too few.
+        sentences: what is true at each epoch.
+        labels: of the starts, if there are any.
+    """
+
+    track: LandscapeTrack
+    embedding: Embedding | None
+    sentences: list[list[str]]
+    labels: Labels | None
+
+
 @dataclass(frozen=True, eq=False)
 class Findings:
     """The contents of a report.
 
     Attributes:
+        name: name of the run.
         machine: the last machine of the run.
         settings, records: those of the run folder.
-        track: the landscape at the kept epochs.
-        embedding: embedding of the solutions, fitted to the starts; None if there are too few.
-        diagnosis: sentences on the last landscape.
+        landscape: the solutions of the machines; None where the mean field has none.
+        table: the columns of data that are not images.
         likelihoods: log-likelihoods by all estimators.
         rankings: receptive fields of every hidden layer.
         rows, samples: rows of the data, and Gibbs chains started there.
+        sample_labels: the label of the nearest row of the data for each sample.
+        columns: the columns by name, of data that are not images.
         image_shape: height and width of rows that are images.
     """
 
+    name: str
     machine: BoltzmannMachine
     settings: dict[str, Any]
     records: list[dict[str, Any]]
-    track: LandscapeTrack
-    embedding: Embedding | None
-    diagnosis: list[str]
+    landscape: LandscapeFindings | None
+    table: TableFindings | None
     likelihoods: LikelihoodComparison
     rankings: tuple[ReceptiveFields, ...]
     rows: Tensor
     samples: Tensor
+    sample_labels: Labels | None
+    columns: list[Column]
     image_shape: Sequence[int] | None
 
 
@@ -72,6 +96,7 @@ def look_at(
     n_starts: int = N_STARTS,
     say: Say = lambda line: None,
     source: str | None = None,
+    labels: str | None = None,
 ) -> Findings:
     """Track the landscape through a run, score its last machine and draw samples from it.
 
@@ -81,39 +106,126 @@ def look_at(
         n_starts: maximum number of rows of the data to start solutions from.
         say: called with a line of progress.
         source: other data than the run's, such as a file.
+        labels: file with a label for each row of the data.
     """
     machines = KeptMachines(folder, device)
-    kept = sorted(machines)
-    machine = machines[kept[-1]]
-    data = data_for(folder, source)
+    machine = machines[max(machines)]
+    has_solutions = not (can_be_whitened(machine) or is_product_mixture(machine))
+    data = data_for(folder, source, gaps=not has_solutions)
+    known = labels_of(data, labels)
+    shape = data.image_shape if has_solutions and not machine.layers[0].is_categorical else None
+    alone = isinstance(folder, MachineFile)
+    settings = {"file": str(folder.path), "data": source} if alone else folder.settings() or {}
+    name, records = folder.path.stem if alone else folder.path.resolve().name, folder.records()
+    table = None
+    if shape is None:
+        say("columns of data and samples")
+        table = table_findings(data, machine)
+    if not has_solutions:
+        say("log-likelihood")
+        score = table_likelihoods(machine, data)
+        columns = columns_of(data, machine)
+        nothing = torch.empty(0)
+        return Findings(name, machine, settings, records, None, table, score, (), nothing, nothing, None, columns, None)
     train = data.train.to(machine.device)
-    epochs = [kept[position] for position in slices(kept, N_EPOCHS)]
-
-    def tell(snapshot: Snapshot) -> None:
-        say(f"epoch {snapshot.epoch}: {snapshot.n_solutions} solutions from {len(snapshot.basin)} starts")
-
-    track = track_landscape(machines, data.train, epochs=epochs, n_starts=n_starts, callback=tell)
-    held_out = None if data.held_out is None else spaced(data.held_out, N_SCORED)
+    landscape = _landscape(machines, data, n_starts, say, known, records)
+    say("log-likelihood by TAP, annealing and others")
     likelihoods = compare_likelihoods(
         machine,
         spaced(train, N_SCORED),
-        held_out,
+        None if data.held_out is None else spaced(data.held_out, N_SCORED),
         schedule=TEMPERATURES,
         data=train,
-        callback=lambda name: say(f"log-likelihood by {name}"),
     )
     rows = check_rows(machine, spaced(train, N_SHOWN))
     samples = gibbs(machine, rows, SAMPLE_SWEEPS, torch.Generator(machine.device).manual_seed(0))[0]
     return Findings(
+        name,
         machine,
-        {"file": str(folder.path), "data": source} if isinstance(folder, MachineFile) else folder.settings() or {},
-        folder.records(),
-        track,
-        embed_over_starts(track),
-        diagnose(track.snapshots[-1], machine, train, data.held_out),
+        settings,
+        records,
+        landscape,
+        table,
         likelihoods,
         rank_all_fields(machine, train),
         rows.cpu(),
         samples.cpu(),
-        data.image_shape,
+        None if known is None or shape is None else known.rows(_nearest(samples, train)),
+        columns_of(data, machine) if shape is None else [],
+        shape,
     )
+
+
+def _nearest(samples: Tensor, train: Tensor) -> Tensor:
+    """Index of the nearest training row for each sample."""
+    return torch.cdist(samples.double().flatten(1), train.to(samples).double()).argmin(1).cpu()
+
+
+def _landscape(
+    machines: KeptMachines,
+    data: RunData[Tensor],
+    n_starts: int,
+    say: Say,
+    labels: Labels | None,
+    records: list[dict[str, Any]],
+) -> LandscapeFindings:
+    kept = sorted(machines)
+    epochs = [kept[position] for position in slices(kept, N_EPOCHS)]
+
+    def tell(snapshot: Snapshot) -> None:
+        if snapshot.epoch in (epochs[0], epochs[len(epochs) // 2], epochs[-1]):
+            n = snapshot.n_solutions
+            say(f"epoch {snapshot.epoch}: {n} {plural(n)} from {len(snapshot.basin)} starts")
+
+    track = track_landscape(machines, data.train, epochs=epochs, n_starts=n_starts, callback=tell)
+    own = None if labels is None else labels.rows(track.rows)
+    last, machine = track.snapshots[-1], machines[kept[-1]]
+    sentences = [
+        [*describe_solutions(snapshot), *_on_record(records, snapshot.epoch)] for snapshot in track.snapshots[:-1]
+    ]
+    sentences.append(diagnose(last, machine, data.train.to(machine.device), data.held_out))
+    if own is not None:
+        for found, snapshot in zip(sentences, track.snapshots, strict=True):
+            if snapshot.n_solutions > 1:
+                share = own.purity(snapshot.basin)
+                found.append(f"{share:.0%} of the starts have the most frequent label of their basin.")
+    return LandscapeFindings(track, embed_over_starts(track), sentences, own)
+
+
+def _on_record(records: list[dict[str, Any]], epoch: int) -> list[str]:
+    """The log-likelihood that was measured in training, if it was at this epoch."""
+    for record in records:
+        if record.get("epoch") == epoch and record.get("log_likelihood") is not None:
+            method = record.get("log_likelihood_method")
+            by = f" ({method})" if method else ""
+            held_out = record.get("validation_log_likelihood")
+            also = "" if held_out is None else f", and {held_out:.2f} of held-out data"
+            return [f"The log-likelihood of the training data is {record['log_likelihood']:.2f} nats{by}{also}."]
+    return []
+
+
+@torch.no_grad()
+def table_likelihoods(machine: BoltzmannMachine, data: RunData[Tensor]) -> LikelihoodComparison:
+    """The log-likelihood of the observed cells of a table, and that of independent columns."""
+    begin = time.perf_counter()
+    machine = in_double(machine)
+    sets = [spaced(x.to(machine.device), N_SCORED) for x in (data.train, data.held_out) if x is not None]
+    complete = sets[0][~sets[0].isnan().any(1)].double()
+    partition = unbiased_log_partition(machine, complete)
+    gappy = [take_gaps(machine, x.double()) for x in sets]
+    scores = [unbiased_log_likelihood(machine, x, partition, missing=missing) for x, missing in gappy]
+    seconds = time.perf_counter() - begin
+    rows = [_row(partition.method, scores, seconds)]
+    if len(complete):
+        alone = fit_visible_units(machine, complete)
+        values = [independent_log_likelihood(alone, x, missing) for x, missing in gappy]
+        none = values[0].new_tensor(torch.nan)
+        rows.append(_row("independent columns", [LogLikelihood(own, none, none, 1) for own in values], 0.0))
+    return LikelihoodComparison(tuple(rows), ())
+
+
+def _row(name: str, scores: list[LogLikelihood], seconds: float) -> LikelihoodRow:
+    nan, first = float("nan"), scores[0]
+    numbers = [(float(score.mean), float(score.standard_error)) for score in scores] + [(nan, nan)]
+    partition = float(first.log_partition), float(first.common_error)
+    return LikelihoodRow(name, *numbers[0], *numbers[1], len(first), *partition, seconds)

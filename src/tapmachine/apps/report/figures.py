@@ -1,0 +1,146 @@
+"""The figures of a page, as SVG with a caption."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.analysis.landscape import LandscapeTrack
+from tapmachine.analysis.receptive import ReceptiveFields
+from tapmachine.apps.report.labels import Labels
+from tapmachine.display import charts
+from tapmachine.display.html import escape
+from tapmachine.display.images import image_grid
+
+MOST_FIELDS = 100
+CURVES = {
+    "log_likelihood": "training data",
+    "validation_log_likelihood": "held-out data",
+    "tap_log_likelihood": "training data, by TAP",
+}
+
+
+class Figure(NamedTuple):
+    """A figure: SVG, what it shows, and the name of a file to save it to."""
+
+    svg: str
+    caption: str
+    name: str
+    is_signed: bool = False
+
+    def html(self) -> str:
+        """The figure in a page."""
+        kind = "figure signed" if self.is_signed else "figure"
+        return (
+            f'<figure class="{kind}" data-name="{escape(self.name)}">{self.svg}'
+            f"{f'<figcaption>{escape(self.caption)}</figcaption>' if self.caption else ''}</figure>"
+        )
+
+
+def image_svg(
+    images: Tensor,
+    shape: tuple[int, int],
+    label: str,
+    columns: int | None = None,
+    colors: Sequence[str] | None = None,
+    signed: bool | None = None,
+    names: Sequence[str] = (),
+) -> str:
+    """Images side by side as SVG.
+
+    Args:
+        images: (K, pixels).
+        shape: height and width of each.
+        label: what they are, for people who do not see them.
+        columns: number of images in a row (default: about a square).
+        colors: color of the frame of each.
+        signed: as for `image_grid`.
+        names: of the rows, written above them.
+    """
+    columns = min(columns or max(1, round(len(images) ** 0.5)), max(1, len(images)))
+    gap = max(2, round(max(shape) / 5)) if colors is not None else max(1, round(max(shape) / 6))
+    uri, width, height = image_grid(images, shape, columns, signed, gap)
+    scale = min(12.0, 480 / width, 40.0 / shape[0] if len(images) > 12 else 12.0)
+    scale = max(scale, min(480 / width, 1.0))
+    top = 4.0
+    parts = [
+        f'<image x="4" y="{top:.1f}" width="{scale * width:.1f}" height="{scale * height:.1f}" href="{uri}" '
+        'preserveAspectRatio="none" style="image-rendering:pixelated"/>'
+    ]
+    for index, own in enumerate(colors or ()):
+        x = 4 + scale * (index % columns) * (shape[1] + gap)
+        y = top + scale * (index // columns) * (shape[0] + gap)
+        edge = scale * gap / 2
+        parts.append(
+            f'<rect x="{x - edge / 2:.1f}" y="{y - edge / 2:.1f}" width="{scale * shape[1] + edge:.1f}" '
+            f'height="{scale * shape[0] + edge:.1f}" style="fill:none;stroke:{own};stroke-width:{edge:.1f}"/>'
+        )
+    left = scale * width + 14
+    for row, name in enumerate(names):
+        parts.append(charts.text(left, top + scale * (row * (shape[0] + gap) + shape[0] / 2) + 4, name))
+    room = 10 + 6.6 * max((len(name) for name in names), default=0)
+    return charts.svg(8 + scale * width + (room if names else 0), 8 + scale * height, "".join(parts), label)
+
+
+def training_curves(records: Sequence[dict[str, Any]]) -> Figure | None:
+    """Log-likelihoods over the epochs, as they were measured in training."""
+    series = {
+        title: [(float(r["epoch"]), float(r[name])) for r in records if r.get(name) is not None]
+        for name, title in CURVES.items()
+    }
+    series = {title: points for title, points in series.items() if points}
+    if max(map(len, series.values()), default=0) < 2:
+        return None
+    methods = sorted({r["log_likelihood_method"] for r in records if r.get("log_likelihood_method")})
+    by = f", {' and '.join(methods)} except for TAP's" if methods else ""
+    svg = charts.line_chart(series, "epoch", "nats per row")
+    return Figure(svg, f"Mean log-likelihood over the epochs{by}. Higher is better.", "training")
+
+
+def free_energies(track: LandscapeTrack) -> Figure:
+    """Free energies of the solutions over the epochs."""
+    points = [(float(s.epoch), float(f)) for s in track.snapshots for f in s.free_energy.tolist()]
+    means = [(float(s.epoch), s.mean_free_energy) for s in track.snapshots if s.n_solutions]
+    svg = charts.scatter(points, "epoch", "F, nats", means, len(track.epochs) > 2, "free energies over the epochs")
+    return Figure(svg, "Free energies of all solutions over the epochs, and their mean.", "free_energies")
+
+
+def n_solutions(track: LandscapeTrack) -> Figure:
+    """Number of solutions over the epochs."""
+    series = {
+        "solutions": [(float(s.epoch), float(s.n_solutions)) for s in track.snapshots],
+        "stable ones": [(float(s.epoch), float(s.stable.sum())) for s in track.snapshots],
+    }
+    svg = charts.line_chart(series, "epoch", "solutions")
+    return Figure(svg, f"Number of distinct solutions reached from {len(track.starts)} starts.", "solutions")
+
+
+def shown_fields(ranking: ReceptiveFields) -> Tensor:
+    """Units whose receptive fields are shown: the most active ones first, or the most spread."""
+    if bool(torch.isnan(ranking.activation).any()):
+        return ranking.by_spread(MOST_FIELDS)
+    return ranking.by_activation(MOST_FIELDS)
+
+
+def field_columns(ranking: ReceptiveFields) -> int:
+    """Number of receptive fields in a row of the figure."""
+    return max(1, round(1.6 * math.sqrt(len(shown_fields(ranking)))))
+
+
+def receptive_fields(ranking: ReceptiveFields, shape: tuple[int, int]) -> Figure:
+    """Weights of hidden units as images, those of the most active units first."""
+    order = shown_fields(ranking)
+    fields = ranking.fields[order].flatten(1)
+    svg = image_svg(fields, shape, f"{len(order)} receptive fields", field_columns(ranking), signed=True)
+    which = "" if ranking.layer == 1 else f" of layer {ranking.layer}, through the layers below it"
+    some = "" if len(order) == len(ranking.fields) else f", {len(order)} of {len(ranking.fields)}"
+    caption = f"Receptive fields{which}{some}: the weights of each hidden unit, the most active unit first; red is"
+    return Figure(svg, f"{caption} positive, blue negative.", f"receptive_fields_{ranking.layer}", True)
+
+
+def samples(rows: Tensor, shape: tuple[int, int], caption: str, name: str, labels: Labels | None = None) -> Figure:
+    """Rows as images, framed in the colors of their labels."""
+    colors = None if labels is None else [labels.colors[own] for own in labels.index.tolist()]
+    return Figure(image_svg(rows, shape, caption, colors=colors), caption, name)

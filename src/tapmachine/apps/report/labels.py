@@ -1,0 +1,127 @@
+"""Labels of rows, which color the map, the tree and the samples of a page."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.data.errors import DataError
+from tapmachine.data.sources import digit_labels, mnist_labels
+from tapmachine.display.charts import OTHERS, color
+from tapmachine.runs.data import RunData
+
+Array = np.ndarray[Any, Any]
+
+MOST_CLASSES = 20  # classes with a color of their own; the rest are gray
+REST = "other"
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels of the training rows of a run.
+
+    Attributes:
+        names: Names of the classes.
+        index: Class of each row, (N,).
+    """
+
+    names: tuple[str, ...]
+    index: Tensor
+
+    @property
+    def colors(self) -> tuple[str, ...]:
+        """A color for each class."""
+        return tuple(OTHERS if place >= MOST_CLASSES else color(place) for place in range(len(self.names)))
+
+    def rows(self, index: Tensor) -> "Labels":
+        """The labels of some rows."""
+        return Labels(self.names, self.index[index])
+
+    def purity(self, basin: Tensor) -> float:
+        """Share of rows whose label is the most frequent one of their cluster; those in none, −1, are left out."""
+        inside = basin >= 0
+        if not bool(inside.any()):
+            return float("nan")
+        table = torch.zeros(int(basin.max()) + 1, len(self.names), dtype=torch.long)
+        table.index_put_((basin[inside], self.index[inside]), torch.tensor(1), accumulate=True)
+        return float(table.amax(1).sum() / inside.sum())
+
+
+def make_labels(values: Any) -> Labels:  # (N,)
+    """Labels of any values, numbered in their order; all but the most frequent classes are joined."""
+    names, index, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    index = index.reshape(-1)
+    texts = [f"{name:g}" if isinstance(name, np.floating) else str(name) for name in names]
+    if len(names) > MOST_CLASSES + 1:
+        kept = np.sort(np.argsort(-counts, kind="stable")[:MOST_CLASSES])
+        place = np.full(len(names), MOST_CLASSES)
+        place[kept] = np.arange(MOST_CLASSES)
+        index, texts = place[index], [*(texts[own] for own in kept), REST]
+    return Labels(tuple(texts), torch.from_numpy(index.astype(np.int64)))
+
+
+def labels_of(data: RunData[Tensor], path: str | None) -> Labels | None:
+    """The labels of the training rows: from a file, or those that are known for a named data set.
+
+    Args:
+        data: Data of a run, in memory.
+        path: A .npy or .csv file with one label for each row of the data, or for each of the first ones, up to the last
+            training row.
+
+    Raises:
+        DataError: If the file cannot be read, or has another number of labels.
+    """
+    n_train = len(data.train) if data.index is None else int(data.index[-1]) + 1
+    if path is not None:
+        values = read_labels(Path(path), data.n_rows, n_train)
+    elif data.name == "digits":
+        values = digit_labels()
+    elif data.name == "mnist":
+        try:
+            values = mnist_labels()
+        except DataError:  # the page does without
+            return None
+    else:
+        return None
+    labels = make_labels(values[:n_train])
+    return labels if data.index is None else labels.rows(data.index)
+
+
+def read_labels(path: Path, *lengths: int) -> Array:  # (N,)
+    """One label for each row from a .npy file, or from a .csv file of one column with or without a header.
+
+    Args:
+        path: The file.
+        lengths: Numbers of labels that are expected, the first of which is named if there is another number.
+    """
+    try:
+        if path.suffix not in (".npy", ".csv"):
+            raise ValueError("expected a .npy or .csv file")
+        values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _from_text(path, lengths)
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except (OSError, EOFError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: labels cannot be read: {error}") from None
+    if values.ndim == 2 and 1 in values.shape:
+        values = values.reshape(-1)
+    if values.ndim != 1 or len(values) not in lengths:
+        shape = f"{len(values)} labels" if values.ndim == 1 else f"shape {values.shape}"
+        raise DataError(f"{path}: has {shape}; expected {lengths[0]} labels, one for each row of the data")
+    return values
+
+
+def _from_text(path: Path, lengths: tuple[int, ...]) -> Array:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = [row for row in csv.reader(file) if row]
+    for line, row in enumerate(rows, 1):
+        if len(row) != 1:
+            raise ValueError(f"line {line} has {len(row)} columns; expected one label on each line")
+    cells = [row[0].strip() for row in rows]
+    if len(cells) - 1 in lengths and len(cells) not in lengths:
+        cells = cells[1:]  # below a header
+    are_integers = all(cell.lstrip("-").isdigit() for cell in cells)
+    return np.array([int(cell) for cell in cells] if are_integers else cells)

@@ -1,0 +1,98 @@
+"""What the page's script needs: places, numbers and pictures of solutions, small enough to be inside the page."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tapmachine.analysis.landscape import Snapshot
+from tapmachine.apps.report.findings import Findings, LandscapeFindings
+from tapmachine.apps.report.views import View
+from tapmachine.display.images import sheet
+
+MOST_VALUES = 1_500_000  # of means, over all epochs: about a megabyte and a half of the page
+MOST_SOLUTIONS, FEWEST_SOLUTIONS = 150, 20  # of an epoch, that are on the map
+GRID = 1000  # places on the map are whole numbers up to this
+
+
+def for_script(found: Findings) -> dict[str, Any] | None:
+    """All that the script needs, as JSON can hold it; None without a map."""
+    landscape = found.landscape
+    if landscape is None or landscape.embedding is None or landscape.embedding.data is None:
+        return None
+    view, track = View(found), landscape.track
+    most = MOST_VALUES // (view.height * view.width * len(track.snapshots))
+    most = max(FEWEST_SOLUTIONS, min(MOST_SOLUTIONS, most))
+    starts = view.values(track.starts)
+    return {
+        "view": view.kind,
+        "height": view.height,
+        "width": view.width,
+        "starts": len(track.starts),
+        "names": view.names,
+        "usual": [round(value, 3) for value in starts.mean(0).tolist()] if view.names else [],
+        "epochs": _epochs(landscape, view, most),
+        "data": {"place": _Places(landscape)(landscape.embedding.data), "sheet": sheet(starts)},
+        "labels": None
+        if landscape.labels is None
+        else {
+            "names": list(landscape.labels.names),
+            "colors": list(landscape.labels.colors),
+            "of": landscape.labels.index.tolist(),
+        },
+    }
+
+
+def shown_solutions(snapshot: Snapshot, most: int = MOST_SOLUTIONS) -> Tensor:
+    """The solutions with the most starts, by falling number of starts."""
+    return snapshot.counts.argsort(descending=True, stable=True)[:most]
+
+
+class _Places:
+    """Points of the embedding as whole numbers on a grid."""
+
+    def __init__(self, landscape: LandscapeFindings) -> None:
+        assert landscape.embedding is not None
+        assert landscape.embedding.data is not None
+        every = torch.cat([landscape.embedding.data, *landscape.embedding.solutions])
+        self.lowest = every.amin(0)
+        self.length = (every.amax(0) - self.lowest).clamp(min=1e-12)
+
+    def __call__(self, points: Tensor) -> list[list[int]]:
+        placed: list[list[int]] = ((points - self.lowest) / self.length * GRID).round().long().tolist()
+        return placed
+
+
+def _epochs(landscape: LandscapeFindings, view: View, most: int) -> list[dict[str, Any]]:
+    places, embedding = _Places(landscape), landscape.embedding
+    assert embedding is not None
+    before: Tensor | None = None
+    found = []
+    for position, snapshot in enumerate(landscape.track.snapshots):
+        numbers = shown_solutions(snapshot, most)
+        means = snapshot.means[0][numbers]
+        place_of = torch.full((snapshot.n_solutions + 1,), -1)  # the last one is for starts that did not converge
+        place_of[numbers] = torch.arange(len(numbers))
+        found.append(
+            {
+                "epoch": snapshot.epoch,
+                "total": snapshot.n_solutions,
+                "number": numbers.tolist(),
+                "place": places(embedding.solutions[position][numbers]),
+                "free_energy": [round(value, 4) for value in snapshot.free_energy[numbers].tolist()],
+                "stable": snapshot.stable[numbers].tolist(),
+                "basin": place_of[snapshot.basin].tolist(),
+                "from": _nearest(means.flatten(1), before),
+                "sheet": sheet(view.values(means)),
+                "sentences": landscape.sentences[position],
+            }
+        )
+        before = means.flatten(1)
+    return found
+
+
+def _nearest(points: Tensor, before: Tensor | None) -> list[int]:
+    """For each solution the nearest one of the epoch before, whence it moves on the map."""
+    if before is None or len(before) == 0 or len(points) == 0:
+        return [-1] * len(points)
+    return torch.cdist(points.double(), before.double()).argmin(1).tolist()

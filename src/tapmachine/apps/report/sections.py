@@ -1,0 +1,306 @@
+"""The sections of a page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tapmachine.analysis.features import hidden_means
+from tapmachine.analysis.landscape.figures import plural
+from tapmachine.apps.report import figures
+from tapmachine.apps.report.columns import TableFindings
+from tapmachine.apps.report.figures import Figure
+from tapmachine.apps.report.findings import SAMPLE_SWEEPS, Findings, LandscapeFindings
+from tapmachine.apps.report.scripted import shown_solutions
+from tapmachine.apps.report.tree import branches, draw_tree
+from tapmachine.apps.report.views import View
+from tapmachine.apps.report.words import EXPLANATIONS
+from tapmachine.display.charts import bar_chart, histogram, matrix
+from tapmachine.display.html import escape, items, number, pairs, table, unfold
+from tapmachine.likelihood.compare import LikelihoodRow
+
+N_WITHOUT_SCRIPT = 48  # solutions shown where there is no script
+N_TOP_ROWS = 6  # rows of the data that a hidden unit responds to most
+
+
+def facts(found: Findings) -> str:
+    """The main numbers, each with an explanation that can be unfolded."""
+    cards = [("machine", found.machine.summary())]
+    if found.records:
+        n_epochs = int(found.records[-1].get("epoch", 0))
+        cards.append(("epoch", f"{n_epochs} {plural(n_epochs, 'epoch')}"))
+    best = best_likelihood(found)
+    if best is not None:
+        held_out = best.test == best.test
+        value = best.test if held_out else best.train
+        cards.append(
+            ("log-likelihood", f"{number(value, 2)} nats ({best.estimator}{', held out' if held_out else ''})")
+        )
+    if found.landscape is not None:
+        last = found.landscape.track.snapshots[-1]
+        stable = int(last.stable.sum())
+        cards.append(("solution", f"{last.n_solutions} {plural(last.n_solutions)}, {stable} stable"))
+        cards.append(("start", f"{len(last.basin)} starts"))
+    if found.table is not None:
+        gaps = f", {found.table.n_gappy} with gaps" if found.table.n_gappy else ""
+        cards.append(("rows", f"{found.table.n_rows} rows{gaps}, {found.table.n_columns} columns"))
+        if found.table.classes:
+            cards.append(("class", f"{len(found.table.classes)} classes"))
+    parts = []
+    for name, words in cards:
+        why = EXPLANATIONS.get(name)
+        head = f'<span class="name">{escape(name)}</span><span class="value">{escape(words)}</span>'
+        parts.append(
+            f'<div class="fact">{head}</div>'
+            if why is None
+            else f'<details class="fact"><summary>{head}</summary><p>{escape(why)}</p></details>'
+        )
+    return f'<div class="facts">{"".join(parts)}</div>'
+
+
+def best_likelihood(found: Findings) -> LikelihoodRow | None:
+    """The most trustworthy log-likelihood: exact, then annealed."""
+    rows = {row.estimator: row for row in found.likelihoods.rows if row.train == row.train}
+    return next((rows[name] for name in ("exact", "annealed", "AIS", "TAP") if name in rows), None)
+
+
+def likelihoods(found: Findings) -> str:
+    """The table of all estimators."""
+    rows = found.likelihoods.rows
+    has_test = any(row.test == row.test for row in rows)
+    heads = ["estimator", "training data", "±", *(["held-out data", "±"] if has_test else []), "rows", "ln Z", "±"]
+    body = [
+        (
+            r.estimator, r.train, r.train_error, *((r.test, r.test_error) if has_test else ()), r.n_rows,
+            r.log_partition, r.log_partition_error,
+        )
+        for r in rows
+    ]  # fmt: skip
+    note = ""
+    if any(row.estimator == "pseudo" for row in rows):
+        note = '<p class="small">The pseudo-likelihood is on a different scale: use it only to compare machines.</p>'
+    if found.landscape is None:
+        note = '<p class="small">Of the observed values, with real columns standardized.</p>'
+    words = explain("log-likelihood", "ln Z")
+    return f'<div class="wide">{table(heads, body)}</div>{note}{items(found.likelihoods.warnings)}{words}'
+
+
+def explain(*names: str) -> str:
+    """Explanations that can be unfolded."""
+    parts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(EXPLANATIONS[name])}</dd>" for name in names)
+    return unfold("What do these words mean?", f"<dl>{parts}</dl>", "words")
+
+
+def training(found: Findings) -> str:
+    """Curves of the training, and how the landscape grew."""
+    shown: list[Figure | None] = [figures.training_curves(found.records)]
+    if found.landscape is not None and len(found.landscape.track.epochs) > 1:
+        shown += [figures.n_solutions(found.landscape.track), figures.free_energies(found.landscape.track)]
+    return grid([own for own in shown if own is not None])
+
+
+def grid(shown: Sequence[Figure]) -> str:
+    """Figures side by side, where there is room."""
+    return f'<div class="pictures">{"".join(own.html() for own in shown)}</div>' if shown else ""
+
+
+def legend(landscape: LandscapeFindings) -> str:
+    """The colors of labels, and of free energies."""
+    labels = landscape.labels
+    names = "" if labels is None else "".join(
+        f'<li><i style="background:{color}"></i>{escape(name)}</li>'
+        for name, color in zip(labels.names, labels.colors, strict=True)
+    )  # fmt: skip
+    by_label = (
+        f'<ul class="legend" data-part="label-legend" aria-label="Colors of labels">{names}</ul>' if names else ""
+    )
+    hidden = " hidden" if names else ""
+    return (
+        f'{by_label}<p class="legend" data-part="energy-legend"{hidden}>low F <i class="ramp"></i> high F '
+        '<span class="small">(by rank)</span></p>'
+    )
+
+
+def solutions_without_script(found: Findings) -> str:
+    """The solutions with the largest basins at the last epoch, as one picture or table."""
+    assert found.landscape is not None
+    last = found.landscape.track.snapshots[-1]
+    numbers = shown_solutions(last, N_WITHOUT_SCRIPT)
+    if len(numbers) == 0:
+        return ""
+    view = View(found)
+    if view.kind == "image":
+        images = view.values(last.means[0][numbers])
+        caption = f"The {len(numbers)} solutions with the largest basins at epoch {last.epoch}, from the largest on."
+        return Figure(figures.image_svg(images, (view.height, view.width), caption), caption, "solutions").html()
+    rows = [(f"solution {i}", float(last.free_energy[i]), int(last.counts[i])) for i in numbers.tolist()]
+    return f'<div class="wide">{table(("", "F", "starts"), rows)}</div>'
+
+
+def tree(found: Findings) -> str:
+    """The tree of solutions; nothing with a single epoch."""
+    assert found.landscape is not None
+    track = found.landscape.track
+    if len(track.epochs) < 2 or len(track.tree.counts) == 0:
+        return ""
+    places = {number: place for place, number in enumerate(shown_solutions(track.snapshots[-1]).tolist())}
+    svg = draw_tree(track.tree, View(found), found.landscape.labels, places)
+    n_leaves = sum(node.leaf >= 0 for node in branches(track.tree))
+    of = "" if n_leaves == len(track.tree.counts) else f" (the {n_leaves} with the largest basins)"
+    caption = (
+        f"How the solutions of the last epoch{of} split during training, from left to right. Lines are wider where "
+        "more starts go through them."
+    )
+    help_text = (
+        '<p class="small scripted" hidden>Click a branch to fold or unfold it, and a leaf to pin its solution.</p>'
+    )
+    figure = f'<figure class="figure" data-name="tree"><div class="wide">{svg}</div><figcaption>{escape(caption)}'
+    return f"<h3>Tree</h3>{figure}</figcaption></figure>{help_text}{explain('tree', 'start', 'basin')}"
+
+
+def learned(found: Findings) -> str:
+    """Receptive fields, samples and data, of images."""
+    shape = found.image_shape
+    if shape is None:
+        return ""
+    size = (shape[0], shape[1])
+    parts = []
+    for ranking in found.rankings:
+        figure = figures.receptive_fields(ranking, size)
+        parts.append(
+            f'<div class="fields" data-layer="{ranking.layer}">{figure.html()}'
+            '<div class="card" data-part="field" aria-live="polite" hidden></div></div>'
+        )
+    near = ", framed in the color of the nearest row's label" if found.sample_labels is not None else ""
+    caption = f"Samples: Gibbs chains, {SAMPLE_SWEEPS} sweeps after the rows beside them{near}."
+    shown = [
+        figures.samples(found.samples, size, caption, "samples", found.sample_labels),
+        figures.samples(found.rows, size, "Rows of the data.", "data"),
+    ]
+    heading = "<h2>What the machine has learned</h2>"
+    return f"{heading}{grid(shown)}<h3>Receptive fields</h3>{''.join(parts)}{explain('receptive field')}"
+
+
+def fields_for_script(found: Findings) -> list[dict[str, Any]]:
+    """Numbers of the hidden units in each figure of receptive fields."""
+    if found.image_shape is None or found.landscape is None:
+        return []
+    starts = found.landscape.track.starts
+    x = starts.argmax(-1) if found.machine.layers[0].is_categorical else starts
+    means = hidden_means(found.machine, x.to(found.machine.device, found.machine.dtype))
+    layers = []
+    for ranking, own in zip(found.rankings, means, strict=True):
+        order = figures.shown_fields(ranking)
+        values = own.flatten(1).cpu()[:, order]
+        layers.append(
+            {
+                "layer": ranking.layer,
+                "columns": figures.field_columns(ranking),
+                "unit": order.tolist(),
+                "activation": [round(value, 3) for value in ranking.activation[order].tolist()],
+                "rows": values.argsort(dim=0, descending=True)[:N_TOP_ROWS].T.tolist(),
+                "ratio": found.image_shape[0] / found.image_shape[1],
+            }
+        )
+    return layers
+
+
+# ----- tables
+
+
+def columns(found: TableFindings) -> str:
+    """Distributions of all columns, and numbers about them."""
+    some = f"{len(found.summaries)} of {found.n_columns}" if len(found.summaries) < found.n_columns else "all"
+    gappy = any(own.gaps > 0 for own in found.summaries)
+    heads = ["column", "kind", *(["missing"] if gappy else []), "mean", "samples", "deviation", "samples", "difference"]
+    rows = [
+        (
+            own.column.name, own.column.kind, *([f"{own.gaps:.1%}"] if gappy else []), *map(_short, own.mean),
+            *map(_short, own.deviation), own.difference,
+        )
+        for own in found.summaries
+    ]  # fmt: skip
+    charts = []
+    for own in found.summaries:
+        data, samples = own.shares
+        series = {"data": data, "samples": samples}
+        name = own.column.name
+        if own.column.is_number:
+            svg = histogram(series, own.edges, name)
+        else:
+            svg = bar_chart(own.column.categories, series, name)
+        caption = "" if own.gaps == 0 else f"{own.gaps:.1%} missing"
+        charts.append(Figure(svg, caption, f"column_{name}"))
+    how = "independent draws" if found.independent else "ends of Gibbs chains that start from rows of the data"
+    gaps = f" {found.n_gappy} of {found.n_rows} rows have gaps." if found.n_gappy else " No values are missing."
+    which = "" if some == "all" else f" Shown are the {some} columns in which samples differ most."
+    key = (
+        '<p class="legend"><i style="background:#4c82c3"></i>data <i style="background:#e8872b"></i>samples '
+        f'<span class="small">({how})</span></p>'
+    )
+    return (
+        f"<h2>Columns</h2><p>Each column of the data beside that of samples.{gaps}{which}</p>{key}"
+        f'<div class="small-pictures">{"".join(own.html() for own in charts)}</div>'
+        f'<div class="wide">{table(heads, rows, "numbers sortable", 2)}</div>{explain("difference")}'
+    )
+
+
+def _short(value: float) -> str:
+    return "–" if value != value else f"{value:.4g}".replace("-", "−")
+
+
+def associations(found: TableFindings) -> str:
+    """Associations of pairs of columns in data and samples."""
+    if len(found.paired) < 2:
+        return ""
+    data, samples = found.associations
+    gap = abs(samples - data)
+    worst = divmod(int(torch.from_numpy(gap).nan_to_num(0.0).argmax()), len(gap))
+    first, second = found.paired[worst[0]], found.paired[worst[1]]
+    shown = [
+        Figure(matrix(own.tolist(), found.paired, f"associations of {name}"), f"{name.capitalize()}, in percent.", name)
+        for name, own in (("data", data), ("samples", samples))
+    ]
+    some = "" if len(found.paired) == found.n_columns else f" of {len(found.paired)} columns"
+    return (
+        f"<h2>Associations</h2><p>Associations of pairs{some}, in the data and in samples. They differ most for "
+        f"{escape(first)} and {escape(second)}: {number(float(data[worst]), 2)} in the data, "
+        f"{number(float(samples[worst]), 2)} in samples.</p>{grid(shown)}{explain('association')}"
+    )
+
+
+def responses(found: TableFindings, names: Sequence[str]) -> str:
+    """What classes or hidden units respond to, by the names of columns."""
+    if found.classes:
+        heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("class", "share", *names))
+        rows = ""
+        for index, own in enumerate(found.classes, 1):
+            cells = "".join(
+                f'<td style="background:{_shade(pull)}">{escape(value)}</td>'
+                for value, pull in zip(own.values, own.pulls, strict=True)
+            )
+            rows += f'<tr><th scope="row">{index}</th><td>{own.share:.0%}</td>{cells}</tr>'
+        body = f'<table class="classes"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+        return (
+            "<h2>Classes</h2><p>What the rows of each class are like: the mean of numbers, and the most probable "
+            "category. Red is more than in all rows, blue less.</p>"
+            f'<div class="wide">{body}</div>{explain("class")}'
+        )
+    if not found.units:
+        return ""
+    drawn = matrix(found.responses.tolist(), found.units, "responses of hidden units", found.paired)
+    caption = "Association of the mean of each hidden unit, given a row, with the columns, in percent."
+    figure = Figure(drawn, caption, "responses").html()
+    return f"<h2>What hidden units respond to</h2>{figure}{explain('association')}"
+
+
+def _shade(pull: float) -> str:
+    hue = "192,57,43" if pull > 0 else "46,111,183"
+    return f"rgba({hue},{min(0.6, 0.3 * abs(pull)):.2f})"
+
+
+def settings(found: Findings) -> str:
+    """The settings of the run."""
+    values: Mapping[str, object] = found.settings
+    known = [(name, str(value)) for name, value in values.items() if value is not None]
+    return unfold("Settings of the run", f'<div class="wide">{pairs(known)}</div>', "settings")

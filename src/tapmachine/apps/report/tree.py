@@ -1,0 +1,182 @@
+"""The tree of solutions as a drawing: a node where a branch splits, with its picture, its starts and their labels."""
+
+from math import log
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.analysis.landscape import SolutionTree
+from tapmachine.analysis.landscape.figures import plural
+from tapmachine.apps.report.labels import Labels
+from tapmachine.apps.report.views import View
+from tapmachine.display.charts import TEXT, text
+from tapmachine.display.html import escape
+from tapmachine.display.images import data_uri, gray, png
+
+MOST_LEAVES = 40
+POPULATED = 0.005  # share of the starts below which a leaf is left out
+ROW, IMAGE = 34.0, 28.0  # pixels: height of a leaf, side of a picture
+LEFT, RIGHT, BAR, WIDTH = 34.0, 190.0, 70.0, 820.0
+
+
+class Node(NamedTuple):
+    """A branch of the tree up to where it splits, or to the last epoch.
+
+    Attributes:
+        parent: index of the branch that it comes from, −1 for a root.
+        epoch: the last epoch before it splits, or the last of all.
+        leaf: index of the solution at the last epoch; −1 for a branch that splits.
+        starts: which starts are in it, (K,), bool.
+        means: visible means at that epoch.
+        n_leaves: number of leaves above it.
+    """
+
+    parent: int
+    epoch: int
+    leaf: int
+    starts: Tensor
+    means: Tensor | None
+    n_leaves: int
+
+
+def branches(tree: SolutionTree) -> list[Node]:
+    """The branches of the populated part of a tree, each after the one that it comes from."""
+    enough = max(1.0, POPULATED * len(tree.basin))
+    n_leaves = min(MOST_LEAVES, max(1, int((tree.counts >= enough).sum())))
+    kept, small = tree.largest_leaves(n_leaves).tolist(), tree.pruned(n_leaves)
+    last = len(small.epochs) - 1
+    ancestors = [small.ancestors(epoch) for epoch in small.epochs]
+    nodes: list[Node] = []
+
+    def add(position: int, index: int, parent: int) -> None:
+        while position < last:
+            children = (small.parents[position] == index).nonzero().squeeze(-1).tolist()
+            if len(children) > 1:
+                break
+            position, index = position + 1, children[0]
+        leaves = (ancestors[position] == index).nonzero().squeeze(-1)
+        starts = torch.isin(small.basin, leaves)
+        means = small.means[position][index] if small.means else None
+        leaf = kept[index] if position == last else -1
+        nodes.append(Node(parent, small.epochs[position], leaf, starts, means, len(leaves)))
+        own = len(nodes) - 1
+        if position < last:
+            for child in children:
+                add(position + 1, child, own)
+
+    for root in range(small.n_lineages[0]):
+        add(0, root, -1)
+    return nodes
+
+
+def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dict[int, int]) -> str:
+    """The tree as SVG, from the first epoch on the left to the last on the right.
+
+    Args:
+        tree: of the track.
+        view: of the page.
+        labels: of the starts.
+        places: place in the script's list of each solution of the last epoch that is on the map.
+    """
+    nodes = branches(tree)
+    first, last = tree.epochs[0], tree.epochs[-1]
+    heights = _heights(nodes)
+    n_rows = sum(node.leaf >= 0 for node in nodes)
+    height = ROW * n_rows + 30
+
+    def x(epoch: int) -> float:  # on a logarithmic scale, as most splits come early
+        share = log((1 + epoch) / (1 + first)) / (log((1 + last) / (1 + first)) or 1.0)
+        return LEFT + (WIDTH - LEFT - RIGHT) * share
+
+    total = max(1, len(tree.basin))
+    edges, drawn = [], []
+    for index, node in enumerate(nodes):
+        begin = (x(nodes[node.parent].epoch), heights[node.parent]) if node.parent >= 0 else (LEFT - 30, heights[index])
+        end = (x(node.epoch), heights[index])
+        share = int(node.starts.sum()) / total
+        color = "currentColor" if labels is None else labels.colors[_most(labels, node.starts)]
+        edges.append(
+            f'<path class="edge" data-node="{index}" data-x="{begin[0]:.1f}" '
+            f'd="M{begin[0]:.1f} {begin[1]:.1f}V{end[1]:.1f}H{end[0]:.1f}" '
+            f'style="fill:none;stroke:{color};stroke-width:{1.5 + 9 * share**0.5:.1f};stroke-opacity:.75"/>'
+        )
+        drawn.append(_node(index, node, end, view, labels, places))
+    some = dict.fromkeys(tree.epochs[round(k * (len(tree.epochs) - 1) / 4)] for k in range(5))
+    ticks = "".join(
+        text(x(epoch), height - 6, f"epoch {epoch}" if epoch == first else epoch, "middle") for epoch in some
+    )
+    return (
+        f'<svg class="tree" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="group" '
+        f'aria-label="Tree of {n_rows} solutions" data-row="{ROW:.0f}">{"".join(edges)}{"".join(drawn)}'
+        f'<g class="ticks">{ticks}</g></svg>'
+    )
+
+
+def _heights(nodes: list[Node]) -> list[float]:
+    """A height for each node: leaves below each other, others amid theirs."""
+    heights, row = [0.0] * len(nodes), 0.5
+    for index, node in enumerate(nodes):
+        if node.leaf >= 0:
+            heights[index], row = ROW * row, row + 1
+    for index in reversed(range(len(nodes))):
+        children = [heights[child] for child, node in enumerate(nodes) if node.parent == index]
+        if children:
+            heights[index] = (children[0] + children[-1]) / 2
+    return heights
+
+
+def _most(labels: Labels, starts: Tensor) -> int:
+    return int(torch.bincount(labels.index[starts], minlength=len(labels.names)).argmax())
+
+
+def _node(
+    index: int, node: Node, at: tuple[float, float], view: View, labels: Labels | None, places: dict[int, int]
+) -> str:
+    count = int(node.starts.sum())
+    words = f"{count} {plural(count, 'start')}"
+    is_leaf = node.leaf >= 0
+    what = (
+        f"Solution {node.leaf}" if is_leaf else f"Branch of {node.n_leaves} solutions, splits after epoch {node.epoch}"
+    )
+    place = f' data-place="{places[node.leaf]}"' if node.leaf in places else ""
+    label = f"{what}, {words}" + ("" if labels is None else f", mostly {labels.names[_most(labels, node.starts)]}")
+    button = ' tabindex="0" role="button"' if place or not is_leaf else ""
+    expanded = "" if is_leaf else ' aria-expanded="true"'
+    beside = words if is_leaf else f"{node.n_leaves} solutions, {words}"
+    side = "leaf" if is_leaf else "branch"
+    if view.kind == "image" and node.means is not None:
+        pixels = gray(view.values(node.means.unsqueeze(0))).view(view.height, view.width)
+        width = IMAGE * view.width / max(view.height, view.width)
+        tall = IMAGE * view.height / max(view.height, view.width)
+        picture = (
+            f'<image x="{-width / 2:.1f}" y="{-tall / 2:.1f}" width="{width:.1f}" height="{tall:.1f}" '
+            f'href="{data_uri(png(pixels))}" style="image-rendering:pixelated"/>'
+            f'<rect class="rim" x="{-width / 2:.1f}" y="{-tall / 2:.1f}" width="{width:.1f}" height="{tall:.1f}" '
+            'style="fill:none;stroke:currentColor;stroke-opacity:.4"/>'
+        )
+    else:
+        picture = '<circle class="rim" r="6" style="fill:currentColor;stroke:none"/>'
+    bar = "" if labels is None else _label_bar(labels, node.starts, IMAGE / 2 + 6)
+    offset = IMAGE / 2 + 8 + (0 if labels is None else BAR + 4)
+    return (
+        f'<g class="node {side}" data-node="{index}" data-parent="{node.parent}" data-x="{at[0]:.1f}"{place}{button}'
+        f'{expanded} aria-label="{escape(label)}" transform="translate({at[0]:.1f} {at[1]:.1f})">'
+        f"<title>{escape(label)}</title>{picture}"
+        f'<g class="beside">{bar}<text x="{offset:.1f}" y="4" style="{TEXT}">{beside}</text></g></g>'
+    )
+
+
+def _label_bar(labels: Labels, starts: Tensor, left: float) -> str:
+    """Shares of the labels, from the most frequent one, as a bar."""
+    counts = torch.bincount(labels.index[starts], minlength=len(labels.names))
+    total, parts = max(1, int(counts.sum())), []
+    for own in counts.argsort(descending=True, stable=True).tolist():
+        width = BAR * int(counts[own]) / total
+        if width > 0:
+            parts.append(
+                f'<rect x="{left:.1f}" y="-5" width="{width:.1f}" height="10" fill="{labels.colors[own]}">'
+                f"<title>{escape(labels.names[own])}: {int(counts[own])}</title></rect>"
+            )
+            left += width
+    return "".join(parts)

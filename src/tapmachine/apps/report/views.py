@@ -1,0 +1,55 @@
+"""How rows of values are shown on a page: as images, as a heat map of states, or as bars."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d
+
+from tapmachine.apps.report.findings import Findings
+
+MOST_PIXELS = 48  # of an image's side; larger ones are made smaller
+MOST_BARS = 400
+
+
+class View:
+    """Rows of values as numbers from 0 to 1, no more than a page can hold.
+
+    Attributes:
+        kind: `image`, `heat` or `bars`.
+        height, width: of what is stored for a row, in values.
+    """
+
+    def __init__(self, found: Findings) -> None:
+        units, shape = found.machine.layers[0], found.image_shape
+        if units.is_categorical:
+            self.kind, height, width = "heat", units.state_shape[1], min(units.n, MOST_BARS)
+        elif shape is not None and shape[0] * shape[1] == units.n:
+            largest = max(1.0, max(shape) / MOST_PIXELS)
+            self.kind, height, width = "image", round(shape[0] / largest), round(shape[1] / largest)
+        else:
+            self.kind, height, width = "bars", 1, min(units.n, MOST_BARS)
+        self.height, self.width, self._shape = max(1, height), max(1, width), shape
+        lower, upper = (bound.detach().double().cpu() for bound in units.bounds())
+        if not bool(torch.isfinite(upper - lower).all()) and found.landscape is not None:
+            starts = found.landscape.track.starts.double()
+            lower, upper = starts.amin(0), starts.amax(0)
+        self.lower, self.length = lower, torch.where(upper > lower, upper - lower, 1.0)
+        self.names = [own.name for own in found.columns] if self.kind == "bars" and units.n <= MOST_BARS else []
+        if len(self.names) != units.n:
+            self.names = []
+
+    def values(self, rows: Tensor) -> Tensor:  # (K, *state_shape) -> (K, height·width)
+        """Values from 0 to 1, fewer than those of the rows if those are many."""
+        share = ((rows.double() - self.lower) / self.length).clamp(0, 1)
+        if self.kind == "heat":
+            return adaptive_avg_pool1d(share.transpose(1, 2), self.width).flatten(1)
+        if self.kind == "bars":
+            return adaptive_avg_pool1d(share.flatten(1).unsqueeze(1), self.width).squeeze(1)
+        assert self._shape is not None
+        images = share.view(-1, 1, self._shape[0], self._shape[1])
+        return adaptive_avg_pool2d(images, (self.height, self.width)).flatten(1)
+
+    def small(self, rows: Tensor) -> Tensor:  # (K, pixels) -> (K, height·width)
+        """Images of any values, made as small as those of the view."""
+        assert self._shape is not None
+        images = rows.double().view(-1, 1, self._shape[0], self._shape[1])
+        return adaptive_avg_pool2d(images, (self.height, self.width)).flatten(1)

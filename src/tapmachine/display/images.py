@@ -1,0 +1,86 @@
+"""Arrays of numbers as PNG files and data URIs."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+LEVELS = 31  # of gray: more would double the size of a file
+DIVERGING = 127  # steps from 0 to the largest value of either sign
+NEGATIVE, ZERO, POSITIVE = (33, 102, 172), (247, 247, 247), (178, 24, 43)
+
+
+def png(pixels: Tensor, palette: Sequence[tuple[int, int, int]] | None = None) -> bytes:  # (height, width), uint8
+    """An 8-bit PNG file: gray values, or indices into a palette."""
+    height, width = pixels.shape
+    rows = torch.cat((torch.zeros(height, 1, dtype=torch.uint8), pixels.to(torch.uint8).cpu()), 1)  # no filter
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if palette is None else 3, 0, 0, 0)
+    colors = b"" if palette is None else chunk(b"PLTE", bytes(value for color in palette for value in color))
+    data = zlib.compress(rows.contiguous().numpy().tobytes(), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + colors + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def data_uri(content: bytes) -> str:
+    """A PNG file inside a page."""
+    return "data:image/png;base64," + base64.b64encode(content).decode()
+
+
+def gray(shares: Tensor) -> Tensor:  # values from 0 to 1 -> uint8
+    """Shares of white as gray values, rounded so that files are small."""
+    return ((shares.clamp(0, 1) * LEVELS).round() * (255 / LEVELS)).round().to(torch.uint8)
+
+
+def diverging(values: Tensor) -> Tensor:  # values from −1 to 1 -> uint8
+    """Indices into `diverging_palette`: 0 is white, negative values are blue, positive ones red."""
+    return (values.clamp(-1, 1).nan_to_num(0.0) * DIVERGING + DIVERGING).round().to(torch.uint8)
+
+
+def diverging_palette() -> list[tuple[int, int, int]]:
+    """Colors from blue by way of white to red."""
+    colors = []
+    for index in range(2 * DIVERGING + 1):
+        share = abs(index - DIVERGING) / DIVERGING
+        end = NEGATIVE if index < DIVERGING else POSITIVE
+        red, green, blue = (round(zero + share * (full - zero)) for zero, full in zip(ZERO, end, strict=True))
+        colors.append((red, green, blue))
+    return colors
+
+
+def sheet(values: Tensor) -> str:  # (K, n), from 0 to 1
+    """Rows of values as the rows of one gray image, for a script to take apart; empty without rows."""
+    return data_uri(png(gray(values))) if len(values) else ""
+
+
+def image_grid(
+    images: Tensor, shape: tuple[int, int], columns: int | None = None, signed: bool | None = None, gap: int = 1
+) -> tuple[str, int, int]:  # (K, pixels)
+    """Small images side by side, each on its own scale, as a data URI with its width and height in pixels.
+
+    Args:
+        images: the images, one in each row.
+        shape: height and width of each.
+        columns: number of images in a row (default: about a square).
+        signed: whether values have a sign (default: whether there are negative ones).
+        gap: pixels between images.
+    """
+    images = images.detach().cpu().double()
+    count, (height, width) = len(images), shape
+    columns = min(columns or max(1, round(count**0.5)), max(1, count))
+    rows = max(1, -(-count // columns))
+    signed = bool((images < 0).any()) if signed is None else signed
+    size = images.nan_to_num(0.0).abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    background = 255 if signed else 128
+    canvas = torch.full((rows * (height + gap) - gap, columns * (width + gap) - gap), background, dtype=torch.uint8)
+    values = diverging(images / size) if signed else gray(images / size)
+    for number, image in enumerate(values.view(count, height, width)):
+        top, left = number // columns * (height + gap), number % columns * (width + gap)
+        canvas[top : top + height, left : left + width] = image
+    palette = [*diverging_palette(), (160, 160, 160)] if signed else None  # 255: the gaps
+    return data_uri(png(canvas, palette)), canvas.shape[1], canvas.shape[0]
