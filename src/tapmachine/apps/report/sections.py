@@ -286,12 +286,16 @@ def responses(found: TableFindings, names: Sequence[str]) -> str:
             "category. Red is more than in all rows, blue less.</p>"
             f'<div class="wide">{body}</div>{explain("class")}'
         )
+    heading = "<h2>What hidden units respond to</h2>"
     if not found.units:
-        return ""
+        return (
+            f"{heading}<p>No hidden unit responds to a column: the machine describes the table by the distributions of "
+            "its columns and their correlations alone.</p>"
+        )
     drawn = matrix(found.responses.tolist(), found.units, "responses of hidden units", found.paired)
     caption = "Association of the mean of each hidden unit, given a row, with the columns, in percent."
     figure = Figure(drawn, caption, "responses").html()
-    return f"<h2>What hidden units respond to</h2>{figure}{explain('association')}"
+    return f"{heading}{figure}{explain('association')}"
 
 
 def _shade(pull: float) -> str:
