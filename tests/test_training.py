@@ -329,6 +329,16 @@ def test_the_papers_update():
     torch.testing.assert_close(machine.layers[0].field.detach(), U)
 
 
+@pytest.mark.parametrize("objective", [TAPObjective(n_sweeps=2), PCD(1)], ids=repr)
+def test_a_step_does_not_read_bounds(objective, monkeypatch):
+    """On a GPU, reading a bound in a captured step is an error; the first steps may read and keep what they need."""
+    machine = rbm(TruncatedGaussian(4), TruncatedGaussian(2))
+    trainer = Trainer(machine, torch.rand(40, 4), epochs=2, batch_size=20, objective=objective, monitor=QUIET)
+    trainer.epoch()
+    monkeypatch.setattr(TruncatedGaussian, "support", property(lambda units: pytest.fail("a step has read bounds")))
+    trainer.epoch()
+
+
 def test_step_sizes_fall_geometrically():
     machine = rbm(Binary(3), Binary(2))
     optimizer = paper_sgd(machine, 0.02)

@@ -17,7 +17,6 @@ from tapmachine.solver.driver import fitting_batch
 from tapmachine.solver.merging import as_points
 from tapmachine.solver.process import Process, State
 from tapmachine.solver.starts import prior_moments
-from tapmachine.units import Lattice
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, from the root in the sweep before
 CLAMPED_SWEEPS = 10  # to solve the hidden layers of a deep machine that is clamped to data
@@ -121,7 +120,7 @@ def finite_free_energy_from(
     """
     process, state = _swept(machine, x, scheme, n_sweeps)
     particles = torch.arange(len(x), device=x.device)
-    may_read, has_counts = _may_read(machine), any(isinstance(units.support, Lattice) for units in machine.layers)
+    may_read, has_counts = _may_read(machine), any(units.has_counts for units in machine.layers)
     if may_read or not has_counts:
         values = scheme.free_energy_of_state(machine, process, state)
         if not has_counts or bool(torch.isfinite(values).all()):

@@ -23,7 +23,7 @@ from tapmachine.solver import TAP, AdaptiveTAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
 from tapmachine.training.gaps import take_gaps
-from tapmachine.units import Gaussian, Lattice
+from tapmachine.units import Gaussian
 
 Record = dict[str, Any]  # numbers by their names, and words on how they were found
 
@@ -123,7 +123,7 @@ class Monitor:
         is_complete: bool = True,
         held_out_is_complete: bool = True,
     ) -> Record:
-        if any(isinstance(units.support, Lattice) for units in machine.layers):
+        if any(units.has_counts for units in machine.layers):
             return {}  # TAP's reaction exp(½κx²) may outgrow their priors
         if can_be_whitened(machine):
             return {}  # TAP has no solution for couplings as strong as those of correlated columns

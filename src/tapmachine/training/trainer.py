@@ -35,7 +35,7 @@ from tapmachine.training.selection import BestMachine
 from tapmachine.training.state import TrainingState
 from tapmachine.training.step import Step
 from tapmachine.training.watch import Watch, warn_of_scale
-from tapmachine.units import Gaussian, Lattice
+from tapmachine.units import Gaussian
 
 DECAY = 0.01  # final learning rate of the default, as a fraction of the initial one
 WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
@@ -239,9 +239,7 @@ class Trainer:
             return "try a smaller learning rate"
         if any(are_gaussian) and isinstance(self.step.objective, TAPObjective):
             return "TAP has no solution for Gaussian hidden units with strong couplings; use the default objective"
-        if any(isinstance(units.support, Lattice) for units in self.machine.layers) and isinstance(
-            self.step.objective, TAPObjective
-        ):
+        if any(units.has_counts for units in self.machine.layers) and isinstance(self.step.objective, TAPObjective):
             return "TAP has no solution for counts with strong couplings; use the default objective"
         return "try a smaller learning rate, more sweeps, or data on another scale"
 

@@ -29,6 +29,10 @@ class Delegating(Units):
     def has_two_states(self) -> bool:
         return self.base.has_two_states
 
+    @cached_property
+    def has_counts(self) -> bool:
+        return self.base.has_counts
+
     @property
     def state_shape(self) -> tuple[int, ...]:
         return self.base.state_shape

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Self, final
 
@@ -100,6 +101,10 @@ class Mixed(Units):
     @property
     def has_two_states(self) -> bool:
         return len({block.support for block in self._blocks}) == 1 and self._blocks[0].has_two_states
+
+    @cached_property
+    def has_counts(self) -> bool:
+        return any(block.has_counts for block in self._blocks)
 
     def per_unit(self, terms: Tensor) -> Tensor:
         """Terms of the components, those of a categorical unit summed at its first one."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.units.checks import Checked
-from tapmachine.units.support import REAL_LINE, Simplex, Support
+from tapmachine.units.support import REAL_LINE, Lattice, Simplex, Support
 
 
 class Supported(Checked):
@@ -33,6 +33,11 @@ class Supported(Checked):
     def has_two_states(self) -> bool:
         """Whether each unit has two numbers for values, as `Binary` and `Spin` have."""
         return self.support.n_states == 2 and not self.is_categorical
+
+    @cached_property
+    def has_counts(self) -> bool:
+        """Whether some units are counts, whose priors TAP's reaction may outgrow."""
+        return isinstance(self.support, Lattice)
 
     @property
     def state_shape(self) -> tuple[int, ...]:
