@@ -20,7 +20,7 @@ def main() -> None:
     assert "site-packages" in tapmachine.__file__, f"this is not an installed package: {tapmachine.__file__}"
     assert importlib.metadata.version("tapmachine") == tapmachine.__version__
     x = np.repeat(np.eye(6), 30, 0)
-    model = RBM(n_hidden=4, epochs=20, random_state=0).fit(x)
+    model = RBM(n_hidden=6, random_state=0).fit(x)
     independent = 6 * (np.log(1 / 6) / 6 + np.log(5 / 6) * 5 / 6)
     assert model.score(x) > independent, "nothing was learned"
     assert solve(model.machine_, torch.tensor(x).float()).converged.all()
