@@ -3,7 +3,7 @@
 A machine that has never seen a zero scores held-out digits by −ln P. Left: zeros are more surprising than the other
 digits. Right: the surprise of each pixel given the rest of the image shows which of them do not fit.
 
-Takes 12 s.
+Takes 7 s.
 """
 
 import matplotlib.pyplot as plt

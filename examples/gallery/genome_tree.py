@@ -4,7 +4,7 @@ A machine is trained by TAP on 5,008 haplotypes at 805 sites, and its solutions 
 column is an epoch, each dot a solution; lines lead from a solution to the one it came from. Colors are the
 super-population of most of its haplotypes, which the machine was not told. Give the path of `genomes_805snp.npz`.
 
-Takes 60 s.
+Takes 90 s.
 """
 
 import copy

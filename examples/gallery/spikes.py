@@ -5,7 +5,7 @@ to the first half; both can be enumerated, so that their probabilities of all 32
 probabilities over the frequencies in the second half. Right: how many cells are active at once. Independent cells miss
 the synchrony. Give the path of `spikes.npz`.
 
-Takes 25 s.
+Takes 35 s.
 """
 
 import sys
