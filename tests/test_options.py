@@ -53,7 +53,7 @@ NOT_IN_RBM = {
     "save_every": "of run folders",
     "keep_every": "of run folders",
 }
-RBM_ONLY = {"device", "verbose", "columns"}
+RBM_ONLY = {"device", "verbose"}
 
 
 # ----- options
@@ -103,7 +103,10 @@ def test_the_estimator_passes_on_what_it_was_given():
     real = RBM(interval=(0, 2), visible="truncated-gaussian")._settings(1)
     assert real.interval == (0.0, 2.0)
     assert RBM(binarize=0.5)._settings(1).binarize == 0.5
-    assert {*values, "interval", "binarize", *RENAMED} == FIELDS.keys() - NOT_IN_RBM.keys(), "each is tested here"
+    assert RBM(columns={"a": "real"})._settings(1).columns is None  # they are those of a DataFrame, and act there
+    assert {*values, "interval", "binarize", "columns", *RENAMED} == FIELDS.keys() - NOT_IN_RBM.keys(), (
+        "each is tested here"
+    )
 
 
 @dataclass(frozen=True)

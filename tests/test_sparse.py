@@ -120,7 +120,7 @@ from tapmachine import RBM
 def fit(x):
     RBM(4, epochs=1, batch_size=300, objective="cd", binarize=0.5, device="cpu").fit(x).transform(x)
 
-x = sp.random_array((20_000, 3000), density=0.002, format="csr", rng=0, dtype="f4")
+x = sp.random_array((12_000, 3000), density=0.002, format="csr", rng=0, dtype="f4")
 fit(x[:300, :100])  # libraries set themselves up
 lines = Path("/proc/self/status").read_text().splitlines()
 taken = next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmData:"))
@@ -132,7 +132,7 @@ fit(x if sys.argv[2] == "sparse" else x.toarray())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_a_sparse_matrix_takes_less_memory_than_a_dense_one():
-    """1 MB sparse, 240 MB dense; the limit leaves room for the machine and for 2 million dense values at a time."""
+    """1 MB sparse, 144 MB dense; the limit leaves room for the machine and for 2 million dense values at a time."""
     for form, fits in (("sparse", True), ("dense", False)):
         words = [sys.executable, "-c", FIT_IN_LITTLE_MEMORY, "130", form]
         done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})

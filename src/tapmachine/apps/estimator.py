@@ -266,6 +266,7 @@ class RBM(CellMachine):
 
     def _settings(self, epochs: Any, **others: Any) -> Settings:
         values = {name: getattr(self, name) for name in _passed_on()} | {"epochs": epochs}
+        values["columns"] = None  # which are those of a DataFrame
         values["visible"] = "auto" if callable(self.visible) else self.visible  # units are made by `_new_machine`
         for name, hint in get_type_hints(Settings).items():
             if int in kinds(hint) and name in values and values[name] is not None:

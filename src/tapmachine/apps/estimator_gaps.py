@@ -8,7 +8,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from tapmachine.apps.estimator_tables import TableMachine, _has_schema
+from tapmachine.apps.estimator_columns import ColumnMachine
+from tapmachine.apps.estimator_tables import _has_schema
 from tapmachine.apps.estimator_uses import Array
 from tapmachine.data.checks import check_count
 from tapmachine.data.frames import from_columns, from_numbers, library_of
@@ -17,7 +18,7 @@ from tapmachine.likelihood.slabs import is_gaussian_mixture
 from tapmachine.posterior.table import TablePosterior
 
 
-class CellMachine(TableMachine):
+class CellMachine(ColumnMachine):
     """The methods of an estimator on single cells of tables, which have exact posteriors."""
 
     def intervals(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:

@@ -1,16 +1,14 @@
-"""The estimator on tables: DataFrames in and out, and the prediction of one column from the others."""
+"""The estimator on tables: DataFrames in and out."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from tapmachine.apps.estimator_input import dense_in_parts
 from tapmachine.apps.estimator_uses import Array, TrainedMachine
+from tapmachine.data.checks import check_count
 from tapmachine.data.columns import Schema
 from tapmachine.data.frames import (
     FrameType,
@@ -21,13 +19,9 @@ from tapmachine.data.frames import (
     series_of,
     to_columns,
 )
-from tapmachine.likelihood.tap import clamped_log_weight
-from tapmachine.likelihood.weight import log_weight
-from tapmachine.posterior import denoise
+from tapmachine.data.given import given_row
 from tapmachine.posterior.channels import Channel, Missing
-from tapmachine.solver import TAP
-
-CANDIDATE_ROWS = 2**16  # rows that are weighed at a time
+from tapmachine.runs.conditional import conditional_samples
 
 
 def _has_schema(estimator: "TableMachine") -> bool:
@@ -168,19 +162,41 @@ class TableMachine(TrainedMachine):
         library = library_of(like)
         return values if library is None else series_of(values, name, library, getattr(like, "index", None))
 
-    def sample(self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None) -> Any:
+    def sample(
+        self,
+        n_samples: int = 1,
+        n_sweeps: int = 200,
+        random_state: Any = None,
+        given: dict[Any, Any] | None = None,
+    ) -> Any:
         """Draw samples, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
 
-        Samples of the default machine of a real-valued table, which is a mixture of Gaussians, are exact and
-        independent. After `fit` with a DataFrame, samples are one with the same columns and types.
+        Samples of the default machine of a table, which is a mixture, are exact and independent. After `fit` with a
+        DataFrame, samples are one with the same columns and types.
 
         Args:
             n_samples: Number of samples.
             n_sweeps: Gibbs sweeps of each chain.
             random_state: Random seed. By default every call draws new samples; after `fit` with the same
                 `random_state`, the same sequence of calls gives the same samples.
+            given: Values of some columns, by name or, of arrays, by number; the others are drawn given these.
+
+        Example:
+            >>> from sklearn.datasets import load_iris
+            >>> from tapmachine import RBM
+            >>> model = RBM(n_hidden=4).fit(load_iris().data)
+            >>> model.sample(2, given={0: 5.1}, random_state=0)[:, 0]
+            array([5.1, 5.1])
         """
-        return self._as_frame(super().sample(n_samples, n_sweeps, random_state))
+        if given is None:
+            return self._as_frame(super().sample(n_samples, n_sweeps, random_state))
+        check_is_fitted(self)
+        names: list[Any] = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
+        row = given_row(given, names, self.schema_)
+        starts, generator = self._chain_starts(check_count("n_samples", n_samples), random_state)
+        drawn = conditional_samples(self._double, row.to(self._double.device), starts, n_sweeps, generator)
+        drawn = drawn.argmax(-1) if self.machine_.layers[0].is_categorical else drawn
+        return self._as_frame(drawn.cpu().numpy().astype(np.float64))
 
     @dense_in_parts
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
@@ -205,97 +221,3 @@ class TableMachine(TrainedMachine):
         if self._frame is not None and library is not None:
             std = from_numbers(std, self._frame.names, library, getattr(X, "index", None))
         return mean, std
-
-    # ----- one column from the others
-
-    @available_if(_has_schema)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Any, column: str) -> Any:
-        """Probabilities of the values of a categorical or binary column given the other columns.
-
-        They are exact with one hidden layer: the weights of the row with each value of the column, normalized. Rows
-        with gaps in other columns have them summed over by TAP.
-
-        Args:
-            X: DataFrame with the other columns; if the column itself is there, it is ignored.
-            column: Name of the column.
-
-        Returns:
-            A DataFrame with a column for each value.
-        """
-        check_is_fitted(self)
-        target = self._target(column)
-        if target.kind not in ("binary", "categorical"):
-            raise ValueError(f"column {column!r} is {target.kind}, which has no probabilities of values; use predict")
-        rows = self._without(X, column)
-        probabilities = self._probabilities(rows, column)
-        names = [str(value) for value in target.categories]
-        library = library_of(X) or "pandas"
-        return from_numbers(probabilities, names, library, getattr(X, "index", None))
-
-    @available_if(_has_schema)  # type: ignore[untyped-decorator]
-    def predict(self, X: Any, column: str) -> Any:
-        """Predict a column from the others: the most probable category, or the mean of numbers.
-
-        Args:
-            X: DataFrame with the other columns; if the column itself is there, it is ignored.
-            column: Name of the column.
-
-        Returns:
-            A Series of the column's type.
-        """
-        check_is_fitted(self)
-        target, where = self._target(column), self._schema().components[column]
-        rows = self._without(X, column)
-        if target.kind in ("binary", "categorical"):
-            chosen = self._probabilities(rows, column)
-            encoded = 1 - chosen[:, :1] if target.kind == "binary" else chosen
-        else:
-            encoded = self._posterior_means(rows)[:, where]
-        frame = from_columns([target.decode(encoded)], library_of(X) or "pandas", getattr(X, "index", None))
-        return frame[column]
-
-    def _target(self, column: str) -> Any:
-        for candidate in self._schema().columns:
-            if candidate.name == column:
-                return candidate
-        raise ValueError(f"column is {column!r}; expected one of {', '.join(map(repr, self._schema().names))}")
-
-    def _without(self, X: Any, column: str) -> Array:
-        """Encoded rows in which a column is missing."""
-        if library_of(X) is not None and column in X.columns:
-            X = X.drop(columns=column) if library_of(X) == "pandas" else X.drop(column)
-        return self._encoded(X, gaps=True, optional=[column])
-
-    def _probabilities(self, rows: Array, column: str) -> Array:  # (N, n_components) -> (N, q)
-        """P(value of the column | the other columns)."""
-        where = self._schema().components[column]
-        is_binary = self._target(column).kind == "binary"
-        states = np.array([[0.0], [1.0]]) if is_binary else np.eye(where.stop - where.start)
-        if len(self._target(column).categories) == 1:  # a constant column
-            return np.ones((len(rows), 1))
-        others = np.delete(rows, np.r_[where], axis=1)
-        has_gaps = np.isnan(others).any(1)
-        result = np.empty((len(rows), len(states)))
-        step = max(1, CANDIDATE_ROWS // len(states))
-        complete = np.flatnonzero(~has_gaps)
-        for first in range(0, len(complete), step):
-            chosen = complete[first : first + step]
-            result[chosen] = torch.softmax(self._log_weights(rows[chosen], where, states), 1).cpu().numpy()
-        if has_gaps.any():
-            mean = self._posterior_means(rows[has_gaps])[:, where]
-            result[has_gaps] = np.concatenate((1 - mean, mean), 1) if is_binary else mean
-        return result
-
-    def _log_weights(self, rows: Array, where: slice, states: Array) -> Tensor:  # (N, n_components) -> (N, q)
-        """ln weight of each row with each state of some components; the difference is that of ln P."""
-        candidates = np.repeat(rows, len(states), 0)
-        candidates[:, where] = np.tile(states, (len(rows), 1))
-        x = self._states(candidates)
-        deep = len(self._double.layers) > 2
-        weights = clamped_log_weight(self._double, x, TAP()) if deep else log_weight(self._double, x)
-        return weights.view(len(rows), len(states))
-
-    def _posterior_means(self, rows: Array) -> Array:
-        """Posterior means of encoded rows with gaps."""
-        y = self._rows_with_gaps(rows).to(self._double.device)
-        return denoise(self._double, y, Missing()).mean.cpu().numpy()

@@ -165,17 +165,33 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 `random_state`, the same sequence of calls gives the same samples.
         """
         check_is_fitted(self)
-        seeds = self._draws if random_state is None else check_random_state(random_state)
-        generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
+        seeds = self._seeds(random_state)
+        generator = self._generator(seeds)
         if is_product_mixture(self._double):
             return as_product_mixture(self._double).sample(n_samples, generator).cpu().numpy()
         if is_gaussian_mixture(self._double):  # between whose components chains may hardly move
             return as_gaussian_mixture(self._double).sample(n_samples, generator).cpu().numpy()
-        rows = torch.from_numpy(seeds.randint(len(self._starts), size=n_samples)).to(self.machine_.device)
-        start = check_rows(self.machine_, self._starts.to(rows.device)[rows])
+        start = check_rows(self.machine_, self._some_starts(n_samples, seeds))
         visible = gibbs(self.machine_, start, n_sweeps, generator)[0]
         states = visible.argmax(-1) if self.machine_.layers[0].is_categorical else visible
         return states.cpu().numpy().astype(np.float64)
+
+    def _chain_starts(self, n: int, random_state: Any) -> tuple[Tensor, torch.Generator]:
+        """Rows that chains start from, and random numbers for them."""
+        seeds = self._seeds(random_state)
+        generator = self._generator(seeds)
+        return self._some_starts(n, seeds), generator
+
+    def _seeds(self, random_state: Any) -> np.random.RandomState:
+        seeds: np.random.RandomState = self._draws if random_state is None else check_random_state(random_state)
+        return seeds
+
+    def _generator(self, seeds: np.random.RandomState) -> torch.Generator:
+        return torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
+
+    def _some_starts(self, n: int, seeds: np.random.RandomState) -> Tensor:
+        rows = torch.from_numpy(seeds.randint(len(self._starts), size=n)).to(self.machine_.device)
+        return self._starts.to(rows.device)[rows]
 
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
         """Denoise rows: posterior means of the clean ones, (n_samples, n_features).

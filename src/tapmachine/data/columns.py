@@ -83,6 +83,11 @@ class Schema:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Names of the columns whose values are text."""
+        return tuple(c.name for c in self.columns if c.categories and all(isinstance(v, str) for v in c.categories))
+
     def describe(self) -> str:
         """One line for each column: its kind, and why."""
         return "\n".join(column.describe() for column in self.columns)
@@ -146,7 +151,7 @@ class Schema:
             if name != there:
                 raise ValueError(
                     f"columns are in another order than in training: column {place} is {name!r}, where {there!r} was; "
-                    "use X[model.feature_names_in_]"
+                    "reorder them, as by X[model.feature_names_in_]"
                 )
 
     def encode(self, table: Sequence[RawColumn], optional: Sequence[str] = ()) -> Array:  # (N, n_components), float64
@@ -170,6 +175,10 @@ class Schema:
         if rows.ndim != 2 or rows.shape[1] != self.n_components:
             raise ValueError(f"rows have shape {rows.shape}; expected (n_rows, {self.n_components})")
         return [column.decode(rows[:, self.components[column.name]]) for column in self.columns]
+
+    def n_gaps(self, rows: Array) -> int:  # (N, n_components)
+        """Number of missing cells of encoded rows."""
+        return int(sum(np.isnan(rows[:, where]).any(1).sum() for where in self.components.values()))
 
     def spread(self, variance: Array) -> Array:  # (N, n_components) -> (N, n_columns)
         """Standard deviations of cells in the units of the data, from variances of the components."""

@@ -1,21 +1,19 @@
-"""Files of data by their format: .npy, .npz, .csv and idx files, and folders of .npy files.
+"""Files of data by their format: .npy, .npz, .csv, Parquet, AnnData and idx files, and folders of .npy files.
 
-Nothing in a file is executed. `arrays.py` reads binary files, `text.py` reads and writes text.
+Nothing in a file is executed. `arrays.py` reads arrays, `text.py` text, and `table_files.py` Parquet and AnnData.
 """
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from tapmachine.data.arrays import IDX_TYPES, NPY, Array, decompressed, from_idx, from_npy, from_npz, map_npy
 from tapmachine.data.errors import DataError
-from tapmachine.data.raw_columns import RawColumn
+from tapmachine.data.table_files import from_h5ad, from_parquet
 from tapmachine.data.text import ALIGNMENT, TextLayout, from_csv
 
 CONVERSIONS = {  # file types of other software, and how to convert them
     (".fasta", ".fa", ".faa", ".fna", ".a2m", ".a3m", ".sto"): ALIGNMENT,
-    (
-        ".h5ad",
-    ): "is an AnnData file; save its matrix, as by numpy.save('x.npy', adata.X), or .X.toarray() if it is sparse",
-    (".parquet",): "is a Parquet file; convert it, as by pandas.read_parquet(path).to_csv('x.csv', index=False)",
     (".xlsx", ".xls"): "is a spreadsheet; export it as .csv",
 }
 
@@ -31,17 +29,29 @@ def read_folder(folder: Path) -> dict[str, Array]:
     return {str(path): map_npy(path) for path in paths}
 
 
-def read_file(path: Path, key: str, gaps: bool) -> tuple[Array | list[RawColumn], TextLayout | None]:
-    """Read the array in a file, and the layout of a text file. Uncompressed .npy files are memory-mapped.
+def read_file(
+    path: Path, key: str, gaps: bool, as_table: bool = False, texts: Collection[str] = ()
+) -> tuple[Any, TextLayout | None]:
+    """Read a file: an array, a sparse matrix, or the columns of a table; and the names of columns and rows.
+
+    Uncompressed .npy files are memory-mapped.
 
     Args:
         path: the file.
         key: name of the array in an .npz file.
         gaps: whether cells of a .csv file may be empty; they become NaN.
+        as_table: whether columns are returned in any case, if they have names.
+        texts: names of columns that hold text, whatever it looks like.
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".npz"):
         return from_npz(path, key), None
+    if path.name.endswith((".parquet", ".h5ad")) and not path.is_file():
+        raise FileNotFoundError(path)
+    if path.name.endswith(".parquet"):
+        return from_parquet(path, as_table)
+    if path.name.endswith(".h5ad"):
+        return from_h5ad(path)
     with path.open("rb") as file:
         is_npy = file.read(len(NPY)) == NPY
     if is_npy:
@@ -54,9 +64,9 @@ def read_file(path: Path, key: str, gaps: bool) -> tuple[Array | list[RawColumn]
     if len(content) >= 4 and content[:2] == b"\0\0" and content[2] in IDX_TYPES:
         return from_idx(content, str(path)), None
     if is_text(name):
-        return from_csv(content, path, gaps)
+        return from_csv(content, path, gaps, as_table, texts)
     hint = next((hint for suffixes, hint in CONVERSIONS.items() if name.lower().endswith(suffixes)), None)
-    raise DataError(f"{path}: {hint or 'is not a .npy, .npz, .csv or idx file'}")
+    raise DataError(f"{path}: {hint or 'is not a .npy, .npz, .csv, .parquet, .h5ad or idx file'}")
 
 
 def is_text(name: str) -> bool:

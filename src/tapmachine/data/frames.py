@@ -135,7 +135,7 @@ def _to_pandas(column: RawColumn, index: Any) -> Any:
         if gaps.any() and dtype[:1].islower() and dtype != "object":  # NumPy's types have no gaps
             dtype = {"bool": "boolean"}.get(dtype, dtype.replace("uint", "UInt").replace("int", "Int"))
         return pandas.Series(cells, index=index, dtype=dtype)
-    return pandas.Series(column.values, index=index, dtype=dtype or None)
+    return pandas.Series(column.values, index=index, dtype={"text": "object"}.get(dtype, dtype or None))
 
 
 def _to_polars(column: RawColumn) -> Any:

@@ -65,6 +65,15 @@ class RawColumn:
             return np.isnan(self.values)
         return np.array([value is None for value in self.values], bool)
 
+    def in_place_of(self, other: "RawColumn") -> "RawColumn":
+        """Another column with the values that this one has; its type stays."""
+        gaps = self.gaps
+        if gaps.all() or (self.type in NUMBERS) != (other.type in NUMBERS):
+            return other
+        values = other.values.copy()
+        values[~gaps] = self.values[~gaps]
+        return RawColumn(other.name, other.type, values, other.dtype, other.categories, other.ordered)
+
     def filled_from(self, other: "RawColumn") -> "RawColumn":
         """The column with its gaps filled from another one of the same kind."""
         gaps = self.gaps

@@ -10,7 +10,7 @@ import hashlib
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class DataSet:
         layout: of a text file.
         notes: lines on what was done to the data.
         schema: kinds of the columns of a table with text; its rows are encoded.
+        columns: such a table as it was read.
     """
 
     rows: Array | LazyRows
@@ -63,6 +64,7 @@ class DataSet:
     layout: TextLayout | None = None
     notes: tuple[str, ...] = ()
     schema: Schema | None = None
+    columns: tuple[RawColumn, ...] = ()
 
     def digest(self) -> str:
         """A fingerprint of the rows: the same in memory, on disk, in one file or several."""
@@ -78,18 +80,23 @@ def read(
     gaps: bool = False,
     scale_beyond: int | None = INTENSITIES,
     schema: Schema | None = None,
+    columns: Mapping[str, str] | None = None,
+    optional: Sequence[str] = (),
 ) -> DataSet:
     """Rows from a named data set, a file or a folder of files.
 
     Args:
         source: `digits` (8×8, comes with scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
-            .npy, .npz, .csv or idx file, which may end in .gz. An array of an .npz with several is named after a colon,
-            as in `faces.npz:train`; large sparse matrices of SciPy stay sparse. A folder holds .npy files, which are
-            taken in the order of their names.
+            .npy, .npz, .csv or idx file, which may end in .gz, or of a .parquet or .h5ad file. An array of an .npz with
+            several is named after a colon, as in `faces.npz:train`; large sparse matrices of SciPy stay sparse. A
+            folder holds .npy files, which are taken in the order of their names.
         gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
         scale_beyond: bytes (uint8, of any shape) are divided by 255 if the largest of them is greater than this; with
             None they never are.
-        schema: of the table that the file must be like (default: inferred, if a .csv file has columns of text).
+        schema: of the table that the file must be like (default: inferred, if a .csv or .parquet file has other
+            columns than numbers).
+        columns: kinds of columns by name, which take precedence: real, count, binary or categorical.
+        optional: columns of the schema that may be missing.
 
     Raises:
         DataError: if it cannot be read, naming file, row and column where that helps.
@@ -110,25 +117,36 @@ def read(
         if Path(path).is_dir():
             arrays = read_folder(Path(path))
         else:
-            array, layout = read_file(Path(path), key, gaps)
+            texts = () if schema is None else schema.texts
+            array, layout = read_file(Path(path), key, gaps, schema is not None or bool(columns), texts)
             if isinstance(array, list):
-                return _from_table(array, str(source), gaps, layout, schema)
+                return _from_table(array, str(source), gaps, layout, schema, columns, optional)
             arrays = {str(source): array}
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; named data sets are {', '.join(NAMED)}") from None
     except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
+    if columns or schema is not None:
+        raise DataError(f"{path}: has no named columns; expected a table, such as a .csv file with a header")
     data_set = as_rows(arrays, str(source), gaps, scale_beyond)
-    return data_set if layout is None else replace(data_set, layout=layout, notes=_notes_on_text(data_set, layout))
+    if layout is None:
+        return data_set
+    return replace(data_set, layout=layout, notes=data_set.notes + _notes_on_text(data_set, layout))
 
 
 def _from_table(
-    columns: list[RawColumn], name: str, gaps: bool, layout: TextLayout | None, schema: Schema | None
+    columns: list[RawColumn],
+    name: str,
+    gaps: bool,
+    layout: TextLayout | None,
+    schema: Schema | None,
+    kinds: Mapping[str, str] | None,
+    optional: Sequence[str],
 ) -> DataSet:
     """Encoded rows of a table with columns of text."""
     try:
-        own = schema or Schema.infer(columns)
-        rows = own.encode(columns)
+        own = schema or Schema.infer(columns, kinds)
+        rows = own.encode(columns, optional)
     except ValueError as error:
         raise DataError(f"{name}: {error}") from None
     for column in [] if gaps else columns:
@@ -136,7 +154,7 @@ def _from_table(
             row = int(column.gaps.argmax())
             raise DataError(f"{name}: row {row}, column {column.name!r} is empty; {COMPLETE_ROWS}")
     notes = tuple(f"{name}: {line}" for line in own.describe().splitlines()) if schema is None else ()
-    return DataSet(rows, name, None, None, layout, notes, own)
+    return DataSet(rows, name, None, None, layout, notes, own, tuple(columns))
 
 
 def as_rows(
@@ -177,6 +195,8 @@ def as_rows(
 
 def _notes_on_text(data_set: DataSet, layout: TextLayout) -> tuple[str, ...]:
     """What may surprise in how a text file was read."""
+    if layout.n_index and data_set.name.endswith(".h5ad"):
+        return (f"{data_set.name}: matrix X, with var_names as columns and obs_names as row names",)
     if layout.n_index:
         columns = "first column" if layout.n_index == 1 else f"first {layout.n_index} columns"
         return (f"{data_set.name}: {columns} skipped as row names; to use it as data, name it in the header",)

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ UNNAMED = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # names that pandas gives to t
 
 GAPS = ("", "NA", "N/A", "NaN", "nan", "null")  # cells without a value, in tables with text
 WHOLE = re.compile(r"[+-]?\d+")  # integers
+TRUTH = {"True": True, "False": False}
 MIN_TEXT_CELLS = 2  # of a column of text
 
 ENCODE = "encode text as numbers (categories as 0, 1, 2, …), or leave the column out"
@@ -54,16 +55,24 @@ class TextLayout:
         return None if self.names is None else self.names[self.n_index :]
 
 
-def from_csv(content: bytes, path: Path, gaps: bool) -> tuple[Array | list[RawColumn], TextLayout]:
+def from_csv(
+    content: bytes, path: Path, gaps: bool, as_table: bool = False, texts: Collection[str] = ()
+) -> tuple[Array | list[RawColumn], TextLayout]:
     """Read numbers separated by commas, or by the separator of the first line, with or without a header.
 
-    If the table has a header and columns of text, these and the others are returned as columns.
+    If the table has a header and columns of text, or a table is asked for, its columns are returned. Columns named in
+    `texts` are text, whatever it looks like.
     """
     separator, numbered = _cells(content, path, gaps)
     table = [cells for _, cells in numbered]
     names = tuple(table[0]) if _is_header(table, gaps) else None
     n_index = 0 if names is None else _index_width(names)
-    if names is not None and (columns := _text_table(table[1:], names, n_index)):
+    try:
+        lines = [line for line, _ in numbered[1:]]
+        columns = None if names is None else _text_table(table[1:], names, n_index, lines, as_table, texts)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+    if names is not None and columns:
         cells_of_index = tuple(tuple(cells[:n_index]) for cells in table[1:]) if n_index else ()
         return columns, TextLayout(separator, names, cells_of_index)
     rows, index = [], []
@@ -80,38 +89,53 @@ def from_csv(content: bytes, path: Path, gaps: bool) -> tuple[Array | list[RawCo
     return np.array(rows, np.float64), TextLayout(separator, names, tuple(index) if n_index else ())
 
 
-def _text_table(table: Sequence[Sequence[str]], names: Sequence[str], n_index: int) -> list[RawColumn] | None:
-    """The columns of a table of which some are text throughout; None if there are none, or other cells are no numbers.
+def _text_table(
+    table: Sequence[Sequence[str]],
+    names: Sequence[str],
+    n_index: int,
+    lines: Sequence[int],
+    as_table: bool,
+    texts: Collection[str],
+) -> list[RawColumn] | None:
+    """The columns of a table of which some are text throughout; None if there are none.
 
-    A word among numbers is taken for a mistake, which the caller reports with its line.
+    A word among numbers is taken for a mistake: a ValueError that names its line and column.
     """
     if any(len(cells) != len(names) for cells in table):
         return None
-    columns, has_text = [], False
+    columns, has_text, mixed = [], as_table, ""
     for place in range(n_index, len(names)):
         cells = [None if row[place] in GAPS else row[place] for row in table]
         seen = [cell for cell in cells if cell is not None]
         numbers = [cell for cell in seen if _parsed(cell) is not None]
-        if len(seen) >= MIN_TEXT_CELLS and not numbers:
+        if seen and {*seen} <= TRUTH.keys() and names[place] not in texts:
             has_text = True
+            columns.append(
+                RawColumn.of(names[place], [None if cell is None else TRUTH[cell] for cell in cells], "bool")
+            )
+        elif seen and (not numbers or names[place] in texts):
+            has_text = has_text or len(seen) >= MIN_TEXT_CELLS
             columns.append(RawColumn.of(names[place], cells, "text"))
         elif len(numbers) < len(seen):
-            return None
+            row = next(row for row, cell in enumerate(cells) if cell is not None and _parsed(cell) is None)
+            mixed = mixed or f"line {lines[row]}, column {place + 1} ({names[place]}) is {cells[row]!r} among numbers"
         else:
             kind = "int" if seen and all(WHOLE.fullmatch(cell) for cell in seen) else "float"
             values = np.array([math.nan if cell is None else float(cell) for cell in cells])
             columns.append(RawColumn(names[place], kind, values, kind))
-    return columns if has_text else None
+    if has_text and mixed:
+        raise ValueError(f"{mixed}; convert the column to one type")
+    return columns if has_text and not mixed else None
 
 
 def columns_as_cells(columns: Sequence[RawColumn]) -> list[list[str]]:
     """Columns as the cells of a text file; gaps are empty."""
     texts = []
     for column in columns:
-        whole = column.type in ("bool", "int")
+        convert = {"bool": bool, "int": int}.get(column.type, lambda value: value)
         texts.append(
             [
-                "" if gap else str(int(value)) if whole else str(value).removesuffix(".0")
+                "" if gap else str(convert(value)).removesuffix(".0")
                 for value, gap in zip(column.values.tolist(), column.gaps, strict=True)
             ]
         )

@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -68,6 +68,7 @@ class RunData(Generic[SomeRows]):
             "image_shape": self.image_shape,
             "sha256": self.digest,
             "scale_beyond": self.scale_beyond,
+            "columns": None if self.names is None else list(self.names),
         } | ({} if self.schema is None else {"schema": self.schema.to_dict()})
 
     def in_memory(self, gaps: bool = False) -> "RunData[Tensor]":
@@ -143,7 +144,8 @@ def read_data(settings: Settings) -> RunData[Rows]:
 
 def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | None = None) -> RunData[Rows]:
     """As `read_data`, with the `scale_beyond` of `data.sources.read`."""
-    source = read(settings.data, gaps=True, scale_beyond=scale_beyond, schema=schema)
+    columns = settings.column_kinds if schema is None else None
+    source = read(settings.data, gaps=True, scale_beyond=scale_beyond, schema=schema, columns=columns)
     with named(settings.data):
         x, notes = _prepared(settings, source)
     names = None if source.layout is None else source.layout.column_names()
@@ -215,6 +217,16 @@ def schema_of(run: RunFolder) -> Schema | None:
     return None if found is None else Schema.from_dict(found)
 
 
+def check_columns_of(run: RunFolder, names: Sequence[str] | None) -> None:
+    """A ValueError that names the first column that is not the one of the training data, if both have names."""
+    known = data_description(run.machine_path).get("columns")
+    if known is None or names is None or schema_of(run) is not None or len(known) != len(names):
+        return  # numbers of columns are checked elsewhere, and so are tables with a schema
+    for place, (name, there) in enumerate(zip(names, known, strict=True)):
+        if name != there:
+            raise ValueError(f"column {place + 1} is {name!r}, where {there!r} was in training; reorder the columns")
+
+
 def read_data_of(run: RunFolder, gaps: bool = False) -> RunData[Tensor]:
     """The data of a run, in memory; a RunError if they have changed since training. `gaps`: as for `in_memory`."""
     if isinstance(run, MachineFile):
@@ -234,4 +246,7 @@ def data_for(run: RunFolder, source: str | None = None, gaps: bool = False) -> R
         except RunError as error:
             raise RunError(f"{error}; use --data FILE") from None
     settings = replace(settings_of(run), data=source, validation=None, weights=None)
-    return _read_data(settings, scale_of_bytes(run), schema_of(run)).in_memory(gaps)
+    data = _read_data(settings, scale_of_bytes(run), schema_of(run))
+    with named(source):
+        check_columns_of(run, data.names)
+    return data.in_memory(gaps)

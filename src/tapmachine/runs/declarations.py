@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from tapmachine.data.errors import SettingsError
 
+KINDS_OF_COLUMNS = ("real", "count", "binary", "categorical")  # as in data/kinds.py, which loads NumPy
 KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false", type(None): "null"}
 
 
@@ -69,11 +70,21 @@ POSITIVE = Check(lambda value: 0 < value < math.inf, "a finite positive number")
 FINITE = Check(math.isfinite, "a finite number")
 SIZES = Check(lambda sizes: bool(sizes) and all(n >= 1 for n in sizes), "integers, 1 or more")
 INTERVAL = Check(lambda ends: len(ends) == 2 and ends[0] < ends[1], "two increasing numbers, such as 0 and 1")
+COLUMN_KINDS = Check(
+    lambda text: all(kind in KINDS_OF_COLUMNS for _, kind in pairs_from_text(text)),
+    f"NAME=KIND, separated by commas, with kinds {', '.join(KINDS_OF_COLUMNS)}",
+)
 FRACTION_KEPT = Check(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
 BELOW_ONE = Check(lambda value: 0 <= value < 1, "0 or more, and less than 1")
 FILE_OR_FRACTION = Check(
     lambda value: not isinstance(value, float) or 0 < value < 1, "a file, or a fraction between 0 and 1"
 )
+
+
+def pairs_from_text(text: str) -> list[tuple[str, str]]:
+    """Names and words of name=word pairs separated by commas; "" for a word that is not there."""
+    pairs = (part.rpartition("=") if "=" in part else (part, "", "") for part in text.split(",") if part.strip())
+    return [(name.strip(), word.strip()) for name, _, word in pairs]
 
 
 def check_value(name: str, value: Any, option: Option) -> None:

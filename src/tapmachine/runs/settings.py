@@ -14,6 +14,7 @@ from tapmachine.data.budget import FEWEST_EPOCHS, default_batch_size, default_ep
 from tapmachine.data.errors import SettingsError
 from tapmachine.runs.declarations import (
     BELOW_ONE,
+    COLUMN_KINDS,
     FILE_OR_FRACTION,
     FINITE,
     FRACTION_KEPT,
@@ -25,6 +26,7 @@ from tapmachine.runs.declarations import (
     from_json,
     holds_floats,
     option_of,
+    pairs_from_text,
     setting,
 )
 from tapmachine.runs.registry import OBJECTIVES, STARTS, hidden_words, visible_words
@@ -42,8 +44,8 @@ class Settings:
 
     data: str = setting(
         MISSING,
-        "Data: digits, mnist, mnist-test, a .npy, .npz (FILE.npz:NAME), .csv or idx(.gz) file, or a folder of .npy "
-        "files. Not needed to continue a run.",
+        "Data: digits, mnist, mnist-test, a .npy, .npz (FILE.npz:NAME), .csv, .parquet, .h5ad or idx(.gz) file, or a "
+        "folder of .npy files. Not needed to continue a run.",
     )
     hidden: tuple[int, ...] = setting((100,), "Number of hidden units; several layers as 500,200.", SIZES)
     visible: str = setting(
@@ -67,6 +69,12 @@ class Settings:
     )
     double_inputs: bool = setting(
         False, "Pretrain each layer with the input it will have from both sides (Salakhutdinov and Hinton)."
+    )
+    columns: str | None = setting(
+        None,
+        "Kinds of columns of a table by name, as in year=categorical,mass=real: real, count, binary, categorical.",
+        COLUMN_KINDS,
+        default_text="inferred",
     )
     interval: tuple[float, float] | None = setting(
         None, "Interval of real values, such as 0,1.", INTERVAL, default_text="0,1 or the range of the data"
@@ -163,6 +171,10 @@ class Settings:
                 f"interval is for real-valued data; visible is {self.visible!r}, binarize {self.binarize}",
             ),
             (
+                self.columns is None or (self.visible == "auto" and self.binarize is None and self.interval is None),
+                "columns cannot be combined with visible, binarize or interval",
+            ),
+            (
                 self.binarize is None or self.visible in ("auto", "binary"),
                 f"binarize makes values 0 or 1, but visible is {self.visible!r}",
             ),
@@ -202,6 +214,11 @@ class Settings:
         if self.pretrain is not None:
             return self.pretrain
         return (FEWEST_EPOCHS if self.epochs is None else self.epochs) if len(self.hidden) > 1 else 0
+
+    @property
+    def column_kinds(self) -> dict[str, str]:
+        """Kinds of columns by name."""
+        return dict(pairs_from_text(self.columns or ""))
 
     def for_rows(self, n_rows: int) -> "Settings":
         """The same for a number of rows, from which the number of epochs follows by default."""

@@ -11,17 +11,20 @@ from tapmachine.apps.cli import (
     report,
     reproduce,
     runs,
+    sample,
+    score,
+    tables,
     train,
 )
 from tapmachine.apps.cli.common import app, main
 
 ORDER = (  # in --help
-    "train", "info", "evaluate", "sample", "denoise", "impute", "recover", "score", "compare", "landscape", "report",
-    "convert", "reproduce", "doctor", "demo",
+    "train", "info", "evaluate", "sample", "denoise", "impute", "predict", "recover", "score", "compare",
+    "landscape", "report", "convert", "reproduce", "doctor", "demo",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(command.callback.__name__ if command.callback else ""))
 
 __all__ = [
     "app", "compare", "demo", "doctor", "interchange", "landscape", "main", "posterior", "recover", "report",
-    "reproduce", "runs", "train",
+    "reproduce", "runs", "sample", "score", "tables", "train",
 ]  # fmt: skip

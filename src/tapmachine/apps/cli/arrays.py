@@ -1,6 +1,7 @@
-"""Results of commands as files: .npy, or text in the form of the data that they come from"""
+"""Results of commands as files: .npy, or tables in the form of the data that they come from"""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +10,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tapmachine.data.columns import Schema
+    from tapmachine.data.raw_columns import RawColumn
     from tapmachine.data.text import TextLayout
 
-SUFFIXES = (".npy", ".csv", ".tsv")
+SUFFIXES = (".npy", ".csv", ".tsv", ".parquet")
 
 
 def default_target(stem: str, source: str) -> Path:
-    """A file in the current folder for results on a source: text for text, otherwise .npy."""
+    """A file in the current folder for results on a source: text for text, Parquet for Parquet, otherwise .npy."""
     from tapmachine.data.formats import is_text
 
-    suffix = ".npy" if not is_text(source) else ".tsv" if source.removesuffix(".gz").endswith(".tsv") else ".csv"
+    name, suffix = source.removesuffix(".gz"), ".npy"
+    if source.endswith(".parquet"):
+        suffix = ".parquet"
+    elif is_text(source):
+        suffix = ".tsv" if name.endswith(".tsv") else ".csv"
     path = Path(stem + suffix)
     if path.absolute() == Path(source).absolute():
         raise ValueError(f"{source}: is where results go by default; give another file by --out")
@@ -44,6 +50,7 @@ def save_array(
     layout: "TextLayout | None" = None,
     known: "np.ndarray[Any, Any] | None" = None,
     schema: "Schema | None" = None,
+    observed: "Sequence[RawColumn]" = (),
 ) -> None:
     """Writes rows to an .npy file, or to a text file with the digits that it takes to read the same numbers.
 
@@ -53,23 +60,47 @@ def save_array(
         layout: header, separator and index of a text file, as those of the data have them.
         known: values that a text file holds in place of others, in their own precision; NaN for none.
         schema: of a table with text, whose encoded rows are written as its cells.
+        observed: columns of such a table, whose cells are kept.
     """
     import numpy as np
 
-    from tapmachine.data.text import columns_as_cells
     from tapmachine.machine.files import write_atomically
 
     array = values.cpu().numpy()
     if schema is not None and path.suffix != ".npy":
+        columns = schema.decode(array)
+        by_name = {column.name: column for column in observed}
+        save_columns(path, [by_name[c.name].in_place_of(c) if c.name in by_name else c for c in columns], layout)
+    elif path.suffix == ".parquet":
+        from tapmachine.data.raw_columns import RawColumn
+
         array = array if known is None else np.where(np.isnan(known), array, known)
-        write_atomically(path, _in_layout(path, columns_as_cells(schema.decode(array)), layout).encode())
-        return
-    if path.suffix == ".npy":
+        names = (layout and layout.column_names()) or tuple(str(column) for column in range(array.shape[1]))
+        columns = [RawColumn(name, "float", values, "float64") for name, values in zip(names, array.T, strict=True)]
+        save_columns(path, columns, layout)
+    elif path.suffix == ".npy":
         content = io.BytesIO()
         np.save(content, array)
         write_atomically(path, content.getvalue())
     else:
         write_atomically(path, _text(path, array, layout, known).encode())
+
+
+def save_columns(path: Path, columns: "Sequence[RawColumn]", layout: "TextLayout | None" = None) -> None:
+    """Writes the columns of a table to a .csv, .tsv or .parquet file, with the row names of a layout."""
+    from dataclasses import replace
+
+    from tapmachine.data.table_files import to_parquet
+    from tapmachine.data.text import TextLayout, columns_as_cells
+    from tapmachine.machine.files import write_atomically
+
+    layout = layout or TextLayout()
+    if path.suffix == ".parquet":
+        write_atomically(path, to_parquet(columns, layout))
+        return
+    of_index = (layout.names or ("",) * layout.n_index)[: layout.n_index]
+    layout = replace(layout, names=(*of_index, *(column.name for column in columns)))
+    write_atomically(path, _in_layout(path, columns_as_cells(columns), layout).encode())
 
 
 def _text(

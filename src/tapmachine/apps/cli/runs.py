@@ -1,14 +1,14 @@
-"""tapmachine info, evaluate and sample: what is in a run"""
+"""tapmachine info and evaluate: what is in a run"""
 
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapmachine.apps.cli.arrays import SUFFIXES, save_array
 from tapmachine.apps.cli.common import (
     AsJson,
     Data,
@@ -26,6 +26,7 @@ from tapmachine.apps.cli.common import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tapmachine.data.columns import Schema
     from tapmachine.machine import BoltzmannMachine
     from tapmachine.runs.folder import RunFolder
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def info(run: Run, as_json: AsJson = False) -> None:
     """Show what a run or the file of a machine holds: data, machine, and how far training has come."""
     from tapmachine.machine.files import data_description
-    from tapmachine.runs.data import settings_of
+    from tapmachine.runs.data import schema_of, settings_of
     from tapmachine.runs.folder import MachineFile
 
     folder, machine = open_run(run)
@@ -53,6 +54,8 @@ def info(run: Run, as_json: AsJson = False) -> None:
     print(f"data: {settings.get('data')}")
     asked = settings_of(folder).all_epochs
     print(f"epochs: {epochs} of {asked}; {summary(records[-1]) if records else 'none yet'}")
+    if (schema := schema_of(folder)) is not None:
+        print("columns:", *schema.describe().splitlines(), sep="\n  ")
     print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
 
 
@@ -93,7 +96,7 @@ def evaluate(
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.likelihood import compare_likelihoods
     from tapmachine.runs.build import pick_device
-    from tapmachine.runs.data import named
+    from tapmachine.runs.data import named, schema_of
     from tapmachine.training.gaps import take_gaps
 
     quiet = quiet or not leads()
@@ -117,7 +120,7 @@ def evaluate(
                 shown = [row if data is None else _of_file(row, data) for row in table.as_dicts()]
                 print(json.dumps([_without_nan(row) for row in shown]) if as_json else table.table(names))
             return
-        rows = _scores(machine, complete, missing, exact, seed, say)
+        rows = _scores(machine, complete, missing, exact, seed, say, schema_of(folder))
     if not leads():
         return
     if as_json:
@@ -152,11 +155,16 @@ def _scores(
     exact: bool,
     seed: int,
     say: Callable[[str], None],
+    schema: "Schema | None" = None,
 ) -> list[dict[str, Any]]:
     """Exact or annealed log-likelihoods, and TAP's beside them; each with one ln Z for all data.
 
+    Those of a table with a schema are in the units of the data.
+
     Of rows with missing units, the log-likelihood of the observed ones, without TAP's beside it.
     """
+    import torch
+
     from tapmachine.data.errors import EstimateError, LikelihoodWarning
     from tapmachine.data.rows import spaced
     from tapmachine.likelihood import LogLikelihood, tap_log_likelihood
@@ -196,9 +204,15 @@ def _scores(
         gaps = missing[name]
         gaps = None if gaps is None else spaced(gaps, few)
         score = unbiased_log_likelihood(machine, spaced(x, few), partition, seed=seed, missing=gaps)
+        if schema is not None:
+            encoded = spaced(x, few) if gaps is None else spaced(x, few).masked_fill(gaps, float("nan"))
+            log_scale = torch.from_numpy(schema.log_scale(encoded.double().cpu().numpy()))
+            score = replace(score, values=score.values - log_scale.to(score.values))
         add(partition.method, name, score, log_partition_error=partition.error)
     if any(gaps is not None for gaps in missing.values()):
         say("values are missing: log-likelihoods are those of the observed ones, without TAP's")
+        return rows
+    if schema is not None:
         return rows
     say("solving …")
     try:
@@ -219,66 +233,3 @@ def _scores(
             stacklevel=2,
         )
     return rows
-
-
-@app.command(epilog="Example:  tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
-def sample(
-    run: Run,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Output file: .npy, .csv or .tsv.")] = Path("samples.npy"),
-    count: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 100,
-    n_sweeps: Annotated[int, typer.Option(min=0, help="Sweeps of block Gibbs sampling for each sample.")] = 1000,
-    start_from: Annotated[
-        str, typer.Option("--from", help="Starting points of the chains: data, or solutions, from those of TAP.")
-    ] = "data",
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            help="Data to start from, as for train.",
-            show_default="the data of the run; required for the file of a machine",
-        ),
-    ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Picture of the samples (.png), if rows are images.")] = None,
-    device: Device = "auto",
-    seed: Seed = 0,
-    quiet: Quiet = False,
-) -> None:
-    """Draw samples by Gibbs chains that start from data, or from the TAP solutions of the machine."""
-    import torch
-
-    from tapmachine.analysis.plots import image_grid, new_figure
-    from tapmachine.data.text import TextLayout
-    from tapmachine.machine.checks import check_rows
-    from tapmachine.machine.files import data_description
-    from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
-    from tapmachine.runs.build import pick_device
-    from tapmachine.runs.data import data_for
-    from tapmachine.solver import solve
-
-    if start_from not in ("data", "solutions"):
-        raise ValueError(f"--from is {start_from!r}; it must be data or solutions")
-    if out.suffix not in SUFFIXES or out.is_dir():
-        raise ValueError(f"{out}: samples are written to a .npy, .csv or .tsv file, such as samples.npy")
-    folder, machine = open_run(run, pick_device(device))
-    shape = data_description(folder.machine_path).get("image_shape")
-    if picture is not None and shape is None:
-        raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
-    with warnings_as_lines(quiet=False):
-        data = data_for(folder, source)
-    x = data.train
-    rows = torch.randint(len(x), (count,), generator=torch.Generator().manual_seed(seed))
-    generator = torch.Generator(machine.device).manual_seed(seed)
-    start = check_rows(machine, x[rows])
-    if start_from == "solutions":
-        found = solve(machine, start)
-        speaker(quiet)(f"chains start from: {found}")
-        start = sample_solutions(machine, found, generator)[0]
-    drawn = gibbs(machine, start, n_sweeps, generator)[0].cpu()
-    drawn = drawn.argmax(-1) if machine.layers[0].is_categorical else drawn  # as in the data
-    save_array(out, drawn, TextLayout(names=data.names), schema=data.schema)
-    if not quiet:
-        print(f"{out}: {count} samples")
-    if picture is not None and shape is not None:  # last: samples must not depend on a library for pictures
-        figure = new_figure(6, 6)
-        image_grid(figure.subplots(), drawn, (shape[0], shape[1]))
-        figure.savefig(picture, dpi=100)

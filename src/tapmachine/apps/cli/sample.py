@@ -1,0 +1,134 @@
+"""tapmachine sample: rows drawn from a machine, also with some columns given"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tapmachine.apps.cli.arrays import SUFFIXES, save_array
+from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, app, open_run, speaker, warnings_as_lines
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from tapmachine.data.columns import Schema
+    from tapmachine.machine import BoltzmannMachine
+
+
+@app.command(epilog="Example:  tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
+def sample(
+    run: Run,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output file: .npy, .csv, .tsv or .parquet.")] = Path(
+        "samples.npy"
+    ),
+    count: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 100,
+    given: Annotated[
+        str | None,
+        typer.Option(
+            help="Values of some columns, as in species=Adelie,island=Dream; the others are drawn given these.",
+            show_default=False,
+        ),
+    ] = None,
+    n_sweeps: Annotated[int, typer.Option(min=0, help="Sweeps of block Gibbs sampling for each sample.")] = 1000,
+    start_from: Annotated[
+        str, typer.Option("--from", help="Starting points of the chains: data, or solutions, from those of TAP.")
+    ] = "data",
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            help="Data to start from, as for train.",
+            show_default="the data of the run; required for the file of a machine",
+        ),
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Picture of the samples (.png), if rows are images.")] = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Draw samples by Gibbs chains that start from data, or from the TAP solutions of the machine; exactly for tables.
+
+    Samples of a table are written as its cells to a .csv, .tsv or .parquet file.
+    """
+    import torch
+
+    from tapmachine.analysis.plots import image_grid, new_figure
+    from tapmachine.data.text import TextLayout
+    from tapmachine.machine.files import data_description
+    from tapmachine.runs.build import pick_device
+    from tapmachine.runs.conditional import has_exact_posterior
+    from tapmachine.runs.data import data_for, schema_of
+
+    if start_from not in ("data", "solutions"):
+        raise ValueError(f"--from is {start_from!r}; it must be data or solutions")
+    if given is not None and start_from != "data":
+        raise ValueError("--given cannot be combined with --from solutions")
+    if out.suffix not in SUFFIXES or out.is_dir():
+        raise ValueError(f"{out}: samples are written to a .npy, .csv, .tsv or .parquet file, such as samples.npy")
+    folder, machine = open_run(run, pick_device(device))
+    shape = data_description(folder.machine_path).get("image_shape")
+    if picture is not None and shape is None:
+        raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
+    columns, schema = data_description(folder.machine_path).get("columns"), schema_of(folder)
+    if has_exact_posterior(machine) and start_from == "data":
+        starts = torch.full((count, math.prod(machine.layers[0].state_shape)), torch.nan)
+    else:
+        with warnings_as_lines(quiet=False):
+            data = data_for(folder, source)
+        rows = torch.randint(len(data.train), (count,), generator=torch.Generator().manual_seed(seed))
+        starts, columns = data.train[rows], columns or data.names
+    generator = torch.Generator(machine.device).manual_seed(seed)
+    names = columns or [str(column) for column in range(starts.shape[1])]
+    drawn = _draw(machine, starts, _given(given, names, schema), n_sweeps, start_from, generator, quiet).cpu()
+    drawn = drawn.argmax(-1) if machine.layers[0].is_categorical else drawn  # as in the data
+    save_array(out, drawn, TextLayout(names=None if columns is None else tuple(columns)), schema=schema)
+    if not quiet:
+        print(f"{out}: {count} samples")
+    if picture is not None and shape is not None:  # last: samples must not depend on a library for pictures
+        figure = new_figure(6, 6)
+        image_grid(figure.subplots(), drawn, (shape[0], shape[1]))
+        figure.savefig(picture, dpi=100)
+
+
+def _draw(
+    machine: "BoltzmannMachine",
+    starts: "Tensor",
+    given: "Tensor | None",
+    n_sweeps: int,
+    start_from: str,
+    generator: "torch.Generator",
+    quiet: bool,
+) -> "Tensor":
+    """Samples, as many as starts: exactly for tables, otherwise by chains."""
+    from tapmachine.machine.checks import check_rows
+    from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
+    from tapmachine.runs.conditional import conditional_samples, has_exact_posterior
+    from tapmachine.solver import solve
+
+    if given is None and has_exact_posterior(machine) and start_from == "data":
+        given = starts.new_full(starts.shape[1:], float("nan"))
+    if given is not None:
+        return conditional_samples(machine, given.to(machine.device), starts, n_sweeps, generator)
+    start = check_rows(machine, starts)
+    if start_from == "solutions":
+        found = solve(machine, start)
+        speaker(quiet)(f"chains start from: {found}")
+        start = sample_solutions(machine, found, generator)[0]
+    return gibbs(machine, start, n_sweeps, generator)[0]
+
+
+def _given(text: str | None, names: Sequence[str], schema: "Schema | None") -> "Tensor | None":  # (n,)
+    """The values of columns in NAME=VALUE pairs as a row, with NaN for all others."""
+    from tapmachine.data.given import given_row
+    from tapmachine.runs.declarations import pairs_from_text
+
+    if text is None:
+        return None
+    pairs = dict(pairs_from_text(text))
+    for name, value in pairs.items():
+        if not value:
+            raise ValueError(f"--given has {name!r} without a value; expected NAME=VALUE, separated by commas")
+    return given_row(pairs, names if schema is None else schema.names, schema)

@@ -1,0 +1,140 @@
+"""tapmachine score: how surprising rows are, and which of their columns"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tapmachine.apps.cli.arrays import SUFFIXES, check_targets, save_array, save_columns
+from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
+from tapmachine.apps.cli.posterior import free_solutions, read_rows
+from tapmachine.apps.cli.tables import ROWS_AT_A_TIME, TABLES, exact_posterior, print_columns
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tapmachine.beliefs import Solution
+    from tapmachine.data.columns import Schema
+    from tapmachine.data.sources import DataSet
+    from tapmachine.machine import BoltzmannMachine
+
+
+@app.command(epilog="Example:  tapmachine score runs/d new.npy --out scores.csv")
+def score(
+    run: Run,
+    data: Annotated[str, typer.Argument(help="The rows; NaN is what is missing.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A .csv, .tsv or .parquet file (default: print).")
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, help="Number of most surprising columns to name in each row.")] = 3,
+    units: Annotated[
+        Path | None,
+        typer.Option(help="Surprise of each value given the rest of its row: a .npy, .csv, .tsv or .parquet file."),
+    ] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Score how surprising rows are: −ln P of each in nats, by TAP; exactly for tables.
+
+    With named columns, the most surprising ones of each row are named, with their surprise given the rest of the row;
+    that of numbers is for the unit of one standard deviation.
+    """
+    import numpy as np
+    import torch
+
+    from tapmachine.data.raw_columns import RawColumn
+    from tapmachine.data.text import TextLayout
+    from tapmachine.runs.build import pick_device
+    from tapmachine.runs.conditional import has_exact_posterior
+    from tapmachine.runs.data import named
+
+    check_targets((out, TABLES), (units, SUFFIXES))
+    folder, machine = open_run(run, pick_device(device))
+    say = speaker(quiet)
+    found, parts = read_rows(folder, data, True, True, say)
+    names = _names(found)
+    with warnings_as_lines(quiet), named(data):
+        is_table = has_exact_posterior(machine)
+        solutions = None
+        if not is_table:
+            say("solving …")
+            solutions = free_solutions(folder, machine, say)
+        results = [
+            _scores(machine, part, found.schema, solutions, is_table, units is not None, bool(names) and top > 0)
+            for part in _small(parts, machine)
+        ]
+    scores = torch.cat([nats for nats, _, _ in results])
+    columns = [
+        RawColumn("row", "int", np.arange(len(scores), dtype=np.float64), "int64"),
+        RawColumn("nats", "float", np.array([float(f"{value:.6g}") for value in scores.tolist()]), "float64"),
+    ]
+    if names and top and results[0][2] is not None:
+        blame = torch.cat([own for _, _, own in results if own is not None]).cpu().numpy()
+        columns.append(RawColumn.of("columns", [_most_surprising(row, names, top) for row in blame], "text"))
+    if out is None:
+        print_columns(columns, None)
+    else:
+        save_columns(out, columns, TextLayout())
+    if units is not None:
+        surprise = torch.cat([own for _, own, _ in results if own is not None])
+        save_array(units, surprise, found.layout)
+    if not quiet and out is not None:
+        worst = int(scores.nan_to_num(-torch.inf).argmax())
+        average = f"{scores.nanmean():.4g} nats on average, most for row {worst} ({scores[worst]:.4g})"
+        print(f"{out}: {len(scores)} rows, {average}")
+
+
+def _names(found: "DataSet") -> tuple[str, ...]:
+    """Names of the columns, if they have any."""
+    if found.schema is not None:
+        return found.schema.names
+    return () if found.layout is None else found.layout.column_names() or ()
+
+
+def _small(parts: "Iterator[Tensor]", machine: "BoltzmannMachine") -> "Iterator[Tensor]":
+    for part in parts:
+        for some in part.split(ROWS_AT_A_TIME):
+            yield some.to(machine.device)
+
+
+def _scores(
+    machine: "BoltzmannMachine",
+    x: "Tensor",
+    schema: "Schema | None",
+    solutions: "Solution | None",
+    is_table: bool,
+    all_units: bool,
+    blames: bool,
+) -> "tuple[Tensor, Tensor | None, Tensor | None]":
+    """−ln P of rows in the units of the data; the surprise of each value; and that in units that compare columns."""
+    import torch
+
+    from tapmachine.posterior import anomaly_score, conditional_surprise
+
+    if is_table:
+        posterior = exact_posterior(machine, x)
+        nats, cells = posterior.row_surprise(), posterior.cell_surprise()
+        nothing = torch.full_like(posterior.x[:1], torch.nan)
+        deviation = exact_posterior(machine, nothing).moments.variance[0].sqrt()
+        real = posterior.mixture.real
+        comparable = cells.clone()
+        comparable[:, real] -= deviation[real].log()
+        if schema is None:
+            return nats, cells, comparable
+        by_column = [torch.from_numpy(schema.by_column(z.cpu().numpy())) for z in (cells, comparable)]
+        log_scale = torch.from_numpy(schema.log_scale(x.double().cpu().numpy()))
+        return nats.cpu() + log_scale, by_column[0] + torch.from_numpy(schema.log_scales), by_column[1]
+    has_gaps = bool(torch.isnan(x).any())
+    if all_units and has_gaps:
+        raise ValueError("has gaps; --units needs complete rows, or the machine of a table")
+    nats = anomaly_score(machine, x, solutions)
+    surprise = conditional_surprise(machine, x) if all_units or (blames and not has_gaps) else None
+    return nats, surprise, surprise if surprise is None or surprise.shape[1:] == x.shape[1:] else None
+
+
+def _most_surprising(row: "Tensor", names: tuple[str, ...], top: int) -> str | None:
+    import numpy as np
+
+    order = [place for place in np.argsort(-np.nan_to_num(row, nan=-np.inf)).tolist() if not np.isnan(row[place])]
+    return "; ".join(f"{names[place]} {row[place]:.3g}" for place in order[:top]) or None

@@ -1,0 +1,54 @@
+"""Values of some columns by name, as a row with NaN for all others."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.data.columns import Schema
+from tapmachine.data.raw_columns import NUMBERS, RawColumn
+
+
+def given_row(values: Mapping[str, Any], names: Sequence[str], schema: Schema | None = None) -> Tensor:  # (n,)
+    """A row in which some columns have values, encoded by a schema if there is one; all others are NaN.
+
+    Args:
+        values: Values by name of the column; text for numbers is read as such.
+        names: Names of the columns.
+        schema: Of a table.
+
+    Raises:
+        ValueError: If a column is unknown, or a value is not one of its kind.
+
+    Example:
+        >>> from tapmachine.data.given import given_row
+        >>> given_row({"b": "2.5"}, ["a", "b"])
+        tensor([   nan, 2.5000], dtype=torch.float64)
+    """
+    for name in values:
+        if name not in names:
+            raise ValueError(f"given names {name!r}; expected columns among {', '.join(map(repr, names))}")
+    if schema is None:
+        row = np.full(len(names), np.nan)
+        for name, value in values.items():
+            row[list(names).index(name)] = _number(name, value)
+        return torch.from_numpy(row)
+    columns = []
+    for column in schema.columns:
+        is_number = column.type in NUMBERS and isinstance(values.get(column.name), str)
+        value = values.get(column.name)
+        if is_number and column.type == "bool" and value in ("True", "False"):
+            value = value == "True"
+        elif is_number:
+            value = _number(column.name, value)
+        columns.append(RawColumn.of(column.name, [value], column.dtype))
+    return torch.from_numpy(schema.encode(columns)[0])
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"given has {value!r} for column {name!r}; expected a number") from None

@@ -1,0 +1,51 @@
+"""Conditional samples: some columns of a table or of rows are given, the others are drawn."""
+
+import torch
+from torch import Tensor
+
+from tapmachine.likelihood.products import is_product_mixture
+from tapmachine.likelihood.slabs import is_gaussian_mixture
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.posterior.table import TablePosterior
+from tapmachine.training.gaps import draw_missing, take_gaps
+
+
+def has_exact_posterior(machine: BoltzmannMachine) -> bool:
+    """Whether a machine is that of a table, a mixture whose posterior given some columns is exact."""
+    return is_product_mixture(machine) or is_gaussian_mixture(machine)
+
+
+@torch.no_grad()
+def conditional_samples(
+    machine: BoltzmannMachine, given: Tensor, starts: Tensor, n_sweeps: int, generator: torch.Generator
+) -> Tensor:  # (n,), (N, n) -> (N, *state_shape)
+    """Draw rows with some values given: exactly for machines of tables, otherwise by Gibbs chains.
+
+    Args:
+        machine: The machine.
+        given: A row with NaN for the values to draw.
+        starts: Rows that chains start from; there are as many samples.
+        n_sweeps: Gibbs sweeps of each chain.
+        generator: Random numbers, on the machine's device.
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, Gaussian, Mixed, Categorical, rbm
+        >>> from tapmachine.runs.conditional import conditional_samples
+        >>> machine = rbm(Mixed([Gaussian(1), Binary(1)]), Categorical(1, 2), torch.tensor([[2.0, -2.0], [9.0, -9.0]]))
+        >>> given, starts = torch.tensor([9.0, torch.nan]), torch.zeros(3, 2)
+        >>> conditional_samples(machine, given, starts, 10, torch.Generator().manual_seed(0))[:, 1]
+        tensor([1., 1., 1.], dtype=torch.float64)
+    """
+    if has_exact_posterior(machine):
+        double = in_double(machine)
+        posterior = TablePosterior.of(double, given.unsqueeze(0).to(double.device, torch.float64))
+        return posterior.draws(len(starts), generator)[:, 0]
+    row, missing = take_gaps(machine, given.unsqueeze(0))
+    if missing is None:
+        return row.expand(len(starts), *row.shape[1:]).clone()
+    states = check_rows(machine, starts)
+    drawn = missing.view(*missing.shape, *[1] * (states.dim() - 2))
+    states = torch.where(drawn, states, row.to(states))
+    return draw_missing(machine, states, missing.expand(len(states), -1), max(1, n_sweeps), generator)
