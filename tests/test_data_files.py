@@ -383,8 +383,6 @@ def test_sparse_matrices_that_are_none(arrays, message, tmp_path):
         ("x.csv", "a,b\n1,2\n3,inf\n", "row 1, column 1 is inf; every value must be finite, or NaN if it is missing"),
         ("x.fasta", ">one\nACDE\n", "is a sequence alignment; save it as whole numbers"),
         ("x.txt", ">one\nACDE\n", "is a sequence alignment; save it as whole numbers"),
-        ("x.h5ad", "\x89HDF", "is an AnnData file; save its matrix, as by numpy.save('x.npy', adata.X)"),
-        ("x.parquet", "PAR1", "is a Parquet file; convert it, as by pandas.read_parquet"),
     ],
 )
 def test_what_cannot_be_read_says_what_to_do(name, content, message, tmp_path):

@@ -131,7 +131,7 @@ def test_results_only(run, files):
         (["y.npy", "--matrix", "F.npy", "--kind", "fog"], "--kind is 'fog'; expected one of linear, sign, magnitude"),
         (["y.npy", "--matrix", "F.npy", "--engine", "fog"], "--engine is 'fog'; expected one of gamp, vamp, ep"),
         (["nowhere.npy", "--matrix", "F.npy"], "nowhere.npy: there is no such file"),
-        (["y.npy", "--matrix", "text.npy"], "text.npy: is not a .npy, .npz, .csv or idx file"),
+        (["y.npy", "--matrix", "text.npy"], "text.npy: is not a .npy, .npz, .csv, .parquet, .h5ad or idx file"),
         (["y.npy", "--matrix", "F.npy", "--noise", "-1"], "--noise is -1; expected a standard deviation, 0 or more"),
         (["y.npy", "--matrix", "F.npy", "--kind", "counts", "--noise", "1"], "--noise is not available for"),
         (["y.npy", "--matrix", "F.npy", "--kind", "quantized"], "missing --edges"),

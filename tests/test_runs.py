@@ -98,7 +98,7 @@ def test_formats(tmp_path):
     [
         ("nothing.npy", None, "there is no such file; named data sets are digits"),
         ("a.npy", b"\x93NUMPY\x01\x00", "not a plain array"),
-        ("a.npy", b"hello", "is not a .npy, .npz, .csv or idx file"),
+        ("a.npy", b"hello", "is not a .npy, .npz, .csv, .parquet, .h5ad or idx file"),
         ("a.npz", b"hello", "is not an .npz file"),
         ("a.csv", b"", "is empty"),
         ("a.csv", b"1,2\n3\n", "line 2 has 1 columns, where the first has 2"),
