@@ -823,7 +823,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "must be a .npy or .csv or .tsv file"),
+        (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "must be a .npy or .csv or .tsv or .parquet file"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--std", "c.npy"], "cannot go to one file"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--picture", "none/c.png"], "there is no folder"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "fog"], "expected one of bsc, gaussian, erasure"),

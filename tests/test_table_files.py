@@ -331,7 +331,7 @@ def test_bad_rows(use, spoil, message, run, tmp_path):
     assert (code, message in said, said.count("\n")) == (2, True, 1), said
 
 
-def test_numbers_with_columns_in_another_order(tmp_path):
+def test_numbers_with_columns_in_another_order(tmp_path, quick_tables):
     """Tables without text have no schema, but names."""
     numbers = birds()[["mass", "flipper"]].dropna().assign(other=lambda f: f["mass"] * 0.3 + f["flipper"])
     numbers.to_csv(tmp_path / "x.csv", index=False)

@@ -43,6 +43,7 @@ def score(
     import numpy as np
     import torch
 
+    from tapmachine.data.lazy_rows import LazyRows
     from tapmachine.data.raw_columns import RawColumn
     from tapmachine.data.text import TextLayout
     from tapmachine.runs.build import pick_device
@@ -57,6 +58,8 @@ def score(
     with warnings_as_lines(quiet), named(data):
         is_table = has_exact_posterior(machine)
         solutions = None
+        if units is not None and not is_table and not isinstance(found.rows, LazyRows) and np.isnan(found.rows).any():
+            raise ValueError("has gaps; --units needs complete rows, or the machine of a table")
         if not is_table:
             say("solving …")
             solutions = free_solutions(folder, machine, say)
@@ -126,8 +129,6 @@ def _scores(
         log_scale = torch.from_numpy(schema.log_scale(x.double().cpu().numpy()))
         return nats.cpu() + log_scale, by_column[0] + torch.from_numpy(schema.log_scales), by_column[1]
     has_gaps = bool(torch.isnan(x).any())
-    if all_units and has_gaps:
-        raise ValueError("has gaps; --units needs complete rows, or the machine of a table")
     nats = anomaly_score(machine, x, solutions)
     surprise = conditional_surprise(machine, x) if all_units or (blames and not has_gaps) else None
     return nats, surprise, surprise if surprise is None or surprise.shape[1:] == x.shape[1:] else None
