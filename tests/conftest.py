@@ -98,10 +98,20 @@ LONG = {
     "test_options": {
         "a_unit_type_is_a_class_and_a_line_in_the_registry",
     },
+    "test_notebooks": {
+        "showing_needs_no_matplotlib",
+        "the_bar_in_a_kernel",
+        "the_notebooks_run",
+    },
     "test_page": {
         "a_real_pointer_and_clicks_that_pin",
         "every_kind_of_data_on_every_screen",
         "pointing_at_a_solution_shows_it",
+        "two_runs_side_by_side",
+    },
+    "test_page_tables": {
+        "labels_that_do_not_fit",
+        "the_page_of_a_table",
     },
     "test_posterior": {
         "posterior_means_are_close_to_exact_ones",

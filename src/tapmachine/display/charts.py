@@ -72,7 +72,7 @@ def svg(width: float, height: float, inside: str, label: str) -> str:
     """An SVG element that is as wide as there is room, up to its size."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
-        f'aria-label="{escape(label)}" style="width:100%;max-width:{width:.0f}px;height:auto">{inside}</svg>'
+        f'aria-label="{escape(label)}" style="width:{width:.0f}px;max-width:100%;height:auto">{inside}</svg>'
     )
 
 
@@ -90,7 +90,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round numbers between two values."""
     if not (math.isfinite(low) and math.isfinite(high) and high > low):
         return [low] if math.isfinite(low) else []
-    rough = (high - low) / count
+    rough = 0.7 * (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     first = math.ceil(low / step - 1e-9)
@@ -149,7 +149,8 @@ def scatter(points: Points, x_label: str, y_label: str, line: Points = (), log_x
         axes = axes._replace(x=(min(x for x, _ in every), max(x for x, _ in every)))
     spots = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
     x_ticks = [z for z in spots if axes.x[0] <= z <= axes.x[1]] if log_x else None
-    dots = "".join(dot(*axes.at(*point), 2.5, COLORS[0], 0.45) for point in points)
+    size, opacity = (4.0, 0.75) if len(points) < 100 else (2.5, 0.45)
+    dots = "".join(dot(*axes.at(*point), size, COLORS[0], opacity) for point in points)
     drawn = f'<path d="{axes.path(line)}" style="fill:none;stroke:{COLORS[1]};stroke-width:2"/>' if line else ""
     return svg(axes.width, axes.height, axes.frame(x_label, y_label, x_ticks) + dots + drawn, label or y_label)
 

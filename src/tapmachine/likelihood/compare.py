@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import nan
 
 import torch
@@ -80,6 +80,13 @@ class LikelihoodComparison:
         if not self.warnings:
             return self.table()
         return f"{self.table()}\n{len(self.warnings)} warning{'s' if len(self.warnings) > 1 else ''}: see .warnings"
+
+    def _repr_html_(self) -> str:
+        from tapmachine.display.html import card, items, table
+
+        heads = ("estimator", "train", "±", "test", "±", "rows", "ln Z", "±", "seconds")
+        body = table(heads, ([getattr(row, field.name) for field in fields(row)] for row in self.rows))
+        return card("Log-likelihood, in nats", body, items(self.warnings))
 
     def table(self, names: Sequence[str] = ("train", "test")) -> str:
         """The rows as text, with columns of data under these names; with one name, only the first data are shown."""

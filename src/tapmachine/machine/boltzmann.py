@@ -117,6 +117,19 @@ class BoltzmannMachine(nn.Module):
         """The layers as text, such as 64 Binary – 16 Binary."""
         return " – ".join(f"{layer.n} {type(layer).__name__}" for layer in self.layers)
 
+    def _repr_html_(self) -> str:
+        from tapmachine.display.html import card, escape, table
+        from tapmachine.display.summaries import distribution
+
+        names = ["visible", *(f"hidden {index}" for index in range(1, len(self.layers)))]
+        rows = [(name, type(layer).__name__, layer.n) for name, layer in zip(names, self.layers, strict=True)]
+        count = sum(parameter.numel() for parameter in self.parameters())
+        kind = "Pairwise Boltzmann machine" if self.is_pairwise else "Boltzmann machine"
+        words = f"{count:,} parameters, {str(self.dtype).removeprefix('torch.')} on {self.device}"
+        weights = [(f"weights {index}", own) for index, own in enumerate(self.weights, 1)]
+        charts = "".join(distribution(own, name) for name, own in weights)
+        return card(kind, table(("layer", "units", "number"), rows), f"<div>{escape(words)}</div>", charts)
+
     def coupling(self, edge: int) -> Tensor:
         """The matrix of couplings, differentiable: `weights[edge]`, or its symmetric part without self-couplings."""
         weights: Tensor = self.weights[edge]

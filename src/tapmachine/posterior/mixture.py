@@ -65,6 +65,15 @@ class Posterior:
         failed = int((~self.converged).sum())
         return f"Posterior({len(self)} rows through {self.channel}{f', {failed} not converged' if failed else ''})"
 
+    def _repr_html_(self) -> str:
+        from tapmachine.display.html import card, escape
+        from tapmachine.display.summaries import first_rows, thumbnails
+
+        deviation = self.variance.clamp(min=0).sqrt()
+        pictures = thumbnails(self.mean, "posterior means") + thumbnails(deviation, "standard deviations")
+        shown = pictures or first_rows(self.mean, deviation)
+        return card("Posterior", f"<div>{escape(repr(self)[10:-1])}</div>", shown)
+
 
 def _nearest_states(units: Units, mean: Tensor) -> Tensor:  # (K, n) -> (K, n)
     """The states nearest to means; of a categorical unit in a mixed layer the most probable one, one-hot."""

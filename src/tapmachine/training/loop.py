@@ -84,6 +84,23 @@ class History:
         shown = ", ".join((f"loss {last['loss']:.4g}", *in_words(last)))
         return f"History({len(self)} epochs; last: {shown})"
 
+    def _repr_html_(self) -> str:
+        from tapmachine.display.charts import line_chart
+        from tapmachine.display.html import card, escape
+
+        names = ("log_likelihood", "validation_log_likelihood", "tap_log_likelihood")
+        series = {name.replace("_", " "): _points(self.records, name) for name in names}
+        series = {name: points for name, points in series.items() if points}
+        label = "nats per row" if series else "loss"
+        chart = line_chart(series or {"loss": _points(self.records, "loss")}, "epoch", label) if self.records else ""
+        words = ", ".join(in_words(self.records[-1])) if self.records else ""
+        return card(f"History of {len(self)} epochs", f"<div>{escape(words)}</div>", chart)
+
+
+def _points(records: Sequence[Record], name: str) -> list[tuple[float, float]]:
+    """A quantity over the epochs in which it was measured."""
+    return [(float(record["epoch"]), float(record[name])) for record in records if record.get(name) is not None]
+
 
 def run_epochs(
     training: Training,
@@ -168,7 +185,8 @@ def fit(
         monitor: what to measure after each epoch.
         callbacks: functions called with the machine and the record after each epoch.
         log: file to which every record is appended as a line of JSON.
-        progress: whether to show progress, as a bar on a terminal and as lines elsewhere (default: only on a terminal).
+        progress: whether to show progress, as a bar on a terminal or in a notebook and as lines elsewhere
+            (default: only on a terminal or in a notebook).
 
     Returns:
         A record for every epoch: `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`, `weight_norm`,

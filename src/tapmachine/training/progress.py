@@ -1,34 +1,37 @@
-"""Where records of a training go: a file, a terminal, TensorBoard."""
+"""Where records of a training go: a file, a terminal, a notebook, TensorBoard."""
 
 import json
 import math
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from tapmachine.data.errors import TrainingWarning
+from tapmachine.display.notebook import NotebookBar, in_notebook
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import Record
 
 
 class Reporter:
-    """Appends records to a file as lines of JSON and shows them: a bar on a terminal, plain lines elsewhere.
+    """Appends records to a file as lines of JSON and shows them: a bar on a terminal or in a notebook, otherwise lines.
 
-    There is a line for each epoch that was measured.
+    There is a line for each epoch that was measured; a bar shows the last one.
 
     Args:
         log: the file, if any.
-        progress: whether to show anything; None for only on a terminal.
-        epochs: how many there will be.
-        finished: how many there were before.
+        progress: whether to show anything (default: only on a terminal or in a notebook).
+        epochs: number of epochs.
+        finished: number of epochs that are done.
     """
 
     def __init__(self, log: str | Path | None, progress: bool | None, epochs: int, finished: int = 0) -> None:
         self.log = None if log is None else Path(log)
-        on_terminal = sys.stderr.isatty()
-        self.shows = on_terminal if progress is None else progress
-        self.bar = _bar(epochs, finished) if self.shows and on_terminal else None
+        is_notebook, is_terminal = in_notebook(), sys.stderr.isatty()
+        self.shows = is_notebook or is_terminal if progress is None else progress
+        self.bar: NotebookBar | _TerminalBar | None = None
+        if self.shows and (is_notebook or is_terminal):
+            self.bar = NotebookBar(epochs, finished) if is_notebook else _TerminalBar(epochs, finished)
         self.epochs = epochs
 
     def __enter__(self) -> "Reporter":
@@ -47,9 +50,10 @@ class Reporter:
         if self.log is not None:
             self._write(self.log, record)
         summary = "  ".join(in_words(record))
+        was_measured = "reconstruction_error" in record or record["epoch"] == self.epochs
         if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], advance=1, summary=summary)
-        elif self.shows and ("reconstruction_error" in record or record["epoch"] == self.epochs):  # it was measured
+            self.bar.advance(summary if was_measured else "")
+        elif self.shows and was_measured:
             print(f"epoch {record['epoch']:.0f}/{self.epochs}  {summary}", flush=True)
 
     @staticmethod
@@ -94,14 +98,22 @@ def _is_not_finite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _bar(epochs: int, finished: int) -> Any:
-    from rich.console import Console  # here, so that importing the package stays quick
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+class _TerminalBar:
+    """A bar on a terminal, with the interface of `NotebookBar`."""
 
-    columns = [TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()]
-    bar = Progress(*columns, TextColumn("{task.fields[summary]}"), console=Console(stderr=True))
-    bar.add_task("epoch", total=epochs, completed=finished, summary="")
-    return bar
+    def __init__(self, epochs: int, finished: int) -> None:
+        from rich.console import Console  # here, so that importing the package stays quick
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = [TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()]
+        self.progress = Progress(*columns, TextColumn("{task.fields[summary]}"), console=Console(stderr=True))
+        self.task = self.progress.add_task("epoch", total=epochs, completed=finished, summary="")
+        self.start, self.stop = self.progress.start, self.progress.stop
+
+    def advance(self, summary: str) -> None:
+        self.progress.update(self.task, advance=1)
+        if summary:
+            self.progress.update(self.task, summary=summary)
 
 
 @final

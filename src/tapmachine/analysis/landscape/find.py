@@ -73,6 +73,17 @@ class Landscape:
         failed = f", {self.n_not_converged} not converged" if self.n_not_converged else ""
         return f"Landscape({len(self)} solutions{kind}, from {self.n_starts} starts{failed})"
 
+    def _repr_html_(self) -> str:
+        from tapmachine.display.charts import scatter
+        from tapmachine.display.html import card, escape
+        from tapmachine.display.summaries import thumbnails
+
+        points = [(float(n), f) for n, f in zip(self.counts.tolist(), self.free_energy.tolist(), strict=True)]
+        chart = scatter(points, "starts in the basin", "F, nats") if points else ""
+        largest = self.counts.argsort(descending=True, stable=True)
+        pictures = thumbnails(self.solutions.moments[0].mean[largest], "largest basins first") if points else ""
+        return card("Landscape", f"<div>{escape(repr(self)[10:-1])}</div>", pictures, chart)
+
 
 @torch.no_grad()
 def find_solutions(

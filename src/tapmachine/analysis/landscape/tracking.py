@@ -110,6 +110,18 @@ class LandscapeTrack:
         first, last = self.epochs[0], self.epochs[-1]
         return f"LandscapeTrack({len(counts)} epochs, {counts[0]} solutions at epoch {first}, {counts[-1]} at {last})"
 
+    def _repr_html_(self) -> str:
+        from tapmachine.display.charts import line_chart
+        from tapmachine.display.html import card, escape
+
+        series = {
+            "solutions": [(float(own.epoch), float(own.n_solutions)) for own in self.snapshots],
+            "stable ones": [(float(own.epoch), float(own.stable.sum())) for own in self.snapshots],
+        }
+        words = f"{len(self.snapshots)} epochs, {len(self.starts)} starts"
+        chart = line_chart(series, "epoch", "solutions")
+        return card("Landscape over the epochs", f"<div>{escape(words)}</div>", chart)
+
 
 @torch.no_grad()
 def track_landscape(

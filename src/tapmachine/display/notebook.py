@@ -1,0 +1,64 @@
+"""A progress bar in notebooks, which needs nothing but IPython."""
+
+import sys
+import time
+from typing import Any
+
+from tapmachine.display.html import escape
+
+LEAST_SECONDS = 0.1  # between two updates
+
+
+def in_notebook() -> bool:
+    """Whether the code runs in the kernel of a notebook, such as Jupyter's."""
+    module = sys.modules.get("IPython")  # which a kernel has imported
+    shell = None if module is None else module.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class NotebookBar:
+    """One output that is updated in place, and that keeps the last state of the training.
+
+    Args:
+        total: number of epochs.
+        finished: number of epochs that are done.
+    """
+
+    def __init__(self, total: int, finished: int = 0) -> None:
+        self.total, self.finished, self.first, self.summary = total, finished, finished, ""
+        self.begin, self.shown, self.handle = time.monotonic(), 0.0, None
+
+    def start(self) -> None:
+        """Show the bar."""
+        from IPython.display import display
+
+        self.handle = display(self, display_id=True)
+
+    def advance(self, summary: str) -> None:
+        """Count an epoch, and show what is known of it."""
+        self.finished, self.summary = self.finished + 1, summary or self.summary
+        if time.monotonic() - self.shown > LEAST_SECONDS:
+            self._show()
+
+    def stop(self) -> None:
+        """Show the last state."""
+        self._show()
+
+    def _show(self) -> None:
+        self.shown = time.monotonic()
+        handle: Any = self.handle
+        if handle is not None:
+            handle.update(self)
+
+    def __repr__(self) -> str:
+        return f"epoch {self.finished}/{self.total}  {self.summary}"
+
+    def _repr_html_(self) -> str:
+        done, seconds = self.finished - self.first, time.monotonic() - self.begin
+        remaining = seconds / done * (self.total - self.finished) if done else 0.0
+        left = f", {remaining:.0f} s left" if remaining else ""
+        words = escape(f"epoch {self.finished}/{self.total}, {seconds:.0f} s{left}")
+        return (
+            f'<div><progress value="{self.finished}" max="{max(1, self.total)}" style="width:16em"></progress> '
+            f'<span style="font-variant-numeric:tabular-nums">{words}</span><br>{escape(self.summary)}</div>'
+        )
