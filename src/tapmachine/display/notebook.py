@@ -2,6 +2,7 @@
 
 import sys
 import time
+from importlib import import_module
 from typing import Any
 
 from tapmachine.display.html import escape
@@ -30,9 +31,7 @@ class NotebookBar:
 
     def start(self) -> None:
         """Show the bar."""
-        from IPython.display import display
-
-        self.handle = display(self, display_id=True)
+        self.handle = import_module("IPython.display").display(self, display_id=True)  # a kernel has it
 
     def advance(self, summary: str) -> None:
         """Count an epoch, and show what is known of it."""
