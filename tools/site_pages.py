@@ -78,15 +78,19 @@ def changelog_page() -> dict[str, str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the pages to the navigation."""
-    pages: dict[str, Any] = {"Gallery": list(gallery_pages()), "Reference": ["reference.md", *reference_pages()]}
+    """Complete the navigation: pages that are made here, and pages of docs/ that mkdocs.yml does not mention."""
+    listed = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    folders = {"Guide": "docs/guide", "Benchmarks": "docs/benchmarks", "Background": "docs"}
+    more = {
+        title: [path.relative_to(ROOT / "docs").as_posix() for path in sorted((ROOT / folder).glob("*.md"))]
+        for title, folder in folders.items()
+    }
+    more["Gallery"] = sorted(gallery_pages(), key=lambda name: (name != "gallery/index.md", name))
+    more["Reference"] = ["reference.md", *reference_pages()]
+    more["Background"] = [name for name in more["Background"] if name != "reference.md"] + ["changelog.md"]
     for entry in config.nav or []:
-        for title in entry.keys() & pages.keys():
-            entry[title] = sorted(pages[title], key=lambda name: name != "gallery/index.md")
-            if title == "Reference":
-                entry[title] = pages[title]
-        if "Background" in entry:
-            entry["Background"].append("changelog.md")
+        for title in entry.keys() & more.keys():
+            entry[title] += [name for name in more[title] if name not in listed]
     return config
 
 
