@@ -44,7 +44,7 @@ class Moments(NamedTuple):
 
 
 class Status(IntEnum):
-    """How the solution of one particle ended.
+    """Status of the solution of one particle.
 
     - CONVERGED: the equations change it by less than the tolerance.
     - MAX_SWEEPS: not converged within the maximum number of sweeps.

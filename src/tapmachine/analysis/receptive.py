@@ -14,7 +14,7 @@ NORM = 0.1  # p of the norm that tells spread from localized fields
 
 
 class ReceptiveFields(NamedTuple):
-    """The receptive fields of a hidden layer, with what they are ranked by.
+    """The receptive fields of a hidden layer and the values they are ranked by.
 
     Attributes:
         fields: the weights of each hidden unit, (n_hidden, n_visible), or more dimensions for units with q states;

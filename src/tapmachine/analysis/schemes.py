@@ -108,7 +108,7 @@ class SchemeRow:
 
 @dataclass(frozen=True)
 class SchemeComparison:
-    """The results of several schemes, and what they are compared with.
+    """The results of several schemes and the reference values.
 
     Attributes:
         rows: one row per scheme.

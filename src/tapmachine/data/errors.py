@@ -26,7 +26,7 @@ class RunError(TapmachineError, ValueError):
 
 
 class EstimateError(TapmachineError, ValueError):
-    """An estimator has no answer for this machine, though it was asked in the right way."""
+    """An estimator cannot give an answer for this machine."""
 
 
 class MissingDataError(DataError):
@@ -34,7 +34,7 @@ class MissingDataError(DataError):
 
 
 class Stopped(TapmachineError, RuntimeError):  # noqa: N818
-    """Training was asked to stop, and has stopped between two batches."""
+    """Training was stopped between two batches on request."""
 
 
 class StoppedRun(TapmachineError, RuntimeError):  # noqa: N818
@@ -46,7 +46,7 @@ class TapmachineWarning(UserWarning):
 
 
 class TrainingWarning(TapmachineWarning):
-    """Something about a training that its user should know."""
+    """A warning about a training."""
 
 
 class DataWarning(TapmachineWarning):
@@ -54,7 +54,7 @@ class DataWarning(TapmachineWarning):
 
 
 class PosteriorWarning(TapmachineWarning):
-    """Rows whose posterior is not to be trusted as it stands."""
+    """Rows whose posterior may be unreliable."""
 
 
 class RunWarning(TapmachineWarning):
@@ -62,8 +62,8 @@ class RunWarning(TapmachineWarning):
 
 
 class LikelihoodWarning(TapmachineWarning):
-    """A log-likelihood that is not to be trusted as it stands."""
+    """A log-likelihood that may be unreliable."""
 
 
 class HiddenWarning(TapmachineWarning):
-    """Something about hidden means that their user should know."""
+    """A warning about hidden means."""

@@ -26,7 +26,7 @@ SLAB_BITS = 18  # spike-and-slab units with weights, for each set of which there
 
 @torch.no_grad()
 def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), float64
-    """ln Z by summing over all states of the layers with even or odd numbers and integrating the others analytically.
+    """Exact ln Z: a sum over all states of every other layer, with the layers in between integrated analytically.
 
     The side with fewer states is summed over; its units must have finitely many values, the others may be of any type.
     A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side. The units' priors are
@@ -65,7 +65,7 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
 
 @torch.no_grad()
 def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
-    """ln P(x) of rows of data, in float64; see `exact_log_partition` for what is feasible.
+    """Exact ln P(x) of rows of data in float64; see `exact_log_partition` for feasible sizes.
 
     With more than one hidden layer every row is enumerated separately.
 

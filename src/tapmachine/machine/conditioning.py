@@ -16,7 +16,7 @@ from tapmachine.units.conditioned import Clamped, Tilted
 def clamp(
     machine: BoltzmannMachine, x: Tensor, layer: int = 0, mask: Tensor | None = None, validate: bool = True
 ) -> BoltzmannMachine:
-    """The machine with the units of a layer held at x.
+    """Clamp the units of a layer to x.
 
     Its free energy is −ln of the joint weight of x and everything else that is possible, so that
     ln P(x) = F(free) − F(clamped).
@@ -45,7 +45,7 @@ def clamp(
 
 
 def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> BoltzmannMachine:
-    """The machine with a layer's priors multiplied by exp(Dx − ½Ex²): what a noisy observation says about the units.
+    """Multiply a layer's priors by exp(Dx − ½Ex²), the evidence of a noisy observation.
 
     Its free energy is −ln of the average of that factor, times Z: F(conditioned) − F(free) is minus the log-evidence.
     Gaussian noise of deviation σ on an observation y is Tilt(y/σ², 1/σ²); a bit y ∈ {0, 1} that was flipped with

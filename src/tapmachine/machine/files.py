@@ -30,7 +30,7 @@ Description = dict[str, Any]  # what JSON can hold
 
 
 def save(machine: BoltzmannMachine, path: str | Path, data: Description | None = None) -> None:
-    """Writes a machine to a file: unit types, shapes, dtype and all parameters.
+    """Save a machine to a file: unit types, shapes, dtype and all parameters.
 
     The file appears as a whole or not at all: it is written beside its place, flushed to disk, and moved there.
 

@@ -52,7 +52,7 @@ def solve(
     compile: bool = False,
     callback: Callable[[Progress], None] | None = None,
 ) -> Solution:
-    """Fixed points of a machine's mean-field equations from many starting points at once.
+    """Find fixed points of a machine's mean-field equations from many starting points at once.
 
     Particles are independent: each is done when the equations move it by less than `tol`, whatever the others do, and
     makes room for the next. So the memory needed does not grow with their number, but for the solutions themselves.

@@ -108,7 +108,7 @@ def run_epochs(
     log: str | Path | None = None,
     progress: bool | None = None,
 ) -> History:
-    """Run the epochs that are left of a training.
+    """Run the remaining epochs of a training.
 
     Args:
         training: any kind of training.

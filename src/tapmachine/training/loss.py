@@ -26,7 +26,7 @@ def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor
 
 
 class Objective(ABC):
-    """The negative phase: how F of the free machine is found.
+    """The negative phase: a method to compute F of the free machine.
 
     By default shapes are fixed and no tensor's value is read, so that a step can be captured as a CUDA graph.
 

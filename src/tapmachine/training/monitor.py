@@ -33,7 +33,7 @@ GLASSY = 0.9  # of the starts that end in separate solutions: the spin-glass pha
 
 @dataclass(frozen=True)
 class Monitor:
-    """Measures a machine on some of the data, deterministically.
+    """Measure a machine on a fixed part of the data after an epoch.
 
     It records `log_likelihood`, a mean in nats, with its `log_likelihood_method` (`exact` for small and for Gaussian
     machines, otherwise `annealed`) and `log_likelihood_error`, the standard error of ln Z; beside it TAP's (adaptive

@@ -27,7 +27,7 @@ PRETRAINED = ("first", "all")
 
 @dataclass(frozen=True)
 class Pretraining:
-    """How to train the layers of a deep machine one after the other.
+    """Settings for training the layers of a deep machine one after the other.
 
     Attributes:
         epochs: number of epochs for each layer.

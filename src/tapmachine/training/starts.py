@@ -11,7 +11,7 @@ from tapmachine.training.context import Carry, Context
 
 
 class Start(ABC):
-    """Where K solutions start. Shapes are fixed and no tensor's value is read, so that a step can be captured.
+    """Starting points of K solutions. Shapes are fixed and no values are read, so that a step can be captured.
 
     Attributes:
         is_carried: whether particles persist from step to step. If so, each of several processes holds its own;
@@ -47,7 +47,7 @@ class Start(ABC):
 
 @final
 class FromBatch(Start):
-    """The batch itself, as in the paper; its first rows, or again and again, if there are fewer or more particles."""
+    """The batch itself, as in the paper, truncated or repeated to the number of particles."""
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         return _rows(context.batch, n_particles), carry
@@ -104,7 +104,7 @@ class RandomPoints(Start):
 
 @final
 class Persistent(Start):
-    """Where the solutions of the step before ended. They tend to gather on few attractors."""
+    """The solutions of the previous step. They tend to gather at few attractors."""
 
     is_carried = True
 

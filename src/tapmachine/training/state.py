@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class TrainingState(NamedTuple):
-    """All that the rest of a training depends on.
+    """The complete state of a training, from which it can be resumed.
 
     Attributes:
         tensors: parameters, momenta, chains, and the states of random number generators, by name.

@@ -1,4 +1,4 @@
-"""Unit types: what a single variable of a machine can be. Each is one file."""
+"""Unit types, one per file."""
 
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any

@@ -22,7 +22,7 @@ INVERSION_STEPS = 7
 
 @final
 class Custom(Units):
-    """Units with a prior of your own on a bounded interval or on a finite set of values.
+    """Units with a custom prior on a bounded interval or on a finite set of values.
 
     The tilted normalizer is a sum over the set, or over a fixed mesh of 10-point Gauss–Legendre panels that gets
     finer toward the edges. The mesh resolves a log-prior with features wider than a hundredth of the interval; a jump

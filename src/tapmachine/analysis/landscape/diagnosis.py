@@ -140,7 +140,7 @@ def diagnose(
     x: Tensor | None = None,
     held_out: Tensor | None = None,
 ) -> list[str]:
-    """Describe what a landscape says about its machine, one sentence for each finding.
+    """Describe what a landscape implies about its machine, one sentence per finding.
 
     The number of solutions alone does not tell an untrained machine from a trained one. With the machine and its
     training data, its log-likelihood (exact if it can be enumerated, annealed otherwise) is compared with that of

@@ -18,7 +18,7 @@ LARGEST_NOISE = 1e15
 
 
 class Response(NamedTuple):
-    """What measurements say about z, given a normal prior of z.
+    """The posterior of z given measurements and a normal prior of z.
 
     Attributes:
         log_evidence: ln ∫ P(y|z) N(z; mean, variance) dz, (K, M), float64.

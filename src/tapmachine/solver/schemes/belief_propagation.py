@@ -144,7 +144,7 @@ class BeliefPropagation(_MessageScheme):
 
 @final
 class RelaxedBP(_MessageScheme):
-    """Relaxed belief propagation for units of any type: messages by two moments, right to second order in W.
+    """Relaxed belief propagation for units of any type: messages with two moments, accurate to second order in W.
 
     Memory as for `BeliefPropagation`. The precision that messages take off a `Gaussian` unit is limited, since a single
     unit that is not normalizable would end the iteration.

@@ -16,7 +16,7 @@ from tapmachine.solver.schemes.base import Scheme, refuse_mixed_states
 
 @final
 class AdaptiveTAP(Scheme):
-    """Adaptive TAP: the reaction of the couplings on each unit adapts to the couplings as they are, correlated or not.
+    """Adaptive TAP: a reaction term that adapts to the couplings, also if they are correlated.
 
     TAP treats couplings as independent. With correlated couplings, as in trained machines, this scheme is closer, at
     the cost of one matrix inverse per particle and sweep, of the size of the smaller half of a layered machine. It
