@@ -11,7 +11,7 @@ import tapmachine
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(tapmachine.__file__).parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")])
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
 WIDTH = 120
 AVOIDED = [
     r"\banew\b",
@@ -68,7 +68,7 @@ def test_words_of_a_page(page):
     assert [text[max(0, found.start() - 30) : found.end() + 20] for found in WORDS.finditer(text)] == []
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_words_of_a_module(module):
     hits = [(line, found.group()) for line, text in visible_strings(module) for found in WORDS.finditer(text)]
     assert hits == []

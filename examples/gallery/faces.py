@@ -1,10 +1,10 @@
 """Faces.
 
 A machine with truncated Gaussian visible units and 100 hidden units is trained on the CBCL faces, 19×19 gray values in
-[0, 1]. The receptive fields are parts of faces and directions of light. The data are not part of the package: give the
-path of `cbcl_faces.npz`, with an array `train` of 19×19 bytes.
+[0, 1]. The receptive fields are faces under light from different directions. The data are not part of the package:
+give the path of `cbcl_faces.npz`, with an array `train` of 19×19 bytes.
 
-Takes 90 s.
+Takes 50 s.
 """
 
 import sys
