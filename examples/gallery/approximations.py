@@ -1,8 +1,8 @@
 """Which approximation to trust.
 
 Six approximations on small random machines, against enumeration: the error of ln Z and of the means over the strength
-of the couplings. All of them are accurate while the couplings are weak. TAP costs little more than naive mean field and
-is far better. The third order and adaptive TAP are more accurate still.
+of the couplings. All of them are accurate while the couplings are weak. TAP costs little more than naive mean field
+and is far better. The third order and adaptive TAP are more accurate still.
 
 Takes 21 s.
 """

@@ -1,7 +1,8 @@
 """Denoising.
 
-Held-out digits with 15 % of their pixels flipped, restored by a machine as the prior. The flip probability is estimated
-from the noisy images. Gray levels are posterior means: where they are neither black nor white, the machine is uncertain.
+Held-out digits with 15 % of their pixels flipped, restored by a machine as the prior. The flip probability is
+estimated from the noisy images. Gray levels are posterior means: where they are neither black nor white, the machine
+is uncertain.
 
 Takes 8 s.
 """

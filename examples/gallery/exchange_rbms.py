@@ -1,8 +1,8 @@
 """Exchange with rbms.
 
-Machines in the HDF5 files of rbms and clusterbm can be scored and explored here, and machines trained here can be used
-there. A file with several updates, as rbms writes it during training, is read update by update: the log-likelihood rises,
-and the solutions become more. Needs h5py.
+Machines in the HDF5 files of rbms and clusterbm can be scored and explored here, and machines trained here can be
+used there. A file with several updates, as rbms writes it during training, is read update by update: the
+log-likelihood rises, and the solutions become more. Needs h5py.
 
 Takes 8 s.
 """

@@ -1,8 +1,8 @@
 """A mixed table with gaps.
 
-The Palmer penguins: species, island and sex, and four measurements; some cells are empty. `RBM` takes the DataFrame as it
-is, fills the gaps and predicts any column from the others. Further cells are removed here to see how well that works.
-Give the path of `penguins.csv`.
+The Palmer penguins: species, island and sex, and four measurements; some cells are empty. `RBM` takes the DataFrame
+as it is, fills the gaps and predicts any column from the others. Further cells are removed here to see how well that
+works. Give the path of `penguins.csv`.
 
 Takes 20 s.
 """

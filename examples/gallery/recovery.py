@@ -1,7 +1,7 @@
 """Recovery from few measurements.
 
-Digits of 64 pixels from 24 random projections. Least squares cannot tell which of the many images with these projections
-is meant; with a machine as the prior, most digits are recovered exactly.
+Digits of 64 pixels from 24 random projections. Least squares cannot tell which of the many images with these
+projections is meant; with a machine as the prior, most digits are recovered exactly.
 
 Takes 8 s.
 """

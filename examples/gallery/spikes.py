@@ -1,9 +1,9 @@
 """Spikes.
 
-The activity of 15 cells of a retina in 40,000 time bins. A pairwise machine and a machine with 8 hidden units are fitted
-to the first half; both can be enumerated, so that their probabilities of all 32,768 patterns are exact. Left: these
-probabilities over the frequencies in the second half. Right: how many cells are active at once. Independent cells miss
-the synchrony. Give the path of `spikes.npz`.
+The activity of 15 cells of a retina in 40,000 time bins. A pairwise machine and a machine with 8 hidden units are
+fitted to the first half; both can be enumerated, so that their probabilities of all 32,768 patterns are exact. Left:
+these probabilities over the frequencies in the second half. Right: how many cells are active at once. Independent
+cells miss the synchrony. Give the path of `spikes.npz`.
 
 Takes 35 s.
 """
@@ -27,7 +27,8 @@ models = {
     "pairwise": pairwise(Binary(15)),
     "RBM, 8 hidden units": rbm(Binary(15), Binary(8)),
 }
-states = torch.tensor(np.unpackbits(np.arange(2**15, dtype=">u2").view(np.uint8).reshape(-1, 2), axis=1)[:, 1:]).float()
+bits = np.arange(2**15, dtype=">u2").view(np.uint8).reshape(-1, 2)
+states = torch.tensor(np.unpackbits(bits, axis=1)[:, 1:]).float()
 codes = 2.0 ** torch.arange(14, -1, -1)
 frequency = torch.bincount((test @ codes).long(), minlength=2**15) / len(test)
 active, seen = states.sum(1).long(), frequency > 0
