@@ -87,7 +87,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     }
     more["Gallery"] = sorted(gallery_pages(), key=lambda name: (name != "gallery/index.md", name))
     more["Reference"] = ["reference.md", *reference_pages()]
-    more["Background"] = [name for name in more["Background"] if name != "reference.md"] + ["changelog.md"]
+    elsewhere = {"reference.md", "reproduction.md"}
+    more["Benchmarks"] += [name for name in more["Background"] if name == "reproduction.md"]
+    more["Background"] = [name for name in more["Background"] if name not in elsewhere] + ["changelog.md"]
     for entry in config.nav or []:
         for title in entry.keys() & more.keys():
             entry[title] += [name for name in more[title] if name not in listed]
