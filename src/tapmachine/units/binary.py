@@ -105,6 +105,11 @@ class Binary(TwoStates):
     def mean_in(self, field: Tensor) -> Tensor:
         return torch.sigmoid(field + self.field)
 
+    @torch.no_grad()
+    def field_with_mean(self, mean: Tensor) -> Tensor:
+        tiny = torch.finfo(mean.dtype).tiny
+        return mean.clamp(min=tiny).log() - (1 - mean).clamp(min=tiny).log() - self.field
+
     def bounds(self) -> tuple[Tensor, Tensor]:
         return self.field.new_zeros(()), self.field.new_ones(())
 
