@@ -2,9 +2,9 @@
 
     python benchmarks/anomalies.py FOLDER [--tables penguins,wine] [--splits 5] [--out FILE.md]
 
-FOLDER holds penguins.csv and mpg.csv; the other tables are scikit-learn's. In 5 % of the rows, half of the columns are
-replaced by the values that other rows have there, each column from another row, so that every value is a usual one and
-only their combination is not. Both methods are fitted to that table, without labels, and score its rows:
+FOLDER holds penguins.csv and mpg.csv; the other tables are scikit-learn's. In 5 % of the rows, a third of the columns
+are replaced by the values that other rows have there, each column from another row, so that every value is a usual one
+and only their combination is not. Both methods are fitted to that table, without labels, and score its rows:
 `RBM(random_state=seed).fit(table).score_samples(table)` and IsolationForest with defaults, which sees one-hot
 categories. The score is the area under the ROC curve. "Columns" is the share of the replaced cells among the most
 surprising cells of these rows (`RBM.surprise`), as many as were replaced.
@@ -22,7 +22,7 @@ from sklearn.metrics import roc_auc_score
 
 from tapmachine import RBM
 
-SHARE_OF_ROWS, SHARE_OF_COLUMNS = 0.05, 0.5
+SHARE_OF_ROWS, SHARE_OF_COLUMNS = 0.05, 1 / 3
 
 
 def with_anomalies(table: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
@@ -30,7 +30,7 @@ def with_anomalies(table: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, np.nda
     draw, (n_rows, n_columns) = np.random.default_rng(seed), table.shape
     replaced, wrong = table.copy(), np.zeros(table.shape, bool)
     for row in draw.choice(n_rows, round(SHARE_OF_ROWS * n_rows), replace=False):
-        for column in draw.choice(n_columns, round(SHARE_OF_COLUMNS * n_columns), replace=False):
+        for column in draw.choice(n_columns, max(1, round(SHARE_OF_COLUMNS * n_columns)), replace=False):
             replaced.iloc[row, column] = table.iloc[draw.integers(n_rows), column]
             wrong[row, column] = True
     return replaced, wrong

@@ -6,8 +6,8 @@ FOLDER holds penguins.csv and mpg.csv; the other tables are scikit-learn's. Cell
 of all cells), or not at random: numbers with a probability that grows with their rank in the column, so that large
 values are missing more often. Each imputer is fitted to the table with gaps and fills them:
 `RBM(random_state=seed).fit(table).impute(table)` with defaults, as a user would. Numbers: root mean square error,
-divided by the standard deviation of each column. Categories: error rate. scikit-learn's imputers have their defaults and
-see standardized columns with one-hot categories; the category with the highest value is taken.
+divided by the standard deviation of each column. Categories: error rate. scikit-learn's imputers have their defaults
+and see standardized columns with one-hot categories; the category with the highest value is taken.
 """
 
 import argparse

@@ -13,6 +13,7 @@ from tapmachine.posterior.table import TablePosterior
 from tapmachine.training.tables import start_for_table
 from tapmachine.training.tables.classes import Table, expectations, fit_classes
 from tapmachine.training.tables.columns import machine_of_classes, standardized_log_density
+from tapmachine.training.tables.selection import select
 
 UNITS = Mixed([Binary(2), Gaussian(2), Categorical(1, 3)])
 
@@ -95,6 +96,36 @@ def test_likelihood_increases_and_is_stationary():
     assert gradient(lambda step: mixture._replace(covariances=mixture.covariances * (1 + step))) < 0.1
     off = fit_classes(table, 3, 0.0, 1e-9, n_steps=0, width=0.0)  # before the fit it is not
     assert gradient(lambda step: off._replace(means=off.means + step * place)) > 0.5
+
+
+def test_expected_moments_by_conditioning(fitted):
+    """The step of expectation against the precision matrices of the observed columns, row by row."""
+    table, mixture, _ = fitted
+    with torch.no_grad():
+        found = expectations(mixture, table)
+        torch.testing.assert_close(found.log_likelihood, mixture.log_joint(table.x).logsumexp(1))
+        parts, covariance = list(mixture.of_gaussian(table.x)), mixture.covariances[0]
+    off = torch.cat([part.solved for part in parts]) @ covariance
+    torch.testing.assert_close(found.shifts, torch.einsum("rk,rkn->kn", found.belongs, off))
+    observed = torch.cat([part.precisions for part in parts])[:, 0]
+    remaining = covariance - covariance @ observed @ covariance
+    squares = torch.einsum("rk,rkm,rkn->mn", found.belongs, off, off) + remaining.sum(0)
+    torch.testing.assert_close(found.squares, squares)
+
+
+def test_selection_finds_classes_and_widths():
+    """Three clusters are found; a normal table is one class, and a covariance from few rows is widened."""
+    generator = torch.Generator().manual_seed(0)
+    centers = torch.tensor([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]]).double()
+    k = torch.randint(3, (150,), generator=generator)
+    clusters = centers[k] + torch.randn(150, 2, generator=generator).double()
+    assert select(Table.of(clusters, Gaussian(2)), [1, 2, 3, 4], 0).n_classes == 3
+    normal = torch.randn(300, 6, generator=generator).double()
+    many = select(Table.of(normal, Gaussian(6)), [1, 2], 0)
+    assert (many.n_classes, many.width) == (1, 1.0)
+    few = select(Table.of(normal[:24], Gaussian(6)), [1], 0)
+    assert few.width > 1.0
+    assert few.shrinkage >= many.shrinkage
 
 
 def test_a_weight_of_two_is_a_row_twice():

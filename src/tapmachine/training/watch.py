@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.data.rows import Rows
+from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.slabs import can_sum_slabs
 from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
@@ -117,7 +118,7 @@ class Watch:
 
 def warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
     """Warn of real values that are too large to be trained on."""
-    if can_sum_slabs(machine):  # which are fitted in coordinates of their own
+    if can_sum_slabs(machine) or is_product_mixture(machine):  # which are fitted in coordinates of their own
         return
     largest = max(abs(float(bound)) for bound in x.aminmax())
     if not machine.layers[0].support.is_countable and largest > LARGE_VALUES:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
-from tapmachine.likelihood.products import ProductMixture
+from tapmachine.likelihood.products import CHUNK_VALUES, LOG_2PI, ProductMixture
 from tapmachine.training.tables.clusters import WIDTH, k_means, shrunk
 from tapmachine.units import Gaussian, Mixed, Units
 
+MOST_ROWS = 128  # held at a time, with about as many gaps
 N_STEPS = 40  # of expectation maximization
 TOLERANCE = 1e-4  # gain of a step, in nats per row, below which it ends
 
@@ -117,6 +118,7 @@ def fit_classes(
     n_steps: int = N_STEPS,
     start: ProductMixture | None = None,
     width: float = WIDTH,
+    single: ProductMixture | None = None,
 ) -> ProductMixture:
     """Fit a mixture of classes to a table by expectation maximization.
 
@@ -129,8 +131,11 @@ def fit_classes(
         n_steps: Largest number of steps.
         start: A mixture to start from (default: classes by k-means).
         width: Least variance within classes, relative to that of all rows.
+        single: A mixture of one class, fitted to the table, from which k-means fills gaps (default: fitted).
     """
-    mixture = start if start is not None else _first_classes(table, n_classes, shrinkage, smoothing, seed, width)
+    mixture = start
+    if mixture is None:
+        mixture = _first_classes(table, n_classes, shrinkage, smoothing, seed, width, single)
     before, total = -math.inf, float(table.weights.sum())
     for _ in range(n_steps):
         statistics = expectations(mixture, table)
@@ -143,27 +148,65 @@ def fit_classes(
 
 
 def expectations(mixture: ProductMixture, table: Table) -> Statistics:
-    """The probabilities of the classes of each row, and the expected moments of its Gaussian columns."""
-    x, n = table.x, len(table.real)
-    of_others = torch.zeros(len(x), len(mixture.log_weights), dtype=x.dtype)
+    """The probabilities of the classes of each row, and the expected moments of its Gaussian columns.
+
+    With the precision matrix Λ of all columns and the deviations r, 0 where missing, missing columns have the expected
+    deviations −Λ_mm⁻¹(Λr)_m and the covariance Λ_mm⁻¹, which costs little if there are few of them.
+    """
+    log_joint = mixture.log_weights.expand(len(table.x), -1).clone()
     for index in range(len(mixture.blocks)):
-        of_others += mixture.log_probabilities(index, x).sum(2)
-    log_weights = mixture.log_weights
-    log_joint, shifts, squares = [], torch.zeros_like(mixture.means), x.new_zeros((n, n))
-    first, covariance = 0, mixture.covariances[0]
-    for part in mixture.of_gaussian(x):
-        rows = slice(first, first + len(part.log_joint))
-        log_joint.append(part.log_joint + of_others[rows])
-        belongs = log_joint[-1].softmax(1) * table.weights[rows].unsqueeze(1)
-        off = part.solved @ covariance  # expected deviations from the means of the classes, (R, K, n)
-        shifts += torch.einsum("rk,rkn->kn", belongs, off)
-        weighted = (belongs.unsqueeze(2) * off).flatten(0, 1)
-        squares += weighted.T @ off.flatten(0, 1) + belongs.sum() * covariance
-        squares -= covariance @ torch.einsum("r,rmn->mn", belongs.sum(1), part.precisions[:, 0]) @ covariance
-        first = rows.stop
-    total = torch.cat(log_joint) if log_joint else of_others + log_weights
-    belongs = total.softmax(1) * table.weights.unsqueeze(1)
-    return Statistics(total.logsumexp(1), belongs, shifts, squares)
+        log_joint += mixture.log_probabilities(index, table.x).sum(2)
+    shifts, squares = torch.zeros_like(mixture.means), torch.zeros_like(mixture.covariances[0])
+    if len(table.real):
+        lower = torch.linalg.cholesky(mixture.covariances[0])
+        precision, log_det = torch.cholesky_inverse(lower), 2 * lower.diagonal().log().sum()
+        x = table.x[:, table.real]
+        order = x.isnan().sum(1).argsort(dim=0, stable=True)  # rows with as many gaps share tensors
+        for rows in order.split(min(MOST_ROWS, CHUNK_VALUES // (mixture.means.numel() + len(precision) ** 2) + 1)):
+            part = _Deviations.of(x[rows], mixture.means, precision)
+            n_seen = (~x[rows].isnan()).to(x.dtype).sum(1)
+            log_joint[rows] -= 0.5 * (part.distances + (part.log_det + log_det + LOG_2PI * n_seen).unsqueeze(1))
+            belongs = log_joint[rows].softmax(1) * table.weights[rows].unsqueeze(1)
+            shifts += torch.einsum("rk,rkn->kn", belongs, part.off)
+            squares += (belongs.unsqueeze(2) * part.off).flatten(0, 1).T @ part.off.flatten(0, 1)
+            squares += part.covariance_sum(table.weights[rows])
+    return Statistics(log_joint.logsumexp(1), log_joint.softmax(1) * table.weights.unsqueeze(1), shifts, squares)
+
+
+class _Deviations(NamedTuple):
+    """Gaussian columns of some rows: expected deviations from the means of the classes, and covariances of gaps."""
+
+    off: Tensor  # (R, K, n)
+    distances: Tensor  # squared Mahalanobis distances of the observed columns, (R, K)
+    log_det: Tensor  # ln det Λ_mm, (R,)
+    places: Tensor  # the missing columns, and others in rows with fewer gaps, (R, m)
+    covariances: Tensor  # Λ_mm⁻¹, 0 for these others, (R, m, m)
+
+    @staticmethod
+    def of(x: Tensor, means: Tensor, precision: Tensor) -> "_Deviations":  # (R, n)
+        missing = x.isnan()
+        off = torch.where(missing.unsqueeze(1), 0.0, x.unsqueeze(1) - means)
+        sent = off @ precision
+        places = missing.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : int(missing.sum(1).max())]
+        is_gap = missing.gather(1, places).to(x.dtype)
+        both = is_gap.unsqueeze(2) * is_gap.unsqueeze(1)
+        within = precision[places.unsqueeze(2), places.unsqueeze(1)] * both
+        lower = torch.linalg.cholesky(within + (1 - is_gap).diag_embed())
+        covariances = torch.cholesky_inverse(lower) * both if places.shape[1] else within
+        everywhere = places.unsqueeze(1).expand(-1, len(means), -1)
+        field = sent.gather(2, everywhere)
+        expected = -field @ covariances  # (R, K, m)
+        distances = (off * sent).sum(2) + (expected * field).sum(2)
+        log_det = 2 * lower.diagonal(dim1=1, dim2=2).log().sum(1)
+        return _Deviations(off.scatter_add(2, everywhere, expected), distances, log_det, places, covariances)
+
+    def covariance_sum(self, weights: Tensor) -> Tensor:  # (R,) -> (n, n)
+        """The weighted sum of the covariances of the missing columns."""
+        n = self.off.shape[2]
+        pairs = self.places.unsqueeze(2) * n + self.places.unsqueeze(1)
+        total = self.off.new_zeros(n * n)
+        total.index_add_(0, pairs.flatten(), (self.covariances * weights.view(-1, 1, 1)).flatten())
+        return total.view(n, n)
 
 
 def _maximized(
@@ -205,7 +248,13 @@ def block_field(block: Units) -> Tensor:
 
 
 def _first_classes(
-    table: Table, n_classes: int, shrinkage: float, smoothing: float, seed: int, width: float
+    table: Table,
+    n_classes: int,
+    shrinkage: float,
+    smoothing: float,
+    seed: int,
+    width: float,
+    single: ProductMixture | None,
 ) -> ProductMixture:
     """One class with independent columns; or the classes that k-means finds in rows with their gaps filled."""
     n, x = len(table.real), table.x
@@ -216,7 +265,7 @@ def _first_classes(
     )
     if n_classes == 1:
         return start
-    single = fit_classes(table, 1, shrinkage, smoothing, n_steps=10)
+    single = fit_classes(table, 1, shrinkage, smoothing, n_steps=10) if single is None else single
     belongs = k_means(_filled(single, table), n_classes, seed) * table.weights.unsqueeze(1)
     found, shifts = expectations(single, table), x.new_zeros(n_classes, n)
     if n:

@@ -6,59 +6,28 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
+from tapmachine.data.rows import spaced
 from tapmachine.likelihood.products import ProductMixture
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.machine.whitening import in_coordinates
 from tapmachine.training.tables.classes import Table, fit_classes
-from tapmachine.training.tables.clusters import folds
+from tapmachine.training.tables.selection import SHRINKAGES, Selection, select
 from tapmachine.units import Categorical, Gaussian, Mixed, Units
 
-CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of classes to choose from
-SHRINKAGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-5)
-SELECTION_STEPS = 8  # of expectation maximization for each shrinkage, which starts from the one before
-FEW_ROWS = 20
-PATIENCE = 2  # numbers of classes without a gain, after which no larger ones are tried
+CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of classes to choose from
+SELECTION_ROWS = 1000  # for cross-validation
+FEW_ROWS = 20  # with fewer, there is one class
 
 
 def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMixture, list[str]]:
-    """Fit a mixture of classes; cross-validation determines the shrinkage and the number of classes."""
-    shrinkage, n_classes = SHRINKAGES[0], 1
+    """Fit a mixture of classes; cross-validation determines the shrinkage, the number of classes and the width."""
+    selection = Selection(SHRINKAGES[0], 1, 1.0)
     if len(table.x) >= FEW_ROWS:
-        shrinkage = _best_shrinkage(table, seed) if len(table.real) > 1 else 0.0
-        n_classes = _best_n_classes(table, shrinkage, [k for k in CLASSES if k <= most_classes], seed)
-    mixture = fit_classes(table, n_classes, shrinkage, seed=seed)
-    return mixture, [f"{n_classes} classes"] if n_classes > 1 else []
-
-
-@torch.no_grad()
-def _best_shrinkage(table: Table, seed: int) -> float:
-    """The shrinkage with the highest likelihood of the observed cells of rows left out."""
-    totals = torch.zeros(len(SHRINKAGES), dtype=torch.float64)
-    for fitted, left_out in folds(len(table.x), seed):
-        mixture, some, others = None, table.rows(fitted), table.rows(left_out)
-        for index, shrinkage in enumerate(SHRINKAGES):
-            mixture = fit_classes(some, 1, shrinkage, n_steps=SELECTION_STEPS, start=mixture)
-            totals[index] += others.weights @ mixture.log_joint(others.x).logsumexp(1)
-    return SHRINKAGES[int(totals.argmax())]
-
-
-@torch.no_grad()
-def _best_n_classes(table: Table, shrinkage: float, candidates: list[int], seed: int) -> int:
-    """The number of classes with the highest likelihood of the observed cells of rows left out."""
-    parts = [(table.rows(fitted), table.rows(left_out)) for fitted, left_out in folds(len(table.x), seed)]
-    best, best_score, without_gain = 1, -math.inf, 0
-    for n_classes in candidates:
-        score = 0.0
-        for some, others in parts:
-            mixture = fit_classes(some, n_classes, shrinkage, seed=seed)
-            score += float(others.weights @ mixture.log_joint(others.x).logsumexp(1))
-        if score > best_score:
-            best, best_score, without_gain = n_classes, score, 0
-        else:
-            without_gain += 1
-            if without_gain == PATIENCE:
-                break
-    return best
+        some = table.rows(spaced(torch.arange(len(table.x)), SELECTION_ROWS))
+        selection = select(some, [k for k in CLASSES if k <= max(1, most_classes)], seed)
+    mixture = fit_classes(table, selection.n_classes, selection.shrinkage, seed=seed)
+    mixture = mixture._replace(covariances=selection.width * mixture.covariances)
+    return mixture, [f"{selection.n_classes} classes"] if selection.n_classes > 1 else []
 
 
 @torch.no_grad()

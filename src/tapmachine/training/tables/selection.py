@@ -1,0 +1,106 @@
+"""Cross-validation of the latent classes of a table: by the likelihood of the observed cells of rows left out."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tapmachine.likelihood.products import ProductMixture
+from tapmachine.training.tables.classes import Table, expectations, fit_classes
+from tapmachine.training.tables.clusters import folds
+
+SHRINKAGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-5)
+MORE_SHRINKAGE = (3.0, 10.0)  # factors that are tried with classes, within which correlations are weaker
+WIDTHS = (1.0, 1.1, 1.2, 1.35, 1.5)  # factors of the covariance to choose from
+WARM_STEPS = 8  # of expectation maximization from a similar mixture
+COLD_STEPS = 20  # from k-means
+PATIENCE = 2  # numbers of classes without a gain, after which no larger ones are tried
+SHARE_OF_ERROR = 0.5  # gain of more classes, in standard errors, below which fewer are preferred
+
+Parts = list[tuple[Table, Table]]  # rows to fit to and rows left out, of each fold
+
+
+class Selection(NamedTuple):
+    """What cross-validation has chosen.
+
+    Attributes:
+        shrinkage: Share by which correlations are shrunk toward 0.
+        n_classes: Number of classes.
+        width: Factor of the covariance, which is too small for new rows if rows are few or tails heavy.
+    """
+
+    shrinkage: float
+    n_classes: int
+    width: float
+
+
+@torch.no_grad()
+def select(table: Table, candidates: list[int], seed: int) -> Selection:
+    """The shrinkage, the number of classes and the width that predict the rows left out best.
+
+    Args:
+        table: The rows.
+        candidates: Numbers of classes, ascending from 1.
+        seed: Random seed of the folds and of k-means.
+    """
+    parts = [(table.rows(fitted), table.rows(left_out)) for fitted, left_out in folds(len(table.x), seed)]
+    shrinkage = _best_shrinkage(parts) if len(table.real) > 1 else 0.0
+    singles = [fit_classes(some, 1, shrinkage) for some, _ in parts]
+    fits, gains = {1: singles}, {1: _best_width(singles, parts)}
+    best, without_gain = 1, 0
+    for n_classes in candidates[1:]:
+        fits[n_classes] = [
+            fit_classes(some, n_classes, shrinkage, seed=seed, n_steps=COLD_STEPS, single=single)
+            for (some, _), single in zip(parts, singles, strict=True)
+        ]
+        gains[n_classes] = _best_width(fits[n_classes], parts)
+        without_gain = 0 if gains[n_classes][1].sum() > gains[best][1].sum() else without_gain + 1
+        best = n_classes if without_gain == 0 else best
+        if without_gain == PATIENCE:
+            break
+    n_classes = next(k for k in fits if _is_as_good(gains[k][1], gains[best][1]))
+    chosen, score = Selection(shrinkage, n_classes, gains[n_classes][0]), float(gains[n_classes][1].sum())
+    warm = fits[n_classes]
+    for factor in MORE_SHRINKAGE if n_classes > 1 and 0 < shrinkage < SHRINKAGES[0] else ():
+        more = min(factor * shrinkage, 1.0)
+        warm = [
+            fit_classes(some, n_classes, more, n_steps=WARM_STEPS, start=start)
+            for (some, _), start in zip(parts, warm, strict=True)
+        ]
+        width, scores = _best_width(warm, parts)
+        if float(scores.sum()) < score:
+            break
+        chosen, score = Selection(more, n_classes, width), float(scores.sum())
+    return chosen
+
+
+def _best_shrinkage(parts: Parts) -> float:
+    """That of a single class."""
+    totals = torch.zeros(len(SHRINKAGES), dtype=torch.float64)
+    for some, others in parts:
+        mixture = None
+        for index, shrinkage in enumerate(SHRINKAGES):
+            mixture = fit_classes(some, 1, shrinkage, n_steps=WARM_STEPS, start=mixture)
+            totals[index] += others.weights @ expectations(mixture, others).log_likelihood
+    return SHRINKAGES[int(totals.argmax())]
+
+
+def _best_width(fits: list[ProductMixture], parts: Parts) -> tuple[float, Tensor]:
+    """The best width, and with it the weighted log-likelihoods of the rows left out, (N,)."""
+    scores = []
+    for width in WIDTHS if len(fits[0].real) else WIDTHS[:1]:
+        wider = [fit._replace(covariances=width * fit.covariances) for fit in fits]
+        of_folds = [
+            others.weights * expectations(fit, others).log_likelihood
+            for fit, (_, others) in zip(wider, parts, strict=True)
+        ]
+        scores.append(torch.cat(of_folds))
+    best = int(torch.stack(scores).sum(1).argmax())
+    return WIDTHS[best], scores[best]
+
+
+def _is_as_good(scores: Tensor, best: Tensor) -> bool:
+    """Whether a loss is small compared with its standard error."""
+    loss = best - scores
+    return float(loss.sum()) <= SHARE_OF_ERROR * float(loss.std()) * math.sqrt(len(loss))
