@@ -7,7 +7,8 @@ are replaced by the values that other rows have there, each column from another 
 and only their combination is not. Both methods are fitted to that table, without labels, and score its rows:
 `RBM(random_state=seed).fit(table).score_samples(table)` and IsolationForest with defaults, which sees one-hot
 categories. The score is the area under the ROC curve. "Columns" is the share of the replaced cells among the most
-surprising cells of these rows (`RBM.surprise`), as many as were replaced.
+surprising cells of these rows (`RBM.surprise`, less the median of the column), as many as were replaced; a third by
+chance.
 """
 
 import argparse
@@ -46,8 +47,9 @@ def measure(table: pd.DataFrame, seed: int) -> tuple[float, float, float, float]
     model = RBM(random_state=seed).fit(replaced)
     of_machine = roc_auc_score(is_anomaly, -model.score_samples(replaced))
     seconds = time.perf_counter() - began
-    surprise, blamed = model.surprise(replaced[is_anomaly]).to_numpy(), []
-    for cells, expected in zip(surprise, wrong[is_anomaly], strict=True):
+    surprise, blamed = model.surprise(replaced), []
+    excess = (surprise - surprise.median()).to_numpy()  # densities of columns have units of their own
+    for cells, expected in zip(excess[is_anomaly], wrong[is_anomaly], strict=True):
         blamed.append(expected[np.argsort(-cells)[: expected.sum()]].mean())
     return float(of_forest), float(of_machine), float(np.mean(blamed)), seconds
 

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import distribution, version
 from pathlib import Path
+from shutil import copy
 
 import pytest
 import reference
@@ -103,6 +104,9 @@ def test_the_reference_is_up_to_date():
     assert reference.FILE.read_text() == reference.text(), "run python tests/reference.py"
 
 
+TABLE = ROOT / "examples" / "penguins.csv"  # which the guide reads
+
+
 def code_blocks(language: str) -> list:
     found = []
     for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
@@ -114,6 +118,7 @@ def code_blocks(language: str) -> list:
 @drifting_tap  # of which the guide tells
 @pytest.mark.parametrize("block", code_blocks("python"))
 def test_the_documentation_runs(block, tmp_path, monkeypatch):
+    copy(TABLE, tmp_path)
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "documentation", "exec"), {"__name__": "documentation"})
 
@@ -140,6 +145,7 @@ def command_lines(block: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("block", list(shell_blocks()))
 def test_the_documentations_commands_run(block, tmp_path, monkeypatch):
+    copy(TABLE, tmp_path)
     monkeypatch.chdir(tmp_path)
     lines = command_lines(block)
     if all(

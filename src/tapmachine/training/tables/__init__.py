@@ -14,8 +14,8 @@ whitened coordinates y, where the covariance is the identity, in four steps:
 4. The coordinates are changed once more, to those in which that precision matrix is the identity.
 
 Tables with gaps, with weights or with columns of several types have the first two steps only, in which the clusters are
-latent classes that change the distributions of all columns (`classes.py`, `columns.py`), with their number, the shrinkage
-and the width of the covariance by cross-validation (`selection.py`).
+latent classes that change the distributions of all columns (`classes.py`, `columns.py`), with their number, the
+shrinkage and the width of the covariance by cross-validation (`selection.py`).
 """
 
 from typing import NamedTuple
