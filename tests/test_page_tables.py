@@ -10,11 +10,12 @@ from run_cases import command
 from scipy.stats import contingency, f_oneway
 from test_page import Elements
 
-from tapmachine import Binary, Categorical, rbm
+from tapmachine import Binary, Categorical, Gaussian, Mixed, gibbs, rbm
 from tapmachine.analysis.landscape import SolutionTree
-from tapmachine.apps.report import columns, write_report
+from tapmachine.apps.report import write_report
 from tapmachine.apps.report.columns import Column, association, bin_edges, summarize
 from tapmachine.apps.report.labels import make_labels
+from tapmachine.apps.report.responses import classes_of, hidden_responses
 from tapmachine.apps.report.tree import branches
 from tapmachine.data.errors import DataError
 from tapmachine.runs.folder import RunFolder
@@ -135,14 +136,24 @@ def test_hidden_units_respond_to_their_columns():
     machine = rbm(Binary(2), Binary(2, field=torch.tensor([-4.0, 0.0])), weights)
     x = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]]).repeat(10, 1)
     both = [Column(name, "binary", slice(i, i + 1), ("0", "1")) for i, name in enumerate("ab")]
-    names, table_of = columns._responses(machine, x, both)
+    names, table_of = hidden_responses(machine, x, both)
     assert names == ["unit 0"]  # the other one is always the same
     np.testing.assert_allclose(table_of, [[1, 0]], atol=1e-6)
 
 
-def test_classes_are_those_of_the_machine():
-    machine = rbm(Binary(1), Categorical(1, 2))
-    assert columns.is_product_mixture(machine) is False  # a table has mixed columns
+def test_classes_against_samples():
+    """The shares and means of classes are those of samples that are drawn class by class."""
+    weights = torch.tensor([[2.0, -1.0], [0.0, 0.0], [3.0, -3.0]])
+    machine = rbm(Mixed([Gaussian(2), Binary(1)]), Categorical(1, 2), weights)
+    both = [Column("a", "real", slice(0, 1), shift=10.0, scale=2.0), Column("c", "binary", slice(2, 3), ("no", "yes"))]
+    found = classes_of(machine, both)
+    x, hidden = gibbs(machine, torch.zeros(20_000, 3), 30, torch.Generator().manual_seed(0))
+    for own, kind in zip(found, hidden[:, 0].mean(0).argsort(descending=True).tolist(), strict=True):
+        inside = hidden[:, 0, kind] > 0.5
+        assert own.share == pytest.approx(float(inside.double().mean()), abs=0.02)
+        assert float(own.values[0]) == pytest.approx(10 + 2 * float(x[inside, 0].mean()), abs=0.2)
+        word, share, _ = own.values[1].split()
+        assert float(share) == pytest.approx(100 * float((x[inside, 2] == (word == "yes")).double().mean()), abs=3)
 
 
 # ----- labels

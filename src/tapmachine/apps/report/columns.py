@@ -1,26 +1,13 @@
-"""The numbers behind the tables of a page: columns of data and of samples, one by one and in pairs."""
+"""Columns of data and of samples, one by one and in pairs."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from tapmachine.analysis.features import hidden_means
-from tapmachine.beliefs import Tilt
-from tapmachine.likelihood.products import ProductMixture, is_product_mixture
-from tapmachine.likelihood.slabs import is_gaussian_mixture
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows, in_double
-from tapmachine.machine.gibbs_sampling import gibbs
-from tapmachine.posterior.table import mixture_of
 from tapmachine.runs.data import RunData
 
-N_SAMPLES = 2000
-N_CHAINS, SAMPLE_SWEEPS = 500, 200  # Gibbs chains, where samples cannot be drawn independently
-MOST_COLUMNS = 40  # columns whose distributions are drawn
-MOST_PAIRED = 24  # columns of a matrix of associations
-MOST_UNITS = 24  # hidden units whose responses are shown
 N_BINS = 24
 FEW_VALUES = 30  # whole numbers with a bin each
 
@@ -78,47 +65,6 @@ class ColumnSummary(NamedTuple):
         return 0.5 * sum(abs(a - b) for a, b in zip(*self.shares, strict=True))
 
 
-class ClassSummary(NamedTuple):
-    """A class of the rows of a table.
-
-    Attributes:
-        share: of the rows.
-        values: the mean of each number; of each category, the most probable one with its probability.
-        pulls: how far from all rows, for shading: in standard deviations, or as a difference of probabilities.
-    """
-
-    share: float
-    values: list[str]
-    pulls: list[float]
-
-
-class TableFindings(NamedTuple):
-    """What a page says about a table.
-
-    Attributes:
-        summaries: some or all columns, in the order of the table.
-        n_columns: number of all columns.
-        paired: names of the columns whose associations are shown.
-        associations: those of the data and of samples, (n, n) each.
-        units: names of hidden units.
-        responses: association of each hidden unit with the columns that are paired, (units, n).
-        classes: the classes of the rows, if the machine has any.
-        n_rows, n_gappy: number of rows, and of those with gaps.
-        independent: whether the samples are independent draws.
-    """
-
-    summaries: list[ColumnSummary]
-    n_columns: int
-    paired: list[str]
-    associations: tuple[Array, Array]
-    units: list[str]
-    responses: Array
-    classes: list[ClassSummary]
-    n_rows: int
-    n_gappy: int
-    independent: bool
-
-
 def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]:
     """The columns of data by name."""
     if data.schema is not None:
@@ -137,53 +83,6 @@ def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]
     elif units.support.is_countable:
         kind = "count"
     return [Column(name, kind, slice(place, place + 1), categories) for place, name in enumerate(names)]
-
-
-@torch.no_grad()
-def table_findings(data: RunData[Tensor], machine: BoltzmannMachine, seed: int = 0) -> TableFindings:
-    """Compare the columns of data, which may have gaps, with those of samples.
-
-    Args:
-        data: Data of a run, with NaN for gaps.
-        machine: The machine.
-        seed: Random seed of the samples.
-    """
-    x, columns = data.train, columns_of(data, machine)
-    samples, independent = draw_rows(machine, x, seed)
-    values = [(own.values(x), own.values(samples)) for own in columns]
-    summaries = [summarize(column, *both) for column, both in zip(columns, values, strict=True)]
-    if len(summaries) > MOST_COLUMNS:
-        worst = sorted(range(len(summaries)), key=lambda i: -summaries[i].difference)[:MOST_COLUMNS]
-        summaries = [summaries[i] for i in sorted(worst)]
-    chosen = _most_associated(columns, [own for own, _ in values])
-    pairs = [[values[i][side] for i in chosen] for side in (0, 1)]
-    kinds = [columns[i] for i in chosen]
-    names, responses = _responses(machine, x, kinds)
-    is_gappy = x.isnan().any(1) if x.is_floating_point() else torch.zeros(len(x), dtype=torch.bool)
-    return TableFindings(
-        summaries,
-        len(columns),
-        [own.name for own in kinds],
-        (associations(kinds, pairs[0]), associations(kinds, pairs[1])),
-        names,
-        responses,
-        _classes(machine, columns) if is_product_mixture(machine) else [],
-        len(x),
-        int(is_gappy.sum()),
-        independent,
-    )
-
-
-def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, bool]:  # (K, n)
-    """Samples as rows of data, and whether they are independent; chains start from complete rows of the data."""
-    generator = torch.Generator(machine.device).manual_seed(seed)
-    if is_product_mixture(machine) or is_gaussian_mixture(machine):
-        return mixture_of(in_double(machine)).sample(N_SAMPLES, generator).cpu(), True
-    complete = x[~x.isnan().any(1)] if x.is_floating_point() else x
-    which = torch.randint(len(complete), (N_CHAINS,), generator=torch.Generator().manual_seed(seed))
-    start = check_rows(machine, complete[which].to(machine.device))
-    drawn = gibbs(machine, start, SAMPLE_SWEEPS, generator)[0].cpu()
-    return drawn.argmax(-1) if machine.layers[0].is_categorical else drawn, False
 
 
 def summarize(column: Column, data: Array, samples: Array) -> ColumnSummary:
@@ -253,86 +152,3 @@ def association(first: Array, second: Array, first_is_number: bool, second_is_nu
     expected = table.sum(1, keepdims=True) * table.sum(0) / table.sum()
     statistic = ((table - expected) ** 2 / expected).sum()
     return float(np.sqrt(statistic / (table.sum() * (min(table.shape) - 1))))
-
-
-def _most_associated(columns: list[Column], values: list[Array]) -> list[int]:
-    """Columns that are not constant; of many, those with the strongest correlations."""
-    varied = [i for i, own in enumerate(values) if len(own[~np.isnan(own)]) and np.ptp(own[~np.isnan(own)]) > 0]
-    if len(varied) <= MOST_PAIRED:
-        return varied
-    filled = [np.where(np.isnan(values[i]), np.nanmean(values[i]), values[i]) for i in varied]
-    strength = np.abs(np.corrcoef(filled) - np.eye(len(varied))).max(1)
-    return sorted(varied[i] for i in np.argsort(-strength, kind="stable")[:MOST_PAIRED])
-
-
-# ----- hidden units and classes
-
-
-def _responses(machine: BoltzmannMachine, x: Tensor, columns: list[Column]) -> tuple[list[str], Array]:
-    """Association of the means of hidden units, given complete rows, with columns; those that vary most."""
-    if machine.is_pairwise or not columns:
-        return [], np.zeros((0, len(columns)))
-    complete = x[~x.isnan().any(1)] if x.is_floating_point() else x
-    rows = check_rows(machine, complete[:N_SAMPLES].to(machine.device))
-    means = hidden_means(machine, rows)[0].flatten(1).double().cpu().numpy()
-    spread = means.std(0) * _is_latent(machine, means.shape[1])
-    order = [unit for unit in np.argsort(-spread, kind="stable")[:MOST_UNITS] if spread[unit] > 1e-6]
-    of_columns = [own.values(complete[:N_SAMPLES]) for own in columns]
-    kinds = [own.kind != "categorical" for own in columns]
-    table = [
-        [association(means[:, unit], own, True, kind) for own, kind in zip(of_columns, kinds, strict=True)]
-        for unit in order
-    ]
-    return [f"unit {unit}" for unit in order], np.array(table).reshape(len(order), len(columns))
-
-
-def _is_latent(machine: BoltzmannMachine, n: int) -> Array:
-    """Which hidden components are more than a way to write the correlations of Gaussian columns."""
-    from tapmachine.units import Gaussian, Mixed
-
-    hidden = machine.layers[1]
-    if not isinstance(hidden, Mixed):
-        return np.ones(n)
-    return np.concatenate(
-        [
-            np.full(size, float(type(block) is not Gaussian))
-            for block, size in zip(hidden.blocks, hidden.sizes, strict=True)
-        ]
-    )
-
-
-def _classes(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSummary]:
-    """The classes of a table, by falling share; nothing if there are other hidden units beside them."""
-    mixture = mixture_of(in_double(machine))
-    if len(mixture.covariances) > 1:
-        return []
-    shares = mixture.log_weights.softmax(0)
-    means = _means_of(mixture)
-    overall = shares @ means
-    spread = (shares @ (means - overall) ** 2).sqrt()
-    spread[mixture.real] = (spread[mixture.real] ** 2 + mixture.covariances[0].diagonal()).sqrt()
-    found = []
-    for index in shares.argsort(descending=True).tolist():
-        texts, pulls = [], []
-        for column in columns:
-            part, usual = means[index][column.place], overall[column.place]
-            if column.is_number:
-                texts.append(f"{column.shift + column.scale * float(part[0]):.4g}")
-                pulls.append(float((part[0] - usual[0]) / spread[column.place][0].clamp(min=1e-12)))
-                continue
-            chances = torch.stack((1 - part[0], part[0])) if column.kind == "binary" else part
-            before = torch.stack((1 - usual[0], usual[0])) if column.kind == "binary" else usual
-            best = int(chances.argmax())
-            texts.append(f"{column.categories[best]} {100 * float(chances[best]):.0f} %")
-            pulls.append(2 * float(chances[best] - before[best]))
-        found.append(ClassSummary(float(shares[index]), texts, pulls))
-    return found
-
-
-def _means_of(mixture: ProductMixture) -> Tensor:  # (C, n)
-    """Means of all components of the visible states in each class."""
-    means = mixture.log_weights.new_zeros((len(mixture.log_weights), mixture.n))
-    means[:, mixture.real] = mixture.means
-    for index, (block, field) in enumerate(zip(mixture.blocks, mixture.fields, strict=True)):
-        mixture.states_of(index, means).copy_(block.moments(Tilt(field, 0.0)).mean)
-    return means

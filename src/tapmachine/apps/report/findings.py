@@ -14,8 +14,9 @@ from tapmachine.analysis.landscape.diagnosis import describe_solutions
 from tapmachine.analysis.landscape.embedding import embed_over_starts
 from tapmachine.analysis.landscape.figures import plural, slices
 from tapmachine.analysis.receptive import rank_all_fields
-from tapmachine.apps.report.columns import Column, TableFindings, columns_of, table_findings
+from tapmachine.apps.report.columns import Column, columns_of
 from tapmachine.apps.report.labels import Labels, labels_of
+from tapmachine.apps.report.table_findings import TableFindings, table_findings
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood import LikelihoodComparison, LogLikelihood, compare_likelihoods
 from tapmachine.likelihood.compare import LikelihoodRow

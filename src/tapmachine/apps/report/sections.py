@@ -3,19 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from tapmachine.analysis.features import hidden_means
 from tapmachine.analysis.landscape.figures import plural
 from tapmachine.apps.report import figures
-from tapmachine.apps.report.columns import TableFindings
 from tapmachine.apps.report.figures import Figure
 from tapmachine.apps.report.findings import SAMPLE_SWEEPS, Findings, LandscapeFindings
 from tapmachine.apps.report.scripted import shown_solutions
 from tapmachine.apps.report.tree import branches, draw_tree
 from tapmachine.apps.report.views import View
 from tapmachine.apps.report.words import EXPLANATIONS
-from tapmachine.display.charts import bar_chart, histogram, matrix
 from tapmachine.display.html import escape, items, number, pairs, table, unfold
 from tapmachine.likelihood.compare import LikelihoodRow
 
@@ -203,104 +199,6 @@ def fields_for_script(found: Findings) -> list[dict[str, Any]]:
             }
         )
     return layers
-
-
-# ----- tables
-
-
-def columns(found: TableFindings) -> str:
-    """Distributions of all columns, and numbers about them."""
-    some = f"{len(found.summaries)} of {found.n_columns}" if len(found.summaries) < found.n_columns else "all"
-    gappy = any(own.gaps > 0 for own in found.summaries)
-    heads = ["column", "kind", *(["missing"] if gappy else []), "mean", "samples", "deviation", "samples", "difference"]
-    rows = [
-        (
-            own.column.name, own.column.kind, *([f"{own.gaps:.1%}"] if gappy else []), *map(_short, own.mean),
-            *map(_short, own.deviation), own.difference,
-        )
-        for own in found.summaries
-    ]  # fmt: skip
-    charts = []
-    for own in found.summaries:
-        data, samples = own.shares
-        series = {"data": data, "samples": samples}
-        name = own.column.name
-        if own.column.is_number:
-            svg = histogram(series, own.edges, name)
-        else:
-            svg = bar_chart(own.column.categories, series, name)
-        caption = "" if own.gaps == 0 else f"{own.gaps:.1%} missing"
-        charts.append(Figure(svg, caption, f"column_{name}"))
-    how = "independent draws" if found.independent else "ends of Gibbs chains that start from rows of the data"
-    gaps = f" {found.n_gappy} of {found.n_rows} rows have gaps." if found.n_gappy else " No values are missing."
-    which = "" if some == "all" else f" Shown are the {some} columns in which samples differ most."
-    key = (
-        '<p class="legend"><i style="background:#4c82c3"></i>data <i style="background:#e8872b"></i>samples '
-        f'<span class="small">({how})</span></p>'
-    )
-    return (
-        f"<h2>Columns</h2><p>Each column of the data beside that of samples.{gaps}{which}</p>{key}"
-        f'<div class="small-pictures">{"".join(own.html() for own in charts)}</div>'
-        f'<div class="wide">{table(heads, rows, "numbers sortable", 2)}</div>{explain("difference")}'
-    )
-
-
-def _short(value: float) -> str:
-    return "–" if value != value else f"{value:.4g}".replace("-", "−")
-
-
-def associations(found: TableFindings) -> str:
-    """Associations of pairs of columns in data and samples."""
-    if len(found.paired) < 2:
-        return ""
-    data, samples = found.associations
-    gap = abs(samples - data)
-    worst = divmod(int(torch.from_numpy(gap).nan_to_num(0.0).argmax()), len(gap))
-    first, second = found.paired[worst[0]], found.paired[worst[1]]
-    shown = [
-        Figure(matrix(own.tolist(), found.paired, f"associations of {name}"), f"{name.capitalize()}, in percent.", name)
-        for name, own in (("data", data), ("samples", samples))
-    ]
-    some = "" if len(found.paired) == found.n_columns else f" of {len(found.paired)} columns"
-    return (
-        f"<h2>Associations</h2><p>Associations of pairs{some}, in the data and in samples. They differ most for "
-        f"{escape(first)} and {escape(second)}: {number(float(data[worst]), 2)} in the data, "
-        f"{number(float(samples[worst]), 2)} in samples.</p>{grid(shown)}{explain('association')}"
-    )
-
-
-def responses(found: TableFindings, names: Sequence[str]) -> str:
-    """What classes or hidden units respond to, by the names of columns."""
-    if found.classes:
-        heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("class", "share", *names))
-        rows = ""
-        for index, own in enumerate(found.classes, 1):
-            cells = "".join(
-                f'<td style="background:{_shade(pull)}">{escape(value)}</td>'
-                for value, pull in zip(own.values, own.pulls, strict=True)
-            )
-            rows += f'<tr><th scope="row">{index}</th><td>{own.share:.0%}</td>{cells}</tr>'
-        body = f'<table class="classes"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
-        return (
-            "<h2>Classes</h2><p>What the rows of each class are like: the mean of numbers, and the most probable "
-            "category. Red is more than in all rows, blue less.</p>"
-            f'<div class="wide">{body}</div>{explain("class")}'
-        )
-    heading = "<h2>What hidden units respond to</h2>"
-    if not found.units:
-        return (
-            f"{heading}<p>No hidden unit responds to a column: the machine describes the table by the distributions of "
-            "its columns and their correlations alone.</p>"
-        )
-    drawn = matrix(found.responses.tolist(), found.units, "responses of hidden units", found.paired)
-    caption = "Association of the mean of each hidden unit, given a row, with the columns, in percent."
-    figure = Figure(drawn, caption, "responses").html()
-    return f"{heading}{figure}{explain('association')}"
-
-
-def _shade(pull: float) -> str:
-    hue = "192,57,43" if pull > 0 else "46,111,183"
-    return f"rgba({hue},{min(0.6, 0.3 * abs(pull)):.2f})"
 
 
 def settings(found: Findings) -> str:

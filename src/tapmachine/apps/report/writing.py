@@ -10,7 +10,7 @@ from string import Template
 from typing import NamedTuple
 
 from tapmachine import __version__
-from tapmachine.apps.report import sections
+from tapmachine.apps.report import sections, tables
 from tapmachine.apps.report.figures import Figure
 from tapmachine.apps.report.findings import N_STARTS, Findings, Say, look_at
 from tapmachine.apps.report.scripted import for_script
@@ -120,9 +120,9 @@ def _run(found: Findings, is_alone: bool) -> str:
     if found.table is not None:
         names = [own.name for own in found.columns]
         parts += [
-            sections.columns(found.table),
-            sections.responses(found.table, names),
-            sections.associations(found.table),
+            tables.columns(found.table),
+            tables.responses(found.table, names),
+            tables.associations(found.table),
         ]
     curves = sections.training(found)
     parts += [f"<h2>Training</h2>{curves}" if curves else ""]

@@ -1,0 +1,101 @@
+"""What hidden units and classes respond to, by the columns of a table."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.analysis.features import hidden_means
+from tapmachine.apps.report.columns import Array, Column, association
+from tapmachine.beliefs import Tilt
+from tapmachine.likelihood.products import ProductMixture
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.posterior.table import mixture_of
+from tapmachine.units import Gaussian, Mixed
+
+MOST_UNITS = 24  # hidden units whose responses are shown
+MOST_ROWS = 2000  # rows of the data that they are measured on
+
+
+class ClassSummary(NamedTuple):
+    """A class of the rows of a table.
+
+    Attributes:
+        share: of the rows.
+        values: the mean of each number; of each category, the most probable one with its probability.
+        pulls: how far from all rows, for shading: in standard deviations, or as a difference of probabilities.
+    """
+
+    share: float
+    values: list[str]
+    pulls: list[float]
+
+
+def hidden_responses(machine: BoltzmannMachine, x: Tensor, columns: list[Column]) -> tuple[list[str], Array]:
+    """Association of the means of hidden units, given complete rows, with columns; those that vary most."""
+    if machine.is_pairwise or not columns:
+        return [], np.zeros((0, len(columns)))
+    complete = x[~x.isnan().any(1)] if x.is_floating_point() else x
+    rows = check_rows(machine, complete[:MOST_ROWS].to(machine.device))
+    means = hidden_means(machine, rows)[0].flatten(1).double().cpu().numpy()
+    spread = means.std(0) * _is_latent(machine, means.shape[1])
+    order = [unit for unit in np.argsort(-spread, kind="stable")[:MOST_UNITS] if spread[unit] > 1e-6]
+    of_columns = [own.values(complete[:MOST_ROWS]) for own in columns]
+    kinds = [own.kind != "categorical" for own in columns]
+    table = [
+        [association(means[:, unit], own, True, kind) for own, kind in zip(of_columns, kinds, strict=True)]
+        for unit in order
+    ]
+    return [f"unit {unit}" for unit in order], np.array(table).reshape(len(order), len(columns))
+
+
+def _is_latent(machine: BoltzmannMachine, n: int) -> Array:
+    """Which hidden components are more than a way to write the correlations of Gaussian columns."""
+    hidden = machine.layers[1]
+    if not isinstance(hidden, Mixed):
+        return np.ones(n)
+    return np.concatenate(
+        [
+            np.full(size, float(type(block) is not Gaussian))
+            for block, size in zip(hidden.blocks, hidden.sizes, strict=True)
+        ]
+    )
+
+
+def classes_of(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSummary]:
+    """The classes of a table, by falling share; nothing if there are other hidden units beside them."""
+    mixture = mixture_of(in_double(machine))
+    if len(mixture.covariances) > 1:
+        return []
+    shares = mixture.log_weights.softmax(0)
+    means = _means_of(mixture)
+    overall = shares @ means
+    spread = (shares @ (means - overall) ** 2).sqrt()
+    spread[mixture.real] = (spread[mixture.real] ** 2 + mixture.covariances[0].diagonal()).sqrt()
+    found = []
+    for index in shares.argsort(descending=True).tolist():
+        texts, pulls = [], []
+        for column in columns:
+            part, usual = means[index][column.place], overall[column.place]
+            if column.is_number:
+                texts.append(f"{column.shift + column.scale * float(part[0]):.4g}")
+                pulls.append(float((part[0] - usual[0]) / spread[column.place][0].clamp(min=1e-12)))
+                continue
+            chances = torch.stack((1 - part[0], part[0])) if column.kind == "binary" else part
+            before = torch.stack((1 - usual[0], usual[0])) if column.kind == "binary" else usual
+            best = int(chances.argmax())
+            texts.append(f"{column.categories[best]} {100 * float(chances[best]):.0f} %")
+            pulls.append(2 * float(chances[best] - before[best]))
+        found.append(ClassSummary(float(shares[index]), texts, pulls))
+    return found
+
+
+def _means_of(mixture: ProductMixture) -> Tensor:  # (C, n)
+    """Means of all components of the visible states in each class."""
+    means = mixture.log_weights.new_zeros((len(mixture.log_weights), mixture.n))
+    means[:, mixture.real] = mixture.means
+    for index, (block, field) in enumerate(zip(mixture.blocks, mixture.fields, strict=True)):
+        mixture.states_of(index, means).copy_(block.moments(Tilt(field, 0.0)).mean)
+    return means

@@ -1,0 +1,110 @@
+"""The numbers behind the page of a table."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.apps.report.columns import Array, Column, ColumnSummary, associations, columns_of, summarize
+from tapmachine.apps.report.responses import ClassSummary, classes_of, hidden_responses
+from tapmachine.likelihood.products import is_product_mixture
+from tapmachine.likelihood.slabs import is_gaussian_mixture
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.machine.gibbs_sampling import gibbs
+from tapmachine.posterior.table import mixture_of
+from tapmachine.runs.data import RunData
+
+N_SAMPLES = 2000
+N_CHAINS, SAMPLE_SWEEPS = 500, 200  # Gibbs chains, where samples cannot be drawn independently
+MOST_COLUMNS = 40  # columns whose distributions are drawn
+MOST_PAIRED = 24  # columns of a matrix of associations
+
+
+class TableFindings(NamedTuple):
+    """What a page says about a table.
+
+    Attributes:
+        summaries: some or all columns, in the order of the table.
+        n_columns: number of all columns.
+        paired: names of the columns whose associations are shown.
+        associations: those of the data and of samples, (n, n) each.
+        units: names of hidden units.
+        responses: association of each hidden unit with the columns that are paired, (units, n).
+        classes: the classes of the rows, if the machine has any.
+        n_rows, n_gappy: number of rows, and of those with gaps.
+        independent: whether the samples are independent draws.
+        binary_shares: share of the second value of each binary column in the data and in samples.
+    """
+
+    summaries: list[ColumnSummary]
+    n_columns: int
+    paired: list[str]
+    associations: tuple[Array, Array]
+    units: list[str]
+    responses: Array
+    classes: list[ClassSummary]
+    n_rows: int
+    n_gappy: int
+    independent: bool
+    binary_shares: list[tuple[float, float]]
+
+
+@torch.no_grad()
+def table_findings(data: RunData[Tensor], machine: BoltzmannMachine, seed: int = 0) -> TableFindings:
+    """Compare the columns of data, which may have gaps, with those of samples.
+
+    Args:
+        data: Data of a run, with NaN for gaps.
+        machine: The machine.
+        seed: Random seed of the samples.
+    """
+    x, columns = data.train, columns_of(data, machine)
+    samples, independent = draw_rows(machine, x, seed)
+    values = [(own.values(x), own.values(samples)) for own in columns]
+    summaries = [summarize(column, *both) for column, both in zip(columns, values, strict=True)]
+    binary = [(own.shares[0][1], own.shares[1][1]) for own in summaries if own.column.kind == "binary"]
+    if len(summaries) > MOST_COLUMNS:
+        worst = sorted(range(len(summaries)), key=lambda i: -summaries[i].difference)[:MOST_COLUMNS]
+        summaries = [summaries[i] for i in sorted(worst)]
+    chosen = _most_associated(columns, [own for own, _ in values])
+    pairs = [[values[i][side] for i in chosen] for side in (0, 1)]
+    kinds = [columns[i] for i in chosen]
+    names, responses = hidden_responses(machine, x, kinds)
+    is_gappy = x.isnan().any(1) if x.is_floating_point() else torch.zeros(len(x), dtype=torch.bool)
+    return TableFindings(
+        summaries,
+        len(columns),
+        [own.name for own in kinds],
+        (associations(kinds, pairs[0]), associations(kinds, pairs[1])),
+        names,
+        responses,
+        classes_of(machine, columns) if is_product_mixture(machine) else [],
+        len(x),
+        int(is_gappy.sum()),
+        independent,
+        binary,
+    )
+
+
+def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, bool]:  # (K, n)
+    """Samples as rows of data, and whether they are independent; chains start from complete rows of the data."""
+    generator = torch.Generator(machine.device).manual_seed(seed)
+    if is_product_mixture(machine) or is_gaussian_mixture(machine):
+        return mixture_of(in_double(machine)).sample(N_SAMPLES, generator).cpu(), True
+    complete = x[~x.isnan().any(1)] if x.is_floating_point() else x
+    which = torch.randint(len(complete), (N_CHAINS,), generator=torch.Generator().manual_seed(seed))
+    start = check_rows(machine, complete[which].to(machine.device))
+    drawn = gibbs(machine, start, SAMPLE_SWEEPS, generator)[0].cpu()
+    return drawn.argmax(-1) if machine.layers[0].is_categorical else drawn, False
+
+
+def _most_associated(columns: list[Column], values: list[Array]) -> list[int]:
+    """Columns that are not constant; of many, those with the strongest correlations."""
+    varied = [i for i, own in enumerate(values) if len(own[~np.isnan(own)]) and np.ptp(own[~np.isnan(own)]) > 0]
+    if len(varied) <= MOST_PAIRED:
+        return varied
+    filled = [np.where(np.isnan(values[i]), np.nanmean(values[i]), values[i]) for i in varied]
+    strength = np.abs(np.corrcoef(filled) - np.eye(len(varied))).max(1)
+    return sorted(varied[i] for i in np.argsort(-strength, kind="stable")[:MOST_PAIRED])

@@ -1,0 +1,125 @@
+"""The sections of a page about a table: columns, associations, and what classes or hidden units respond to."""
+
+from collections.abc import Sequence
+
+import torch
+
+from tapmachine.apps.report.columns import ColumnSummary
+from tapmachine.apps.report.figures import Figure
+from tapmachine.apps.report.sections import explain, grid
+from tapmachine.apps.report.table_findings import TableFindings
+from tapmachine.display.charts import COLORS, bar_chart, histogram, matrix, scatter
+from tapmachine.display.html import escape, number, table, unfold
+
+MANY_BINARY = 12  # binary columns, of which more share one figure
+LONG_TABLE = 15  # rows of a table that is unfolded by a click
+
+
+def columns(found: TableFindings) -> str:
+    """Distributions of all columns, and numbers about them."""
+    how = "independent draws" if found.independent else "ends of Gibbs chains that start from rows of the data"
+    gaps = f" {found.n_gappy} of {found.n_rows} rows have gaps." if found.n_gappy else " No values are missing."
+    n_shown = len(found.summaries)
+    which = f" Of {found.n_columns} columns, those {n_shown} are shown in which samples differ most."
+    key = (
+        f'<p class="legend"><i style="background:{COLORS[0]}"></i>data <i style="background:{COLORS[1]}"></i>samples '
+        f'<span class="small">({how})</span></p>'
+    )
+    together = len(found.binary_shares) > MANY_BINARY
+    drawn = [_column(own).html() for own in found.summaries if not (together and own.column.kind == "binary")]
+    pictures = f'{key}<div class="small-pictures">{"".join(drawn)}</div>' if drawn else ""
+    return (
+        f"<h2>Columns</h2><p>Each column of the data beside that of samples.{gaps}"
+        f"{which if n_shown < found.n_columns else ''}</p>{_binary(found, how) if together else ''}{pictures}"
+        f"{_numbers(found.summaries)}{explain('difference')}"
+    )
+
+
+def _column(own: ColumnSummary) -> Figure:
+    """The distributions of a column in data and samples."""
+    name, series = own.column.name, dict(zip(("data", "samples"), own.shares, strict=True))
+    is_number = own.column.is_number
+    svg = histogram(series, own.edges, name) if is_number else bar_chart(own.column.categories, series, name)
+    return Figure(svg, "" if own.gaps == 0 else f"{own.gaps:.1%} missing", f"column_{name}")
+
+
+def _binary(found: TableFindings, how: str) -> str:
+    """Binary columns in one figure: their shares in data and samples."""
+    svg = scatter(found.binary_shares, "share in the data", "share in samples", [(0.0, 0.0), (1.0, 1.0)])
+    n = len(found.binary_shares)
+    caption = f"{n} binary columns, a dot each: the share of the second value in the data and in samples ({how})."
+    return Figure(svg, caption, "binary_columns").html()
+
+
+def _numbers(summaries: Sequence[ColumnSummary]) -> str:
+    gappy = any(own.gaps > 0 for own in summaries)
+    numeric = any(own.column.is_number for own in summaries)
+    heads = ["column", "kind", *(["missing"] if gappy else [])]
+    heads += [*(["mean", "samples", "deviation", "samples"] if numeric else []), "difference"]
+    rows = [
+        (
+            own.column.name, own.column.kind, *([f"{own.gaps:.1%}"] if gappy else []),
+            *(map(_short, (*own.mean, *own.deviation)) if numeric else ()), own.difference,
+        )
+        for own in summaries
+    ]  # fmt: skip
+    inside = f'<div class="wide">{table(heads, rows, "numbers", 2)}</div>'
+    return inside if len(rows) <= LONG_TABLE else unfold(f"Table of {len(rows)} columns", inside, "words")
+
+
+def _short(value: float) -> str:
+    return "–" if value != value else f"{value:.4g}".replace("-", "−")
+
+
+def associations(found: TableFindings) -> str:
+    """Associations of pairs of columns in data and samples."""
+    if len(found.paired) < 2:
+        return ""
+    data, samples = found.associations
+    gap = abs(samples - data)
+    worst = divmod(int(torch.from_numpy(gap).nan_to_num(0.0).argmax()), len(gap))
+    first, second = found.paired[worst[0]], found.paired[worst[1]]
+    shown = [
+        Figure(matrix(own.tolist(), found.paired, f"associations of {name}"), f"{name.capitalize()}, in percent.", name)
+        for name, own in (("data", data), ("samples", samples))
+    ]
+    some = "" if len(found.paired) == found.n_columns else f" of {len(found.paired)} columns"
+    return (
+        f"<h2>Associations</h2><p>Associations of pairs{some}, in the data and in samples. They differ most for "
+        f"{escape(first)} and {escape(second)}: {number(float(data[worst]), 2)} in the data, "
+        f"{number(float(samples[worst]), 2)} in samples.</p>{grid(shown)}{explain('association')}"
+    )
+
+
+def responses(found: TableFindings, names: Sequence[str]) -> str:
+    """What classes or hidden units respond to, by the names of columns."""
+    if found.classes:
+        heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("class", "share", *names))
+        rows = ""
+        for index, own in enumerate(found.classes, 1):
+            cells = "".join(
+                f'<td style="background:{_shade(pull)}">{escape(value)}</td>'
+                for value, pull in zip(own.values, own.pulls, strict=True)
+            )
+            rows += f'<tr><th scope="row">{index}</th><td>{own.share:.0%}</td>{cells}</tr>'
+        body = f'<table class="classes"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+        return (
+            "<h2>Classes</h2><p>What the rows of each class are like: the mean of numbers, and the most probable "
+            "category. Red is more than in all rows, blue less.</p>"
+            f'<div class="wide">{body}</div>{explain("class")}'
+        )
+    heading = "<h2>What hidden units respond to</h2>"
+    if not found.units:
+        return (
+            f"{heading}<p>No hidden unit responds to a column: the machine describes the table by the distributions of "
+            "its columns and their correlations alone.</p>"
+        )
+    drawn = matrix(found.responses.tolist(), found.units, "responses of hidden units", found.paired)
+    caption = "Association of the mean of each hidden unit, given a row, with the columns, in percent."
+    figure = Figure(drawn, caption, "responses").html()
+    return f"{heading}{figure}{explain('association')}"
+
+
+def _shade(pull: float) -> str:
+    hue = "192,57,43" if pull > 0 else "46,111,183"
+    return f"rgba({hue},{min(0.6, 0.3 * abs(pull)):.2f})"
