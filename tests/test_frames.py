@@ -249,3 +249,6 @@ def test_floats_are_numbers_as_ever(quick_tables):
     assert list(model.sample(3).columns) == ["mass", "other"]
     assert list(model.impute(frame).index) == list(frame.index)
     assert isinstance(plain.sample(3), np.ndarray)
+    with pytest.raises(ValueError, match="Column 0 is 'other', where 'mass' was"):
+        model.transform(frame[["other", "mass"]])
+    assert list(model.sample(2, given={"mass": 4.0})["mass"]) == [4.0, 4.0]

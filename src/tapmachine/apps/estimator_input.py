@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -43,6 +44,21 @@ def check_names(names: list[str], fitted: Any) -> None:
             raise ValueError(
                 f"column {place} is {name!r}, where {known!r} was in training; use X[:, model.feature_names_in_]"
             )
+
+
+@contextmanager
+def columns_named(fitted: Any, X: Any) -> Iterator[None]:
+    """Scikit-learn's errors about columns in another order also say which one."""
+    try:
+        yield
+    except ValueError as error:
+        known = list(getattr(fitted, "feature_names_in_", ()))
+        names = list(getattr(X, "columns", ()))
+        if "feature names should match" not in str(error) or sorted(map(str, names)) != sorted(known):
+            raise
+        place = next(place for place, (name, there) in enumerate(zip(names, known, strict=True)) if name != there)
+        where = f"Column {place} is {names[place]!r}, where {known[place]!r} was; use X[model.feature_names_in_]"
+        raise ValueError(f"{str(error).rstrip()} {where}") from None
 
 
 def lazy_rows(matrix: Any) -> LazyRows:

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from tapmachine.analysis.features import hidden_means, warn_of_failures
-from tapmachine.apps.estimator_input import check_names, dense_in_parts, matrix_of
+from tapmachine.apps.estimator_input import check_names, columns_named, dense_in_parts, matrix_of
 from tapmachine.data.errors import DataWarning, LikelihoodWarning
 from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
 from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
@@ -283,7 +283,9 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         matrix, names = matrix_of(X)
         finite = "allow-nan" if gaps else True
         if names is None:
-            return validate_data(self, matrix, reset=reset, dtype=FLOATS, accept_sparse="csr", ensure_all_finite=finite)
+            options: dict[str, Any] = {"dtype": FLOATS, "accept_sparse": "csr", "ensure_all_finite": finite}
+            with columns_named(self, X):
+                return validate_data(self, matrix, reset=reset, **options)
         checked = check_array(matrix, dtype=FLOATS, accept_sparse="csr", ensure_all_finite=finite)
         if reset:
             self.n_features_in_, self.feature_names_in_ = len(names), np.array(names, dtype=object)
