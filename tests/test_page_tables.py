@@ -8,7 +8,7 @@ import pytest
 import torch
 from run_cases import command
 from scipy.stats import contingency, f_oneway
-from test_page import Elements
+from test_page import SIZES, Elements, browser, page_of, visit  # noqa: F401
 
 from tapmachine import Binary, Categorical, Gaussian, Mixed, gibbs, rbm
 from tapmachine.analysis.landscape import SolutionTree
@@ -76,7 +76,20 @@ def test_the_page_of_a_table(run_of_table):
     assert len(text) < 500_000
 
 
-def test_a_page_about_a_real_valued_table_and_a_narrow_screen(tmp_path):
+@pytest.mark.parametrize(("size", "colors"), [("desk", "light"), ("phone", "dark")])
+def test_tables_on_every_screen(size, colors, visit, run_of_table):  # noqa: F811
+    path = write_report(RunFolder(run_of_table)).path
+    page = visit(path, viewport=SIZES[size], color_scheme=colors)
+    assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["width"]
+    assert page.evaluate("window.harmed") is None
+    assert page.locator(".small-pictures .figure").count() == 4
+    assert page.locator(".classes tbody tr").count() >= 2
+    with page.expect_download() as download:
+        page.locator('.figure[data-name="column_eggs"] .save button').first.dispatch_event("click")
+    assert download.value.suggested_filename == "column_eggs.svg"
+
+
+def test_a_page_about_a_real_valued_table(tmp_path, quick_tables):
     draws = np.random.default_rng(1)
     first = draws.normal(size=120)
     rows = np.stack([first, -first + 0.1 * draws.normal(size=120), draws.normal(size=120)], 1)
