@@ -188,7 +188,8 @@ class Step:
         """Undo the update if it was not good. Returns the loss, the norm of the gradients, and 1 if it was good."""
         good = self._guard(gradients.loss, norm, momenta)
         for old, new in zip(self.carry, gradients.carry, strict=True):
-            old.copy_(torch.nan_to_num(new))
+            # Chains that parameters gone wrong have driven to huge counts would not come back by themselves.
+            old.copy_(torch.where(good, torch.nan_to_num(new), old))
         if self.averages:
             # The weight of a step rises with its number t, as t^7: what came early is soon forgotten.
             rate = TAIL / (self.n_averaged.add_(1.0) + TAIL)
