@@ -116,7 +116,7 @@ def test_hidden_means():
     torch.testing.assert_close(means, torch.sigmoid(x @ single.weights[0]).detach())
     with pytest.raises(ValueError, match="no hidden units"):
         hidden_means(pairwise(Binary(3)), x[:, :3].float())
-    with pytest.raises(ValueError, match="it needs 3 or more"):
+    with pytest.raises(ValueError, match="expected 3 or more"):
         hidden_machine(single, x)
     with pytest.raises(ValueError, match=r"layer 0: .*it must be 0 or 1"):
         hidden_machine(machine, x + 0.5)
@@ -600,5 +600,5 @@ def test_frozen_weights_stay_in_pretraining():
 
 def test_samples_of_what_are_no_solutions_are_refused():
     machine = rbm(Gaussian(6), Gaussian(4), torch.full((6, 4), 3.0))
-    with pytest.raises(ValueError, match="1 of 1 are not solutions, the first at index 0"):
+    with pytest.raises(ValueError, match="1 of 1 solutions diverged, the first at index 0"):
         sample_solutions(machine, solve(machine))

@@ -114,12 +114,12 @@ W = {"weights.0": torch.zeros(3, 2)}
         (to_bytes(W), "was not written by tapmachine"),
         (to_bytes(W, {files.KEY: "{}"}), "is damaged"),
         (to_bytes(W, {files.KEY: "["}), "is damaged"),
-        (header([], W), "does not make a machine"),
-        (header([{"type": "os.system", "n": 3}], W), "unit type 'os.system' is not known"),
+        (header([], W), "the content is not a valid machine"),
+        (header([{"type": "os.system", "n": 3}], W), "unknown unit type 'os.system'"),
         (header([{"type": "Binary", "n": 10**15}] * 2, W), "no parameter has the size"),
-        (header([{"type": "Binary", "n": 3}, {"type": "Binary"}], W), "does not make a machine"),
-        (header([], W, format=2), "has format 2; this version reads 1"),
-        (header([], W, kind="training"), "holds a 'training', not a 'machine'"),
+        (header([{"type": "Binary", "n": 3}, {"type": "Binary"}], W), "the content is not a valid machine"),
+        (header([], W, format=2), "has format 2; this version of tapmachine reads format 1"),
+        (header([], W, kind="training"), "contains a 'training'; expected a 'machine'"),
     ],
 )
 def test_other_files_are_refused(content, message, tmp_path, capfd):

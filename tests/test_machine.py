@@ -287,24 +287,24 @@ def test_bad_conditions(call, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: rbm(Binary(3), Binary(2), torch.zeros(2, 3)), r"weights\[0\] has shape \(2, 3\); it must be"),
-        (lambda: dbm([Binary(3)]), "it needs 2 or more"),
-        (lambda: dbm([Binary(3), Binary(2), Binary(2)], [torch.zeros(3, 2)]), "1 weight matrices were given"),
-        (lambda: rbm(Binary(3), "hidden"), "layer 1: it is a str; it must be units"),
+        (lambda: rbm(Binary(3), Binary(2), torch.zeros(2, 3)), r"weights\[0\] has shape \(2, 3\); expected a tensor"),
+        (lambda: dbm([Binary(3)]), "expected 2 or more"),
+        (lambda: dbm([Binary(3), Binary(2), Binary(2)], [torch.zeros(3, 2)]), "got 1 weight matrices"),
+        (lambda: rbm(Binary(3), "hidden"), "layer 1 is a str; expected units"),
         (lambda: rbm(Binary(3), Binary(2).double()), "layer 1: the dtype of its parameters is torch.float64"),
         (lambda: rbm(Binary(3), Binary(2), torch.zeros(3, 2).double()), r"weights\[0\] is torch.float64"),
         (lambda: pairwise(Spin(3), torch.arange(9.0).view(3, 3)), "not symmetric"),
         (lambda: pairwise(Spin(3), torch.eye(3)), "couples a unit to itself"),
         (lambda: pairwise(Categorical(2, 3), torch.ones(6, 6) - torch.eye(6)), "the 3 by 3 block of each unit"),
         (lambda: rbm(Binary(3), Binary(2), [[0.0]]), r"weights\[0\] is a list"),
-        (lambda: dbm([Binary(3), Binary(2)], torch.zeros(3, 2)), "it must be a list of 1"),
+        (lambda: dbm([Binary(3), Binary(2)], torch.zeros(3, 2)), "expected a list of 1"),
         (lambda: rbm(Binary(3), Binary(2)).conditional(1, torch.zeros(4, 3)), "states is a Tensor; expected a list"),
         (lambda: rbm(Binary(3), Binary(2)).conditional(2, [None, None]), "layer is 2; expected a layer from 0 to 1"),
         (lambda: dbm(Binary(3), Binary(2)), "layers is a Binary; expected a list"),
         (lambda: BoltzmannMachine([]), "at least one layer"),
-        (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3)]), "states of 1 layers were given"),
+        (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3)]), "got states of 1 layers"),
         (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3), torch.full((2,), 2.0)]), r"layer 1: Binary: x\[0\]"),
-        (lambda: rbm(Binary(3), Binary(2)).conditional(1, [None, None]), "layer 0: its states are needed"),
+        (lambda: rbm(Binary(3), Binary(2)).conditional(1, [None, None]), "layer 0: states are missing"),
     ],
 )
 def test_bad_machines(call, message):
@@ -424,8 +424,8 @@ def test_gibbs_starts_from_what_is_clamped():
     ("states", "message"),
     [
         (torch.full((2, 3), 0.5), r"states, layer 0: Binary: x\[0, 0\] is 0.5"),
-        ([torch.zeros(2, 3), torch.zeros(5, 2)], "states have the shapes"),
-        ([torch.zeros(2, 3)] * 3, "states of 3 layers were given"),
+        ([torch.zeros(2, 3), torch.zeros(5, 2)], "states of the layers have leading shapes"),
+        ([torch.zeros(2, 3)] * 3, "got states of 3 layers"),
     ],
 )
 def test_bad_states_for_gibbs(states, message):
@@ -461,7 +461,7 @@ def test_rescaled(kind, scale):
 
 
 def test_what_cannot_be_rescaled():
-    with pytest.raises(ValueError, match="Binary: states cannot be multiplied"):
+    with pytest.raises(ValueError, match="Binary: the states of these units cannot be rescaled"):
         rescale(rbm(Binary(3), Binary(2)), 2.0)
     with pytest.raises(ValueError, match="no separate visible layer"):
         rescale(pairwise(Gaussian(3)), 2.0)

@@ -330,7 +330,7 @@ def test_what_is_refused():
         (lambda: RelaxedBP(clip=1.5), "clip is 1.5"),
         (lambda: RelaxedBP(truncate=0.0), "truncate is 0.0"),
         (lambda: solve(pairwise(Spin(3)), scheme=AdaptiveTAP(self_averaging=True)), "needs layers"),
-        (lambda: BeliefPropagation().free_energy(real, [], []), "To train, give TAPObjective a number of sweeps"),
+        (lambda: BeliefPropagation().free_energy(real, [], []), "For training, set n_sweeps of TAPObjective"),
         (lambda: correlations(real, solve(real, torch.zeros(2, 3))), "there are 2 solutions"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -339,7 +339,7 @@ def test_what_is_refused():
 
 def test_messages_that_do_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr("os.sysconf", lambda name: 1000)
-    with pytest.raises(ValueError, match=r"messages take .* GB per particle, and there are .* use TAP\(\)"):
+    with pytest.raises(ValueError, match=r"messages take .* GB per particle, but only .* use TAP\(\)"):
         solve(rbm(Binary(200), Binary(100)), scheme=RelaxedBP())
 
 

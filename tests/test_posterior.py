@@ -559,9 +559,9 @@ def test_anomaly_scores_of_gaps_count_all_solutions():
     assert float(scores[1]) == 0
     solutions = solve(machine, torch.cat((torch.ones(1, 10), torch.zeros(1, 10))).double(), tol=1e-14)
     torch.testing.assert_close(anomaly_score(machine, half, solutions), scores[:1])
-    with pytest.raises(ValueError, match="another scheme, or the parameters changed"):
+    with pytest.raises(ValueError, match="another scheme, or the parameters have changed"):
         anomaly_score(random_machine(0, 10, 1, scale=3.0), half, solutions)
-    with pytest.raises(ValueError, match=r"none of .* solutions has converged"):
+    with pytest.raises(ValueError, match=r"none of .* solutions converged"):
         anomaly_score(rbm(Gaussian(2), Gaussian(2), torch.full((2, 2), 3.0)), torch.tensor([[0.0, NAN]]))
     with pytest.raises(ValueError, match="the number of a state"):
         anomaly_score(POTTS, torch.tensor([[0.0, 1.7]]))
@@ -713,7 +713,7 @@ FLIPS = BinarySymmetric(0.1)
         (lambda: denoise(rbm(TruncatedGaussian(2), Binary(2)), torch.tensor([[0.5, 1.0]]), PoissonNoise()), "a count"),
         (lambda: PoissonNoise().evidence(torch.zeros(1, 2)), "no tilt"),
         (lambda: nearest_neighbors(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; it must be a whole number"),
-        (lambda: denoise(RBM(), ZEROS, FLIPS), "its machine_, once it is fitted"),
+        (lambda: denoise(RBM(), ZEROS, FLIPS), "its machine_, after fitting"),
         (lambda: conditional_surprise(MACHINE, torch.full((1, 8), NAN)), "has gaps"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_setting_for_each_device_is_respected():
 
 def test_older_versions_of_torch_use_tf32_for_bfloat16_and_warn(monkeypatch):
     pretend_there_is_a_gpu(monkeypatch, multiplies_rounded_factors=False)
-    warns = pytest.warns(UserWarning, match=r"products in bfloat16 need torch 2\.8, this is .*: using tf32")
+    warns = pytest.warns(UserWarning, match=r"bfloat16 products need torch 2\.8, found .*; using tf32")
     with warns as warned, matmul_precision("bfloat16"):
         assert torch.get_float32_matmul_precision() == "high"
         assert not rounds_factors()
@@ -134,7 +134,7 @@ def test_f_that_is_differentiated_is_never_rounded(monkeypatch):
 
 
 def test_formats_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="products in 'half': it must be one of"), matmul_precision("half"):
+    with pytest.raises(ValueError, match="matmul_precision is 'half'; expected one of"), matmul_precision("half"):
         pass
     with pytest.raises(SettingsError, match="matmul_precision is 'half'"):
         Settings("digits", matmul_precision="half")

@@ -64,7 +64,7 @@ def test_draws_lie_in_the_support(units, support):
 @of_all
 def test_states_by_their_indices(units, support):
     if not support.is_countable:
-        with pytest.raises(NotImplementedError, match=r"the values of Interval.* cannot be listed"):
+        with pytest.raises(NotImplementedError, match=r"the values of Interval.* cannot be enumerated"):
             units.decode(torch.zeros(1, units.n, dtype=torch.long))
         return
     count = support.n_states or 60

@@ -615,7 +615,7 @@ def test_a_glass_is_reported():
         (lambda m: fit(m, []), "the loader gives no batches"),
         (lambda m: fit(m, torch.zeros(200, 3), validation=torch.full((2, 3), 0.5)), r"x\[0, 0\] is 0.5"),
         (lambda m: fit(rbm(Binary(3), Binary(2), torch.full((3, 2), torch.nan)), torch.zeros(200, 3)), "is nan"),
-        (lambda m: fit(clamp(m, torch.zeros(3)), torch.zeros(200, 3)), "units that are clamped"),
+        (lambda m: fit(clamp(m, torch.zeros(3)), torch.zeros(200, 3)), "has clamped units"),
         (lambda m: fit(m, iter([torch.zeros(5, 3)])), "gone through only once"),
         (
             lambda m: fit(m, Loader([torch.zeros(5, 3), torch.full((5, 3), 0.5)])),
@@ -683,7 +683,7 @@ def test_captured_training_is_that_of_plain_steps(objective):
 def test_older_versions_of_torch_do_not_compile(version, monkeypatch):
     monkeypatch.setattr(torch, "__version__", version)
     machine = machine_of(["Binary", "Binary"], [6, 4], seed=5, scale=0.2)
-    with pytest.raises(ValueError, match=f"compile=True needs torch 2.11 or newer, this is {re.escape(version)}"):
+    with pytest.raises(ValueError, match=f"compile=True needs torch 2.11 or newer, found {re.escape(version)}"):
         fit(machine, data_of(machine, 8), epochs=1, batch_size=8, compile=True)
     with pytest.raises(ValueError, match=r"compile=True needs torch 2\.11"):
         solve(machine, compile=True)

@@ -477,7 +477,7 @@ BAD_CONSTRUCTION = [
     (lambda: Gaussian(2, precision=[1.0, -3.0]), r"Gaussian: precision\[1\] is -3; it must be greater than 0"),
     (lambda: TruncatedGaussian(2, 1.0, 1.0), "TruncatedGaussian: lower is 1; it must be less than upper"),
     (lambda: TruncatedGaussian(2, [0.0, 2.0], [1.0, 1.0]), r"TruncatedGaussian: lower\[1\] is 2"),
-    (lambda: TruncatedGaussian(2, -math.inf, math.inf), "one of the bounds must be finite"),
+    (lambda: TruncatedGaussian(2, -math.inf, math.inf), "at least one bound must be finite"),
     (lambda: TruncatedGaussian(2, float("nan"), 1.0), "TruncatedGaussian: lower is nan"),
     (lambda: TruncatedGaussian(2, precision=[0.0, math.inf]), r"TruncatedGaussian: precision\[1\] is inf"),
     (lambda: TruncatedGaussian(2, 0.0, math.inf, precision=-1.0), r"TruncatedGaussian: precision\[0\] is -1"),
@@ -489,13 +489,13 @@ BAD_CONSTRUCTION = [
         lambda: TruncatedGaussBernoulli(2, 0.0, 1.0, precision=[1.0, math.nan]),
         r"TruncatedGaussBernoulli: precision\[1\]",
     ),
-    (lambda: TruncatedGaussian(2, 0.0, 1j), "TruncatedGaussian: upper is 1j; it must be a real number"),
-    (lambda: Binary(2, field="a"), "Binary: field is 'a'; it must be a real number"),
+    (lambda: TruncatedGaussian(2, 0.0, 1j), "TruncatedGaussian: upper is 1j; expected a real number"),
+    (lambda: Binary(2, field="a"), "Binary: field is 'a'; expected a real number"),
     (lambda: Binary(2, field=None), "Binary: field is None"),
     (lambda: Categorical(2, 1), "Categorical: q is 1"),
     (lambda: Categorical(2, 3, field=torch.zeros(3, 2)), r"Categorical: field has shape \(3, 2\)"),
-    (lambda: Custom(2, torch.log), "Custom: give either lower and upper, or values"),
-    (lambda: Custom(2, torch.log, 0.0, 1.0, values=[1.0]), "Custom: give either"),
+    (lambda: Custom(2, torch.log), "Custom: expected either lower and upper, or values"),
+    (lambda: Custom(2, torch.log, 0.0, 1.0, values=[1.0]), "Custom: expected either"),
     (lambda: Custom(2, torch.log, 0.0), "Custom: upper is nan"),
     (lambda: Custom(2, torch.log, 1.0, 0.0), "Custom: lower is 1"),
     (lambda: Custom(2, torch.log, -1.0, 1.0), r"Custom: log_prior\(x\)\[0, 0\] is nan"),
@@ -567,14 +567,14 @@ def test_wrong_shapes_and_dtypes(case):
         units.log_prior(good.float())
     with pytest.raises(ValueError, match=f"{name}: x is a list"):
         units.log_prior([1.0])
-    with pytest.raises(ValueError, match=f"{name}: x has shape .* one row or more"):
+    with pytest.raises(ValueError, match=f"{name}: x has shape .* at least one row"):
         units.fit_to(samples(units, (0,)))
     x = samples(units, (2,))
     with pytest.raises(ValueError, match=rf"{name}: weights\[1\] is -1"):
         units.fit_to(x, weights=torch.tensor([1.0, -1.0]))
     with pytest.raises(ValueError, match=f"{name}: weights has shape"):
         units.fit_to(x, weights=torch.ones(3))
-    with pytest.raises(ValueError, match=f"{name}: weights are all 0"):
+    with pytest.raises(ValueError, match=f"{name}: all weights are 0"):
         units.fit_to(x, weights=torch.zeros(2))
 
 
@@ -730,7 +730,7 @@ def test_whole_numbers_and_bool_are_converted():
 
 
 def test_a_constant_column_without_smoothing_is_an_error():
-    with pytest.raises(ValueError, match=r"Binary: field\[1\] is inf; a column without spread"):
+    with pytest.raises(ValueError, match=r"Binary: field\[1\] is inf; a constant column"):
         Binary(2).fit_to(torch.tensor([[0.0, 1.0], [1.0, 1.0]]), smoothing=0.0)
 
 

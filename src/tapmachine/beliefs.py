@@ -1,4 +1,4 @@
-"""The vocabulary: tilts on units, the moments that follow from them, and the solutions of a machine."""
+"""Core types: tilts on units, the moments they lead to, and the solutions of a machine."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,13 +11,13 @@ from torch import Tensor
 class Tilt(NamedTuple):
     """The factor exp(Bx − ½Ax²) that multiplies a unit's prior.
 
-    Neighbors send it (the TAP fields), a noisy observation is one, and clamping is its limit.
+    Neighbors send tilts (the TAP fields), a noisy observation acts as one, and clamping is the limiting case.
 
     Attributes:
         field: B, a tensor of shape (..., n), or a number that applies to every unit.
-        precision: A, likewise. It may be negative: in TAP, A = −Σ W² c ≤ 0.
+        precision: A, with the same shapes. May be negative: in TAP, A = −Σ W² c ≤ 0.
 
-    Both must be finite; where they are not, a unit type's `normalizable` is False.
+    Both must be finite; otherwise `normalizable` of the unit type is False.
 
     Example:
         >>> import torch
@@ -46,11 +46,11 @@ class Moments(NamedTuple):
 class Status(IntEnum):
     """Status of the solution of one particle.
 
-    - CONVERGED: the equations change it by less than the tolerance.
+    - CONVERGED: another sweep changes the solution by less than the tolerance.
     - MAX_SWEEPS: not converged within the maximum number of sweeps.
     - NONFINITE: a field or a moment overflowed, or a parameter is non-finite.
-    - UNNORMALIZABLE: a unit on an unbounded support received a tilt under which it cannot be normalized. Another start
-      may still lead to a solution, and the machine itself may be well defined.
+    - UNNORMALIZABLE: a unit on an unbounded support received a tilt under which it cannot be normalized. A different
+      initial state may still lead to a solution, and the machine itself may be well defined.
     """
 
     CONVERGED = 0
@@ -63,17 +63,17 @@ class Status(IntEnum):
 class Solution:
     """Solutions of a machine's mean-field equations, one for each particle.
 
-    Where the status is NONFINITE or UNNORMALIZABLE there is no solution: the moments are the last finite ones, the
-    tilts are 0, the free energy and the residual inf. Nothing here carries gradients: see `Scheme.free_energy`.
+    If the status is NONFINITE or UNNORMALIZABLE there is no solution: the moments are the last finite ones, the tilts
+    are 0, and the free energy and the residual are inf. The tensors carry no gradients; see `Scheme.free_energy`.
 
     Attributes:
-        moments: mean and variance for each layer, of shape (K, *state_shape).
-        tilts: the tilt that the neighbors send to each layer, of the same shapes.
-        free_energy: F of each particle, (K,). It is F at the moments where they have converged; before, the tilts that
-            enter it are not yet those that the moments come from.
-        residual: how far the equations move the solution when it is put into them: the mean over all units of the
-            squared change of their mean and variance, (K,).
-        n_sweeps: sweeps done, (K,).
+        moments: Mean and variance for each layer, of shape (K, *state_shape).
+        tilts: The tilt that the neighbors send to each layer, of the same shapes.
+        free_energy: Free energy F of each particle, (K,). Before convergence it mixes moments and tilts that do not yet
+            belong together.
+        residual: Mean over all units of the squared change of their mean and variance when the equations are applied
+            once more, (K,).
+        n_sweeps: Number of sweeps performed, (K,).
         status: a `Status` for each particle, (K,).
     """
 
@@ -86,14 +86,14 @@ class Solution:
 
     @property
     def converged(self) -> Tensor:  # (K,), bool
-        """Which particles converged."""
+        """Mask of the particles that converged."""
         return self.status == Status.CONVERGED
 
     def __len__(self) -> int:
         return len(self.status)
 
     def select(self, index: Tensor | int) -> "Solution":
-        """The solutions of some particles, by a mask or by their indices."""
+        """Select particles by a mask or by their indices."""
         index = torch.atleast_1d(torch.as_tensor(index, device=self.status.device))
         return Solution(
             tuple(Moments(*(z[index] for z in moments)) for moments in self.moments),

@@ -1,1 +1,1 @@
-"""How work reaches the hardware: compilation, formats, CUDA graphs, several processes."""
+"""Hardware support: compilation, number formats, CUDA graphs and multiple processes."""

@@ -1,7 +1,7 @@
-"""Several processes that work as one, by torch.distributed. With a single process, nothing is sent.
+"""Data-parallel work in several processes with torch.distributed. A single process communicates nothing.
 
-Every process holds the machine and goes through the same batches in the same order; it works on its share of the rows
-and particles, and what they add to the gradients is summed over all. So the result is that of one process, but for
+Every process holds the machine and iterates over the same batches in the same order. It works on its share of the rows
+and particles, and the gradients are summed over all processes, so the result equals that of a single process up to
 rounding.
 """
 
@@ -18,42 +18,42 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Tilt
 
-# What gloo's two threads may still hold. To free a tensor that only they hold takes Python's lock, for which they
-# would wait in vain while the group is destroyed, which waits for them (torch 2.5).
+# Tensors that gloo's two threads may still hold. Freeing one needs Python's lock, which deadlocks while the group is
+# being destroyed and waits for these threads (torch 2.5).
 _sent: deque[Tensor] = deque(maxlen=2)
 
 
 class World(NamedTuple):
-    """Which of how many processes this is."""
+    """Rank of this process and number of processes."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+        """Whether this process writes files and prints output."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """Which of so many things are this one's: consecutive ones, as many as the others' to within one."""
+        """Range of the `count` items that belongs to this process; the sizes of the ranges differ by at most one."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 
 def world() -> World:
-    """The world as it is now."""
+    """Rank and number of processes of the current process group."""
     if not (dist.is_available() and dist.is_initialized()):
         return World()
     return World(dist.get_rank(), dist.get_world_size())
 
 
 def leads() -> bool:
-    """Whether this process is the one that speaks, also before they have met."""
+    """Whether this process prints output; can be called before the process group exists."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def together(device: str) -> Iterator[str]:
-    """Lets the processes that torchrun has started meet, if it has. Gives the device that is this one's."""
+    """Join the process group if started by torchrun, and yield the device of this process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not dist.is_available():
         yield device
         return
@@ -61,11 +61,11 @@ def together(device: str) -> Iterator[str]:
     if on_cuda:
         here, n_devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if here >= n_devices:
-            raise ValueError(f"process {here} of this machine has no GPU, of which there are {n_devices}; start fewer")
+            raise ValueError(f"process {here} has no GPU: this machine has {n_devices}; start no more than that")
         device = f"cuda:{here}"
         torch.cuda.set_device(device)
-    # Imported once there is a group, this module's default arguments keep it alive until Python ends, and its threads
-    # with it, which abort the process now and then.
+    # If imported while a group exists, this module's default arguments keep the group and its threads alive until
+    # Python exits, and these threads occasionally abort the process.
     import_module("torch.distributed.nn")
     dist.init_process_group("nccl" if on_cuda else "gloo")
     try:
@@ -83,7 +83,7 @@ def _sum_over_all(tensor: Tensor) -> None:
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
-    """Sums tensors of one dtype over all processes, in place, in one go."""
+    """Sum tensors of one dtype over all processes, in place, in a single message."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     _sum_over_all(flat)
     for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
@@ -91,7 +91,7 @@ def add_up(tensors: Sequence[Tensor]) -> None:
 
 
 def gathered(share: Tensor) -> Tensor:
-    """The shares of all processes, one after another."""
+    """Concatenate the shares of all processes."""
     here = world()
     if here.size == 1:
         return share
@@ -101,12 +101,12 @@ def gathered(share: Tensor) -> Tensor:
     first = int(counts[: here.rank].sum())
     whole = share.new_zeros((int(counts.sum()), *share.shape[1:]))
     whole[first : first + len(share)] = share
-    _sum_over_all(whole)  # all others are 0 there
+    _sum_over_all(whole)  # all other processes hold 0 there
     return whole
 
 
 def gathered_solutions(share: Solution) -> Solution:
-    """The solutions of all processes, one after another."""
+    """Concatenate the solutions of all processes."""
     if world().size == 1:
         return share
     return Solution(
@@ -117,7 +117,7 @@ def gathered_solutions(share: Solution) -> Solution:
 
 
 def any_of_all(here: bool) -> bool:
-    """Whether it is true for any process; all processes have to call this."""
+    """Whether the flag is true in any process; must be called by all processes."""
     if world().size == 1:
         return here
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -127,6 +127,6 @@ def any_of_all(here: bool) -> bool:
 
 
 def wait_for_all() -> None:
-    """Until every process has come here."""
+    """Wait until every process has reached this call."""
     if world().size > 1:
         dist.barrier()

@@ -1,3 +1,3 @@
-"""Number formats, by the words that settings use for them. Without torch, so that `--help` is quick."""
+"""Names of number formats in the settings. Does not import torch, so that `--help` is fast."""
 
 MATMUL_PRECISIONS = ("float32", "tf32", "bfloat16")

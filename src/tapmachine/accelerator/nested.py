@@ -1,4 +1,4 @@
-"""Nested tuples of tensors, as states of iterations are."""
+"""Nested tuples of tensors, which hold the states of iterations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def over_tensors(function: Callable[..., Tensor], *states: Any) -> Any:
-    """A state made by a function of the corresponding tensors of one or more states."""
+    """Apply a function to the corresponding tensors of one or more states, and return a state of the results."""
     if isinstance(states[0], Tensor):
         return function(*states)
     parts = [over_tensors(function, *each) for each in zip(*states, strict=True)]

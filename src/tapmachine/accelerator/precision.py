@@ -1,4 +1,4 @@
-"""Faster formats for matrix products on a GPU, which have to be asked for."""
+"""Optional faster formats for matrix products on a GPU."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ _rounds_factors = False
 
 
 def rounds_factors() -> bool:
-    """Whether sweeps round what they multiply to bfloat16."""
+    """Whether sweeps round the factors of matrix products to bfloat16."""
     return _rounds_factors
 
 
@@ -22,15 +22,14 @@ def rounds_factors() -> bool:
 def matmul_precision(format: str) -> Iterator[None]:
     """Compute float32 matrix products on a GPU in another format within this context, to train faster.
 
-    Sums within products and all other operations stay in float32, as do `solve` and annealing: factors in tf32 change F
-    of a trained machine by hundredths of a nat, those in bfloat16 by tenths (docs/benchmarks/speed.md). It does nothing
-    on a CPU. Training uses the format of its first step throughout. Like torch's own setting it applies to the whole
-    process, so other threads must not use another format at the same time.
+    Products are accumulated in float32, and all other operations stay in float32, as do `solve` and annealing. On a
+    trained machine, tf32 factors change F by hundredths of a nat and bfloat16 factors by tenths
+    (docs/benchmarks/speed.md). There is no effect on a CPU. Training uses the format of its first step throughout. The
+    setting applies to the whole process, so other threads must not use another format at the same time.
 
     Args:
-        format: "float32"; "tf32", factors with 10 bits after the point; or "bfloat16", with 7 in the sweeps of TAP, and
-            as "tf32" elsewhere. Versions of torch before 2.8 cannot multiply these: a warning is issued, and "tf32" is
-            used.
+        format: "float32"; "tf32", factors with a 10-bit mantissa; or "bfloat16", a 7-bit mantissa in TAP sweeps and
+            "tf32" elsewhere. "bfloat16" needs torch 2.8; earlier versions issue a warning and use "tf32".
 
     Example:
         >>> import torch
@@ -42,11 +41,11 @@ def matmul_precision(format: str) -> Iterator[None]:
     """
     global _rounds_factors
     if format not in MATMUL_PRECISIONS:
-        raise ValueError(f"products in {format!r}: it must be one of {', '.join(MATMUL_PRECISIONS)}")
+        raise ValueError(f"matmul_precision is {format!r}; expected one of {', '.join(MATMUL_PRECISIONS)}")
     rounds = format == "bfloat16"
     if rounds and torch.cuda.is_available() and not multiplies_rounded_factors():
         warnings.warn(
-            f"products in bfloat16 need torch 2.8, this is {torch.__version__}: using tf32",
+            f"bfloat16 products need torch 2.8, found {torch.__version__}; using tf32",
             TapmachineWarning,
             stacklevel=3,
         )
@@ -62,11 +61,11 @@ def matmul_precision(format: str) -> Iterator[None]:
 
 
 def _set_tf32(allowed: bool) -> Callable[[], None] | None:
-    """Lets torch use tf32 for products on a GPU, or not. Returns how to undo it; None if it was so before."""
+    """Allow or forbid tf32 products on a GPU. Returns a function that undoes it, or None if nothing changed."""
     change: Callable[[str], None] = torch.set_float32_matmul_precision
     try:
         before, wanted = torch.get_float32_matmul_precision(), "high" if allowed else "highest"
-    except RuntimeError:  # set for each kind of device apart, which torch does not tell as one
+    except RuntimeError:  # set per device type, for which torch has no common value
         change = _set_for_cuda
         before, wanted = torch.backends.cuda.matmul.fp32_precision, "tf32" if allowed else "ieee"
     if before == wanted:

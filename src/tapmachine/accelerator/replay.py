@@ -1,7 +1,7 @@
-"""Steps of an iteration captured as a CUDA graph: fixed shapes, no access to the values, hardly any launch cost.
+"""Steps of an iteration captured as a CUDA graph: fixed shapes, no access to values, hardly any launch overhead.
 
-Very many particles are captured as a few groups side by side, each on its own stream: while one waits for memory,
-another computes.
+Large numbers of particles are captured as a few concurrent groups, each on its own stream, so that one computes while
+another waits for memory.
 """
 
 import warnings
@@ -18,30 +18,30 @@ Step = Callable[[Any], tuple[Any, Tensor]]
 
 
 class Replay:
-    """Some steps from one state to another, captured once and replayed.
+    """A number of steps from one state to another, captured once and replayed.
 
-    The state is kept in a buffer that every call overwrites: the result is the same object each time.
+    The state lives in a buffer that every call overwrites: the result is the same object each time.
 
     Args:
-        step: function from a state to the next one and its residual, without access to the values.
-        state: nested tuples of tensors on one CUDA device; later states must have the same shapes.
-        n_steps: number of steps per call.
-        generator: generator that the steps draw from, if they draw; every call continues its sequence.
-        n_groups: number of groups of particles to work on side by side. With more than one, the steps must neither draw
-            nor depend on the number of particles.
+        step: Function from a state to the next state and its residual, without access to values.
+        state: Nested tuples of tensors on one CUDA device; later states must have the same shapes.
+        n_steps: Number of steps per call.
+        generator: Generator for random steps; every call continues its sequence.
+        n_groups: Number of groups of particles to process concurrently. With more than one, the steps must be
+            deterministic and must not depend on the number of particles.
     """
 
     def __init__(
         self, step: Step, state: Any, n_steps: int, generator: torch.Generator | None = None, n_groups: int = 1
     ) -> None:
         if generator is not None and n_groups > 1:
-            raise ValueError("groups of particles cannot draw from one generator side by side")
+            raise ValueError(f"n_groups is {n_groups}; concurrent groups cannot share a generator")
         self.state = over_tensors(lambda z: z.clone(memory_format=torch.contiguous_format), state)
         groups = _groups(self.state, n_groups)
         with warming_up():
             for group in groups:
                 step(group)
-        self._step = step  # and with it the tensors that the graph reads
+        self._step = step  # also keeps the tensors alive that the graph reads
         self.graph = torch.cuda.CUDAGraph()
         if generator is not None:
             self.graph.register_generator_state(generator)
@@ -51,21 +51,21 @@ class Replay:
                 stream.wait_stream(streams[0])
             results = [(group, torch.empty(0)) for group in groups]
             try:
-                for _ in range(n_steps):  # in turns, so that none gets ahead of the others
+                for _ in range(n_steps):  # alternating, so that no group gets ahead of the others
                     for i, stream in enumerate(streams):
                         with torch.cuda.stream(stream):
                             results[i] = step(results[i][0])
                 for group, (result, _), stream in zip(groups, results, streams, strict=True):
                     with torch.cuda.stream(stream):
                         over_tensors(Tensor.copy_, group, result)
-            finally:  # also where memory ran out, for a capture that is not joined cannot end
+            finally:  # also if memory ran out: a capture cannot end before its streams are joined
                 for stream in streams[1:]:
                     streams[0].wait_stream(stream)
             residuals = [residual for _, residual in results]
             self.residual = torch.cat(residuals) if len(groups) > 1 else residuals[0]
 
     def __call__(self, state: Any) -> tuple[Any, Tensor]:
-        """The state after the steps, and its residual."""
+        """Run the steps; returns the final state and its residual."""
         if state is not self.state:
             over_tensors(Tensor.copy_, self.state, state)
         self.graph.replay()
@@ -74,17 +74,17 @@ class Replay:
 
 @contextmanager
 def warming_up() -> Iterator[None]:
-    """A separate stream for calls before a capture, in which libraries initialize and compilers compile."""
+    """Separate stream for calls before a capture, in which libraries initialize and code is compiled."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="TensorFloat32", category=UserWarning)  # that is for users to say
+        warnings.filterwarnings("ignore", message="TensorFloat32", category=UserWarning)  # tf32 is the user's choice
         yield
     torch.cuda.current_stream().wait_stream(stream)
 
 
 def _groups(state: Any, n_groups: int) -> list[Any]:
-    """Views of consecutive particles of a state, in groups of nearly one size."""
+    """Views of consecutive particles of a state, in groups of nearly equal size."""
     if n_groups == 1:
         return [state]
     return [over_tensors(lambda z, i=i: z.tensor_split(n_groups)[i], state) for i in range(n_groups)]

@@ -1,4 +1,4 @@
-"""All estimators of the log-likelihood side by side, with warnings where they disagree."""
+"""Comparison of all estimators of the log-likelihood, with warnings if they disagree."""
 
 import time
 import warnings
@@ -23,23 +23,23 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, check_rows
 from tapmachine.solver import TAP, Scheme
 
-MOST_ROWS = 10_000  # rows scored
-MOST_PSEUDO_ROWS = 1_000  # rows scored by pseudo-likelihood, where a row costs as much as hundreds do elsewhere
-MOST_DEEP_ROWS = 100  # rows scored by annealing with several hidden layers, where every row needs its own runs
+MOST_ROWS = 10_000  # maximum number of rows scored
+MOST_PSEUDO_ROWS = 1_000  # by pseudo-likelihood, for which a row costs as much as hundreds for the others
+MOST_DEEP_ROWS = 100  # by annealing with several hidden layers, for which every row needs separate runs
 EXACT_BITS = 20  # machines whose smaller side has at most 2^20 states are enumerated
 
 
 @dataclass(frozen=True)
 class LikelihoodRow:
-    """The estimates of one estimator, in nats; NaN where there is none.
+    """Results of one estimator, in nats; NaN if not available.
 
     Attributes:
-        estimator: name of the estimator.
-        train, train_error, test, test_error: mean log-likelihood of the data, and its standard error over the rows.
-        n_rows: number of rows of the training data scored.
-        log_partition: ln Z used.
-        log_partition_error: standard error of ln Z; NaN if unknown, as for TAP.
-        seconds: time taken.
+        estimator: Name of the estimator.
+        train, train_error, test, test_error: Mean log-likelihood of the data, and its standard error over the rows.
+        n_rows: Number of rows of the training data that were scored.
+        log_partition: Value of ln Z used.
+        log_partition_error: Standard error of ln Z; NaN if unknown, as for TAP.
+        seconds: Time taken.
     """
 
     estimator: str
@@ -58,22 +58,22 @@ class LikelihoodComparison:
     """Estimates of the log-likelihood by several estimators.
 
     Attributes:
-        rows: one row per estimator.
-        warnings: the warnings that were issued.
+        rows: One row per estimator.
+        warnings: Warnings that were issued.
     """
 
     rows: tuple[LikelihoodRow, ...]
     warnings: tuple[str, ...]
 
     def __getitem__(self, estimator: str) -> LikelihoodRow:
-        """The row of an estimator."""
+        """Row of an estimator."""
         for row in self.rows:
             if row.estimator == estimator:
                 return row
-        raise KeyError(f"there is no {estimator!r}; there are {[row.estimator for row in self.rows]}")
+        raise KeyError(f"no estimator {estimator!r}; available: {[row.estimator for row in self.rows]}")
 
     def as_dicts(self) -> list[dict[str, object]]:
-        """The rows as dictionaries, as for a data frame."""
+        """Rows as dictionaries, for example for a data frame."""
         return [asdict(row) for row in self.rows]
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class LikelihoodComparison:
         return card("Log-likelihood, in nats", body, items(self.warnings))
 
     def table(self, names: Sequence[str] = ("train", "test")) -> str:
-        """The rows as text, with columns of data under these names; with one name, only the first data are shown."""
+        """Format the rows as text; `names` labels the data sets, and with one name only the first is shown."""
         heads = [head for name in names for head in (name, "±")] + ["rows", "ln Z", "±", "seconds"]
         fields = ["train", "train_error", "test", "test_error"][: 2 * len(names)]
         fields += ["n_rows", "log_partition", "log_partition_error", "seconds"]
@@ -99,7 +99,7 @@ class LikelihoodComparison:
             cells = [_cell(getattr(row, field), width) for field, width in zip(fields, widths, strict=True)]
             lines.append(row.estimator.ljust(18) + "".join(cells))
         if any(row.estimator == PSEUDO for row in self.rows):
-            lines.append("The pseudo-likelihood is no estimate of ln P(x): compare it between machines only.")
+            lines.append("The pseudo-likelihood does not estimate ln P(x): use it only to compare machines.")
         return "\n".join(lines)
 
 
@@ -129,28 +129,28 @@ def compare_likelihoods(
     seed: int = 0,
     callback: Callable[[str], None] | None = None,
 ) -> LikelihoodComparison:
-    """The log-likelihood by TAP, annealed importance sampling, pseudo-likelihood and, where possible, exactly.
+    """Compare log-likelihoods by TAP, annealed importance sampling, pseudo-likelihood and, if feasible, exactly.
 
-    Rely on the exact value if there is one (at most 2²⁰ states of the smaller side, or Gaussian units only); otherwise
-    on annealing, if its forward and reverse runs agree. TAP is the cheapest, and good for following a training while
-    it agrees with the others. The pseudo-likelihood (at most one hidden layer) is on a different scale, and only
-    compares machines.
+    Rely on the exact value if it is available (at most 2²⁰ states of the smaller side, or Gaussian units only), and
+    otherwise on annealing if its forward and reverse runs agree. TAP is the cheapest, and suitable for monitoring
+    training while it agrees with the others. The pseudo-likelihood (at most one hidden layer) is on a different scale,
+    and only suitable for comparing machines.
 
     Up to 10,000 evenly spaced rows of each data set are scored; up to 1,000 by pseudo-likelihood, and up to 100 by
     annealing if the machine has several hidden layers.
 
     Args:
-        machine: any machine that is not conditioned.
-        train, test: data, (N, n_visible) each.
-        solutions: solutions of the machine by `solve` (default: solved from up to 1,000 rows of `train`).
+        machine: Any machine that is not conditioned.
+        train, test: Data, (N, n_visible) each.
+        solutions: Solutions of the machine by `solve` (default: solved from up to 1,000 rows of `train`).
         scheme: mean-field scheme of the solutions (default: `TAP()`).
-        schedule, n_runs, data, seed: as for `ais_log_partition`.
-        n_visible: number of units per row for the pseudo-likelihood.
-        callback: called with the name of each estimator before it starts.
+        schedule, n_runs, data, seed: As for `ais_log_partition`.
+        n_visible: Number of units per row for the pseudo-likelihood.
+        callback: Called with the name of each estimator before it starts.
 
     Warns:
         LikelihoodWarning: if TAP or annealing differs from the best estimate by more than three standard errors plus
-            1 nat (or 2 % of the log-likelihood, if that is more); if weights have collapsed; if an estimator fails.
+                1 nat (or 2% of the log-likelihood, if larger); if weights have collapsed; if an estimator fails.
 
     Example:
         >>> import torch
@@ -191,7 +191,7 @@ class _Table:
         self.failures: list[str] = []
 
     def add(self, name: str, score: Callable[[Tensor], LogLikelihood], most_rows: int = MOST_ROWS) -> None:
-        """The row of an estimator that scores each set of data by itself."""
+        """Add the row of an estimator that scores each data set separately."""
         self.announce(name)
         start = time.perf_counter()
         try:
@@ -202,7 +202,7 @@ class _Table:
         self._write(name, scores, time.perf_counter() - start)
 
     def add_tap(self, solutions: Solution | None, scheme: Scheme) -> None:
-        """The average and the log-sum-exp over the same solutions, named after their scheme."""
+        """Add the mean and the log-sum-exp over the same solutions, named after their scheme."""
         name = type(scheme).__name__
         self.announce(name)
         start = time.perf_counter()
@@ -220,7 +220,7 @@ class _Table:
     def add_annealing(
         self, schedule: Tensor | Sequence[float] | int | None, n_runs: int, data: Tensor | None, seed: int
     ) -> None:
-        """Forward runs, and reverse ones from where they ended."""
+        """Add forward runs, and reverse runs from their final states."""
         self.announce("AIS")
         start = time.perf_counter()
         most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS
@@ -245,10 +245,10 @@ class _Table:
         )
 
     def add_exact(self) -> None:
-        """One enumeration for all sets of data."""
+        """Add exact values, with one enumeration for all data sets."""
         self.announce("exact")
         start = time.perf_counter()
-        most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS  # each one an enumeration
+        most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS  # one enumeration per row
         sets = [spaced(x, most_rows) for x in self.sets]
         try:
             together = exact_log_likelihood(self.machine, torch.cat(sets))
@@ -275,7 +275,7 @@ class _Table:
 
 
 def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
-    """Warnings about estimators whose ln Z is off, judged by the best one in the table."""
+    """Warnings about estimators whose ln Z deviates from the best one in the table."""
     estimates = {row.estimator: row for row in rows if row.log_partition == row.log_partition}
     messages = []
     forward, reverse = estimates.get("AIS"), estimates.get("AIS, reverse")
@@ -293,10 +293,10 @@ def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
         gap = judge.log_partition - row.log_partition
         errors = [e for e in (row.log_partition_error, judge.log_partition_error) if e == e]
         if has_drifted(gap, judge.train, sum(errors)):
-            reason = "the couplings are too strong for it; go by the other"
+            reason = "the couplings are too strong for it; rely on the other"
             summed = estimates.get(f"{row.estimator}, log-sum-exp")
             if row is forward:
-                reason = "its chains miss a part of the machine; start them elsewhere, or use more temperatures"
+                reason = "its chains miss a part of the machine; use other initial states or more temperatures"
             elif summed is not None:
                 off = judge.log_partition - summed.log_partition
                 if not has_drifted(off, judge.train, sum(errors)):

@@ -10,15 +10,15 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 from tapmachine.units.numerics.intervals import gauss_legendre
 
-DROP = 40.0  # a density is cut off where it has fallen by exp(−40), or so many standard deviations away
-DOUBLINGS = 60  # to find where that is, where nothing else tells
+DROP = 40.0  # a density is truncated where it has fallen by exp(−40), or at 40 standard deviations
+DOUBLINGS = 60  # to search for that point if no moments are available
 PANEL_NODES = 16
 FEWEST_PANELS, MOST_PANELS = 4, 4096
-ACCURACY = 1e-12  # of ln of an integral, by doubling the panels
+ACCURACY = 1e-12  # of the log of an integral, by doubling the number of panels
 
 
 def over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None) -> Tensor:
-    """ln P(x_i | x_{−i}): integrates over the values of real-valued units, and sums over their atoms."""
+    """ln P(x_i | x_{−i}), integrated over the values of real-valued units and summed over their atoms."""
     units = machine.layers[0]
     atoms = units.atoms()
     at_data = units.log_prior(x, validate=False).gather(1, chosen)
@@ -35,7 +35,7 @@ def over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others:
 
 
 def _log_integral(log_density: LogWeight, machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
-    """ln ∫ exp(log_density) over the support of each unit, by Gauss–Legendre panels, as many as it takes."""
+    """ln ∫ exp(log_density) over the support of each unit, by as many Gauss–Legendre panels as needed."""
     low, high = _window(log_density, machine, x, chosen)
     _check_interval(machine.layers[0], x[0], chosen[0], low[0], high[0])
     nodes, weights = gauss_legendre(PANEL_NODES, x.dtype, x.device)
@@ -63,9 +63,9 @@ def _log_integral(log_density: LogWeight, machine: BoltzmannMachine, x: Tensor, 
 
 
 def _check_interval(units: Units, x: Tensor, chosen: Tensor, low: Tensor, high: Tensor) -> None:  # (n,), (S,) each
-    """Raises an EstimateError if values to be integrated over are no states: the support was not declared.
+    """Raise an EstimateError if values inside the interval are not states: the support was not declared.
 
-    The integral of such a prior would converge, to a wrong number.
+    Otherwise the integral over such a prior would converge to a wrong value.
     """
     nodes, _ = gauss_legendre(PANEL_NODES, x.dtype, x.device)
     values = (low + nodes.unsqueeze(-1) * (high - low)).clamp(low, high)
@@ -74,23 +74,23 @@ def _check_interval(units: Units, x: Tensor, chosen: Tensor, low: Tensor, high: 
         units.check_states(points)
     except ValueError as error:
         raise EstimateError(
-            f"the conditional density of a visible unit cannot be integrated, since values inside its support are no "
-            f"states ({error}); declare its support in {type(units).__name__}, such as support = Lattice() for counts"
+            "the conditional density of a visible unit cannot be integrated, because values inside its support are not "
+            f"states ({error}); declare the support in {type(units).__name__}, such as support = Lattice() for counts"
         ) from None
 
 
 def _window(
     log_density: LogWeight, machine: BoltzmannMachine, x: Tensor, chosen: Tensor
 ) -> tuple[Tensor, Tensor]:  # (N, S) each
-    """Where a unit's conditional density is not negligible.
+    """Interval where a unit's conditional density is not negligible.
 
-    It is a mixture of the prior under fields from Σ min Wh to Σ max Wh, so its mass lies between that of the prior
-    under the one and under the other.
+    It is a mixture of the prior under fields from Σ min Wh to Σ max Wh, so its mass lies between those of the prior
+    under these two fields.
     """
     units = machine.layers[0]
     lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())
     if units.atoms() is not None and bool(torch.isfinite(upper - lower).all()):
-        return lower, upper  # the moments are not those of the density alone
+        return lower, upper  # the moments include the atoms
     fields = extreme_fields(machine)
     if fields is None or units.atoms() is not None:
         return _searched_window(log_density, units, x, chosen)
@@ -103,7 +103,7 @@ def _window(
 
 
 def _searched_window(log_density: LogWeight, units: Units, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The support or, where it has no bounds, as far from the data as the density takes to become negligible."""
+    """The support or, if unbounded, the interval around the data outside which the density is negligible."""
     lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())
     values = x.gather(1, chosen)
     zero = torch.zeros(units.n, dtype=x.dtype, device=x.device)

@@ -1,4 +1,4 @@
-"""The weight of a row as one of its visible units takes other values, with the hidden units summed out."""
+"""Weight of a row as a function of one of its visible units, summed over the hidden units."""
 
 from collections.abc import Callable
 
@@ -14,18 +14,18 @@ LogWeight = Callable[[Tensor], Tensor]  # (Q, N, S) -> (Q, N, S): at Q values of
 def conditional_log_weight(
     machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None
 ) -> LogWeight:
-    """ln of the joint weight as one chosen unit takes other values, relative to that of the rest of the row.
+    """Log-weight as a function of one chosen unit, relative to that of the rest of the row.
 
     Args:
         machine: A machine with one hidden layer.
         x: States of the visible units, (N, n).
         chosen: Indices of S units for each row, (N, S).
-        others: A further field on the hidden units, (N, *state_shape).
+        others: Additional field on the hidden units, (N, *state_shape).
     """
     units, gains = machine.layers[0], Gains(machine, x, others)
 
     def log_weight(values: Tensor) -> Tensor:  # (Q, N, S)
-        # The prior is a function of all units at once: put the values of the chosen ones in their places.
+        # The prior is a function of all units at once: insert the values of the chosen ones.
         everywhere = x.expand(len(values), *x.shape).clone()
         everywhere.scatter_(-1, chosen.expand(values.shape), values)
         log_prior = units.log_prior(everywhere, validate=False).gather(-1, chosen.expand(values.shape))
@@ -36,7 +36,7 @@ def conditional_log_weight(
 
 
 class Gains:
-    """The change of Σ_j ln Z_j of the hidden units with one visible unit."""
+    """Change of Σ_j ln Z_j of the hidden units with one visible unit."""
 
     def __init__(self, machine: BoltzmannMachine, x: Tensor, others: Tensor | None = None) -> None:
         self.visible, self.hidden = list(machine.layers)
@@ -47,7 +47,7 @@ class Gains:
         self.weights = machine.coupling(0).detach().unflatten(0, (self.visible.n, -1))  # (n, 1 or q, n_hidden)
 
     def __call__(self, unit: Tensor, values: Tensor) -> Tensor:  # (N,), and (Q, N) or (Q, N, q) -> (Q, N)
-        """As a unit of each row takes Q values."""
+        """Change as a unit of each row takes Q values."""
         change = values - self.x[self.row, unit]
         weights = self.weights[unit]  # (N, 1 or q, n_hidden)
         if self.visible.is_categorical:
@@ -65,7 +65,7 @@ def row_chunks(machine: BoltzmannMachine, x: Tensor, n_values: int) -> list[slic
 
 
 def extreme_fields(machine: BoltzmannMachine) -> tuple[Tensor, Tensor] | None:  # (n,) each
-    """The least and the greatest field that hidden units can send; None if it has no limit."""
+    """Smallest and largest field that hidden units can send; None if unbounded."""
     hidden = machine.layers[1]
     if not hidden.is_bounded():
         return None

@@ -1,4 +1,4 @@
-"""Exact partition functions, moments and log-likelihoods, where enumeration can."""
+"""Exact partition functions, moments and log-likelihoods, by enumeration."""
 
 from collections.abc import Iterator
 from math import log2, prod
@@ -20,24 +20,24 @@ from tapmachine.machine.whitening import can_be_whitened, whiten
 from tapmachine.units import Gaussian
 from tapmachine.units.numerics.intervals import wide
 
-LARGEST_ENUMERATION = 2**25  # states of the side that is summed over
-SLAB_BITS = 18  # spike-and-slab units with weights, for each set of which there is a determinant
+LARGEST_ENUMERATION = 2**25  # maximum number of states to sum over
+SLAB_BITS = 18  # maximum number of spike-and-slab units with weights; each subset needs a determinant
 
 
 @torch.no_grad()
 def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), float64
     """Exact ln Z: a sum over all states of every other layer, with the layers in between integrated analytically.
 
-    The side with fewer states is summed over; its units must have finitely many values, the others may be of any type.
-    A pairwise machine is summed over as a whole. Works up to 25 binary units on the smaller side. The units' priors are
-    normalized, so that ln Z is 0 without couplings; a sum over bare states e^{−E} has Σ ln Σ_x e^{Ux} more. Of two
-    layers of `Gaussian` units, ln Z is a determinant; of `Gaussian` visible and up to 18 `SpikeSlab` hidden units,
-    perhaps with one `Categorical` unit, a sum of determinants. `Gaussian` blocks of a `Mixed` hidden layer are
-    integrated over first. `Mixed` visible layers may have `Gaussian` columns coupled to such units, if all other
-    columns are coupled to the `Categorical` unit only, as in the machines of tables.
+    The sum is over the even or the odd layers, whichever have fewer states; their units must have finitely many values,
+    the others may be of any type. A pairwise machine is summed over as a whole. Feasible up to 25 binary units on the
+    smaller side. The priors are normalized, so ln Z is 0 without couplings; a sum over bare states e^{−E} is larger by
+    Σ ln Σ_x e^{Ux}. For two layers of `Gaussian` units, ln Z is a determinant; for `Gaussian` visible and up to 18
+    `SpikeSlab` hidden units, optionally with one `Categorical` unit, it is a sum of determinants. `Gaussian` blocks of
+    a `Mixed` hidden layer are integrated over first. `Mixed` visible layers may have `Gaussian` columns coupled to such
+    units, if all other columns are coupled to the `Categorical` unit only, as in the machines of tables.
 
     Returns:
-        ln Z = −F, in float64; one value for each row, if the machine is conditioned on rows of evidence.
+        ln Z = −F, in float64; one value per row if the machine is conditioned on rows of evidence.
 
     Example:
         >>> from tapmachine import Binary, TruncatedGaussian, exact_log_partition, rbm
@@ -87,10 +87,10 @@ def is_gaussian(machine: BoltzmannMachine) -> bool:
 
 
 def gaussian_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
-    """ln Z of two layers of Gaussian units, differentiable; inf where the couplings are too strong for a finite Z.
+    """ln Z of two layers of Gaussian units, differentiable; inf if the couplings are too strong for a finite Z.
 
     In units of their standard deviations s, the deviations y and y' from the means m and m' of the priors have the
-    exponent mWm' + by + b'y' + yKy' − ½y² − ½y'², with K = sWs', b = sWm' and b' = s'Wᵀm. Integrated over y, then y':
+    exponent mWm' + by + b'y' + yKy' − ½y² − ½y'², with K = sWs', b = sWm' and b' = s'Wᵀm. Integrating over y, then y':
     ln Z = mWm' + ½b² + ½(b' + Kᵀb)(1 − KᵀK)⁻¹(b' + Kᵀb) − ½ ln det(1 − KᵀK).
     """
     parameters = [(wide(units.field), wide(units.precision)) for units in machine.layers if isinstance(units, Gaussian)]
@@ -98,7 +98,7 @@ def gaussian_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
     weights = wide(machine.weights[0])
     couplings = s.unsqueeze(1) * weights * s_above
     b, b_above = s * (weights @ m_above), s_above * (m @ weights)
-    if len(b) < len(b_above):  # the matrix is that of the smaller side
+    if len(b) < len(b_above):  # use the matrix of the smaller side
         couplings, b, b_above = couplings.T, b_above, b
     identity = torch.eye(len(b_above), dtype=couplings.dtype, device=couplings.device)
     lower, failed = torch.linalg.cholesky_ex(identity - couplings.T @ couplings)
@@ -118,8 +118,8 @@ class ExactMoments(NamedTuple):
     """Exact marginals of a machine.
 
     Attributes:
-        moments: mean and variance of every layer, of shape state_shape each.
-        covariances: for each weight matrix, the covariance of the units it couples, of its shape.
+        moments: Mean and variance of every layer, each of shape state_shape.
+        covariances: For each weight matrix, the covariance of the units it couples, with the same shape.
         log_partition: ln Z, ().
     """
 
@@ -130,9 +130,10 @@ class ExactMoments(NamedTuple):
 
 @torch.no_grad()
 def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
-    """The exact mean and variance of every unit, and the covariance of every coupled pair, by enumeration.
+    """Compute the exact mean and variance of every unit and the covariance of every coupled pair by enumeration.
 
-    In float64; see `exact_log_partition` for what is feasible. The machine must not be conditioned on several rows.
+    Computed in float64; see `exact_log_partition` for what is feasible. The machine must not be conditioned on several
+    rows.
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -142,7 +143,7 @@ def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
     """
     if machine.n_rows is not None:
         if machine.n_rows > 1:
-            raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; take one of them with .rows()")
+            raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; select one of them with .rows()")
         machine = _row(machine, 0)
     log_partition = exact_log_partition(machine)
     n_layers = len(machine.layers)
@@ -168,14 +169,14 @@ def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
 
 
 class _Part(NamedTuple):
-    """Some states of the enumerated side."""
+    """A chunk of states of the enumerated side."""
 
     log_weights: Tensor  # (S,), float64
-    moments: list[Moments]  # of all layers, given these states
+    moments: list[Moments]  # of all layers, conditional on these states
 
 
 def _row(machine: BoltzmannMachine, row: int) -> BoltzmannMachine:
-    """The machine conditioned on one row, the same for all particles."""
+    """The machine conditioned on one row for all particles."""
     return machine.rows(torch.tensor(row, device=machine.device))
 
 
@@ -206,12 +207,12 @@ def _enumerate(machine: BoltzmannMachine) -> Iterator[_Part]:
 
 
 def can_enumerate(machine: BoltzmannMachine, bits: float = log2(LARGEST_ENUMERATION)) -> bool:
-    """Whether the smaller side of the machine has no more than 2^bits states."""
+    """Whether the smaller side of the machine has at most 2^bits states."""
     return min(_bits(machine, side) for side in _sides(machine)) <= bits
 
 
 def _sides(machine: BoltzmannMachine) -> list[list[int]]:
-    """What can be enumerated: the layers with odd or with even numbers."""
+    """Sides that can be enumerated: the odd or the even layers."""
     n_layers = len(machine.layers)
     return [[0]] if machine.is_pairwise else [list(range(1, n_layers, 2)), list(range(0, n_layers, 2))]
 
@@ -223,22 +224,20 @@ def _bits(machine: BoltzmannMachine, side: list[int]) -> float:
 
 
 def _smaller_side(machine: BoltzmannMachine) -> list[int]:
-    """The layers to enumerate."""
+    """Indices of the layers to enumerate."""
     bits, smaller = min((_bits(machine, side), side) for side in _sides(machine))
     if bits == float("inf"):
-        raise ValueError(
-            "neither the layers with even numbers nor those with odd ones have finitely many states to sum over"
-        )
+        raise ValueError("neither the even nor the odd layers have finitely many states to sum over")
     if bits > log2(LARGEST_ENUMERATION):
         raise ValueError(
             f"the smaller side of the machine has 2^{bits:.0f} states; "
-            f"no more than 2^{log2(LARGEST_ENUMERATION):.0f} can be summed over"
+            f"at most 2^{log2(LARGEST_ENUMERATION):.0f} can be summed over"
         )
     return smaller
 
 
 def all_digits(counts: list[int], chunk: int, device: torch.device) -> Iterator[Tensor]:
-    """All combinations of digits, (S, n) at a time: digit i runs from 0 to counts[i] − 1."""
+    """All combinations of digits, in chunks of shape (S, n): digit i runs from 0 to counts[i] − 1."""
     total = prod(counts)
     base = torch.tensor(counts, device=device)
     place = torch.tensor([prod(counts[:i]) for i in range(len(counts))], device=device)

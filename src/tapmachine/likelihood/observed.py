@@ -1,4 +1,4 @@
-"""The weight of rows of which some values were not observed: those are summed over, as hidden units are."""
+"""Weights of rows with missing values, which are summed over like hidden units."""
 
 import math
 import warnings
@@ -17,8 +17,8 @@ from tapmachine.likelihood.weight import CHUNK_VALUES
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.conditioning import clamp
 
-N_RUNS = 20  # for each row
-CLOSE = 0.1  # nats by which the logarithm of an annealed average may be low
+N_RUNS = 20  # per row
+CLOSE = 0.1  # nats by which the logarithm of an annealed average may be too low
 
 
 @torch.no_grad()
@@ -31,19 +31,19 @@ def observed_log_weight(
     seed: int = 0,
     most_rows: int | None = None,
 ) -> Tensor:  # (N,), float64
-    """ln of the weight of the observed values of rows, with everything else summed over: ln P(x_obs) + ln Z.
+    """Log-weight of the observed values of rows, summed over everything else: ln P(x_obs) + ln Z.
 
-    Exact if the hidden units or the visible ones have at most 2^bits states together, and for the default machines of
-    tables, which are mixtures; otherwise by annealed importance sampling for each row.
+    Exact if the hidden or the visible units have at most 2^bits states, and for the default machines of tables, which
+    are mixtures; otherwise estimated by annealed importance sampling for each row.
 
     Args:
-        machine: any machine that is not conditioned, in float64.
-        x: states of the visible layer, (N, *state_shape); those of missing units are ignored.
-        missing: which units were not observed, (N, n).
-        bits: as above.
-        temperatures: numbers of temperatures, tried in turn until the estimates are accurate to 0.1 nats on average.
-        seed: random seed of the annealing.
-        most_rows: number of evenly spaced rows to anneal, where that is needed; the others are NaN. None for all.
+        machine: Any machine that is not conditioned, in float64.
+        x: States of the visible layer, (N, *state_shape); those of missing units are ignored.
+        missing: Mask of the units that were not observed, (N, n).
+        bits: Binary logarithm of the number of states that can be enumerated.
+        temperatures: Numbers of temperatures, tried in turn until the estimates are accurate to 0.1 nats on average.
+        seed: Random seed of the annealing.
+        most_rows: Maximum number of evenly spaced rows to anneal; the others are NaN. None for all.
 
     Example:
         >>> import torch
@@ -98,7 +98,7 @@ def _over_hidden_states(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -
 
 
 def _of_mixture(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -> Tensor:
-    """ln Σ_c w_c N(x_obs; μ_c, Σ_c), where rows with the same gaps share the matrices."""
+    """ln Σ_c w_c N(x_obs; μ_c, Σ_c); rows with the same missing columns share the matrices."""
     mixture = as_gaussian_mixture(machine)
     total = torch.empty(len(x), dtype=torch.float64, device=x.device)
     for rows, seen in _patterns(missing):
@@ -110,13 +110,13 @@ def _of_mixture(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -> Tensor
 def draw_missing_of_mixture(
     machine: BoltzmannMachine, x: Tensor, missing: Tensor, generator: torch.Generator | None = None
 ) -> Tensor:  # (N, n), float64
-    """Rows with exact draws in place of their missing values, for a machine that is a mixture of Gaussians.
+    """Fill in missing values with exact draws, for a machine that is a mixture of Gaussians.
 
     Args:
-        machine: a machine for which `is_gaussian_mixture` holds, in float64.
-        x: rows, (N, n); missing values are ignored.
-        missing: which values are missing, (N, n).
-        generator: for the draws.
+        machine: A machine for which `is_gaussian_mixture` holds, in float64.
+        x: Rows, (N, n); missing values are ignored.
+        missing: Mask of the missing values, (N, n).
+        generator: Random number generator.
     """
     mixture, x = as_gaussian_mixture(machine), x.double().clone()
     for rows, seen in _patterns(missing):
@@ -137,7 +137,7 @@ def draw_missing_of_mixture(
 
 
 def _patterns(missing: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The rows with each pattern of gaps, and the columns that they have, (n,)."""
+    """Rows with each pattern of missing values, and the mask of their observed columns, (n,)."""
     patterns, pattern_of = (~missing).unique(dim=0, return_inverse=True)
     for index, seen in enumerate(patterns):
         yield (pattern_of == index).nonzero().flatten(), seen

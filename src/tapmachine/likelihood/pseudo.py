@@ -1,4 +1,4 @@
-"""The pseudo-likelihood: every visible unit given all others, which needs no ln Z."""
+"""Pseudo-likelihood: every visible unit conditional on all others, which does not need ln Z."""
 
 from collections.abc import Callable
 
@@ -17,28 +17,29 @@ from tapmachine.machine.checks import for_scoring, n_units
 from tapmachine.units import Mixed, Units
 from tapmachine.units.support import Interval, Lattice
 
-DROP = 40.0  # a sum ends where its terms have fallen by exp(−40)
-BLOCK = 64  # states of a lattice that are summed at a time
+DROP = 40.0  # a sum is truncated where its terms have fallen by exp(−40)
+BLOCK = 64  # number of states of a lattice that are summed at a time
 MOST_STATES = 2**16
-COVERED = 1e-9  # largest share of the prior's mass beyond the states summed, under any field that occurs
+COVERED = 1e-9  # largest share of the prior's mass outside the states summed, under any field that occurs
 
 
 @torch.no_grad()
 def pseudo_log_likelihood(
     machine: BoltzmannMachine, x: Tensor, n_visible: int | None = None, *, seed: int = 0
 ) -> LogLikelihood:
-    """The log-pseudo-likelihood Σ_i ln P(x_i | all other visible units) of rows of data, in float64.
+    """Compute the log-pseudo-likelihood Σ_i ln P(x_i | all other visible units) of rows of data, in float64.
 
-    It is exact and needs no ln Z. The hidden units are summed over, and so is the unit itself, according to its
-    support: over the states of a finite set; over those of a lattice until the rest is negligible; over an interval by
-    quadrature of the one-dimensional conditional density. For machines with one hidden layer, and pairwise ones.
+    It is exact and does not need ln Z. The hidden units are summed over, and so is the unit itself, according to its
+    support: over the states of a finite set; over a lattice until the rest is negligible; over an interval by
+    quadrature of the one-dimensional conditional density. Available for pairwise machines and machines with one hidden
+    layer.
 
     Args:
-        machine: A machine that is not conditioned.
+        machine: An unconditioned machine.
         x: Data, (N, n_visible).
         n_visible: Number of units to include, drawn at random for each row; the sum is scaled up to all units. The
-            paper took 100 of 784. Default: all of them.
-        seed: Random seed of that draw.
+            paper uses 100 of 784. Default: all units.
+        seed: Random seed for choosing the units.
 
     Raises:
         EstimateError: If a conditional cannot be normalized or resolved, or if the support of a unit type is an
@@ -69,7 +70,7 @@ def pseudo_log_likelihood(
 
 
 def log_conditionals(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
-    """ln P(x_i | x_{−i}) of some units of each row; of a categorical unit in a mixed layer, at its first component.
+    """ln P(x_i | x_{−i}) of chosen units of each row; for categorical units of a mixed layer, at the first component.
 
     Args:
         machine: A machine with one hidden layer, or a pairwise one, in float64.
@@ -87,7 +88,7 @@ def log_conditionals(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Te
 
 
 def _of_blocks(machine: BoltzmannMachine, units: Mixed, x: Tensor) -> Tensor:  # (N, n)
-    """All conditionals of a mixed layer, block by block: the other blocks are a field on the hidden units."""
+    """All conditionals of a mixed layer, block by block: the other blocks act as a field on the hidden units."""
     weights, hidden = machine.weights[0].detach().split(units.sizes), machine.layers[1]
     fields = [part @ w for part, w in zip(x.split(units.sizes, -1), weights, strict=True)]
     parts = []
@@ -103,9 +104,9 @@ def _of_blocks(machine: BoltzmannMachine, units: Mixed, x: Tensor) -> Tensor:  #
 
 
 def _conditionals(machine: BoltzmannMachine) -> Callable[..., Tensor]:
-    """The function that computes ln P(x_i | x_{−i}), with the arguments of `log_conditionals`.
+    """Function that computes ln P(x_i | x_{−i}), with the arguments of `log_conditionals`.
 
-    With hidden units it also takes a further field on them.
+    With hidden units it also takes an additional field on them.
     """
     if machine.is_pairwise:
         return _with_all_others
@@ -119,7 +120,7 @@ def _conditionals(machine: BoltzmannMachine) -> Callable[..., Tensor]:
 
 
 def _with_all_others(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
-    """ln P(x_i) + x_i B_i − ln Z_i(B_i), B = xJ: nothing is hidden."""
+    """ln P(x_i) + x_i B_i − ln Z_i(B_i) with B = xJ, for pairwise machines."""
     units = machine.layers[0]
     field = machine.field_on(0, [x])
     log_joint = units.log_prior(x, validate=False) + units.per_unit(x * field)
@@ -127,7 +128,7 @@ def _with_all_others(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Te
 
 
 def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None) -> Tensor:
-    """Sums over the states of units that have finitely many."""
+    """Sum over the states of units with finitely many."""
     units = machine.layers[0]
     n_states = units.support.n_states or 0
     digits = torch.arange(n_states, device=x.device).unsqueeze(-1).expand(n_states, units.n)
@@ -143,7 +144,7 @@ def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: T
 
 
 def _over_lattice(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None) -> Tensor:
-    """Sums over the states of units on a lattice, in the order of their indices."""
+    """Sum over the states of units on a lattice, in the order of their indices."""
     units = machine.layers[0]
     least = _states_that_matter(machine)
     at_data = units.log_prior(x, validate=False).gather(1, chosen)
@@ -165,10 +166,10 @@ def _over_lattice(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: 
 
 
 def _states_that_matter(machine: BoltzmannMachine) -> int:
-    """Number of states that hold the prior's mass under the weakest and the strongest field of the hidden units.
+    """Number of states that contain the prior's mass under the smallest and the largest field of the hidden units.
 
-    The weight of a state is a mixture of the prior's under fields between these two. All mass is covered when ln of the
-    sum is ln Z(B,0), so that a gap between states of some weight cannot be mistaken for the tail.
+    The weight of a state is a mixture of the prior's weights under fields between these two. The mass is covered when
+    the log of the sum is ln Z(B,0), so a gap between states with nonzero weight cannot be mistaken for the tail.
     """
     units = machine.layers[0]
     extremes = extreme_fields(machine)
@@ -186,7 +187,7 @@ def _states_that_matter(machine: BoltzmannMachine) -> int:
 
 
 def _states_from(units: Units, first: int) -> Tensor:  # (Q, n)
-    """A block of states, from an index on."""
+    """A block of states, starting at an index."""
     indices = torch.arange(first, first + BLOCK, device=units.device)
     return units.decode(indices.unsqueeze(-1).expand(BLOCK, units.n))
 
@@ -194,5 +195,5 @@ def _states_from(units: Units, first: int) -> Tensor:  # (Q, n)
 def _too_many_states(units: Units) -> EstimateError:
     return EstimateError(
         f"the conditionals of {type(units).__name__} units do not converge within the first {MOST_STATES} states: the "
-        "couplings are too strong, or log_partition, log_prior and support contradict each other"
+        "couplings are too strong, or log_partition, log_prior and support are inconsistent"
     )

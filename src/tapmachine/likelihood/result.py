@@ -1,4 +1,4 @@
-"""The result of every estimator: log-likelihoods of rows, with ln Z and its error."""
+"""Result of all estimators: log-likelihoods of rows, with ln Z and its error."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class LogLikelihood:
-    """ln P(x) of some rows of data, in nats, in float64.
+    """ln P(x) of rows of data, in nats, in float64.
 
-    It is the logarithm of a probability for units with finitely many states, and of a density for real-valued units,
-    which depends on the scale of the data and may be positive. For `TruncatedGaussBernoulli` units it is a probability
-    at 0 and a density elsewhere.
+    For units with finitely many states it is the logarithm of a probability; for real-valued units it is the logarithm
+    of a density, which depends on the scale of the data and may be positive. For `TruncatedGaussBernoulli` units it is
+    a probability at 0 and a density elsewhere.
 
     Attributes:
         values: ln P(x) of each row, (N,); NaN for rows that could not be scored.
         log_partition: ln Z, (), relative to normalized priors (0 without couplings); NaN for a pseudo-likelihood.
-        common_error: standard error of ln Z, (), common to all values; 0 if ln Z is exact, NaN if the error is unknown
+        common_error: Standard error of ln Z, (), common to all values; 0 if ln Z is exact, NaN if the error is unknown
             or there is no ln Z.
-        n_units: number of units of the machine, in all layers.
+        n_units: Number of units of the machine, in all layers.
 
     `float(likelihood)` is the mean over the rows.
     """
@@ -47,11 +47,11 @@ class LogLikelihood:
 
     @property
     def scored(self) -> Tensor:  # (N,), bool
-        """Which rows could be scored."""
+        """Mask of the rows that could be scored."""
         return ~torch.isnan(self.values)
 
     def with_log_partition(self, log_partition: Tensor, error: Tensor) -> "LogLikelihood":
-        """The same rows with another ln Z."""
+        """Return the log-likelihoods of the same rows for another ln Z."""
         values = self.values + self.log_partition - log_partition
         return LogLikelihood(values, log_partition, error, self.n_units)
 

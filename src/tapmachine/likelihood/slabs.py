@@ -1,7 +1,7 @@
 """ln Z of Gaussian visible units below spike-and-slab and categorical hidden units: a sum of determinants.
 
-Given the states of the categorical units and which spike-and-slab units are active, the visible units are Gaussian. So
-the machine is a Gaussian mixture, and all that can be said of one is exact.
+Conditional on the categorical units and on which spike-and-slab units are active, the visible units are Gaussian. So
+the machine is a Gaussian mixture, for which everything can be computed exactly.
 """
 
 import math
@@ -21,10 +21,10 @@ CHUNK_VALUES = 2**21  # entries of all matrices held at a time
 
 
 class GaussianMixture(NamedTuple):
-    """The visible units of a machine as a mixture: Σ_c w_c N(x; μ_c, Σ_c).
+    """Visible units of a machine as a mixture: Σ_c w_c N(x; μ_c, Σ_c).
 
     Attributes:
-        log_weights: ln w_c, which add up to Z of the machine, (C,).
+        log_weights: ln w_c, where Σ_c w_c = Z of the machine, (C,).
         means: (C, n).
         covariances: (C, n, n).
     """
@@ -46,8 +46,8 @@ class GaussianMixture(NamedTuple):
 
 
 def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
-    """Whether the visible units are a mixture of at most 2^bits Gaussians: above them are `SpikeSlab` hidden units, one
-    `Categorical` unit, or both. Units without weights do not count.
+    """Whether the visible units are a mixture of at most 2^bits Gaussians: the hidden units are `SpikeSlab` units, one
+    `Categorical` unit, or both. Units without weights are not counted.
     """
     layers = list(machine.layers)
     if len(layers) != 2 or type(layers[0]) is not Gaussian:
@@ -61,15 +61,15 @@ def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
 
 
 def is_gaussian_mixture(machine: BoltzmannMachine) -> bool:
-    """Whether `can_sum_slabs` holds, perhaps after the hidden Gaussian units of a `Mixed` layer are integrated over."""
+    """Whether `can_sum_slabs` holds, if necessary after integrating over hidden Gaussian units of a `Mixed` layer."""
     if machine.n_rows is not None:
         return False
     return can_sum_slabs(whiten(machine).machine if can_be_whitened(machine) else machine)
 
 
 def slabs_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
-    """ln Z of a machine for which `can_sum_slabs` holds, exact and differentiable; inf where the couplings are too
-    strong for a finite Z. Units without weights factor out.
+    """ln Z of a machine for which `can_sum_slabs` holds, exact and differentiable; inf if the couplings are too strong
+    for a finite Z. Units without weights factor out.
     """
     visible, hidden = machine.layers[0], _Hidden.of(machine)
     assert isinstance(visible, Gaussian)
@@ -88,8 +88,8 @@ def active_sets_log_partition(overlaps: Tensor, field: Tensor, log_odds: Tensor,
 
     Args:
         overlaps: G = Wᵀ D(1/V_visible) W, (n, n).
-        field: U, with what the means of the visible units send, for each of K means, (K, n).
-        log_odds: r, (n,).
+        field: U plus the fields from the means of the visible units, for each of K means, (K, n).
+        log_odds: R, (n,).
         precision: V, (n,).
     """
     n = field.shape[1]
@@ -110,7 +110,7 @@ def active_sets_log_partition(overlaps: Tensor, field: Tensor, log_odds: Tensor,
 
 @torch.no_grad()
 def as_gaussian_mixture(machine: BoltzmannMachine) -> GaussianMixture:  # in float64
-    """The visible units of a machine for which `is_gaussian_mixture` holds, as a mixture of Gaussians.
+    """Convert the visible units of a machine for which `is_gaussian_mixture` holds to a mixture of Gaussians.
 
     Raises:
         EstimateError: If Z is infinite.
@@ -137,7 +137,7 @@ def as_gaussian_mixture(machine: BoltzmannMachine) -> GaussianMixture:  # in flo
     lower, failed = torch.linalg.cholesky_ex(precisions)
     if bool(failed.any()):
         raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
-    # Exponents of the visible units given a set and a cluster: linear·x − ½ x·precision·x.
+    # Exponents of the visible units conditional on a set and a cluster: linear·x − ½ x·precision·x.
     slabs = active @ (hidden.weights * (hidden.field / hidden.precision)).T  # (S, n)
     linear = wide(visible.field) + slabs.unsqueeze(1) + hidden.centers.T  # (S, K, n)
     means = torch.cholesky_solve(linear.mT, lower).mT
@@ -152,7 +152,7 @@ def as_gaussian_mixture(machine: BoltzmannMachine) -> GaussianMixture:  # in flo
 
 
 def coupled_slabs(machine: BoltzmannMachine) -> Tensor:  # (n_slabs,), bool
-    """Which spike-and-slab hidden units have a weight other than 0."""
+    """Mask of the spike-and-slab hidden units with nonzero weights."""
     layer, weights = machine.layers[1], machine.weights[0].detach()
     blocks = list(layer.blocks) if isinstance(layer, Mixed) else [layer]
     parts = weights.split(layer.sizes if isinstance(layer, Mixed) else [math.prod(layer.state_shape)], 1)
@@ -162,16 +162,16 @@ def coupled_slabs(machine: BoltzmannMachine) -> Tensor:  # (n_slabs,), bool
 
 
 def active_sets(n: int, like: Tensor) -> Tensor:  # (2^n, n)
-    """Which of n units are active, 0 or 1, in all sets."""
+    """Indicators (0 or 1) of the active units in all subsets of n units."""
     codes, places = torch.arange(2**n, device=like.device), torch.arange(n, device=like.device)
     return ((codes.unsqueeze(1) >> places) & 1).to(like.dtype)
 
 
 class _Hidden(NamedTuple):
-    """Hidden units: h spike-and-slab ones that have weights, and K clusters (one without weights, if there are none).
+    """Hidden units: h spike-and-slab units with weights, and K clusters (a single one without weights by default).
 
-    In the exponent of a cluster k is log_shares_k + centers_k·x, in that of an active unit r + (U + w·x)h − ½Vh²; their
-    priors are normalized by exp(log_partition).
+    A cluster k contributes log_shares_k + centers_k·x to the exponent, an active unit r + (U + w·x)h − ½Vh²; the priors
+    are normalized by exp(log_partition).
     """
 
     weights: Tensor  # (n, h)

@@ -18,8 +18,8 @@ from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, MergedSolutions, merge_solutions
 
-N_STARTS = 1000  # rows that solutions start from by default
-TOLERANCE = 1e-14  # of these solutions, so that they can be told apart
+N_STARTS = 1000  # default number of rows to start solutions from
+TOLERANCE = 1e-14  # of these solutions, so that distinct ones can be separated
 MAX_SWEEPS = 5000
 SAME_FREE_ENERGY = 0.01  # nats: solutions whose F differs by more belong to another machine
 
@@ -29,11 +29,11 @@ class TAPLogLikelihood(LogLikelihood):
     """ln P(x) ≈ F − F(x), with F averaged over the distinct solutions of the machine, as in the paper.
 
     Attributes:
-        log_sum_exp: the same with ln Z ≈ ln Σ exp(−F_k), a sum over distinct solutions as separate states, which is
-            lower. On machines trained on data it was three times closer to the truth; with couplings too strong for
-            the mean field, neither is reliable.
-        free_energies: F of each distinct solution, rising.
-        n_excluded: number of solutions left out because they had not converged.
+        log_sum_exp: log-likelihood with ln Z ≈ ln Σ exp(−F_k), which treats distinct solutions as separate states; it
+            is lower. On machines trained on data it was three times closer to the exact value; if the couplings are too
+            strong for the mean field, neither is reliable.
+        free_energies: F of each distinct solution, in increasing order.
+        n_excluded: Number of solutions excluded because they did not converge.
     """
 
     log_sum_exp: LogLikelihood
@@ -59,25 +59,25 @@ def tap_log_likelihood(
     *,
     scheme: Scheme | None = None,
 ) -> TAPLogLikelihood:
-    """ln P(x) by the TAP mean field: Σ ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0) + F [eq:tapll], for any unit types.
+    """Compute ln P(x) by TAP: Σ ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0) + F [eq:tapll], for any unit types.
 
-    F is the free energy of the machine, averaged over its distinct solutions; `log_sum_exp` has the log-sum-exp over
-    them. With at most one hidden layer the rest is exact. With more, F(x) is that of the machine clamped to the row,
-    by the same scheme, and a row whose solution does not converge is not scored.
+    F is the free energy of the machine, averaged over its distinct solutions; `log_sum_exp` uses the log-sum-exp over
+    them instead. With at most one hidden layer the rest is exact. With more, F(x) is that of the machine clamped to the
+    row, by the same scheme, and a row whose solution does not converge is not scored.
 
     For fixed `solutions` the value of a row does not depend on the other rows or on their order.
 
     Args:
-        machine: any machine that is not conditioned. It is scored in float64.
-        x: data, (N, n_visible).
-        solutions: solutions of the free machine by `solve`; those that have not converged are left out and counted. By
-            default the machine is solved from up to 1,000 of the rows; to score several data sets with the same ln Z,
-            call `solve_from_rows` once and pass its result.
+        machine: Any machine that is not conditioned. It is scored in float64.
+        x: Data, (N, n_visible).
+        solutions: Solutions of the unclamped machine from `solve`; those that did not converge are excluded and
+            counted. By default the machine is solved from up to 1,000 of the rows; to score several data sets with the
+            same ln Z, call `solve_from_rows` once and pass its result.
         scheme: mean-field scheme of the solutions (default: `TAP()`).
 
     Raises:
-        EstimateError: if no solution has converged, or no row could be scored.
-        ValueError: if the solutions are not those of this machine as it is now.
+        EstimateError: If no solution converged, or no row could be scored.
+        ValueError: If the solutions do not belong to this machine with its current parameters.
 
     Example:
         >>> import torch
@@ -106,13 +106,13 @@ def tap_log_likelihood(
 def different_solutions(
     machine: BoltzmannMachine, solutions: Solution, scheme: Scheme | None = None
 ) -> MergedSolutions:
-    """The distinct solutions of a machine, with F in float64. Raises EstimateError if none has converged."""
+    """Distinct solutions of a machine, with F in float64. Raises EstimateError if none converged."""
     double = in_double(machine)
     distinct = merge_solutions(double, _evaluated(double, solutions, scheme or TAP()), same=ROUGHLY_SAME)
     if len(distinct) == 0:
         raise EstimateError(
-            f"none of {len(solutions)} solutions has converged ({solutions}), so that there is no F; raise max_sweeps "
-            "of solve(), or start it elsewhere"
+            f"none of the {len(solutions)} solutions converged ({solutions}), so F is not available; increase "
+            "max_sweeps of solve(), or use other initial states"
         )
     return distinct
 
@@ -121,13 +121,13 @@ def different_solutions(
 def solve_from_rows(
     machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None, n_starts: int = N_STARTS
 ) -> Solution:
-    """Solve a machine from evenly spaced rows in float64 to 1e-14, as `tap_log_likelihood` does by default.
+    """Solve a machine from evenly spaced rows in float64 to 1e-14, the default of `tap_log_likelihood`.
 
     Args:
-        machine: any machine that is not conditioned.
-        x: data, (N, n_visible).
+        machine: Any machine that is not conditioned.
+        x: Data, (N, n_visible).
         scheme: mean-field scheme (default: `TAP()`).
-        n_starts: maximum number of rows to start from.
+        n_starts: Maximum number of rows to start from.
 
     Example:
         >>> import torch
@@ -143,10 +143,10 @@ def solve_from_rows(
 
 
 def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Solution:
-    """The solutions with F evaluated in float64. Raises ValueError if they are those of another machine or scheme."""
+    """Evaluate F of solutions in float64. Raises ValueError if they belong to another machine or scheme."""
     shapes = [layer.state_shape for layer in machine.layers]
     if not isinstance(solutions, Solution) or [tuple(mean.shape[1:]) for mean, _ in solutions.moments] != shapes:
-        raise ValueError("solutions must be those of this machine, by solve()")
+        raise ValueError("solutions do not belong to this machine; expected the result of solve()")
     evaluated = solutions.free_energy.to(machine.device, machine.dtype, copy=True)
     index = solutions.converged.nonzero().squeeze(-1)
     for rows in index.split(max(1, CHUNK_VALUES // sum(machine.sizes))):
@@ -160,7 +160,7 @@ def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
             row = int(rows[off[0]])
             raise ValueError(
                 f"solution {row} has F = {solutions.free_energy[row]:.3f}, but F = {value[off[0]].item():.3f} by "
-                f"{scheme!r} of this machine: it was solved with another scheme, or the parameters changed since"
+                f"{scheme!r} of this machine: it was solved with another scheme, or the parameters have changed since"
             )
         evaluated[rows] = value
     return replace(solutions, free_energy=evaluated)
@@ -168,14 +168,14 @@ def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
 
 @torch.no_grad()
 def clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) -> Tensor:
-    """−F of the machine clamped to each row; NaN where it does not converge."""
+    """−F of the machine clamped to each row; NaN if it did not converge."""
     solution = solve(hidden_machine(machine, x), None, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
     if not bool(solution.converged.any()):
-        raise EstimateError(f"no row could be scored: clamped to them, the machine has no solution ({solution})")
+        raise EstimateError(f"no row could be scored: the machine clamped to them has no solution ({solution})")
     if not bool(solution.converged.all()):
         warnings.warn(
-            f"{int((~solution.converged).sum())} of {len(x)} rows are not scored and left out of the mean: clamped to "
-            f"them, the machine has no solution ({solution})",
+            f"{int((~solution.converged).sum())} of {len(x)} rows were not scored and are excluded from the mean: the "
+            f"machine clamped to them has no solution ({solution})",
             LikelihoodWarning,
             stacklevel=4,  # past the decorator
         )

@@ -1,7 +1,7 @@
-"""Log-likelihoods that do not rest on a mean field: exact where enumeration is quick, annealed everywhere else.
+"""Log-likelihoods without a mean field: exact if enumeration is fast, by annealing otherwise.
 
-The average of the weights of annealed importance sampling is an unbiased estimate of Z, whatever the machine; TAP's
-ln Z may be off in either direction. A TAP log-likelihood is therefore shown beside one of these.
+The mean of the weights of annealed importance sampling is an unbiased estimate of Z for every machine; TAP's ln Z may
+be off in either direction. A TAP log-likelihood is therefore reported together with one of these.
 """
 
 import warnings
@@ -26,22 +26,22 @@ from tapmachine.machine.conditioning import clamp, hidden_machine
 from tapmachine.machine.whitening import can_be_whitened, whiten
 from tapmachine.solver import TAP
 
-TOLERANCE = 0.1  # nats: the error bar at which annealing ends
+TOLERANCE = 0.1  # nats: standard error at which annealing stops
 N_RUNS = 100
-N_RUNS_OF_ROW = 20  # for each row of a machine with several hidden layers
-DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning, or
-DRIFT_SHARE = 0.02  # of it, if that is more; and three standard errors
+N_RUNS_OF_ROW = 20  # per row of a machine with several hidden layers
+DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning
+DRIFT_SHARE = 0.02  # the same relative to the log-likelihood, if larger; three standard errors are added
 
 
 class Effort(NamedTuple):
-    """How much work an estimate may take.
+    """Limits on the work for an estimate.
 
     Attributes:
-        bits: machines whose smaller side has no more than 2^bits states are enumerated.
-        temperatures: numbers of temperatures, tried in turn until the error bar is below 0.1 nats.
-        n_rows: rows of a machine with several hidden layers whose weights are enumerated or annealed; of the others
-            TAP's weight is taken, and corrected by as much as it is off on those. None for all.
-        n_gappy_rows: rows with missing values that are annealed; the others are not scored. None for all.
+        bits: Machines whose smaller side has at most 2^bits states are enumerated.
+        temperatures: Numbers of temperatures, tried in turn until the standard error is below 0.1 nats.
+        n_rows: Number of rows of a machine with several hidden layers whose weights are enumerated or annealed; the
+            others use TAP's weight, corrected by its mean error on those rows. None for all.
+        n_gappy_rows: Number of rows with missing values to anneal; the others are not scored. None for all.
     """
 
     bits: int
@@ -59,8 +59,8 @@ class LogPartition(NamedTuple):
     """ln Z of a machine.
 
     Attributes:
-        value: in nats, relative to normalized priors.
-        error: its standard error; 0 if it is exact.
+        value: ln Z in nats, relative to normalized priors.
+        error: Standard error; 0 if exact.
         method: `exact` or `annealed`.
     """
 
@@ -73,16 +73,16 @@ class LogPartition(NamedTuple):
 def unbiased_log_partition(
     machine: BoltzmannMachine, data: Tensor | None = None, effort: Effort = THOROUGH, seed: int = 0
 ) -> LogPartition:
-    """ln Z: exact where enumeration is quick, otherwise annealed with as much effort as the error bar asks for.
+    """Compute ln Z: exact if enumeration is fast, otherwise by annealing until the standard error is small.
 
     Args:
-        machine: any machine that is not conditioned.
-        data: rows whose means the annealing starts from, (N, n_visible); see `ais_log_partition`.
-        effort: how much work it may take.
-        seed: of the annealing.
+        machine: Any machine that is not conditioned.
+        data: Rows whose means the annealing starts from, (N, n_visible); see `ais_log_partition`.
+        effort: Limits on the work.
+        seed: Random seed of the annealing.
 
     Raises:
-        EstimateError: if Z is infinite.
+        EstimateError: If Z is infinite.
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -90,7 +90,7 @@ def unbiased_log_partition(
         >>> unbiased_log_partition(rbm(Binary(40), Binary(4))).method
         'exact'
     """
-    if can_be_whitened(machine):  # where chains mix whatever the scales and correlations of the columns are
+    if can_be_whitened(machine):  # there, chains mix whatever the scales and correlations of the columns
         whitened = whiten(machine)
         data = None if data is None else whitened.rows(data)
         value, error, method = unbiased_log_partition(whitened.machine, data, effort, seed)
@@ -104,7 +104,7 @@ def unbiased_log_partition(
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
     for n_temperatures in effort.temperatures:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LikelihoodWarning)  # the caller hears of the last error bar
+            warnings.simplefilter("ignore", LikelihoodWarning)  # the last error bar is returned to the caller
             estimate = ais_log_partition(machine, n_temperatures, N_RUNS, data=data, seed=seed)
         error = _honest_error(estimate)
         if error < TOLERANCE:
@@ -113,7 +113,7 @@ def unbiased_log_partition(
 
 
 def _honest_error(estimate: AnnealedEstimate) -> float:
-    """The standard error; the spread of the runs where a few of them carry all of the weight and it is meaningless."""
+    """Standard error, or the spread of the runs if a few of them carry all the weight and it is meaningless."""
     collapsed = float(estimate.effective_sample_size) < COLLAPSED * estimate.n_runs
     return float(estimate.log_weights.std() if collapsed else estimate.standard_error)
 
@@ -127,10 +127,10 @@ def unbiased_log_likelihood(
     seed: int = 0,
     missing: Tensor | None = None,
 ) -> LogLikelihood:
-    """ln P(x) of rows, with ln Z by `unbiased_log_partition`; of rows with `missing` units, (N, n), ln P(x_obs).
+    """Compute ln P(x) of rows, with ln Z by `unbiased_log_partition`; with `missing` units, (N, n), ln P(x_obs).
 
-    The weight of a row is exact with one hidden layer or none. With more it is enumerated or annealed as well, by
-    separate runs for each row; with little effort, only the mean over the rows is unbiased.
+    The weight of a row is exact with at most one hidden layer. With more it is also enumerated or annealed, by separate
+    runs for each row; with little effort, only the mean over the rows is unbiased.
     """
     double, rows = for_scoring(machine, x)
     if missing is None:
@@ -162,12 +162,12 @@ def _deep_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, se
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LikelihoodWarning)
             estimate = ais_log_partition(hidden, n_temperatures, N_RUNS_OF_ROW, seed=seed)
-        # The logarithm of an unbiased average is low by half of its variance.
+        # The logarithm of an unbiased average is too low by half its variance.
         if float(0.5 * estimate.standard_error.square().mean()) < TOLERANCE:
             break
     return estimate.log_partition + machine.layers[0].log_prior(rows).sum(-1, dtype=torch.float64)
 
 
 def has_drifted(gap: float, log_likelihood: float, error: float) -> bool:
-    """Whether two estimates of a log-likelihood of about that size are too far apart to be called the same, in nats."""
+    """Whether two estimates of a log-likelihood of about this size differ significantly, in nats."""
     return abs(gap) > max(DRIFT, DRIFT_SHARE * abs(log_likelihood)) + 3 * error

@@ -1,4 +1,4 @@
-"""The weight of visible states, which needs no ln Z, and whether Z is finite."""
+"""Weights of visible states, which do not need ln Z, and a check that Z is finite."""
 
 import torch
 from torch import Tensor
@@ -13,9 +13,9 @@ CHUNK_VALUES = 2**22  # numbers held at a time, in the fields on the hidden side
 
 @torch.no_grad()
 def log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, *state_shape) -> (N,), float64
-    """ln of the weight of visible states, with the hidden units summed over: ln P(x) + ln Z.
+    """Log-weight of visible states, summed over the hidden units: ln P(x) + ln Z.
 
-    Σ_i ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0), exact. Only for machines with one hidden layer or none.
+    Σ_i ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0), exact. Only for machines with at most one hidden layer.
     """
     layers = list(machine.layers)
     if len(layers) > 2:
@@ -34,10 +34,10 @@ def log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, *state_sh
 
 
 def check_normalizable(machine: BoltzmannMachine) -> None:
-    """Raises a ValueError if the couplings between units on the whole real line are too strong for a finite Z.
+    """Raise an EstimateError if the couplings between units on the whole real line are too strong for a finite Z.
 
-    Their energy is quadratic, and must be so upwards in all directions: with their couplings in units of the standard
-    deviations, no eigenvalue may reach 1. Chains may wander off too slowly for their weights to tell.
+    Their quadratic energy must increase in all directions: with couplings in units of the standard deviations, all
+    eigenvalues must be below 1. Chains may diverge too slowly for their weights to show it.
     """
     if machine.n_rows is not None:
         return

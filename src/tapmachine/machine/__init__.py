@@ -1,4 +1,4 @@
-"""Boltzmann machines: making, conditioning, rescaling, sampling, saving and exchanging them."""
+"""Boltzmann machines: construction, conditioning, rescaling, sampling, saving and exchange formats."""
 
 from tapmachine.data.errors import FileError
 from tapmachine.machine.boltzmann import BoltzmannMachine, Edge, dbm, pairwise, rbm

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units import Units
 
-SYMMETRY_SLACK = 1e-4  # of the largest weight: what rounding may leave of the symmetry of a matrix
+SYMMETRY_SLACK = 1e-4  # relative to the largest weight: asymmetry of a matrix that rounding may cause
 INITIAL_SPREAD = 1e-3  # standard deviation of the weights of a new machine, as in the paper
 
 
@@ -31,32 +31,32 @@ else:
 
 
 class Edge(NamedTuple):
-    """The couplings between two layers; both are the same layer in a pairwise machine."""
+    """Couplings between two layers, which are the same layer in a pairwise machine."""
 
     below: int
     above: int
-    weights: Tensor  # (units below, units above), a unit with q states counts q times
+    weights: Tensor  # (units below, units above); a unit with q states counts q times
 
 
 class BoltzmannMachine(nn.Module):
-    """Layers of units with couplings between neighboring layers, or within the only layer.
+    """Layers of units with couplings between neighboring layers, or within a single layer.
 
     P(x) = exp(−E(x))/Z with E(x) = −Σ_l ln P_l(x_l) − Σ_l x_l W_l x_{l+1}, where the P_l are the units' normalized
     priors. A single layer is a pairwise machine, E(x) = −ln P(x) − ½ xJx, with J symmetric and no self-couplings.
-    Most users make one with `rbm`, `dbm` or `pairwise`.
+    Usually constructed with `rbm`, `dbm` or `pairwise`.
 
     Args:
-        layers: the unit types, from the visible layer upwards.
-        weights: W_l of shape (n below, n above), one fewer than layers, or the one matrix J of a single layer. A layer
-            of units with q states counts n·q. Without them the weights are drawn from a normal distribution of
+        layers: The units of each layer, from the visible layer upward.
+        weights: W_l of shape (n below, n above), one fewer than layers, or the single matrix J of a pairwise machine. A
+            layer of n units with q states counts n·q. By default the weights are drawn from a normal distribution with
             standard deviation 0.001, as in the paper.
-        generator: for that draw. The default has a fixed seed.
+        generator: Random number generator for the initial weights. Default: one with a fixed seed.
 
     Attributes:
-        layers: the layers of units, from the visible layer upward.
-        weights: the trainable weights. For a pairwise machine the couplings are the symmetric part of `weights[0]`
+        layers: The layers of units, from the visible layer upward.
+        weights: The trainable weights. For a pairwise machine the couplings are the symmetric part of `weights[0]`
             without self-couplings; see `coupling`.
-        last_learning_rate: learning rate at the end of the last training, at which a warm start of `fit` continues;
+        last_learning_rate: Learning rate at the end of the last training, which a warm start of `fit` continues from;
             None for a new machine.
 
     Example:
@@ -83,7 +83,7 @@ class BoltzmannMachine(nn.Module):
         _check_weights(weights, shapes, self.dtype, self.device)
         if self.is_pairwise:
             self._check_symmetric(weights[0].detach())
-        # A Parameter is taken as it is, so that conditioned machines share it.
+        # A Parameter is used as it is, so that conditioned machines share it.
         self.weights = nn.ParameterList(w if isinstance(w, nn.Parameter) else nn.Parameter(w.clone()) for w in weights)
 
     # ----- shape
@@ -100,7 +100,7 @@ class BoltzmannMachine(nn.Module):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of components of each layer's state: n, or n·q for units with q states."""
+        """Number of components of each layer's state: n, or n·q for units with q states."""
         return tuple(prod(layer.state_shape) for layer in self.layers)
 
     @property
@@ -114,7 +114,7 @@ class BoltzmannMachine(nn.Module):
         return self.layers[0].device
 
     def summary(self) -> str:
-        """The layers as text, such as 64 Binary – 16 Binary."""
+        """Text summary of the layers, such as 64 Binary – 16 Binary."""
         return " – ".join(f"{layer.n} {type(layer).__name__}" for layer in self.layers)
 
     def _repr_html_(self) -> str:
@@ -131,14 +131,14 @@ class BoltzmannMachine(nn.Module):
         return card(kind, table(("layer", "units", "number"), rows), f"<div>{escape(words)}</div>", charts)
 
     def coupling(self, edge: int) -> Tensor:
-        """The matrix of couplings, differentiable: `weights[edge]`, or its symmetric part without self-couplings."""
+        """Differentiable coupling matrix: `weights[edge]`, or its symmetric part without self-couplings."""
         weights: Tensor = self.weights[edge]
         if not self.is_pairwise:
             return weights
         return 0.5 * (weights + weights.T) * self._off_diagonal()
 
     def edges(self) -> Iterator[Edge]:
-        """All couplings, each once."""
+        """Iterate over all couplings, each once."""
         for edge in range(self.n_edges):
             yield Edge(edge, min(edge + 1, len(self.layers) - 1), self.coupling(edge))
 
@@ -147,7 +147,7 @@ class BoltzmannMachine(nn.Module):
         return INITIAL_SPREAD * (drawn if not self.is_pairwise else self._off_diagonal() * (drawn + drawn.T) / 2**0.5)
 
     def _off_diagonal(self) -> Tensor:
-        """0 for pairs of states of one and the same unit, 1 elsewhere."""
+        """Mask that is 0 for pairs of states of the same unit, 1 elsewhere."""
         units = self.layers[0]
         of_unit = torch.arange(self.sizes[0], device=self.device) // (self.sizes[0] // units.n)
         for start, n, q in units.categorical_blocks if len(units.state_shape) == 1 else []:  # of a mixed layer
@@ -155,7 +155,7 @@ class BoltzmannMachine(nn.Module):
         return (of_unit[:, None] != of_unit).to(self.dtype)
 
     def _check_symmetric(self, weights: Tensor) -> None:
-        finite = torch.nan_to_num(weights)  # the solver reports non-finite weights, particle by particle
+        finite = torch.nan_to_num(weights)  # the solver reports non-finite weights for each particle
         slack = SYMMETRY_SLACK * finite.abs().max()
         if ((finite - finite.T).abs() > slack).any():
             raise ValueError("pairwise: weights[0] is not symmetric; it must equal its transpose")
@@ -167,19 +167,19 @@ class BoltzmannMachine(nn.Module):
     # ----- conditioned machines
 
     def with_layers(self, layers: Sequence[Units]) -> "BoltzmannMachine":
-        """A machine with other layers of the same shapes and the very same weights."""
+        """Return a machine with other layers of the same shapes that shares the weights."""
         return BoltzmannMachine(layers, list(self.weights))
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows of evidence that the machine is conditioned on; None if it is the same for every particle."""
+        """Number of rows of evidence that the machine is conditioned on; None if all particles share the evidence."""
         rows = {layer.n_rows for layer in self.layers if layer.n_rows is not None}
         if len(rows) > 1:
-            raise ValueError(f"the layers are conditioned on different numbers of rows, {sorted(rows)}")
+            raise ValueError(f"the layers are conditioned on different numbers of rows: {sorted(rows)}")
         return rows.pop() if rows else None
 
     def rows(self, index: Tensor) -> "BoltzmannMachine":
-        """The machine for some of the rows of evidence only; itself, if it is the same for every particle."""
+        """Select rows of evidence; returns the machine itself if all particles share the evidence."""
         if self.n_rows is None:
             return self
         return self.with_layers([layer.rows(index) for layer in self.layers])
@@ -187,10 +187,10 @@ class BoltzmannMachine(nn.Module):
     # ----- energies, fields and conditional moments of states
 
     def check_states(self, states: Sequence[Tensor] | Tensor, validate: bool = True) -> list[Tensor]:
-        """Check the states of all layers; errors name the layer."""
+        """Check the states of all layers; error messages name the layer."""
         states = [states] if isinstance(states, Tensor) else list(states)
         if len(states) != len(self.layers):
-            raise ValueError(f"states of {len(states)} layers were given; the machine has {len(self.layers)}")
+            raise ValueError(f"got states of {len(states)} layers; the machine has {len(self.layers)}")
         checked = []
         for layer_index, (layer, x) in enumerate(zip(self.layers, states, strict=True)):
             try:
@@ -203,7 +203,7 @@ class BoltzmannMachine(nn.Module):
         """E(x) = −Σ ln P(x) − Σ xWx', so that ln Z = ln Σ_x exp(−E(x)).
 
         Args:
-            states: one tensor for each layer; or the tensor itself, if there is only one layer.
+            states: One tensor for each layer, or a single tensor for a pairwise machine.
         """
         states = self.check_states(states)
         energy = -sum(layer.log_prior(x).sum(-1) for layer, x in zip(self.layers, states, strict=True))
@@ -214,9 +214,9 @@ class BoltzmannMachine(nn.Module):
         return torch.as_tensor(energy)
 
     def field_on(self, layer: int, states: Sequence[Tensor | None]) -> Tensor:
-        """ΣWx', the field that the neighbors' states send to a layer; states that are not neighbors may be None."""
+        """Field ΣWx' that the neighbors' states send to a layer; states of other layers may be None."""
         layers = list(self.layers)
-        if not isinstance(states, Sequence) or len(states) != len(layers):  # a tensor would pass for a list of rows
+        if not isinstance(states, Sequence) or len(states) != len(layers):  # a tensor would look like a list of rows
             kind = f"{len(states)} entries" if isinstance(states, Sequence) else f"a {type(states).__name__}"
             raise ValueError(f"states is {kind}; expected a list with one entry for each of {len(layers)} layers")
         if not 0 <= layer < len(layers):
@@ -230,14 +230,14 @@ class BoltzmannMachine(nn.Module):
         for sender, weights in senders:
             x = states[sender]
             if x is None:
-                raise ValueError(f"layer {sender}: its states are needed for the field on layer {layer}")
+                raise ValueError(f"layer {sender}: states are missing; they are needed for the field on layer {layer}")
             parts.append(x.flatten(-len(layers[sender].state_shape)) @ weights)
         total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
         field: Tensor = total.unflatten(-1, layers[layer].state_shape)
         return field
 
     def conditional(self, layer: int, states: Sequence[Tensor | None]) -> Moments:
-        """Mean and variance of a layer's units, given the states of its neighbors [eq:condexp]."""
+        """Mean and variance of a layer's units, conditional on the states of its neighbors [eq:condexp]."""
         tilt = Tilt(self.field_on(layer, states), 0.0)
         return self.layers[layer].moments(tilt)
 
@@ -245,7 +245,7 @@ class BoltzmannMachine(nn.Module):
 def rbm(
     visible: Units, hidden: Units, weights: Tensor | None = None, generator: torch.Generator | None = None
 ) -> BoltzmannMachine:
-    """A restricted Boltzmann machine; `weights` has shape (n_visible, n_hidden).
+    """Create a restricted Boltzmann machine; `weights` has shape (n_visible, n_hidden).
 
     Example:
         >>> from tapmachine import Binary, TruncatedGaussian, rbm
@@ -258,7 +258,7 @@ def rbm(
 def dbm(
     layers: Sequence[Units], weights: Sequence[Tensor] | None = None, generator: torch.Generator | None = None
 ) -> BoltzmannMachine:
-    """A deep Boltzmann machine of two layers or more, the visible one first.
+    """Create a deep Boltzmann machine with two or more layers, visible layer first.
 
     Example:
         >>> from tapmachine import Binary, dbm
@@ -268,16 +268,16 @@ def dbm(
     if isinstance(layers, Units):
         raise ValueError(f"dbm: layers is a {type(layers).__name__}; expected a list such as [Binary(64), Binary(16)]")
     if len(layers) < 2:
-        raise ValueError(f"dbm: {len(layers)} layers were given; it needs 2 or more")
+        raise ValueError(f"dbm: got {len(layers)} layers; expected 2 or more")
     return BoltzmannMachine(layers, weights, generator)
 
 
 def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Generator | None = None) -> BoltzmannMachine:
-    """A machine with couplings between all pairs of its units: a plain Boltzmann machine, Hopfield, SK or Potts model.
+    """Create a machine with couplings between all pairs of units: a Boltzmann machine, Hopfield, SK or Potts model.
 
-    E(x) = −ln P(x) − ½ xJx, with `weights` the symmetric matrix J, each pair in it twice and 0 on the diagonal. For
-    units with q states, row i·q + α belongs to state α of unit i, and the q×q blocks on the diagonal are 0. The priors
-    are normalized: without couplings ln Z is 0, not n ln 2 as with bare spins.
+    E(x) = −ln P(x) − ½ xJx, where `weights` is the symmetric matrix J, which contains each pair twice and is 0 on the
+    diagonal. For units with q states, row i·q + α belongs to state α of unit i, and the q×q diagonal blocks are 0.
+    Priors are normalized: without couplings ln Z is 0, not n ln 2 as for bare spins.
 
     Example:
         >>> import torch
@@ -295,7 +295,7 @@ def _check_layers(layers: Sequence[Units]) -> None:
         raise ValueError("a machine needs at least one layer")
     for layer_index, layer in enumerate(layers):
         if not isinstance(layer, Units):
-            raise ValueError(f"layer {layer_index}: it is a {type(layer).__name__}; it must be units such as Binary(n)")
+            raise ValueError(f"layer {layer_index} is a {type(layer).__name__}; expected units such as Binary(n)")
         for name in ("dtype", "device"):
             actual, expected = getattr(layer, name), getattr(layers[0], name)
             if actual != expected:
@@ -308,12 +308,12 @@ def _check_weights(
     weights: Sequence[Tensor] | Tensor, shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device
 ) -> None:
     if isinstance(weights, Tensor):
-        raise ValueError(f"weights is a Tensor; it must be a list of {len(shapes)}, one for each pair of layers")
+        raise ValueError(f"weights is a Tensor; expected a list of {len(shapes)}, one for each pair of layers")
     if len(weights) != len(shapes):
-        raise ValueError(f"{len(weights)} weight matrices were given; these layers need {len(shapes)}")
+        raise ValueError(f"got {len(weights)} weight matrices; expected {len(shapes)} for these layers")
     for edge, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
         if not isinstance(w, Tensor) or tuple(w.shape) != shape:
             problem = f"has shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"is a {type(w).__name__}"
-            raise ValueError(f"weights[{edge}] {problem}; it must be a tensor of shape {shape}")
+            raise ValueError(f"weights[{edge}] {problem}; expected a tensor of shape {shape}")
         if w.dtype != dtype or w.device != device:
             raise ValueError(f"weights[{edge}] is {w.dtype} on {w.device}; the units are {dtype} on {device}")

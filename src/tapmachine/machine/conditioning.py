@@ -1,4 +1,4 @@
-"""Machines with some units clamped to values or tilted by evidence, sharing the parameters of the free machine."""
+"""Machines with some units clamped or tilted by evidence, sharing the parameters of the unconditioned machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,18 +18,18 @@ def clamp(
 ) -> BoltzmannMachine:
     """Clamp the units of a layer to x.
 
-    Its free energy is −ln of the joint weight of x and everything else that is possible, so that
+    The free energy of the result is −ln of the total weight of all states with this x, so that
     ln P(x) = F(free) − F(clamped).
 
     The result shares the machine's parameters: moving or converting one of them (`.to()`, `.double()`) affects the
     other.
 
     Args:
-        machine: any machine.
-        x: the values, of shape (K, n) for one row each for K particles, or (n,) for all of them.
-        layer: the layer to clamp.
-        mask: which units are clamped, of shape (n,) or (K, n); the others stay free, and x is ignored there.
-        validate: whether to check that x are states of the layer, which stalls a GPU.
+        machine: Any machine.
+        x: The values, of shape (K, n) for one row each for K particles, or (n,) for all of them.
+        layer: The layer to clamp.
+        mask: Which units to clamp, of shape (n,) or (K, n); the others stay free, and x is ignored there.
+        validate: Whether to check that x are states of the layer, which synchronizes with a GPU.
 
     Example:
         >>> import torch
@@ -47,14 +47,14 @@ def clamp(
 def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> BoltzmannMachine:
     """Multiply a layer's priors by exp(Dx − ½Ex²), the evidence of a noisy observation.
 
-    Its free energy is −ln of the average of that factor, times Z: F(conditioned) − F(free) is minus the log-evidence.
-    Gaussian noise of deviation σ on an observation y is Tilt(y/σ², 1/σ²); a bit y ∈ {0, 1} that was flipped with
-    probability p is Tilt(ln((1 − p)/p)(2y − 1), 0). The parameters are shared, as for `clamp`.
+    The free energy of the result is −ln of Z times the mean of that factor: F(conditioned) − F(free) is minus the
+    log-evidence. Gaussian noise with standard deviation σ on an observation y is Tilt(y/σ², 1/σ²); a bit y ∈ {0, 1}
+    flipped with probability p is Tilt(ln((1 − p)/p)(2y − 1), 0). The parameters are shared, as for `clamp`.
 
     Args:
-        machine: any machine.
-        evidence: the field D and the precision E, of shape (K, n) for K particles, or (n,), or numbers.
-        layer: the layer it is about.
+        machine: Any machine.
+        evidence: The field D and the precision E, of shape (K, n) for K particles, or (n,), or numbers.
+        layer: The layer to condition.
 
     Example:
         >>> import torch
@@ -70,15 +70,15 @@ def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> Bolt
 
 
 def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) -> BoltzmannMachine:
-    """The hidden layers alone, given states of the visible layer: a field xW on the first of them [sec:dbm].
+    """Create the machine of the hidden layers given visible states: a field xW on the first of them [sec:dbm].
 
-    It has the solutions of `clamp(machine, x)` at less cost; its free energy is that of the clamped machine less
+    It has the solutions of `clamp(machine, x)` at lower cost; its free energy is that of the clamped machine minus
     −Σ ln P(x) of the visible units. The field is computed once, and no gradient flows through it.
 
     Args:
-        machine: a machine with two hidden layers or more.
-        x: states of the visible layer, (K, n_visible).
-        validate: as for `clamp`.
+        machine: A machine with two or more hidden layers.
+        x: States of the visible layer, (K, n_visible).
+        validate: As for `clamp`.
 
     Example:
         >>> import torch
@@ -90,7 +90,7 @@ def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) 
     """
     if len(machine.layers) < 3:
         raise ValueError(
-            f"hidden_machine: the machine has {len(machine.layers)} layers; it needs 3 or more. With one hidden layer, "
+            f"hidden_machine: the machine has {len(machine.layers)} layers; expected 3 or more. With one hidden layer, "
             "use machine.conditional(1, [x, None])"
         )
     visible, first, *others = machine.layers
@@ -102,7 +102,7 @@ def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) 
 
 @torch.no_grad()
 def replace_rows(hidden: BoltzmannMachine, machine: BoltzmannMachine, x: Tensor) -> None:
-    """Replace the states of `hidden_machine` by as many others, which are not checked."""
+    """Replace the visible states of `hidden_machine` by the same number of others, without validation."""
     tilted = hidden.layers[0]
     assert isinstance(tilted, Tilted)
     tilted.field.copy_(_field_of(machine, x))
@@ -116,7 +116,7 @@ def _field_of(machine: BoltzmannMachine, x: Tensor) -> Tensor:
 
 
 def is_clamped(machine: BoltzmannMachine) -> bool:
-    """Whether any units of the machine are held at values."""
+    """Whether any units of the machine are clamped."""
     return any(isinstance(part, Clamped) for layer in machine.layers for part in layer.modules())
 
 
@@ -126,7 +126,7 @@ def _layer(machine: BoltzmannMachine, layer: int) -> Units:
 
 @contextmanager
 def _naming(layer: int) -> Iterator[None]:
-    """Lets errors name the layer."""
+    """Add the layer to error messages."""
     try:
         yield
     except ValueError as error:
@@ -137,6 +137,6 @@ def _replace(machine: BoltzmannMachine, layer: int, units: Units) -> BoltzmannMa
     layers = list(machine.layers)
     layers[layer] = units
     conditioned = machine.with_layers(layers)
-    if conditioned.n_rows == 0:  # or different in two layers: an error here, not later
+    if conditioned.n_rows == 0:  # also raises here if two layers have different numbers of rows
         raise ValueError("evidence has no rows")
     return conditioned

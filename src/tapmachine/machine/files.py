@@ -1,7 +1,7 @@
-"""Machines on disk: safetensors with a description, checked by a digest, written so that a crash costs nothing.
+"""Machine files: safetensors with a description and a digest, written atomically.
 
-Reading a file builds unit types of this package, or those that the caller passes, and fills in numbers; nothing in the
-file is ever executed.
+Reading a file constructs unit types of this package, or those that the caller passes, and fills in numbers; nothing in
+the file is executed.
 """
 
 import hashlib
@@ -24,22 +24,22 @@ from tapmachine.units.registry import UNIT_TYPES, UnitType, word_for
 
 FORMAT = 1
 MACHINE_FILE = "machine.safetensors"  # in a run folder
-KEY = "tapmachine"  # of the entry in the file's header
+KEY = "tapmachine"  # name of the entry in the file's header
 
-Description = dict[str, Any]  # what JSON can hold
+Description = dict[str, Any]  # JSON-serializable
 
 
 def save(machine: BoltzmannMachine, path: str | Path, data: Description | None = None) -> None:
     """Save a machine to a file: unit types, shapes, dtype and all parameters.
 
-    The file appears as a whole or not at all: it is written beside its place, flushed to disk, and moved there.
+    The write is atomic: a temporary file is flushed to disk and renamed.
 
     Args:
-        machine: of any unit types but `Custom`, whose function a file cannot hold; not conditioned. Of a fitted `RBM`
-            its `machine_` is saved. A unit type of your own can be saved if its parameters, its buffers and the
-            arguments of its constructor, each kept in an attribute of the same name, are all it takes to make it again.
-        path: of the file; `.safetensors` by custom.
-        data: what is worth knowing of the data, which `load` hands back: anything that JSON can hold.
+        machine: An unconditioned machine or a fitted `RBM`, whose `machine_` is saved. `Custom` units cannot be saved,
+            because a file cannot hold their function. User-defined unit types can, if their parameters, buffers and
+            constructor arguments (stored in attributes of the same names) are enough to reconstruct them.
+        path: Path of the file, conventionally with the suffix `.safetensors`.
+        data: JSON-serializable description of the data, which `data_description` returns.
 
     Example:
         >>> import tempfile
@@ -63,16 +63,16 @@ def load(
     dtype: torch.dtype | None = None,
     unit_types: Sequence[type[Units]] = (),
 ) -> BoltzmannMachine:
-    """Load a machine from a file that `save` wrote, or from a run folder.
+    """Load a machine from a file written by `save`, or from a run folder.
 
     Args:
-        path: The file; or the folder of a run, for its machine at the last checkpoint.
-        device: Device to put the machine on. Default: the CPU.
-        dtype: Type of the parameters. Default: as saved.
-        unit_types: Classes of your own that the machine's units may have, such as `[Counts]`.
+        path: Machine file, or a run folder, whose last checkpoint is loaded.
+        device: Device of the machine. Default: the CPU.
+        dtype: Dtype of the parameters. Default: as saved.
+        unit_types: User-defined unit types that the machine may contain, such as `[Counts]`.
 
     Raises:
-        FileError: If there is no machine, or it is damaged or was written by a newer version.
+        FileError: If there is no machine, if the file is damaged, or if it was written by a newer version.
     """
     path = machine_file(path)
     tensors, description = read_tensors(path, "machine")
@@ -80,7 +80,7 @@ def load(
 
 
 def data_description(path: str | Path) -> Description:
-    """The description of the data that was given to `save`, or that a run has saved with its machine.
+    """Return the description of the data that was passed to `save` or stored by a training run.
 
     Args:
         path: As for `load`.
@@ -90,18 +90,18 @@ def data_description(path: str | Path) -> Description:
 
 
 def machine_file(path: str | Path) -> Path:
-    """The file itself, or that of a run folder."""
+    """Path of the machine file, which may be inside a run folder."""
     path = Path(path)
     if path.is_dir() and not (path / MACHINE_FILE).exists():
-        raise FileError(f"{path}: is a folder without {MACHINE_FILE}; expected the file of a machine, or a run folder")
+        raise FileError(f"{path}: is a folder without {MACHINE_FILE}; expected a machine file or a run folder")
     return path / MACHINE_FILE if path.is_dir() else path
 
 
-# ----- a machine as tensors and a description
+# ----- machines as tensors with a description
 
 
 def describe(machine: BoltzmannMachine) -> tuple[dict[str, Tensor], Description]:
-    """All parameters, and what it takes to make a machine that they fit."""
+    """All parameters, and the description from which `rebuild` constructs the machine."""
     layers = [_described(units, layer_index) for layer_index, units in enumerate(machine.layers)]
     tensors = {name: value.detach().cpu().contiguous() for name, value in machine.state_dict().items()}
     description: Description = {"layers": layers, "dtype": str(machine.dtype).removeprefix("torch.")}
@@ -110,7 +110,7 @@ def describe(machine: BoltzmannMachine) -> tuple[dict[str, Tensor], Description]
 
 
 def _described(units: Units, layer_index: int) -> Description:
-    """What it takes, beside tensors, to make the units of a layer again."""
+    """Description from which the units of a layer can be reconstructed, apart from tensors."""
     name = type(units).__name__
     if isinstance(units, Mixed):
         blocks = [_described(block, layer_index) for block in units.blocks]  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def rebuild(
     description: Description,
     unit_types: Sequence[type[Units]] = (),
 ) -> BoltzmannMachine:
-    """The machine that `describe` was given."""
+    """Reconstruct a machine from the output of `describe`."""
     classes = {unit_type.__name__: unit_type for unit_type in unit_types}
     try:
         layers = [
@@ -149,7 +149,7 @@ def rebuild(
         machine.last_learning_rate = description.get("last_learning_rate")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise FileError(f"{path}: what is in the file does not make a machine: {reason}") from None
+        raise FileError(f"{path}: the content is not a valid machine: {reason}") from None
     return machine
 
 
@@ -159,7 +159,7 @@ def _rebuilt(
     tensors: Mapping[str, Tensor],
     classes: Mapping[str, type[Units]],
 ) -> Units:
-    """The units of a layer or block, whose parameters are still to be filled in."""
+    """Units of a layer or block, with parameters still to be filled in."""
     if "blocks" in layer:
         blocks = enumerate(layer["blocks"])
         return Mixed([_rebuilt(block, _within(of_layer, f"blocks.{i}."), tensors, classes) for i, block in blocks])
@@ -176,7 +176,7 @@ def _users_layer(
     tensors: Mapping[str, Tensor],
     classes: Mapping[str, type[Units]],
 ) -> Units:
-    """The units of a type that is not of this package."""
+    """Units of a user-defined type."""
     name, n = layer["type"], layer["n"]
     if name not in classes:
         raise FileError(f"{name} units are not part of tapmachine; pass their class: load(path, unit_types=[{name}])")
@@ -188,8 +188,8 @@ def _users_layer(
 def _layer(description: Description, parameters: Mapping[str, Tensor]) -> Units:
     unit_type = _unit_types().get(description["type"])
     if unit_type is None:
-        raise FileError(f"unit type {description['type']!r} is not known to this version")
-    # A size that the tensors do not bear out must not be allocated.
+        raise FileError(f"unknown unit type {description['type']!r}; a newer version of tapmachine may have written it")
+    # Do not allocate a size that the tensors do not confirm.
     n = description["n"]
     if not isinstance(n, int) or not any(z.dim() and z.shape[0] == n for z in parameters.values()):
         raise FileError(f"no parameter has the size {n!r} of its layer")
@@ -201,28 +201,28 @@ def _layer(description: Description, parameters: Mapping[str, Tensor]) -> Units:
 
 
 def _unit_types() -> dict[str, UnitType]:
-    """Those that a file can hold, by the names of their classes."""
+    """Unit types that a file can hold, by class name."""
     return {unit_type.load().__name__: unit_type for unit_type in UNIT_TYPES.values()}
 
 
-# ----- tensors and a description as a file
+# ----- tensors with a description as a file
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], description: Description) -> None:
-    """Writes tensors with a description, and a digest of both."""
-    from safetensors.torch import save as to_bytes  # here, so that importing the package stays quick
+    """Write tensors, a description, and a digest of both."""
+    from safetensors.torch import save as to_bytes  # imported here to keep the import of the package fast
 
     try:
         text = json.dumps({"format": FORMAT, **description}, allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as error:
-        raise FileError(f"{path}: the description cannot be written as JSON: {error}") from None
-    # One entry only: the order of several would differ from time to time, and with it the file.
+        raise FileError(f"{path}: the description is not JSON-serializable: {error}") from None
+    # A single entry: the order of several would vary between runs, and with it the file.
     header = {KEY: json.dumps({"description": text, "sha256": _digest(tensors, text)})}
     write_atomically(path, to_bytes(dict(tensors), header))
 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], Description]:
-    """What `write_tensors` wrote, if nothing has changed since."""
+    """Read a file written by `write_tensors` and verify its digest."""
     from safetensors import SafetensorError, safe_open
 
     if Path(path).is_dir():
@@ -244,13 +244,13 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], Descri
             raise ValueError
         description: Description = json.loads(text)
     except (ValueError, RecursionError, TypeError, KeyError):
-        raise FileError(f"{path}: is damaged: its content does not match its digest") from None
+        raise FileError(f"{path}: is damaged: the content does not match the digest") from None
     if description.get("format") != FORMAT:
         raise FileError(
-            f"{path}: has format {description.get('format')!r}; this version reads {FORMAT}; another one wrote it"
+            f"{path}: has format {description.get('format')!r}; this version of tapmachine reads format {FORMAT}"
         )
     if description.get("kind") != kind:
-        raise FileError(f"{path}: holds a {description.get('kind')!r}, not a {kind!r}")
+        raise FileError(f"{path}: contains a {description.get('kind')!r}; expected a {kind!r}")
     return tensors, description
 
 
@@ -265,7 +265,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
-    """Writes a file beside its place, flushes it to disk and moves it there: others see the old or the new one."""
+    """Write a temporary file, flush it to disk and rename it: readers see either the old or the new file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -283,8 +283,8 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Makes what was moved into a folder, or out of it, last."""
-    with suppress(OSError):  # some file systems cannot
+    """Flush a folder's entries to disk, so that a rename survives a crash."""
+    with suppress(OSError):  # not supported by some file systems
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Block Gibbs sampling: exact draws of every other layer, given the layers between them."""
+"""Block Gibbs sampling: exact draws of alternating layers, conditional on the others."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,15 +21,15 @@ def gibbs(
 ) -> list[Tensor]:  # (K, *state_shape) for each layer
     """Draw states of all layers by block Gibbs sampling.
 
-    A sweep draws all odd layers given the even ones, then the even ones given the odd ones. In a pairwise machine it
-    draws one unit after the other.
+    A sweep draws all odd layers conditional on the even ones, then the even ones conditional on the odd ones. In a
+    pairwise machine it draws one unit after the other.
 
     Args:
-        machine: any machine; clamped units stay where they are.
-        states: the initial states of K chains: those of the visible layer, (K, n_visible), from which the layers above
-            are drawn, or those of every layer.
-        n_sweeps: number of sweeps.
-        generator: for the draws, on the machine's device. Default: torch's global generator.
+        machine: Any machine; clamped units keep their values.
+        states: Initial states of K chains: those of the visible layer, (K, n_visible), from which the layers above are
+            drawn, or those of every layer.
+        n_sweeps: Number of sweeps.
+        generator: Random number generator on the machine's device. Default: torch's global generator.
 
     Example:
         >>> import torch
@@ -42,10 +42,10 @@ def gibbs(
     n_sweeps = check_count("n_sweeps", n_sweeps, 0)
     layers = list(machine.layers)
     if not isinstance(states, Tensor | Sequence):
-        raise ValueError(f"states are a {type(states).__name__}; they must be a torch.Tensor, or a list of them")
+        raise ValueError(f"states is a {type(states).__name__}; expected a torch.Tensor or a list of them")
     initial = [states] if isinstance(states, Tensor) else list(states)
     if len(initial) not in (1, len(layers)):
-        raise ValueError(f"states of {len(initial)} layers were given; give those of layer 0, or of all {len(layers)}")
+        raise ValueError(f"got states of {len(initial)} layers; expected those of layer 0 or of all {len(layers)}")
     chain = []
     for layer_index, (layer, x) in enumerate(zip(layers, initial, strict=False)):
         try:
@@ -56,7 +56,7 @@ def gibbs(
     rows = machine.n_rows
     if len(leading) > 1 or (rows is not None and leading != {(rows,)}):
         expected = f"; the machine is conditioned on {rows} rows" if rows is not None else ""
-        raise ValueError(f"states have the shapes {sorted(leading)} before the units{expected}")
+        raise ValueError(f"the states of the layers have leading shapes {sorted(leading)}{expected}")
     chain = [layer.hold(x) for layer, x in zip(layers, chain, strict=False)]
     for index in range(len(chain), len(layers)):
         field = chain[-1].flatten(-len(layers[index - 1].state_shape)) @ machine.weights[index - 1]
@@ -71,7 +71,7 @@ def gibbs(
 def _whitened_gibbs(
     machine: BoltzmannMachine, x: Tensor, n_sweeps: int, generator: torch.Generator | None
 ) -> list[Tensor]:
-    """Chains in whitened coordinates: in those of strongly correlated columns they would hardly move."""
+    """Gibbs chains in whitened coordinates; in strongly correlated columns they would mix very slowly."""
     whitened = whiten(machine)
     z = gibbs(whitened.machine, whitened.rows(x), n_sweeps, generator)[0]
     x = (whitened.shift + z @ whitened.transform.T).to(machine.dtype)
@@ -82,16 +82,15 @@ def _whitened_gibbs(
 def sample_solutions(
     machine: BoltzmannMachine, solution: Solution, generator: torch.Generator | None = None
 ) -> list[Tensor]:  # (K, *state_shape) for each layer
-    """Draw states of all layers from solutions, as if their units were independent, to start Gibbs chains from.
+    """Draw states of all layers from solutions, treating units as independent, to initialize Gibbs chains.
 
     Args:
-        machine: the machine that was solved.
-        solution: one solution or more, by `solve`.
-        generator: for the draws.
+        machine: The machine that was solved.
+        solution: One or more solutions from `solve`.
+        generator: Random number generator.
 
     Raises:
-        ValueError: if a solution diverged, so that it has no finite tilt to draw from; leave it out with
-            `solution.select`.
+        ValueError: If a solution diverged and has no finite tilt to draw from; exclude it with `solution.select`.
 
     Example:
         >>> import torch
@@ -105,7 +104,7 @@ def sample_solutions(
     failed = (~torch.isfinite(solution.free_energy)).nonzero().squeeze(-1)
     if len(failed):
         raise ValueError(
-            f"{len(failed)} of {len(solution)} are not solutions, the first at index {int(failed[0])}: {solution}"
+            f"{len(failed)} of {len(solution)} solutions diverged, the first at index {int(failed[0])}: {solution}"
         )
     return [units.sample(tilt, generator) for units, tilt in zip(machine.layers, solution.tilts, strict=True)]
 
@@ -114,7 +113,7 @@ def sample_solutions(
 def sweep_chain(
     machine: BoltzmannMachine, chain: Sequence[Tensor], generator: torch.Generator | None = None
 ) -> list[Tensor]:
-    """One sweep of `gibbs`, from states of all layers that are not checked."""
+    """One sweep of `gibbs` from states of all layers, without validation."""
     chain = list(chain)
     if machine.is_pairwise:
         units, field = machine.layers[0], machine.field_on(0, chain)
@@ -126,13 +125,13 @@ def sweep_chain(
 def draw_layers(
     machine: BoltzmannMachine, chain: Sequence[Tensor], first: int, generator: torch.Generator | None = None
 ) -> list[Tensor]:
-    """Draw every other layer given those between them: half a sweep.
+    """Draw alternating layers conditional on the others: half a sweep.
 
     Args:
-        machine: a machine with layers.
-        chain: states of all layers, which are not checked.
-        first: the first layer to draw, 0 or 1.
-        generator: for the draws.
+        machine: A machine with layers.
+        chain: States of all layers, not validated.
+        first: The first layer to draw, 0 or 1.
+        generator: Random number generator.
     """
     chain = list(chain)
     for index in range(first, len(chain), 2):
@@ -149,7 +148,7 @@ def sweep_units(
     tempered: Callable[[Tensor], Tensor],
     generator: torch.Generator | None,
 ) -> Tensor:
-    """A pairwise machine's units, each drawn given all others, under a function of the field xJ that they send."""
+    """Draw each unit of a pairwise machine given all others; `tempered` maps their field xJ to that of a tilt."""
     x, field = x.clone(), field.clone()
     over_units = x.dim() - len(units.state_shape)
     by_unit = coupling.unflatten(0, (units.n, -1))  # (n, 1 or q, n or n·q)

@@ -1,4 +1,4 @@
-"""Machines of other programs: HDF5 files of `rbms` and clusterbm, and scikit-learn's BernoulliRBM."""
+"""Machines from other software: HDF5 files of `rbms` and clusterbm, and scikit-learn's BernoulliRBM."""
 
 import re
 from pathlib import Path
@@ -19,15 +19,15 @@ PARAMETERS = ("weight_matrix", "vbias", "hbias")
 
 
 def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
-    """Read a machine from an HDF5 file of `rbms` or clusterbm.
+    """Read a machine from an HDF5 file written by `rbms` or clusterbm.
 
     Args:
-        path: the file. Its hidden units are binary, its visible units binary or categorical.
-        update: which of the updates in the file. Default: the last one.
+        path: HDF5 file with binary hidden units and binary or categorical visible units.
+        update: Update to read. Default: the last one in the file.
 
     Raises:
-        FileError: if it is not such a file, or does not hold that update.
-        ImportError: if h5py is not installed; `pip install h5py`.
+        FileError: If the file has another format or does not contain the update.
+        ImportError: If h5py is not installed; `pip install h5py`.
     """
     h5py = _h5py()
     if not Path(path).is_file():
@@ -36,18 +36,18 @@ def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
         with h5py.File(path, "r") as file:
             updates = _updates(file)
             if not updates:
-                raise FileError(f"{path}: holds no update_N, as files of rbms do")
+                raise FileError(f"{path}: contains no update_N group; expected a file written by rbms")
             update = max(updates) if update is None else update
             if update not in updates:
-                raise FileError(f"{path}: holds no update {update}; there are {', '.join(map(str, updates))}")
+                raise FileError(f"{path}: contains no update {update}; available: {', '.join(map(str, updates))}")
             group = file[f"update_{update}"]
-            group = group.get("params", group)  # older files have them one level up
+            group = group.get("params", group)  # older files have no params group
             missing = [name for name in PARAMETERS if name not in group]
             if missing:
-                raise FileError(f"{path}: update {update} lacks {', '.join(missing)}")
+                raise FileError(f"{path}: update {update} has no {', '.join(missing)}")
             weights, visible, hidden = (np.asarray(group[name][()], np.float32) for name in PARAMETERS)
     except OSError as error:
-        raise FileError(f"{path}: is not an HDF5 file that can be read: {error}") from None
+        raise FileError(f"{path}: cannot be read as an HDF5 file: {error}") from None
     return _binary_hidden(str(path), weights, visible, hidden)
 
 
@@ -55,22 +55,22 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
     """Write a machine to an HDF5 file that `rbms` and clusterbm can read.
 
     Args:
-        machine: a machine with one hidden layer of binary units, and binary or categorical visible units.
-        path: the file; in an existing file the machine becomes one more update.
-        update: number of the update.
+        machine: A machine with one hidden layer of binary units, and binary or categorical visible units.
+        path: HDF5 file; the machine is added to an existing file as another update.
+        update: Number of the update.
     """
     h5py = _h5py()
     update = check_count("update", update, 0)
     layers = list(machine.layers)
     fits = len(layers) == 2 and isinstance(layers[0], Binary | Categorical) and isinstance(layers[1], Binary)
     if not fits:
-        raise FileError(f"{path}: rbms has binary or categorical units below binary ones, not {machine.summary()}")
+        raise FileError(f"{path}: rbms supports binary or categorical units below binary ones, not {machine.summary()}")
     visible, hidden = (units.prior_field.detach().cpu().numpy() for units in layers if units.prior_field is not None)
     weights = machine.weights[0].detach().cpu().numpy()
     try:
         with h5py.File(path, "a") as file:
             if f"update_{update}" in file:
-                raise FileError(f"{path}: holds an update {update} already")
+                raise FileError(f"{path}: already contains update {update}")
             group = file.create_group(f"update_{update}").create_group("params")
             values = (weights.reshape(*visible.shape, -1), visible, hidden)
             for name, value in zip(PARAMETERS, values, strict=True):
@@ -83,7 +83,7 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
 
 
 def from_bernoulli_rbm(model: "BernoulliRBM") -> BoltzmannMachine:
-    """The machine of a fitted BernoulliRBM of scikit-learn.
+    """Convert a fitted scikit-learn BernoulliRBM to a machine.
 
     Example:
         >>> import numpy as np
@@ -104,7 +104,7 @@ def _binary_hidden(source: str, weights: Any, visible: Any, hidden: Any) -> Bolt
     w, v, h = (value if value.dtype == torch.float64 else value.float() for value in values)
     if v.dim() not in (1, 2) or h.dim() != 1 or w.shape != (*v.shape, *h.shape):
         shapes = ", ".join(f"{name} {tuple(z.shape)}" for name, z in zip(PARAMETERS, (w, v, h), strict=True))
-        raise FileError(f"{source}: shapes that do not fit together: {shapes}")
+        raise FileError(f"{source}: the shapes are inconsistent: {shapes}")
     if not all(bool(torch.isfinite(z).all()) for z in (w, v, h)):
         raise FileError(f"{source}: contains non-finite values")
     below: Binary | Categorical = Binary(len(v), v) if v.dim() == 1 else Categorical(len(v), v.shape[1], v)
@@ -120,5 +120,5 @@ def _h5py() -> Any:
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError:
-        raise ImportError("h5py, which HDF5 files need, is not installed; use: pip install h5py") from None
+        raise ImportError("HDF5 files need h5py, which is not installed; run: pip install h5py") from None
     return h5py

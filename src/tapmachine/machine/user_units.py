@@ -1,4 +1,4 @@
-"""Units of a user's type, taken apart into constructor arguments and tensors, and made again from these."""
+"""User-defined units as constructor arguments and tensors, and their reconstruction."""
 
 from collections.abc import Mapping
 from inspect import Parameter, signature
@@ -9,41 +9,41 @@ from torch import Tensor
 from tapmachine.data.errors import FileError
 from tapmachine.units import Units
 
-PLAIN = (bool, int, float, str, type(None))  # what JSON gives back as it was
+PLAIN = (bool, int, float, str, type(None))  # unchanged by a JSON round trip
 
 Arguments = dict[str, Any]
 
 
 def constructor_arguments(units: Units) -> Arguments:
-    """The arguments of the units' constructor, beside `n` and tensors, from attributes of the same names.
+    """Arguments of the units' constructor other than `n` and tensors, read from attributes of the same names.
 
     Raises:
-        FileError: If one is neither a number, a string, None nor a tensor, or is not kept under its name.
+        FileError: If an argument is not a number, string, None or tensor, or has no attribute of the same name.
     """
     arguments: Arguments = {}
     for parameter in _parameters(type(units)):
         name = parameter.name
         value = getattr(units, name, parameter.default)
         if isinstance(value, Tensor) or value is parameter.default is not Parameter.empty:
-            continue  # filled in, or left out, when the units are made again
+            continue  # set from the tensors, or left at its default, on reconstruction
         if value is Parameter.empty:
             raise FileError(
-                f"its constructor needs {name!r}, which is not an attribute; keep it as self.{name} or in a buffer"
+                f"its constructor needs {name!r}, which is not an attribute; store it as self.{name} or in a buffer"
             )
         if not isinstance(value, PLAIN):
-            raise FileError(f"its argument {name!r} is a {type(value).__name__}; a file holds numbers and strings only")
+            raise FileError(f"its argument {name!r} is a {type(value).__name__}; only numbers and strings can be saved")
         arguments[name] = value
     return arguments
 
 
 def reconstruct(unit_type: type[Units], n: int, arguments: Arguments, tensors: Mapping[str, Tensor]) -> Units:
-    """New units; their parameters are to be filled in by `load_state_dict`."""
+    """Create new units; their parameters are then filled in by `load_state_dict`."""
     needed = [p.name for p in _parameters(unit_type) if p.default is Parameter.empty and p.name in tensors]
     return unit_type(n, **{name: tensors[name] for name in needed} | arguments)
 
 
 def check_reconstruction(units: Units, arguments: Arguments) -> None:
-    """Raises a FileError if units that are made again would not be the same."""
+    """Raise a FileError if reconstructed units would differ."""
     tensors = units.state_dict()
     try:
         copy = reconstruct(type(units), units.n, arguments, tensors).to(units.device, units.dtype)
@@ -62,6 +62,6 @@ def check_reconstruction(units: Units, arguments: Arguments) -> None:
 
 
 def _parameters(unit_type: type[Units]) -> list[Parameter]:
-    """The arguments of a constructor that have names, but for `n`."""
+    """Named arguments of a constructor other than `n`."""
     named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return [p for p in signature(unit_type).parameters.values() if p.kind in named and p.name != "n"]

@@ -1,9 +1,9 @@
-"""Machines with Gaussian visible units in other coordinates: x = shift + transform·z, for any invertible matrix.
+"""Machines with Gaussian visible units in linearly transformed coordinates: x = shift + transform·z.
 
-Hidden Gaussian units make visible ones correlated: integrated over them, the visible units have the precision matrix
-P = D(V) − W D(1/V') Wᵀ. In the coordinates where P is the identity, the hidden Gaussian units are not needed, chains
-mix quickly whatever the scales and correlations of the columns are, and gradients are well conditioned.
-`in_coordinates` leads from there to the columns of the data, `whiten` back.
+Hidden Gaussian units correlate the visible ones: after integrating over them, the visible units have the precision
+matrix P = D(V) − W D(1/V') Wᵀ. In coordinates where P is the identity, the hidden Gaussian units are not needed, chains
+mix quickly whatever the scales and correlations of the columns, and gradients are well conditioned. `in_coordinates`
+converts from these coordinates to the columns of the data, `whiten` converts back.
 """
 
 import math
@@ -18,19 +18,17 @@ from tapmachine.data.errors import DivergenceError, EstimateError
 from tapmachine.machine.boltzmann import BoltzmannMachine, rbm
 from tapmachine.units import Gaussian, Mixed, Units
 
-MARGIN = (
-    1.1  # of the visible precisions over the least that hidden Gaussian units need, so that none is without weights
-)
+MARGIN = 1.1  # visible precisions relative to the least that hidden Gaussian units need, so that all have weights
 
 
 class Whitened(NamedTuple):
     """A machine in coordinates z with x = shift + transform·z.
 
     Attributes:
-        machine: The machine of z, in float64; its visible units have mean 0 and variance 1 without the hidden ones.
-        transform: The matrix, upper triangular, (n, n).
+        machine: The machine of z, in float64; without hidden units, its visible units have mean 0 and variance 1.
+        transform: The transformation matrix, upper triangular, (n, n).
         shift: The shift, (n,).
-        log_partition_gain: ln Z of the original machine less that of this one.
+        log_partition_gain: ln Z of the original machine minus that of this one.
     """
 
     machine: BoltzmannMachine
@@ -39,7 +37,7 @@ class Whitened(NamedTuple):
     log_partition_gain: float
 
     def rows(self, x: Tensor) -> Tensor:  # (N, n) -> (N, n)
-        """z of rows x, in float64."""
+        """Convert rows x to z, in float64."""
         y = x.double() - self.shift
         z: Tensor = torch.linalg.solve_triangular(self.transform.T, y, upper=False, left=False)
         return z
@@ -50,16 +48,16 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
     """Convert a machine of z to the machine of x = shift + transform·z, in float64.
 
     Args:
-        machine: Gaussian visible units and a hidden layer of units with fields; it is not changed.
+        machine: A machine with Gaussian visible units and one hidden layer of units with fields; not modified.
         transform: An invertible matrix, (n, n).
         shift: The shift, (n,).
 
     Returns:
-        A machine with as many more hidden units as there are visible ones: a first block of `Gaussian` units, which
-        hold the correlations of the visible ones, and the hidden units of the original machine.
+        A machine with n more hidden units: A first block of n `Gaussian` units, which represent the correlations of the
+        visible ones, followed by the hidden units of the original machine.
 
     Raises:
-        DivergenceError: If parameters are non-finite, or too large for their squares to be.
+        DivergenceError: If parameters are non-finite, or so large that their squares overflow.
 
     Example:
         >>> import torch
@@ -73,11 +71,11 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
     inverse = torch.linalg.inv(transform.double().to(machine.device))
     shift = shift.double().to(machine.device)
     precision = inverse.T @ (visible.precision.double().unsqueeze(1) * inverse)
-    # D − W Wᵀ = P with D hardly larger than it must be, relative to the diagonal of P.
+    # D − W Wᵀ = P, with D hardly larger than necessary, relative to the diagonal of P.
     scale = precision.diagonal().sqrt()
     correlations = precision / scale.outer(scale)
     if not all(bool(torch.isfinite(z).all()) for z in (correlations, machine.weights[0])):
-        raise DivergenceError("the parameters of the machine are too large or not finite; use a smaller learning rate")
+        raise DivergenceError("the parameters of the machine are non-finite or too large; use a smaller learning rate")
     values, vectors = torch.linalg.eigh(correlations)
     loadings = scale.unsqueeze(1) * vectors * (MARGIN * values[-1] - values).sqrt()
     diagonal = MARGIN * values[-1] * scale**2
@@ -91,7 +89,7 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
 
 
 def can_be_whitened(machine: BoltzmannMachine) -> bool:
-    """Whether the visible units are Gaussian, and some but not all of the only hidden layer."""
+    """Whether the visible units and some, but not all, blocks of the only hidden layer are Gaussian."""
     layers = list(machine.layers)
     if len(layers) != 2 or type(layers[0]) is not Gaussian or not isinstance(layers[1], Mixed):
         return False
@@ -101,20 +99,20 @@ def can_be_whitened(machine: BoltzmannMachine) -> bool:
 
 
 def check_mean_field(machine: BoltzmannMachine) -> None:
-    """Raise an EstimateError for machines of real-valued tables, for which mean-field solutions are not available."""
+    """Raise an EstimateError for machines of real-valued tables, which have no mean-field solutions."""
     if can_be_whitened(machine):
         raise EstimateError(
-            "TAP has no solutions for the machine of a real-valued table, whose hidden Gaussian units hold the "
-            "correlations of the columns; its scores, samples and posteriors are available without them"
+            "TAP has no solutions for the machine of a real-valued table, whose hidden Gaussian units represent the "
+            "correlations of the columns; use its scores, samples and posteriors, which do not need TAP"
         )
 
 
 @torch.no_grad()
 def whiten(machine: BoltzmannMachine) -> Whitened:
-    """Integrate over the hidden Gaussian units, and turn the visible ones into independent ones.
+    """Integrate over the hidden Gaussian units, and transform the visible ones to independent ones.
 
     Args:
-        machine: A machine for which `can_be_whitened` holds; it is not changed.
+        machine: A machine for which `can_be_whitened` holds; not modified.
 
     Raises:
         EstimateError: If Z is infinite.
@@ -139,7 +137,7 @@ def whiten(machine: BoltzmannMachine) -> Whitened:
     independent = Gaussian(visible.n, field=torch.zeros_like(shift))
     result = rbm(independent, layer, torch.linalg.solve_triangular(lower, couplings, upper=False))
     transform = torch.linalg.inv(lower).T.contiguous()
-    # Both weights belong to the same density of x, up to the volume that the transform stretches.
+    # Both weights describe the same density of x, up to the volume factor of the transform.
     gain = _log_weight(machine, shift) - _log_weight(result, torch.zeros_like(shift))
     return Whitened(result, transform, shift, float(gain - lower.diagonal().log().sum()))
 
@@ -156,12 +154,12 @@ def _add_to_fields(layer: Units, change: Tensor) -> None:
     for block, part in zip(blocks, change.split([math.prod(block.state_shape) for block in blocks]), strict=True):
         field = block.prior_field
         if field is None:
-            raise ValueError(f"{type(block).__name__} units have no field that could take up a shift")
+            raise ValueError(f"{type(block).__name__} units have no field to absorb a shift")
         field.add_(part.view_as(field))
 
 
 def _log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (n,) -> ()
-    """ln of the weight of one visible state, with the hidden units summed over."""
+    """ln of the weight of one visible state, summed over the hidden units."""
     double = deepcopy(machine).double()
     hidden = double.layers[1]
     of_hidden = hidden.log_partition(Tilt((x @ double.weights[0]).view(hidden.state_shape), 0.0))

@@ -1,4 +1,4 @@
-"""Schemes, and the solver that finds their fixed points."""
+"""Mean-field schemes, and the solver for their fixed points."""
 
 from tapmachine.beliefs import Solution, Status
 from tapmachine.solver.driver import Progress, solve

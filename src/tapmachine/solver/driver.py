@@ -1,4 +1,4 @@
-"""`solve`, the driver of all schemes: from starting points to solutions, each with a confirmed status."""
+"""`solve`, the driver of all schemes: from initial states to solutions, each with a verified status."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,16 +19,16 @@ from tapmachine.solver.starts import StartingPoint, fitting, prior_moments, star
 from tapmachine.units import Units
 
 CPU_BATCH = 256  # particles at a time: enough for matrix products; more, if they are small
-CPU_VALUES = 2**22  # and few enough for elementwise work to stay in cache
+CPU_VALUES = 2**22  # few enough for elementwise operations to stay in cache
 DEVICE_BATCH = 16_384
-MEMORY_SHARE = 0.25  # of a device's free memory that a batch may take
+MEMORY_SHARE = 0.25  # share of a device's free memory that a batch may use
 CPU_MEMORY = 2**30
-ROOT_STEPS = 3  # Newton steps per root on a device and in compiled code, where looking at the values would stall
-DEVICE_CHECKS = 4  # steps between looks at what has converged
-REFILL = 0.75  # of the batch: when no more than that is left to do, others join, or the batch shrinks
-DEVICE_REFILL = 0.5  # likewise, where steps have to be captured again
-SMALL_DEVICE_BATCH = 512  # particles: fewer take a GPU as long, so that it does not pay to shrink further
-MANY_PARTICLES, N_GROUPS = 6144, 3  # on a GPU: so many are worked on in groups, side by side
+ROOT_STEPS = 3  # Newton steps per root on a device and in compiled code, where reading values would synchronize
+DEVICE_CHECKS = 4  # steps between convergence checks
+REFILL = 0.75  # share of the batch: if at most this many are active, others join or the batch shrinks
+DEVICE_REFILL = 0.5  # the same if steps have to be captured again
+SMALL_DEVICE_BATCH = 512  # particles: fewer take equally long on a GPU, so the batch is not reduced further
+MANY_PARTICLES, N_GROUPS = 6144, 3  # on a GPU: from this number, particles are processed in concurrent groups
 
 
 class Progress(NamedTuple):
@@ -40,7 +40,7 @@ class Progress(NamedTuple):
 
 
 @torch.no_grad()
-@matmul_precision("float32")  # what is reported as a solution has to be one, and F that of the machine
+@matmul_precision("float32")  # so that solutions are accurate, and F is that of the machine
 def solve(
     machine: BoltzmannMachine,
     start: StartingPoint = None,
@@ -54,27 +54,27 @@ def solve(
 ) -> Solution:
     """Find fixed points of a machine's mean-field equations from many starting points at once.
 
-    Particles are independent: each is done when the equations move it by less than `tol`, whatever the others do, and
-    makes room for the next. So the memory needed does not grow with their number, but for the solutions themselves.
+    Particles are independent: each stops when it has converged to `tol` and is replaced by the next one, so memory does
+    not grow with their number, except for the solutions themselves.
 
     Args:
-        machine: any machine, also one that is conditioned on a row of evidence for each particle.
-        start: data x of shape (K, n_visible), which start as a = x, c = 0; the `Moments` of the visible layer (see
-            `random_start`), or a list of the moments of that layer and of those above it, all or some; another
+        machine: Any machine; it may be conditioned on a row of evidence for each particle.
+        start: Data x of shape (K, n_visible), which are initialized as a = x, c = 0; the `Moments` of the visible layer
+            (see `random_start`), or a list of the moments of this layer and of some or all layers above it; another
             `Solution`; or None for the prior's moments.
-        scheme: the equations to solve. Default: `TAP()`.
-        tol: tolerance. A particle has converged when the equations change its units' mean and variance by less: the
-            mean over all units of the squared changes. The paper's 1e-8 is enough to train; to count solutions, use
-            1e-14 with a machine in float64.
-        max_sweeps: maximum number of sweeps per particle. After the first, sweeps come in steps of three (implicit) or
-            four (fixed damping), on a GPU in four such steps at a time, and an incomplete last step is left out.
-        batch_size: number of particles to work on at a time. Default: chosen to fit into memory. It is halved where
-            memory runs out.
-        compile: whether to compile the sweeps with `torch.compile`, which takes half a minute once. Needs torch 2.11.
-        callback: called with the `Progress` each time some particles are done.
+        scheme: The equations to solve. Default: `TAP()`.
+        tol: Convergence tolerance for the residual, the mean over all units of the squared changes of their mean and
+            variance. The paper's 1e-8 is sufficient for training; to count solutions, use 1e-14 with a machine in
+            float64.
+        max_sweeps: Maximum number of sweeps per particle. After the first, sweeps are done in steps of three (implicit)
+            or four (fixed damping), on a GPU in four such steps at a time, and an incomplete last step is omitted.
+        batch_size: Number of particles processed at a time. Default: chosen to fit into memory. It is halved if memory
+            runs out.
+        compile: Whether to compile the sweeps with `torch.compile`, which takes half a minute once. Needs torch 2.11.
+        callback: Called with the `Progress` each time some particles are finished.
 
     Returns:
-        The solution for every particle, in the order of the starts, with a status for each.
+        The solution for every particle, in the order of the initial states, with a status for each.
 
     Example:
         >>> import torch
@@ -91,7 +91,7 @@ def solve(
     max_sweeps = check_count("max_sweeps", max_sweeps)
     batch_size = None if batch_size is None else check_count("batch_size", batch_size)
     if not isinstance(scheme, Scheme | None):
-        raise ValueError(f"scheme is {scheme!r}; it must be one such as TAP()")
+        raise ValueError(f"scheme is {scheme!r}; expected a scheme such as TAP()")
     starts = starting_moments(machine, fitting(machine, start))
     scheme = scheme or TAP()
     process = scheme.bind(machine)
@@ -124,7 +124,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
-    """Particles that fit into memory, and no more than are worth it."""
+    """Number of particles that fit into memory, limited to what is useful."""
     values = process.values_per_particle()
     free, most = CPU_MEMORY, max(CPU_BATCH, CPU_VALUES // values)
     if machine.device.type == "cuda":
@@ -134,9 +134,9 @@ def fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
 
 
 class _Batch:
-    """The particles that are being worked on, those that wait, and the results of those that are done.
+    """Active particles, waiting particles, and the results of finished ones.
 
-    Particles that are done stay in the batch until enough of them can leave at once.
+    Finished particles stay in the batch until enough of them can be removed at once.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class _Batch:
         compile: bool,
     ) -> None:
         self.machine, self.process, self.starts, self.tol, self.steps = machine, process, starts, tol, steps
-        self.last_age = max_sweeps - max(1, steps) * process.sweeps_per_step  # beyond, the next steps would be too many
+        self.last_age = max_sweeps - max(1, steps) * process.sweeps_per_step  # later, the next steps would be too many
         self._step = compiled(process.step, dynamic=True) if compile else process.step
         assert starts[0] is not None
         self.total = len(starts[0].mean)
@@ -166,15 +166,15 @@ class _Batch:
         self._allocate()
 
     def _empty(self) -> None:
-        """No particles are being worked on."""
+        """Remove all particles from the batch."""
         device = self.machine.device
         self.state = self.previous = self.replay = None
         self.rows, self.age = (torch.empty(0, dtype=torch.long, device=device) for _ in range(2))
-        self.open = torch.empty(0, dtype=torch.bool, device=device)  # which are not done
+        self.open = torch.empty(0, dtype=torch.bool, device=device)  # which are unfinished
         self.residual = torch.empty(0, dtype=self.machine.dtype, device=device)
 
     def put_back(self) -> None:
-        """Lets particles that are being worked on wait again, from their starts."""
+        """Return active particles to the queue, to restart from their initial states."""
         self.waiting = torch.cat((self.rows[self.open], self.waiting))
         self._empty()
         if self.on_cuda:
@@ -194,7 +194,7 @@ class _Batch:
         self.status = torch.full_like(like, Status.MAX_SWEEPS, dtype=torch.int8)
 
     def fill(self, size: int) -> bool:
-        """Lets particles leave and others join, where it is worth it. False when there is nothing left to do."""
+        """Remove finished particles and add others if that is efficient. False if nothing is left to do."""
         n_open = int(self.open.sum())
         waiting = len(self.waiting)
         share = DEVICE_REFILL if self.on_cuda else REFILL
@@ -224,7 +224,7 @@ class _Batch:
         return [None if start is None else Moments(*(z[rows] for z in start)) for start in self.starts]
 
     def advance(self) -> None:
-        """Advance all particles by some steps, without looking at their values."""
+        """Advance all particles by some steps, without reading their values."""
         if self.steps == 0:
             self.residual = torch.full_like(self.age, torch.inf, dtype=self.machine.dtype)
         elif self.captures:
@@ -232,7 +232,7 @@ class _Batch:
                 many = len(self.rows) >= MANY_PARTICLES and self.machine.n_rows is None
                 groups = N_GROUPS if many else 1
                 self.replay = Replay(lambda state: self._step(self.layers, state), self.state, 1, n_groups=groups)
-            self.previous = None if self.state is self.replay.state else self.state  # the replay overwrites its own
+            self.previous = None if self.state is self.replay.state else self.state  # the replay overwrites its state
             for _ in range(self.steps):
                 self.state, self.residual = self.replay(self.state)
         else:
@@ -242,8 +242,8 @@ class _Batch:
         self.age += self.steps * self.process.sweeps_per_step
 
     def retire(self) -> int:
-        """Writes down the particles that are done. Returns how many there were."""
-        candidates = ~(self.residual >= self.tol) | (self.age > self.last_age)  # not finite counts as done, too
+        """Store finished particles. Returns their number."""
+        candidates = ~(self.residual >= self.tol) | (self.age > self.last_age)  # non-finite counts as finished, too
         index = (candidates & self.open).nonzero().squeeze(-1)
         if len(index) == 0:
             return 0
@@ -253,7 +253,7 @@ class _Batch:
         return len(index)
 
     def _write(self, index: Tensor) -> Tensor:
-        """Confirms particles that seem to be done, and writes those that are. Returns which they were."""
+        """Verify candidates and store those that are finished. Returns a mask of these."""
         rows = self.rows[index]
         layers = list(self.machine.rows(rows).layers)
         state = select(self.state, index)
@@ -278,7 +278,7 @@ class _Batch:
         return done
 
     def _write_failures(self, index: Tensor) -> None:
-        """Says what went wrong where no solution was found, and writes the last finite moments before that."""
+        """Set the status of particles without a solution, and store their last finite moments."""
         rows = self.rows[index]
         layers = list(self.machine.rows(rows).layers)
         unnormalizable = self.process.unnormalizable(select(self.state, index))
@@ -294,7 +294,7 @@ class _Batch:
                 target[rows] = value
 
     def solution(self) -> Solution:
-        """The results of all particles."""
+        """Results of all particles."""
         return Solution(
             tuple(self.moments),
             tuple(self.tilts),

@@ -1,4 +1,4 @@
-"""Merging solutions of a machine that are the same."""
+"""Merging of equal solutions of a machine."""
 
 from dataclasses import dataclass
 
@@ -9,23 +9,23 @@ from tapmachine.beliefs import Moments, Solution, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
-SAME = 1e-3  # root mean square over units, of their support: solutions closer than this are the same
-ROUGHLY_SAME = 0.01  # likewise, where solutions have only converged to 1e-8
-SKETCH = 32  # directions in which points are compared first; no distance is longer there
-CELL = 8  # of them, by which points are sorted into cells
+SAME = 1e-3  # root mean square over units, relative to their support: closer solutions are the same
+ROUGHLY_SAME = 0.01  # the same for solutions that have only converged to 1e-8
+SKETCH = 32  # number of directions in which points are compared first; projected distances are never longer
+CELL = 8  # number of these by which points are sorted into cells
 COMPARED_VALUES = 2**24  # numbers compared at a time
-CROWDED = 20  # neighbors of a point in the sketch, beyond which all distances are taken at once
-FEW_PAIRS = 256  # of members of two groups
+CROWDED = 20  # number of neighbors of a point in the sketch from which all distances are computed at once
+FEW_PAIRS = 256  # pairs of members of two groups
 
 
 @dataclass(frozen=True, eq=False)
 class MergedSolutions:
-    """The distinct solutions among many.
+    """Distinct solutions among many.
 
     Attributes:
-        solutions: one for each group of equal solutions, in order of free energy: the one that has converged best.
-        index: for each of the original solutions its index in `solutions`, (K,); −1 if it has not converged.
-        counts: number of original solutions for each of `solutions`.
+        solutions: One for each group of equal solutions, the best converged one, in order of free energy.
+        index: Index in `solutions` of each original solution, (K,); −1 if it did not converge.
+        counts: Number of original solutions for each of `solutions`.
     """
 
     solutions: Solution
@@ -34,7 +34,7 @@ class MergedSolutions:
 
     @property
     def n_excluded(self) -> int:
-        """Number of original solutions that have not converged and were left out."""
+        """Number of original solutions that were excluded because they did not converge."""
         return int((self.index < 0).sum())
 
     def __len__(self) -> int:
@@ -43,20 +43,19 @@ class MergedSolutions:
 
 @torch.no_grad()
 def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: float = SAME) -> MergedSolutions:
-    """Merge equal solutions into one; solutions that have not converged are left out.
+    """Merge equal solutions; solutions that did not converge are excluded.
 
-    Two solutions are the same if they are closer than `same`, or connected by a chain of solutions each closer than
-    that to the next, so their order does not matter. The distance is the root mean square, over all units, of the
-    difference of their means relative to the length of the unit's support (its prior's standard deviation, if that is
-    infinite).
+    Two solutions are the same if their distance is below `same`, or if they are connected by a chain of such solutions,
+    so their order does not matter. The distance is the root mean square, over all units, of the difference of their
+    means relative to the length of the unit's support (its prior's standard deviation, if infinite).
 
-    Solutions that have only converged to 1e-8, the default of `solve`, may be further apart than that where the free
-    energy is flat; to count them, solve in float64 with tol=1e-14, as `find_solutions` does.
+    Solutions that have only converged to 1e-8, the default of `solve`, may be further apart if the free energy is flat;
+    to count them, solve in float64 with tol=1e-14, as `find_solutions` does.
 
     Args:
-        machine: the machine that was solved.
-        solutions: the result of `solve`.
-        same: distance below which solutions are the same.
+        machine: The machine that was solved.
+        solutions: The result of `solve`.
+        same: Distance below which solutions are the same.
 
     Example:
         >>> from tapmachine import Binary, rbm, solve
@@ -66,7 +65,7 @@ def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: flo
         tensor([20])
     """
     if machine.n_rows is not None:
-        raise ValueError("solutions for different rows of evidence are not to be compared; take those of one row")
+        raise ValueError("solutions belong to different rows of evidence; merge those of one row at a time")
     if not same >= 0:
         raise ValueError(f"same is {same!r}; it must be 0 or more")
     kept = solutions.converged.nonzero().squeeze(-1)
@@ -78,8 +77,8 @@ def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: flo
     best = torch.full((n_groups,), len(kept), device=kept.device)
     rank = torch.empty_like(by_residual)
     rank[by_residual] = torch.arange(len(kept), device=kept.device)
-    best = by_residual[best.scatter_reduce(0, group, rank, "amin")]  # of each group, the one that has converged best
-    # Mirror images have the same free energy but for rounding: a coordinate tells which comes first.
+    best = by_residual[best.scatter_reduce(0, group, rank, "amin")]  # the best converged one of each group
+    # Mirror images have the same free energy up to rounding: a coordinate determines their order.
     first = points[best].sum(-1).argsort(stable=True)
     order = first[_rounded(solutions.free_energy[kept[best[first]]]).argsort(stable=True)]
     place = torch.empty_like(order)
@@ -95,7 +94,7 @@ def _rounded(free_energy: Tensor) -> Tensor:
 
 
 def as_points(machine: BoltzmannMachine, moments: list[Moments]) -> Tensor:  # (K, n), float64
-    """The means of all layers, such that the distance of two points is the root mean square over units."""
+    """Means of all layers, scaled so that the distance of two points is the root mean square over units."""
     layers = list(machine.layers)
     size = sum(layer.n for layer in layers)
     scaled = [(mean / spread(layer)).flatten(1).double() for layer, (mean, _) in zip(layers, moments, strict=True)]
@@ -104,33 +103,33 @@ def as_points(machine: BoltzmannMachine, moments: list[Moments]) -> Tensor:  # (
 
 
 def spread(units: Units) -> Tensor:
-    """The scale of each component's mean: the length of its support or, if that is infinite, its prior's deviation."""
+    """Scale of each component's mean: the length of its support or, if infinite, its prior's standard deviation."""
     lower, upper = units.bounds()
     length = (upper - lower).expand(units.state_shape)
     zero = torch.zeros(units.state_shape, dtype=units.dtype, device=units.device)
     deviation = units.moments(Tilt(zero, 0.0)).variance.sqrt()
     scale = torch.where(torch.isfinite(length), length, deviation)
-    return torch.where(scale > 0, scale, 1.0)  # a unit that is held
+    return torch.where(scale > 0, scale, 1.0)  # 0 for a clamped unit
 
 
 def distances(first: Tensor, second: Tensor) -> Tensor:  # (K, n), (K, n) -> (K,)
-    """The distance of each point to the other in its row."""
+    """Distance between the points in each row."""
     chunk = max(1, COMPARED_VALUES // max(1, first.shape[-1]))
     parts = zip(first.split(chunk), second.split(chunk), strict=True)
     return torch.cat([torch.linalg.vector_norm(a - b, dim=-1) for a, b in parts])
 
 
 def groups(points: Tensor, radius: float) -> Tensor:  # (K, n) -> (K,)
-    """The group of each point: those within the radius of each other, or connected by others that are.
+    """Group of each point: points within the radius of each other, or connected by others.
 
     Comparing all pairs would take minutes. Points are sorted into cells by a few coordinates, and most join the first
-    one in their cell, their leader. What is left is to compare leaders, and the members of those that are within three
-    radii. A projection shortens distances only, so it rules out nearly all pairs, and no pair wrongly.
+    one in their cell, their leader. Then only leaders are compared, and the members of those that are within three
+    radii. Projections only shorten distances, so they rule out nearly all pairs, and none wrongly.
     """
     count, n = points.shape
     if count == 0:
         return torch.empty(0, dtype=torch.long, device=points.device)
-    points = points - points.mean(0)  # far from 0, the fast distances below would not be exact
+    points = points - points.mean(0)  # the fast distances below would be inaccurate far from 0
     generator = torch.Generator().manual_seed(0)
     directions = torch.linalg.qr(torch.randn(n, min(n, SKETCH), generator=generator, dtype=torch.float64)).Q
     sketch = points @ directions.to(points.device)
@@ -139,7 +138,7 @@ def groups(points: Tensor, radius: float) -> Tensor:  # (K, n) -> (K,)
 
 
 def _leaders(points: Tensor, sketch: Tensor, radius: float) -> Tensor:
-    """For each point another one within the radius, which most points of a group share; itself, if there is none."""
+    """For each point another one within the radius, shared by most points of a group; itself, if there is none."""
     numbers = torch.arange(len(points), device=points.device)
     width = max(radius, torch.finfo(points.dtype).tiny)
     _, cell = torch.unique((sketch[:, :CELL] / width).floor(), dim=0, return_inverse=True)
@@ -149,25 +148,25 @@ def _leaders(points: Tensor, sketch: Tensor, radius: float) -> Tensor:
 
 
 class _Joined:
-    """Groups of points that are joined as pairs within the radius are found."""
+    """Groups of points, joined as pairs within the radius are found."""
 
     def __init__(self, points: Tensor, leader: Tensor, radius: float) -> None:
         self.points, self.radius = points, radius
         self.leaders, self.follows = torch.unique(leader, return_inverse=True)
-        self.label = torch.arange(len(self.leaders), device=points.device)  # the group of each leader, by now
-        # The members of leader i are the first sizes[i] points of members, from begins[i] on.
+        self.label = torch.arange(len(self.leaders), device=points.device)  # current group of each leader
+        # The members of leader i are sizes[i] entries of members, starting at begins[i].
         self.members = self.follows.argsort(stable=True)
         self.sizes = torch.bincount(self.follows)
         self.begins = self.sizes.cumsum(0) - self.sizes
 
     def of_leaders(self, sketch: Tensor) -> Tensor:  # (K,)
-        """Joins all leaders that belong together. Returns the group of each point."""
+        """Join all leaders that belong together. Returns the group of each point."""
         reach = 3 * self.radius * (1 + 1e-9) + 1e-9
         sketches = sketch[self.leaders]
         at = self.points[self.leaders]
         for rows in torch.arange(len(sketches), device=sketches.device).split(max(1, COMPARED_VALUES // len(sketches))):
             near = torch.cdist(sketches[rows], sketches) <= reach
-            if int(near.sum()) > CROWDED * len(rows):  # then it is faster to take all at once
+            if int(near.sum()) > CROWDED * len(rows):  # then computing all at once is faster
                 apart, alone = torch.cdist(at[rows], at), self.sizes == 1
                 near &= apart <= torch.where(alone[rows].unsqueeze(1) & alone, reach / 3, reach)
             pairs = near.nonzero()
@@ -177,7 +176,7 @@ class _Joined:
         return group
 
     def _compare(self, pairs: Tensor, reach: float) -> None:  # (2, ·), numbers of leaders
-        """Joins leaders within the radius, and those that are near enough for some of their members to be."""
+        """Join leaders within the radius, and those close enough that their members may be."""
         for part in pairs.split(self._chunk(), 1):
             first, second = part[:, self.label[part[0]] != self.label[part[1]]]
             apart = distances(self.points[self.leaders[first]], self.points[self.leaders[second]])
@@ -194,7 +193,7 @@ class _Joined:
         return max(1, COMPARED_VALUES // self.points.shape[1])
 
     def _compare_members(self, first: Tensor, second: Tensor) -> None:
-        """Joins leaders some of whose members are within the radius, all pairs of members at once."""
+        """Join leaders with members within the radius, comparing all pairs of members at once."""
         counts = self.sizes[first] * self.sizes[second]
         pair = torch.repeat_interleave(counts)
         rank = torch.arange(len(pair), device=pair.device) - (counts.cumsum(0) - counts)[pair]
@@ -205,7 +204,7 @@ class _Joined:
             self._join(first[meet], second[meet])
 
     def _members_meet(self, first: Tensor, second: Tensor) -> bool:
-        """Whether some members of two large groups are within the radius."""
+        """Whether any members of two large groups are within the radius."""
         mine, others = (
             self.points[self.members[self.begins[i] : self.begins[i] + self.sizes[i]]] for i in (first, second)
         )
@@ -213,7 +212,7 @@ class _Joined:
         return any(bool((torch.cdist(part, others) <= self.radius).any()) for part in mine.split(chunk))
 
     def _join(self, first: Tensor, second: Tensor) -> None:
-        from scipy.sparse import coo_matrix  # here, since it takes a while
+        from scipy.sparse import coo_matrix  # imported here because it is slow
         from scipy.sparse.csgraph import connected_components
 
         if len(first) == 0:

@@ -1,7 +1,7 @@
-"""The interface of an iteration that solves for fixed points, and what those of the mean-field schemes share.
+"""Interface of an iteration that solves for fixed points, and the common part of the mean-field schemes.
 
 A process knows nothing of batches or stopping; `solve` drives it. Its states are nested tuples of tensors whose first
-dimension is that of particles, and particles are independent of each other.
+dimension indexes particles, and particles are independent of each other.
 """
 
 from abc import ABC, abstractmethod
@@ -20,23 +20,23 @@ State = Any  # a nested tuple of tensors
 
 
 class Equations(Protocol):
-    """What a process needs of a mean-field scheme."""
+    """Equations of a mean-field scheme, as a process needs them."""
 
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
         """Mean and variance of the field on a layer's units."""
 
     def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
-        """The moments of a layer under the tilt that follows from the moments of all layers."""
+        """Moments of a layer under the tilt computed from the moments of all layers."""
 
     def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
-        """The tilt on a layer that follows from the moments of all layers."""
+        """Tilt on a layer, computed from the moments of all layers."""
 
     def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
-        """The free energy of each particle."""
+        """Free energy of each particle."""
 
 
 class Outcome(NamedTuple):
-    """The equations evaluated at some moments: the tilts that follow, the residual, and F."""
+    """The equations evaluated at some moments: the resulting tilts, the residual, and F."""
 
     tilts: list[Tilt]
     residual: Tensor
@@ -44,46 +44,46 @@ class Outcome(NamedTuple):
 
 
 class Process(ABC):
-    """An iteration on one machine.
+    """Iteration on one machine.
 
-    The layers are an argument of every method: a conditioned machine has other ones for other particles.
+    The layers are an argument of every method, because those of a conditioned machine depend on the particles.
     """
 
     sweeps_per_step: int = 1
     can_be_captured: bool = True  # whether a step can be captured as a CUDA graph
-    root_steps: int | None = None  # Newton steps per root; None: until it is accurate, which needs the values
+    root_steps: int | None = None  # Newton steps per root; None: until accurate, which reads values
 
     @abstractmethod
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
-        """The state after a first sweep from these moments; None for layers that follow from the one below."""
+        """State after a first sweep from these moments; None for layers computed from the one below."""
 
     @abstractmethod
     def step(self, layers: list[Units], state: State) -> tuple[State, Tensor]:
-        """The state after the next sweeps, and an estimate of its residual, to be confirmed by `outcome`."""
+        """State after the next sweeps, and an estimate of its residual, to be verified by `outcome`."""
 
     @abstractmethod
     def moments(self, state: State) -> list[Moments]:
-        """The moments of all layers."""
+        """Moments of all layers."""
 
     @abstractmethod
     def outcome(self, layers: list[Units], state: State) -> Outcome:
-        """The equations evaluated at the state."""
+        """Evaluate the equations at the state."""
 
     def beliefs(self, layers: list[Units], state: State) -> tuple[list[Moments], list[Tilt]]:
-        """The moments of all layers, and tilts for their F: those they arise from, or else those they lead to."""
+        """Moments of all layers, and tilts for their F: those they arise from, or else those they lead to."""
         return self.moments(state), self.outcome(layers, state).tilts
 
     @abstractmethod
     def unnormalizable(self, state: State) -> Tensor:  # (K,), bool
-        """Which particles failed because a unit could not be normalized."""
+        """Mask of the particles that failed because a unit could not be normalized."""
 
     @abstractmethod
     def values_per_particle(self) -> int:
-        """About how many values a particle needs while it is in the batch."""
+        """Approximate number of values that a particle needs in the batch."""
 
 
 class MeanFieldProcess(Process):
-    """What the iterations of the mean-field schemes have in common."""
+    """Common part of the iterations of the mean-field schemes."""
 
     def __init__(self, equations: Equations, couplings: Couplings) -> None:
         self.equations, self.couplings = equations, couplings
@@ -102,7 +102,7 @@ class MeanFieldProcess(Process):
         return moments, self._tilts(layers, moments)
 
     def _tilts(self, layers: list[Units], moments: list[Moments]) -> list[Tilt]:
-        """The tilts that these moments lead to."""
+        """Tilts that follow from these moments."""
         return [self.equations.tilt(layers, self.couplings, layer_index, moments) for layer_index in range(len(layers))]
 
     def outcome(self, layers: list[Units], state: State) -> Outcome:
@@ -117,16 +117,16 @@ class MeanFieldProcess(Process):
         return failed
 
     def add_failures(self, failed: Tensor, layer_index: int, tilt: Tilt, moments: Moments) -> Tensor:  # (K,), bool
-        """The particles that failed before, and those where a unit of a layer cannot be normalized under its tilt."""
+        """Mask of the particles that failed before, or have a unit that cannot be normalized under its tilt."""
         if not self.unbounded[layer_index]:
             return failed
         finite = [torch.isfinite(torch.as_tensor(z)).flatten(1) for z in tilt]
-        if finite[0].shape != finite[1].shape:  # the reaction of a mixed layer, which has further components
+        if finite[0].shape != finite[1].shape:  # the reaction of a mixed layer has more components
             finite[1] = finite[1].all(-1, keepdim=True)
         return failed | (torch.isinf(moments.variance) & finite[0] & finite[1]).any(-1)
 
     def change(self, old: list[Moments], new: list[Moments], only: tuple[int, ...] | None = None) -> Tensor:  # (K,)
-        """The mean over all units of the squared change of mean and variance; `only` these layers may have changed."""
+        """Mean over all units of the squared change of mean and variance; `only` lists the layers that may change."""
         layer_indices = tuple(range(len(old))) if only is None else only
         pairs = [pair for index in layer_indices for pair in zip(old[index], new[index], strict=True)]
         norms = [torch.linalg.vector_norm((after - before).flatten(1), dim=-1) for before, after in pairs]
@@ -134,7 +134,7 @@ class MeanFieldProcess(Process):
 
 
 def from_below(layers: list[Units], weights: Sequence[Tensor], moments: Sequence[Moments | None]) -> list[Moments]:
-    """Moments for all layers: missing ones follow from the means of the layer below alone."""
+    """Moments for all layers: missing ones are computed from the means of the layer below."""
     complete: list[Moments] = []
     for layer_index, layer_moments in enumerate(moments):
         if layer_moments is None:
@@ -146,15 +146,15 @@ def from_below(layers: list[Units], weights: Sequence[Tensor], moments: Sequence
 
 
 def choose(mask: Tensor, yes: Any, no: Any) -> Any:
-    """A state with some particles from one and the others from another."""
+    """Combine two states: particles of the first where the mask is True, of the second elsewhere."""
     return over_tensors(lambda a, b: torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b), yes, no)
 
 
 def select(state: Any, index: Tensor) -> Any:
-    """A state of some of its particles."""
+    """Select particles of a state."""
     return over_tensors(lambda z: z[index], state)
 
 
 def join(first: Any, second: Any) -> Any:
-    """A state of the particles of two."""
+    """Concatenate the particles of two states."""
     return over_tensors(lambda a, b: torch.cat((a, b)), first, second)

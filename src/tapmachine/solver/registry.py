@@ -1,4 +1,4 @@
-"""The schemes of the package, by their word."""
+"""Mean-field schemes of the package, by name."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Where a solution starts from: data, random points, the prior, or other moments."""
+"""Initial states of solutions: data, random points, the prior, or other moments."""
 
 from collections.abc import Sequence
 from itertools import chain, repeat
@@ -13,22 +13,22 @@ from tapmachine.data.rows import from_array
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
-# Data, the moments of the visible layer, of some layers from it upward or of all, a solution, or the prior's moments.
+# Data; moments of the visible layer, or of some or all layers from it upward; a solution; or the prior's moments.
 StartingPoint = Tensor | Moments | Sequence[Moments] | Solution | None
 
 
 def random_start(
     machine: BoltzmannMachine, n_particles: int, generator: torch.Generator | None = None
 ) -> Moments:  # (n_particles, n_visible)
-    """Draw random points inside the support of the visible units, as a start for `solve`.
+    """Draw random points inside the support of the visible units, as initial states for `solve`.
 
-    They are uniform over a bounded support (over the simplex for units with q states), and draws from the prior where
-    the support is unbounded. Their variance is 0, as for data [eq:init_c].
+    They are uniform on a bounded support (on the simplex for units with q states), and draws from the prior on an
+    unbounded support. Their variance is 0, as for data [eq:init_c].
 
     Args:
-        machine: any machine.
-        n_particles: number of points.
-        generator: for the draws, on the machine's device. The default has a fixed seed.
+        machine: Any machine.
+        n_particles: Number of points.
+        generator: Random number generator on the machine's device. Default: one with a fixed seed.
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -46,13 +46,13 @@ def random_start(
 def noisy_start(
     machine: BoltzmannMachine, x: Tensor, noise: float, generator: torch.Generator | None = None
 ) -> Moments:  # (K, n_visible)
-    """Replace some values of data by random points of the support, as a start for `solve`.
+    """Replace some values of data by random points of the support, as initial states for `solve`.
 
     Args:
-        machine: any machine.
-        x: data, (K, n_visible).
-        noise: the share of the values that are replaced, from 0 to 1.
-        generator: for the draws, on the machine's device. The default has a fixed seed.
+        machine: Any machine.
+        x: Data, (K, n_visible).
+        noise: Share of the values to replace, from 0 to 1.
+        generator: Random number generator on the machine's device. Default: one with a fixed seed.
 
     Example:
         >>> import torch
@@ -91,7 +91,7 @@ def random_means(units: Units, count: int, generator: torch.Generator) -> Tensor
 
 
 def fitting(machine: BoltzmannMachine, starts: StartingPoint | np.ndarray) -> StartingPoint:
-    """Starts in the machine's dtype and on its device, whatever theirs are."""
+    """Convert initial states to the machine's dtype and device."""
     if isinstance(starts, np.ndarray):
         starts = from_array(starts, "start")
     if isinstance(starts, Solution):
@@ -102,7 +102,7 @@ def fitting(machine: BoltzmannMachine, starts: StartingPoint | np.ndarray) -> St
     if isinstance(starts, Moments):
         return _fitting_moments(machine.layers[0], starts)
     if isinstance(starts, Sequence) and all(isinstance(moments, Moments) for moments in starts):
-        layers = chain(list(machine.layers), repeat(machine.layers[-1]))  # `starting_moments` reports too many of them
+        layers = chain(list(machine.layers), repeat(machine.layers[-1]))  # `starting_moments` reports excess layers
         given = [moments for moments in starts if isinstance(moments, Moments)]
         return [_fitting_moments(units, moments) for units, moments in zip(layers, given, strict=False)]
     return starts
@@ -114,14 +114,14 @@ def _fitting_moments(units: Units, moments: Moments) -> Moments:
 
 
 def normalized(units: Units, moments: Moments) -> Moments:
-    """Moments whose probabilities of q states add up to 1, as a change of dtype may round them."""
+    """Moments whose probabilities of q states add up to 1 again after a change of dtype."""
     mean, variance = moments
     return Moments(mean / mean.sum(-1, keepdim=True) if units.is_categorical else mean, variance)
 
 
 @torch.no_grad()
 def starting_moments(machine: BoltzmannMachine, start: StartingPoint) -> list[Moments | None]:
-    """The moments of each layer at a starting point, checked; None for layers above those that it specifies.
+    """Validate initial states and return the moments of each layer; None for layers that are not specified.
 
     Data x become a = x, c = 0 in the visible layer [eq:init_a], [eq:init_c].
     """
@@ -168,7 +168,7 @@ def prior_moments(units: Units, n_particles: int) -> Moments:
 
 def _data(units: Units, x: Tensor) -> Moments:
     try:
-        # Whole numbers are states, and must be some; other values may be means.
+        # Integers are states and must be valid; other values may be means.
         mean = units.check_means(x) if x.is_floating_point() else units.check_states(x)
     except ValueError as error:
         raise ValueError(f"start, layer 0: {error}") from None
@@ -181,11 +181,11 @@ def _checked(units: Units, moments: Moments, layer_index: int) -> Moments:
         mean = units.check_means(moments.mean)
         if mean.dim() != dims or len(mean) == 0:
             raise ValueError(
-                f"it has shape {tuple(mean.shape)}; it must be (K, {', '.join(map(str, units.state_shape))}), K ≥ 1"
+                f"the shape is {tuple(mean.shape)}; expected (K, {', '.join(map(str, units.state_shape))}), K ≥ 1"
             )
         variance = units.as_states(moments.variance)
         if variance.shape != mean.shape:
-            raise ValueError(f"its variance has shape {tuple(variance.shape)}, its mean {tuple(mean.shape)}")
+            raise ValueError(f"the variance has shape {tuple(variance.shape)}, but the mean {tuple(mean.shape)}")
         bad = ~(torch.isfinite(variance) & (variance >= 0))
         units.reject(bad, variance, "the variance", "it must be finite, 0 or more")
     except ValueError as error:

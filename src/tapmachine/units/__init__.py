@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tapmachine.units.truncated_gauss_bernoulli import TruncatedGaussBernoulli as TruncatedGaussBernoulli
     from tapmachine.units.truncated_gaussian import TruncatedGaussian as TruncatedGaussian
 
-# Classes are imported when they are first asked for: the registry is read without torch, so that --help is quick.
+# Classes are imported on first use: the registry can be read without torch, so that --help is fast.
 _HOMES = {unit_type.home.partition(":")[2]: unit_type.home for unit_type in UNIT_TYPES.values()}
 _HOMES |= {"Custom": "tapmachine.units.custom:Custom", "Mixed": "tapmachine.units.mixed:Mixed"}
 _HOMES |= {"Units": "tapmachine.units.base:Units"}

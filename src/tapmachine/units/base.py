@@ -1,7 +1,7 @@
-"""The contract of a unit type: a prior under a tilt, five methods, on one page.
+"""Interface of a unit type: a prior under a tilt, in five methods.
 
-What it inherits: its states follow from `support` (`units/states.py`), and everything that it may do faster than by
-these five methods is optional (`units/fast_paths.py`).
+Inherited: everything about its states follows from `support` (`units/states.py`), and faster alternatives to these five
+methods are optional (`units/fast_paths.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -17,27 +17,27 @@ from tapmachine.units.fast_paths import FastPaths
 class Units(FastPaths, ABC):
     """A layer of `n` independent units, each with a normalized prior P(x; θ).
 
-    Everything that happens to a unit is a tilt, exp(Bx − ½Ax²), so a unit type is one function,
-    `log_partition(tilt)` = ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx with Z(0,0) = 1, and what follows from it.
+    Neighbors and evidence act on a unit by a tilt exp(Bx − ½Ax²), so a unit type is defined by one function,
+    `log_partition(tilt)` = ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx with Z(0,0) = 1, and its derivatives.
 
     A new unit type implements the five methods below and declares its `support`, which is the real line by default:
-    `support = Interval(0, 1)`, `FiniteSet((-1, 0, 1))`, `Lattice()` for counts, or `Simplex(q)`. Moments come from
-    automatic differentiation of `log_partition` unless it overrides them. If the prior is ∝ exp(Ux) with a parameter U,
-    call that `field`, which lets training center the units.
-    Tensors are batch first, units last: (..., n). Results have the dtype and device of the parameters.
+    `support = Interval(0, 1)`, `FiniteSet((-1, 0, 1))`, `Lattice()` for counts, or `Simplex(q)`. By default, moments
+    are computed by automatic differentiation of `log_partition`. If the prior is ∝ exp(Ux) with a parameter U, name it
+    `field`, which lets training center the units. Tensors have the batch dimensions first and the units last: (..., n).
+    Results have the parameters' dtype and device.
     """
 
     def __init__(self, n: int) -> None:
         super().__init__()
         self.n = self.as_count(n, "n", 1)
 
-    # ----- what a unit type must say
+    # ----- methods to implement
 
     @abstractmethod
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
-        """The states as a tensor of the units' dtype, or a ValueError that names the first one off the support.
+        """Validate states and return them in the units' dtype; a ValueError names the first one off the support.
 
-        `validate=False` checks shape and dtype but does not look at the values, which would stall a GPU.
+        `validate=False` checks shape and dtype only: reading the values would synchronize with a GPU.
         """
 
     @abstractmethod
@@ -54,15 +54,15 @@ class Units(FastPaths, ABC):
 
     @abstractmethod
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        """Set the prior's parameters in place so that it fits the columns of x, and return the units.
+        """Fit the prior's parameters to the columns of x, in place, and return the units.
 
         Args:
             x: States, shape (rows, n).
             weights: A non-negative weight for each row.
-            smoothing: Number of pseudo-observations that keep the parameters of a constant column finite.
+            smoothing: Number of pseudo-observations, which keep the parameters of a constant column finite.
         """
 
-    # ----- what follows
+    # ----- derived quantities
 
     def moments(self, tilt: Tilt) -> Moments:  # (..., n) -> (..., n)
         """Mean f_a = ∂ ln Z/∂B and variance f_c = ∂² ln Z/∂B² under the tilt [eq:fa], [eq:fc]."""
@@ -80,9 +80,9 @@ class Units(FastPaths, ABC):
         return Moments(mean, variance) if differentiable else Moments(mean.detach(), variance)
 
     def normalizable(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
-        """Where the tilted prior can be normalized: the tilt is finite and, on an unbounded support, falls off.
+        """Where the tilted prior can be normalized: the tilt is finite and, on an unbounded support, the tails decay.
 
-        Elsewhere the units on unbounded supports have inf for ln Z, the mean's size and the variance.
+        Elsewhere ln Z, the absolute mean and the variance of units on unbounded supports are inf.
         """
         finite = self.finite(tilt)
         return finite if self.is_bounded() else finite & torch.isfinite(self.log_partition(tilt))
@@ -94,20 +94,20 @@ class Units(FastPaths, ABC):
         return field if isinstance(field, nn.Parameter) else None
 
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "Units":
-        """Units for shift + scale·x, equally likely; a ValueError if they would not be of the same type."""
-        raise ValueError(f"{type(self).__name__}: states cannot be multiplied by a number and stay states")
+        """Units for shift + scale·x with the same probabilities; a ValueError if they would be of another type."""
+        raise ValueError(f"{type(self).__name__}: the states of these units cannot be rescaled")
 
-    # ----- evidence, which conditioned units have
+    # ----- evidence, for conditioned units
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows of evidence that the units are conditioned on; None if it is the same for every particle."""
+        """Number of rows of evidence that the units are conditioned on; None if all particles share the evidence."""
         return None
 
     def rows(self, index: Tensor) -> "Units":
-        """The units for some of the rows of evidence; themselves, if it is the same for every particle."""
+        """Select rows of evidence; returns the units themselves if all particles share the evidence."""
         return self
 
     def hold(self, x: Tensor) -> Tensor:
-        """The states, with clamped units set to their values."""
+        """Return the states with clamped units set to their values."""
         return x

@@ -20,8 +20,8 @@ from tapmachine.units.support import BITS, SPINS
 class TwoStates(Units):
     """A prior ∝ exp(Ux) on two states.
 
-    The fields U, B and A may be large and nearly cancel, so for moments they are added in float64, and ln Z is the
-    logarithm of a mixture of the two normalized prior probabilities, never a difference of two large normalizers.
+    The fields U, B and A may be large and nearly cancel, so moments add them in float64, and ln Z is computed as the
+    logarithm of a mixture of the two normalized prior probabilities, never as a difference of two large normalizers.
     """
 
     field: nn.Parameter
@@ -34,7 +34,7 @@ class TwoStates(Units):
         return f"n={self.n}"
 
     def variance_slope(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """dc/da: in two states the variance is a function of the mean, (a − lower)(upper − a)."""
+        """Derivative dc/da: for two states the variance is a function of the mean, (a − lower)(upper − a)."""
         lower, upper = self.bounds()
         return lower + upper - 2 * mean
 
@@ -52,8 +52,8 @@ class Binary(TwoStates):
     ln Z(B,A) = ln(1 + e^{U+B−A/2}) − ln(1 + e^U), f_a = σ(U + B − A/2), f_c = f_a(1 − f_a).
 
     Args:
-        n: number of units.
-        field: U, a number or n of them.
+        n: Number of units.
+        field: U, a number or a tensor of shape (n,).
 
     Example:
         >>> import torch
@@ -95,7 +95,7 @@ class Binary(TwoStates):
     def moments(self, tilt: Tilt) -> Moments:
         logit = self._logit(tilt)
         mean = torch.sigmoid(logit)
-        # σ(−logit), as 1 − mean would lose the variance near mean = 1; rounding may exceed ¼ by an ulp
+        # σ(−logit), because 1 − mean would lose the variance near mean = 1; rounding may exceed ¼ by an ulp
         return Moments(mean, (mean * torch.sigmoid(-logit)).clamp(max=0.25))
 
     def _logit(self, tilt: Tilt) -> Tensor:
@@ -162,8 +162,8 @@ class Spin(TwoStates):
     ln Z(B,A) = ln cosh(U+B) − ln cosh U − A/2, f_a = tanh(U + B), f_c = 1 − f_a².
 
     Args:
-        n: number of units.
-        field: U, a number or n of them.
+        n: Number of units.
+        field: U, a number or a tensor of shape (n,).
 
     Example:
         >>> import torch
@@ -199,7 +199,7 @@ class Spin(TwoStates):
 
     def moments(self, tilt: Tilt) -> Moments:
         total = self._total_field(tilt)
-        variance = 4 * torch.sigmoid(2 * total) * torch.sigmoid(-2 * total)  # 1 − tanh² without its cancellation
+        variance = 4 * torch.sigmoid(2 * total) * torch.sigmoid(-2 * total)  # 1 − tanh² without cancellation
         return Moments(torch.tanh(total), variance.clamp(max=1.0))
 
     def _total_field(self, tilt: Tilt) -> Tensor:
@@ -255,15 +255,15 @@ class Spin(TwoStates):
 
 
 def _softplus(x: Tensor) -> Tensor:
-    """ln(1 + e^x), to the last digit also in float64, where torch's default is content with 1e-9."""
+    """ln(1 + e^x) to full accuracy, also in float64, where torch's default stops at 1e-9."""
     return softplus(x, threshold=40.0)
 
 
 def _two_state_moments(mean: Tensor) -> Moments:
-    """The moments of {0, 1} units; near mean = 1 the variance is as exact as the mean, which is enough to iterate."""
+    """Moments of {0, 1} units; near mean = 1 the variance is as accurate as the mean, which suffices for iterations."""
     return Moments(mean, torch.addcmul(mean, mean, mean, value=-1))
 
 
 def _without_precision(field: Tensor, precision: Tensor | float) -> Tensor:
-    """U − ½A, which is all that a precision does to a {0, 1} unit."""
+    """U − ½A, the only effect of a precision on a {0, 1} unit."""
     return field if isinstance(precision, float) and precision == 0 else field - 0.5 * precision

@@ -18,18 +18,18 @@ from tapmachine.units.support import Simplex
 
 @final
 class Categorical(Units):
-    """Units with q states: P(α) ∝ exp(U_α), the state written as a one-hot vector of length q (Potts spins).
+    """Units with q states: P(α) ∝ exp(U_α), with states as one-hot vectors of length q (Potts spins).
 
-    Fields, precisions and means are vectors, of shape (..., n, q). Of the matrix A_αβ that neighbors send, only
-    the diagonal enters the tilt, since x_α x_β = 0 for α ≠ β: a state's weight is exp(U_α + B_α − ½A_αα).
-    The moments' variance is the diagonal a_α(1 − a_α) of the covariance matrix diag(a) − a aᵀ.
+    Fields, precisions and means are vectors, of shape (..., n, q). Only the diagonal of the matrix A_αβ that neighbors
+    send enters the tilt, since x_α x_β = 0 for α ≠ β: a state has the weight exp(U_α + B_α − ½A_αα). The variance of
+    the moments is the diagonal a_α(1 − a_α) of the covariance matrix diag(a) − a aᵀ.
 
-    States are either one-hot, a floating or bool tensor of shape (..., n, q), or indices 0 … q−1, an integer tensor
-    of shape (..., n). Log-probabilities and log-partitions have shape (..., n).
+    States are either one-hot (a floating-point or bool tensor of shape (..., n, q)) or indices 0 … q−1 (an integer
+    tensor of shape (..., n)). Log-probabilities and log-partitions have shape (..., n).
 
     Args:
-        n: number of units.
-        q: number of states, 2 or more.
+        n: Number of units.
+        q: Number of states, 2 or more.
         field: U, a number or a tensor of shape (n, q).
 
     Example:
@@ -69,15 +69,15 @@ class Categorical(Units):
             if x.dim() < 1 or x.shape[-1] != self.n:
                 raise ValueError(
                     f"Categorical: x has shape {tuple(x.shape)}; indices of states must end in ({self.n},), "
-                    f"and one-hot states must be a floating tensor that ends in {self.state_shape}"
+                    f"and one-hot states must be a floating-point tensor whose shape ends in {self.state_shape}"
                 )
             if validate:
-                # Not all kinds of whole numbers can be compared.
+                # Not all integer dtypes can be compared.
                 self.reject_states(
                     lambda z: (z.long() < 0) | (z.long() >= self.q), x, f"it must be one of 0 to {self.q - 1}"
                 )
             states = torch.zeros((*x.shape, self.q), dtype=self.dtype, device=x.device)
-            return states.scatter_(-1, x.long().unsqueeze(-1), 1)  # one_hot makes whole numbers of 8 bytes first
+            return states.scatter_(-1, x.long().unsqueeze(-1), 1)  # one_hot would create an int64 tensor first
         x = self.as_states(x)
         if validate:
             self.reject_states(lambda z: (z != 0) & (z != 1), x, "it must be 0 or 1")
@@ -134,9 +134,9 @@ class Categorical(Units):
         precision: Tensor | float = 0.0,
         steps: int | None = None,
     ) -> tuple[Moments, Tensor]:
-        """As for other units, with a covariance matrix for the reaction: Newton's method for q fields at once."""
+        """Like `Units.settle`, with a covariance matrix as reaction: Newton's method for q fields at once."""
         tilt_precision = precision - reaction.diagonal(dim1=-2, dim2=-1)
-        log_prior = log_softmax(self.field, -1) - 0.5 * tilt_precision  # the weights of the states, but for B
+        log_prior = log_softmax(self.field, -1) - 0.5 * tilt_precision  # log-weights of the states without B
         tilt_field = simplex_root(log_prior, field, reaction, start, steps)
         moments = self.moments(Tilt(tilt_field, tilt_precision))
         return moments, field - (reaction @ moments.mean.unsqueeze(-1)).squeeze(-1)
@@ -146,7 +146,7 @@ class Categorical(Units):
         return (x * log_softmax(self.field, -1)).sum(-1)
 
     def _log_weights(self, tilt: Tilt) -> Tensor:
-        """ln P(α) + B_α − ½A_αα, in float64, where large fields may cancel."""
+        """ln P(α) + B_α − ½A_αα, in float64 because large fields may cancel."""
         field, precision = self.unpack(tilt)
         return log_softmax(wide(self.field), -1) + (wide(field) - 0.5 * precision)
 
@@ -156,20 +156,20 @@ class Categorical(Units):
     def moments(self, tilt: Tilt) -> Moments:
         log_weights = self._log_weights(tilt)
         mean = log_weights.softmax(-1)
-        # 1 − mean, but summed from the other states where mean is near 1 and the difference would cancel
+        # 1 − mean, but summed over the other states where mean is near 1 and the difference would cancel
         top = mean.argmax(-1, keepdim=True)
         others = (1 - mean).scatter(-1, top, mean.scatter(-1, top, 0.0).sum(-1, keepdim=True))
         return Moments(mean.to(self.dtype), (mean * others).to(self.dtype))
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        """One-hot draws, by an exponential race: the state with the earliest arrival wins."""
+        """One-hot draws by an exponential race: the state with the earliest arrival wins."""
         log_weights = self._log_weights(tilt).detach()
         arrival = torch.empty_like(log_weights).exponential_(generator=generator)
         return one_hot((log_weights - arrival.log()).argmax(-1), self.q).to(self.dtype)
 
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
-        """One-hot draws: the first state at which the running sum of the probabilities exceeds the uniform number."""
+        """One-hot draws: the first state at which the cumulative probability exceeds the uniform number."""
         below = torch.softmax(self._log_weights(tilt), -1).cumsum(-1) <= uniform.unsqueeze(-1)
         return one_hot(below.sum(-1).clamp(max=self.q - 1), self.q).to(self.dtype)
 

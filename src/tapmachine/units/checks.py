@@ -1,4 +1,4 @@
-"""The checks that all unit types share, with errors that say what was wrong and where."""
+"""Validation shared by all unit types, with errors that give the position of the invalid value."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -12,11 +12,11 @@ from tapmachine.data.checks import SUPPORTED_DTYPES, check_count, check_tensor
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, in_parts
 
-Values = Tensor | float | Sequence[float]  # what a parameter may be given as
+Values = Tensor | float | Sequence[float]  # accepted values of parameters
 
 
 class Checked(nn.Module):
-    """Checks of tilts, states and parameters for a layer of units."""
+    """Validation of tilts, states and parameters for a layer of units."""
 
     @property
     def state_shape(self) -> tuple[int, ...]:
@@ -34,16 +34,16 @@ class Checked(nn.Module):
         return next(self._tensors()).device
 
     def _tensors(self) -> Iterator[Tensor]:
-        """Parameters and buffers: first those of the module itself, which is much faster than to search within it."""
+        """Parameters and buffers; those of the module itself first, which is much faster than searching submodules."""
         direct = (tensor for tensor in chain(self._parameters.values(), self._buffers.values()) if tensor is not None)
         return chain(direct, self.parameters(), self.buffers())
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
-        """The states as a tensor of the units' dtype, or a ValueError that names the first one off the support."""
+        """Validate states and return them in the units' dtype; a ValueError names the first one off the support."""
         raise NotImplementedError
 
     def unpack(self, tilt: Tilt) -> tuple[Tensor, Tensor]:
-        """The tilt's field and precision, of one shape that ends in `state_shape`, or a ValueError."""
+        """Return field and precision, broadcast to one shape that ends in `state_shape`."""
         if not isinstance(tilt, Tilt):
             raise ValueError(f"{type(self).__name__}: tilt is a {type(tilt).__name__}; it must be a Tilt")
         dtype = self.dtype
@@ -52,7 +52,7 @@ class Checked(nn.Module):
         )
         shapes, state_shape = [tuple(z.shape) for z in (field, precision)], self.state_shape
         if shapes[0][-len(state_shape) :] == state_shape and shapes[1] in ((), shapes[0]):
-            return field, precision.expand(shapes[0])  # nearly always; the general way takes as long as a small product
+            return field, precision.expand(shapes[0])  # the usual case; the general one costs as much as a small matmul
         ends_well = all(shape == () or shape[-len(state_shape) :] == state_shape for shape in shapes)
         try:
             shape = torch.broadcast_shapes(*shapes, state_shape)
@@ -78,7 +78,7 @@ class Checked(nn.Module):
         return value
 
     def as_states(self, x: Tensor) -> Tensor:
-        """x in the units' dtype, or a ValueError about its shape or dtype. Whole numbers and bool are converted."""
+        """Convert x to the units' dtype, from integers or bool; a ValueError for a wrong shape or dtype."""
         name = type(self).__name__
         try:
             check_tensor(x)
@@ -91,7 +91,7 @@ class Checked(nn.Module):
         return x.to(self.dtype)
 
     def reject_states(self, are_bad: Callable[[Tensor], Tensor], x: Tensor, requirement: str) -> None:
-        """Raises a ValueError that names the first element of the states that is bad, if there is one."""
+        """Raise a ValueError that names the first invalid element of the states, if any."""
         if torch.compiler.is_compiling():
             return
         first = 0
@@ -100,9 +100,7 @@ class Checked(nn.Module):
             first += len(part)
 
     def reject(self, bad: Tensor, x: Tensor, name: str, requirement: str, first: int = 0) -> None:
-        """Raises a ValueError that names the first element of x that is bad, if there is one; `first` is the number of
-        the first row.
-        """
+        """Raise a ValueError that names the first invalid element of x, if any; `first` is the first row's index."""
         if torch.compiler.is_compiling():
             return
         bad, x = torch.broadcast_tensors(bad, x)
@@ -112,7 +110,7 @@ class Checked(nn.Module):
             raise ValueError(f"{type(self).__name__}: {where} is {x[index].item():g}; {requirement}")
 
     def as_tensor(self, value: Values, name: str) -> Tensor:
-        """A real tensor, or a ValueError. Python numbers become float64, so that no digit is lost on the way."""
+        """Convert to a real tensor. Python numbers become float64, so that no digits are lost."""
         try:
             tensor = value.detach() if isinstance(value, Tensor) else torch.as_tensor(value)
             if tensor.is_complex() or tensor.dtype == torch.bool:
@@ -120,10 +118,10 @@ class Checked(nn.Module):
             return tensor if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
             what = value.dtype if isinstance(value, Tensor) else repr(value)
-            raise ValueError(f"{type(self).__name__}: {name} is {what}; it must be a real number or several") from None
+            raise ValueError(f"{type(self).__name__}: {name} is {what}; expected a real number or a sequence") from None
 
     def as_parameter(self, value: Values, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A finite parameter tensor of the given shape, or a ValueError."""
+        """Convert to a finite parameter tensor of the given shape."""
         tensor = self.as_tensor(value, name).to(dtype)
         if tensor.shape not in ((), shape):
             raise ValueError(
@@ -133,23 +131,21 @@ class Checked(nn.Module):
         return tensor.expand(shape).clone()
 
     def as_count(self, value: int, name: str, least: int) -> int:
-        """A whole number that is large enough, or a ValueError."""
+        """Validate an integer that must be at least `least`."""
         return check_count(f"{type(self).__name__}: {name}", value, least)
 
     def common_dtype(self, *values: Values | None) -> torch.dtype:
-        """The dtype of the first floating tensor among the values, or torch's default; float32 or float64."""
+        """Dtype of the first floating-point tensor among the values, or torch's default; float32 or float64."""
         tensors = (v for v in values if isinstance(v, Tensor) and v.is_floating_point())
         dtype = next((v.dtype for v in tensors), torch.get_default_dtype())
         if dtype not in SUPPORTED_DTYPES:
-            raise ValueError(
-                f"{type(self).__name__}: parameters of {dtype} were given; they must be float32 or float64"
-            )
+            raise ValueError(f"{type(self).__name__}: the parameters are {dtype}; they must be float32 or float64")
         return dtype
 
     def check_fit(self, name: str, value: Tensor) -> None:
-        """Raises a ValueError if a fitted value does not fit into a finite parameter."""
+        """Raise a ValueError if a fitted value cannot be stored in a finite parameter."""
         bad = ~torch.isfinite(value.to(self.dtype))
-        self.reject(bad, value, name, "a column without spread has no finite fit; use smoothing > 0")
+        self.reject(bad, value, name, "a constant column has no finite fit; use smoothing > 0")
 
     @overload
     def checked_rows(self, x: Tensor, weights: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]: ...
@@ -158,9 +154,9 @@ class Checked(nn.Module):
     def checked_rows(self, x: Rows, weights: Tensor | None, smoothing: float) -> tuple[Rows, Tensor]: ...
 
     def checked_rows(self, x: Rows, weights: Tensor | None, smoothing: float) -> tuple[Rows, Tensor]:
-        """The arguments of `fit_to`, checked: states of shape (rows, *state_shape) and a weight for each row.
+        """Validate the arguments of `fit_to`: states of shape (rows, *state_shape) and a weight for each row.
 
-        Rows that are not in memory are checked when they are read, which units with `fits_in_parts` do in parts.
+        Rows that are not in memory are validated when read; units with `fits_in_parts` read them in parts.
         """
         name = type(self).__name__
         if not (isinstance(smoothing, int | float) and 0 <= smoothing < float("inf")):
@@ -172,15 +168,15 @@ class Checked(nn.Module):
         x = self.check_states(x).detach()
         if x.dim() != 1 + len(self.state_shape) or len(x) == 0:
             raise ValueError(
-                f"{name}: x has shape {tuple(x.shape)}; it must hold one row or more of {self.state_shape}"
+                f"{name}: x has shape {tuple(x.shape)}; expected at least one row of shape {self.state_shape}"
             )
         if weights is None:
             return x, x.new_ones(len(x))
         weights = torch.as_tensor(weights, dtype=x.dtype, device=x.device)
         if weights.shape != (len(x),):
             shape = tuple(weights.shape)
-            raise ValueError(f"{name}: weights has shape {shape}; it must be ({len(x)},), one for each row")
+            raise ValueError(f"{name}: weights has shape {shape}; expected ({len(x)},), one for each row")
         self.reject(~(torch.isfinite(weights) & (weights >= 0)), weights, "weights", "it must be finite, 0 or more")
         if weights.sum() == 0:
-            raise ValueError(f"{name}: weights are all 0")
+            raise ValueError(f"{name}: all weights are 0")
         return x, weights

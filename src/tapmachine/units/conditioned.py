@@ -1,4 +1,4 @@
-"""Units that are held at values or have evidence on them: made of others, and sharing their parameters."""
+"""Units that are clamped or have evidence on them: wrappers that share the parameters of the original units."""
 
 from typing import NoReturn, final
 
@@ -11,25 +11,25 @@ from tapmachine.units.delegating import Delegating
 
 
 class Conditioned(Delegating):
-    """Units that behave as others do, but for what they are conditioned on."""
+    """Wrapper of units that conditions them and otherwise behaves like them."""
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> NoReturn:
-        raise ValueError(f"{type(self).__name__}: fit the units themselves, not the conditioned ones")
+        raise ValueError(f"{type(self).__name__}: cannot fit conditioned units; fit the original ones")
 
     def _evidence(self, value: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Evidence of the given trailing shape, for one particle or for a batch of them."""
+        """Evidence with the given trailing shape, for one particle or for a batch."""
         if value.dim() > 1 + len(shape) or tuple(value.shape[-len(shape) :]) != shape:
             batched = ", ".join(["K", *map(str, shape)])
-            raise ValueError(f"{name} has shape {tuple(value.shape)}; it must be {shape} or ({batched})")
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {shape} or ({batched})")
         return value.detach()
 
 
 def row_count(base: Units, *batched: tuple[Tensor, int]) -> int | None:
-    """The number of rows of evidence: that of the units below, and of tensors that have, without rows, so many dims."""
+    """Number of rows of evidence of the base units and of `batched` pairs: a tensor and its dims without rows."""
     counts = {len(value) for value, dims in batched if value.dim() > dims}
     counts |= {base.n_rows} if base.n_rows is not None else set()
     if len(counts) > 1:
-        raise ValueError(f"evidence has different numbers of rows, {sorted(counts)}")
+        raise ValueError(f"evidence has different numbers of rows: {sorted(counts)}")
     return counts.pop() if counts else None
 
 
@@ -39,7 +39,7 @@ def _pick(value: Tensor, dims: int, index: Tensor) -> Tensor:
 
 @final
 class Tilted(Conditioned):
-    """Units with evidence on them: a prior P(x) exp(Dx − ½Ex²), which is not normalized."""
+    """Units with evidence: an unnormalized prior P(x) exp(Dx − ½Ex²)."""
 
     field: Tensor
     precision: Tensor
@@ -56,7 +56,7 @@ class Tilted(Conditioned):
             tensor = torch.as_tensor(value, dtype=base.dtype, device=base.device)
             tensor = tensor.expand(base.state_shape) if tensor.dim() == 0 else tensor
             tensor = self._evidence(tensor, f"evidence.{name}", base.state_shape)
-            if validate:  # rows of evidence were looked at before, and a look stalls a GPU
+            if validate:  # rows of evidence were validated before, and reading values synchronizes with a GPU
                 self.reject(~torch.isfinite(tensor), tensor, f"evidence.{name}", "it must be finite")
             self.register_buffer(name, tensor, persistent=False)
         _ = self.n_rows
@@ -86,7 +86,7 @@ class Tilted(Conditioned):
         return self.base.log_prior(x, validate=False) + self.per_unit(exponent)
 
     def field_with_mean(self, mean: Tensor) -> Tensor:
-        # Units with q states find it for all of them at once; a precision only shifts their fields.
+        # Units with q states solve for all fields at once; a precision only shifts their fields.
         if not self.is_categorical:
             return super().field_with_mean(mean)
         return self.base.field_with_mean(mean) - self.field + 0.5 * self.precision
@@ -133,7 +133,7 @@ class Tilted(Conditioned):
 
 @final
 class Clamped(Conditioned):
-    """Units of which some, or all, are held at given values."""
+    """Units some or all of which are held at given values."""
 
     values: Tensor
     mask: Tensor
@@ -151,12 +151,12 @@ class Clamped(Conditioned):
         _ = self.n_rows
 
     def _filled(self, x: Tensor) -> Tensor:
-        """The states with those that are not clamped replaced by any: they may be NaN, and are never looked at."""
+        """The states, with unclamped ones replaced by a valid state: they may be NaN and are never read."""
         if self.holds_all:
             return x
         if isinstance(x, Tensor) and not x.is_floating_point() and x.dim() and x.shape[-1] == self.n:
             row_count(self.base, (x, 1), (self.mask, 1))
-            x = torch.where(self.mask, x.to(self.mask.device), 0)  # numbers of states; 0 is always one
+            x = torch.where(self.mask, x.to(self.mask.device), 0)  # state indices; 0 is always valid
         values = self.base.check_states(x, validate=False)
         row_count(self.base, (values, len(self.state_shape)), (self.mask, 1))
         return torch.where(self._components(self.mask), values.to(self.mask.device), self._any_state())
@@ -166,7 +166,7 @@ class Clamped(Conditioned):
         return self.base.sample(no_tilt, torch.Generator(self.base.device).manual_seed(0))
 
     def _components(self, of_units: Tensor) -> Tensor:
-        """What is true of units, for the components of their states."""
+        """Expand a mask over units to the components of their states."""
         return of_units.unsqueeze(-1) if self.is_categorical else of_units
 
     def _mix(self, held: Tensor | float, free: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ class Clamped(Conditioned):
         return self.values.expand(shape) if self.holds_all else self._mix(self.values, self.base.decode(digits))
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        """ln P(x) of the units that these are made of; x must agree with what they are held at."""
+        """ln P(x) of the original units; x must agree with the clamped values."""
         x = self.check_states(x, validate)
         if validate:
             self.reject(self._mix(x != self.values, torch.zeros_like(x)) > 0, x, "x", "the unit is clamped elsewhere")
@@ -260,14 +260,14 @@ class Clamped(Conditioned):
 
 
 def unconditioned(units: Units) -> Units:
-    """The units that conditioned ones are made of."""
+    """The original units without their conditions."""
     while isinstance(units, Conditioned):
         units = units.base
     return units
 
 
 def lowest_precision(units: Units, share: float) -> Tensor:  # state_shape
-    """How low the precision of a tilt may be on the way to a solution: a share of that of a prior's tails."""
+    """Lower bound for the precision of a tilt during the iteration: a share of that of the prior's tails."""
     base = unconditioned(units)
     if units.is_categorical:
         return torch.full(units.state_shape, -torch.inf, dtype=units.dtype, device=units.device)

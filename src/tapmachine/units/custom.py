@@ -1,4 +1,4 @@
-"""Units with any prior that a user can write down."""
+"""Units with a user-defined prior."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -14,8 +14,8 @@ from tapmachine.units.numerics.intervals import gauss_legendre, wide
 from tapmachine.units.support import FiniteSet, Interval
 
 PANEL_NODES = 10
-EVEN_PANELS = 32  # of one width over the interval: they resolve a precision of 10⁴ per squared length
-EDGE_PANELS = 14  # more at either edge, each half as wide as the last: they resolve a field of 10⁶ per length
+EVEN_PANELS = 32  # of equal width over the interval: they resolve a precision of 10⁴ per squared length
+EDGE_PANELS = 14  # more at either edge, each half as wide as the previous: they resolve a field of 10⁶ per length
 CHUNK = 2**22  # values at nodes held at a time
 INVERSION_STEPS = 7
 
@@ -24,16 +24,16 @@ INVERSION_STEPS = 7
 class Custom(Units):
     """Units with a custom prior on a bounded interval or on a finite set of values.
 
-    The tilted normalizer is a sum over the set, or over a fixed mesh of 10-point Gauss–Legendre panels that gets
-    finer toward the edges. The mesh resolves a log-prior with features wider than a hundredth of the interval; a jump
-    inside a panel is not resolved.
+    The tilted normalizer is a sum over the set, or over a fixed mesh of 10-point Gauss–Legendre panels that is refined
+    toward the edges. The mesh resolves features of the log-prior wider than a hundredth of the interval, but not a jump
+    inside a panel.
 
     Args:
-        n: number of units.
-        log_prior: a function of x, shape (..., n), that returns ln P(x) of every unit up to a constant, by
-            elementwise tensor operations. An `nn.Module` is registered, so that its parameters train.
-        lower, upper: the interval, two finite numbers; or
-        values: the finite set, a sequence of distinct numbers.
+        n: Number of units.
+        log_prior: Function of x, shape (..., n), that returns ln P(x) of every unit up to a constant, by elementwise
+            tensor operations. An `nn.Module` is registered, so that its parameters are trained.
+        lower, upper: Bounds of the interval, two finite numbers.
+        values: Finite set, a sequence of distinct numbers; an alternative to `lower` and `upper`.
 
     Example:
         >>> import torch
@@ -59,7 +59,7 @@ class Custom(Units):
     ) -> None:
         super().__init__(n)
         if (values is None) == (lower is None and upper is None):
-            raise ValueError("Custom: give either lower and upper, or values")
+            raise ValueError("Custom: expected either lower and upper, or values")
         self.prior_function = log_prior
         parameter = next(log_prior.parameters(), None) if isinstance(log_prior, nn.Module) else None
         dtype = self.common_dtype(parameter, values if isinstance(values, Tensor) else None)
@@ -67,7 +67,7 @@ class Custom(Units):
             support = self.as_tensor(values, "values").to(dtype).flatten()
             self.reject(~torch.isfinite(support), support, "values", "it must be finite")
             if len(support) == 0 or len(support.unique()) < len(support):
-                raise ValueError(f"Custom: values holds {len(support)} numbers; it must hold distinct ones, 1 or more")
+                raise ValueError(f"Custom: values has {len(support)} numbers; expected at least one, all distinct")
             bounds = [support.amin(), support.amax()]
         else:
             support = torch.empty(0, dtype=dtype)
@@ -96,7 +96,7 @@ class Custom(Units):
         return len(self.values) > 0
 
     def _nodes(self) -> tuple[Tensor, Tensor]:
-        """The values and zeros, or the mesh and the logarithms of its weights; in float64, whatever the units are."""
+        """The values with log-weights 0, or the mesh with its log-weights; always in float64."""
         if self.discrete:
             return wide(self.values), torch.zeros_like(wide(self.values))
         t, w = _mesh(self.device)
@@ -118,7 +118,7 @@ class Custom(Units):
         return x
 
     def _log_density(self, x: Tensor) -> Tensor:  # (..., n) -> (..., n), float64
-        """ln P(x) up to a constant, by the user's function."""
+        """ln P(x) up to a constant, from the user's function."""
         density = self.prior_function(x)
         if not isinstance(density, Tensor) or density.shape not in ((), (self.n,), x.shape):
             returned = tuple(density.shape) if isinstance(density, Tensor) else type(density).__name__
@@ -128,7 +128,7 @@ class Custom(Units):
         return wide(density).expand(x.shape)
 
     def _log_weights(self) -> Tensor:  # (nodes, n), float64
-        """ln of the mass at each node, up to a constant."""
+        """Log-mass at each node, up to a constant."""
         nodes, log_widths = self._nodes()
         at_nodes = self._log_density(nodes.to(self.dtype).unsqueeze(-1).expand(-1, self.n))
         return at_nodes + log_widths.unsqueeze(-1)
@@ -144,12 +144,12 @@ class Custom(Units):
         return (self._log_density(x) - self._log_weights().logsumexp(0)).to(self.dtype)
 
     def _log_masses(self, log_prior: Tensor, field: Tensor, precision: Tensor) -> Tensor:
-        """ln of the tilted mass at each node: (..., n) -> (..., n, nodes)."""
+        """Tilted log-mass at each node: (..., n) -> (..., n, nodes)."""
         x, _ = self._nodes()
         return log_prior + wide(field).unsqueeze(-1) * x - wide(precision).unsqueeze(-1) * (0.5 * x**2)
 
     def _parts(self, tilt: Tilt) -> tuple[Tensor, list[tuple[Tensor, Tensor]], torch.Size]:
-        """Normalized log-prior at the nodes, shape (n, nodes); the tilt, a few rows at a time; and its shape."""
+        """Normalized log-prior at the nodes, shape (n, nodes); the tilt in chunks of rows; and its shape."""
         log_prior = self._log_weights().log_softmax(0).T
         field, precision = self.unpack(tilt)
         rows = max(1, CHUNK // log_prior.numel())
@@ -175,7 +175,7 @@ class Custom(Units):
 
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        """Draws of a value or, on an interval, of a panel and then of a point in it by inversion of its CDF."""
+        """Draw a value or, on an interval, a panel and then a point in it by inversion of its CDF."""
         log_prior, parts, shape = self._parts(tilt)
         draws = []
         for field, precision in parts:
@@ -190,7 +190,7 @@ class Custom(Units):
         return torch.cat(draws).view(shape).to(self.dtype)
 
     def _invert(self, field: Tensor, precision: Tensor, panel: Tensor, generator: torch.Generator | None) -> Tensor:
-        """A draw within the given panel of every element: Newton on the CDF, inside a bracket."""
+        """Draw within the given panel of every element: Newton's method on the CDF, inside a bracket."""
         edges = wide(self.lower) + (wide(self.upper) - wide(self.lower)) * _edges(self.device)
         start = edges[panel]
         t, w = gauss_legendre(PANEL_NODES, edges.dtype, edges.device)
@@ -204,7 +204,7 @@ class Custom(Units):
         peak = at_nodes.amax(0)
         mass = (w * (at_nodes - peak).exp()).sum(0) * width
         share = torch.rand(start.shape, dtype=start.dtype, device=start.device, generator=generator)
-        # First guess: as if the density were exponential over the panel. Then Newton on the CDF, in a bracket.
+        # Initial guess: an exponential density over the panel. Then Newton's method on the CDF, in a bracket.
         growth = (at_nodes[-1] - at_nodes[0]).nan_to_num(nan=0.0).clamp(-700, 700)
         guess = torch.log1p(share * torch.expm1(growth)) / growth
         distance = width * torch.where(growth.abs() < 1e-6, share, guess)
@@ -218,7 +218,7 @@ class Custom(Units):
         return start + distance
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        """Checks x and leaves the prior as it is: its form, and its parameters if any, are yours."""
+        """Validate x and leave the prior unchanged: its form and parameters are user-defined."""
         self.checked_rows(x, weights, smoothing)
         return self
 
@@ -231,7 +231,7 @@ def _edges(device: torch.device) -> Tensor:
     return torch.from_numpy(np.sort(np.concatenate(([0.0, 1.0], even, fine, 1 - fine)))).to(device)
 
 
-@lru_cache(maxsize=8)  # kept, since a copy to a GPU cannot be captured
+@lru_cache(maxsize=8)  # cached, since a copy to a GPU cannot be captured
 def _mesh(device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes and weights of the Gauss–Legendre panels on [0, 1]."""
     edges = _edges(device)

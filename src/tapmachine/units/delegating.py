@@ -1,4 +1,4 @@
-"""Units that delegate what they are to others."""
+"""Units that delegate to other units."""
 
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from tapmachine.units.support import Support
 
 
 class Delegating(Units):
-    """Units with the states of others, `base`, and the same reaction to their neighbors."""
+    """Units with the states of `base` and the same reaction to their neighbors."""
 
     def __init__(self, base: Units) -> None:
         super().__init__(base.n)

@@ -1,7 +1,7 @@
-"""Optional, for speed: what the rest of the package asks of units and a unit type may answer faster.
+"""Optional methods that a unit type may override for speed.
 
-Every method here has a default that follows from the five methods in `units/base.py`. A unit type overrides one where
-it knows a cheaper or more accurate form, which was measured for those that do. A new unit type needs none of them.
+Every method here has a default based on the five methods in `units/base.py`. A unit type overrides one if it has a
+cheaper or more accurate form; each existing override was measured. A new unit type needs none of them.
 """
 
 from typing import TYPE_CHECKING
@@ -13,39 +13,39 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.numerics.roots import bracketed_root
 from tapmachine.units.states import Supported
 
-FIELD_DOUBLINGS = 24  # from one over the standard deviation: larger fields are never needed
+FIELD_DOUBLINGS = 24  # starting from 1/standard deviation: larger fields are never needed
 FIELD_HALVINGS = 36
 
 
 class FastPaths(Supported):
-    """Defaults for everything that a unit type may override for speed."""
+    """Defaults of the methods that a unit type may override for speed."""
 
-    if TYPE_CHECKING:  # what a unit type says, see `Units`
+    if TYPE_CHECKING:  # implemented by unit types, see `Units`
 
         def log_prior(self, x: Tensor, validate: bool = True) -> Tensor: ...
         def log_partition(self, tilt: Tilt) -> Tensor: ...
         def moments(self, tilt: Tilt) -> Moments: ...
 
-    fits_in_parts = False  # whether `fit_to` takes rows that are not in memory, too, and goes through them in parts
+    fits_in_parts = False  # whether `fit_to` also takes rows that are not in memory, and reads them in parts
 
     # ----- under a field alone, for chains and clamped machines
 
     def mean_in(self, field: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """The mean under a field alone, as accurate as its dtype."""
+        """Mean under a field alone, to the accuracy of its dtype."""
         return self.moments(Tilt(field, 0.0)).mean
 
     def log_prior_of_rows(self, x: Tensor) -> Tensor:  # (M, *state_shape) -> (M,)
-        """ln P(x; θ) of all units of each row together; the values are not checked."""
+        """ln P(x; θ) summed over the units of each row; values are not validated."""
         return self.log_prior(x, validate=False).sum(-1)
 
     def log_partition_of_rows(self, field: Tensor) -> Tensor:  # (M, *state_shape) -> (M,)
-        """ln Z(B,0) of all units of each row together."""
+        """ln Z(B,0) summed over the units of each row."""
         nothing = torch.zeros_like(field)
-        # A relative entropy without its term Ba, which unit types have in a cheap form.
+        # A relative entropy without its term Ba, for which unit types have a cheap form.
         return -self.divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
 
     def log_partition_gain(self, before: Tensor, after: Tensor) -> Tensor:  # (..., n) -> (...), float64
-        """Σ ln Z(after, 0) − Σ ln Z(before, 0) over the units, for two fields without a precision."""
+        """Σ ln Z(after, 0) − Σ ln Z(before, 0) over the units, for two fields without precisions."""
         gain = self.log_partition(Tilt(after, 0.0)) - self.log_partition(Tilt(before, 0.0))
         return gain.sum(-1).double()
 
@@ -57,10 +57,10 @@ class FastPaths(Supported):
         return type(self).draw is not FastPaths.draw
 
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor | None:  # (..., n) -> (..., *state_shape)
-        """States of the tilted priors by inversion of one uniform number per unit; None for types without it.
+        """Draw from the tilted priors by inversion of one uniform number per unit; None if not supported.
 
-        Chains use it with numbers that are spread evenly over the chains (`units/numerics/strata.py`). The uniform
-        numbers may be overwritten.
+        Chains use it with numbers that are evenly spread over the chains (`units/numerics/strata.py`). May overwrite
+        the uniform numbers.
         """
         return None
 
@@ -71,7 +71,7 @@ class FastPaths(Supported):
         return self.log_partition(tilt), self.moments(tilt)
 
     def divergence(self, tilt: Tilt, moments: Moments) -> Tensor:  # (..., n) -> (..., n)
-        """Relative entropy of the tilted prior, Ba − ½A(a² + c) − ln Z(B,A), given its moments; 0 without a tilt."""
+        """Relative entropy of the tilted prior, Ba − ½A(a² + c) − ln Z(B,A), at its moments; 0 without a tilt."""
         mean, variance = moments
         exponent = tilt.field * mean - 0.5 * tilt.precision * (mean**2 + variance)
         return self.per_unit(exponent) - self.log_partition(tilt)
@@ -79,12 +79,12 @@ class FastPaths(Supported):
     # ----- inside a machine: the neighbors' field has mean θ and variance κ, which reacts on the unit itself
 
     def weight_products(self, weights: Tensor) -> Tensor:  # (..., size) -> (..., size of κ)
-        """W², of which ΣW²c' is the reaction κ; for units with q states all products of two weights of a unit."""
+        """W², whose sum ΣW²c' is the reaction κ; for units with q states, all products of two weights of a unit."""
         return weights**2
 
     @property
     def reaction_shape(self) -> tuple[int, ...]:
-        """The trailing shape of κ: (n,), or (n, q, q) for units with q states."""
+        """Trailing shape of κ: (n,), or (n, q, q) for units with q states."""
         return self.state_shape
 
     def reaction_precision(self, reaction: Tensor) -> Tensor:  # (..., *reaction_shape) -> (..., *state_shape)
@@ -96,20 +96,20 @@ class FastPaths(Supported):
         return 0.5 * reaction * moments.variance
 
     def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
-        """The tilt that the neighbors send, B = θ − κ·mean and A = −κ. For the arguments see `respond`.
+        """Tilt that the neighbors send: B = θ − κ·mean and A = −κ. For the arguments see `respond`.
 
-        `evidence` is another tilt on the units, which is no part of the result.
+        `evidence` is an additional tilt on the units, which is not included in the result.
         """
         return Tilt(field - reaction * mean, self.reaction_precision(reaction))
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
-        """The moments under the tilt B = θ − κ·mean, A = precision − κ: one explicit update [alg:rbmInf].
+        """Moments under the tilt B = θ − κ·mean, A = precision − κ: one explicit update [alg:rbmInf].
 
         Args:
             field: θ = ΣWa', of shape (..., *state_shape).
             reaction: κ = ΣW²c', the variance of that field; for units with q states its covariance, (..., n, q, q).
-            mean: The present mean of the units.
-            precision: Precision of evidence on the units, apart from what the neighbors send.
+            mean: Current mean of the units.
+            precision: Precision of evidence on the units, without that of the neighbors.
         """
         return self.moments(Tilt(field - reaction * mean, precision - reaction))
 
@@ -121,14 +121,14 @@ class FastPaths(Supported):
         precision: Tensor | float = 0.0,
         steps: int | None = None,
     ) -> tuple[Moments, Tensor]:
-        """The moments with mean = f_a(θ − κ·mean, precision − κ), and the field B = θ − κ·mean under which they arise.
+        """Solve mean = f_a(θ − κ·mean, precision − κ); returns the moments and their field B = θ − κ·mean.
 
-        That is the exact minimum of the TAP free energy over these units with the others fixed. It is unique.
+        This is the unique minimum of the TAP free energy over these units with the others fixed.
 
         Args:
             field, reaction, precision: As in `respond`.
-            start: A guess of B, usually the last one.
-            steps: Number of Newton steps. Default: until the root is accurate, which looks at the values.
+            start: Initial guess of B, usually the previous value.
+            steps: Number of Newton steps. Default: until the root is accurate, which reads values back from the device.
         """
 
         def moments(b: Tensor) -> Moments:
@@ -138,9 +138,10 @@ class FastPaths(Supported):
 
     @torch.no_grad()
     def field_with_mean(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """The field B with f_a(B, 0) = mean, for means inside the support; 0 for units that no field moves.
+        """Field B with f_a(B, 0) = mean, for means inside the support; 0 for units that do not react to fields.
 
-        By bisection, f_a being monotone: good to about nine digits of the field, limited where it would be infinite.
+        Uses bisection, since f_a is monotone: accurate to about nine digits, and limited where the field would be
+        infinite.
         """
         at_rest = self.moments(Tilt(torch.zeros_like(mean), 0.0))
         scale = at_rest.variance.sqrt()

@@ -14,16 +14,16 @@ from tapmachine.units.numerics.intervals import smaller_terms, wide
 
 @final
 class Gaussian(Units):
-    """Real-valued units: P(x) ∝ exp(Ux − ½Vx²) with V > 0, that is, mean U/V and variance 1/V.
+    """Real-valued units: P(x) ∝ exp(Ux − ½Vx²) with V > 0, i.e. mean U/V and variance 1/V.
 
     ln Z(B,A) = (U+B)²/2(V+A) − U²/2V − ½ ln((V+A)/V), f_a = (U+B)/(V+A), f_c = 1/(V+A).
-    The support is unbounded, so a tilt with V + A ≤ 0 cannot be normalized [sec:boundMsg]: `normalizable` says
-    where, and ln Z, the size of the mean and the variance are inf there.
+    The support is unbounded, so a tilt with V + A ≤ 0 cannot be normalized [sec:boundMsg]: `normalizable` is False
+    there, and ln Z, the absolute mean and the variance are inf.
 
     Args:
-        n: number of units.
-        field: U, a number or n of them.
-        precision: V, likewise; greater than 0. Training moves the logarithm of its growth, so V stays positive.
+        n: Number of units.
+        field: U, a number or a tensor of shape (n,).
+        precision: V, greater than 0, with the same shapes. Training updates its logarithm, so V stays positive.
 
     Example:
         >>> import torch
@@ -53,10 +53,10 @@ class Gaussian(Units):
 
     @property
     def precision(self) -> Tensor:
-        """V = base_precision·exp(growth_rate·log_growth): positive whatever training does to `log_growth`.
+        """V = base_precision·exp(growth_rate·log_growth), which is positive for any `log_growth`.
 
-        Assign to it, `units.precision = 2.0`; changing it in place has no effect. An assignment goes into the buffer
-        `base_precision`, where it is kept to the last digit, so parameters and buffers make up the prior together.
+        Assign to it, `units.precision = 2.0`; changing it in place has no effect. The assigned value is stored exactly
+        in the buffer `base_precision`, so the prior is defined by parameters and buffers together.
         """
         return self.base_precision * (self.growth_rate * self.log_growth).exp()
 
@@ -104,7 +104,8 @@ class Gaussian(Units):
         ratio = torch.where(finite, A / V, 0.0)
         # ½ ln((V+A)/V): log1p is exact for small A, the plain logarithm for V + A near 0.
         log_ratio = torch.where(ratio.abs() < 0.5, torch.log1p(ratio.clamp(min=-0.5)), torch.log(v / V))
-        # (U+B)²/2(V+A) − U²/2V over one denominator is exact for a weak tilt, as it stands where B undoes U.
+        # (U+B)²/2(V+A) − U²/2V with a common denominator is exact for a weak tilt; as it stands, it is where B cancels
+        # U.
         together = (B**2 / (2 * v), B * U / v, -ratio * U**2 / (2 * v))
         apart = ((U + B) ** 2 / (2 * v), -(U**2) / (2 * V))
         log_partition = smaller_terms(together, apart) - 0.5 * log_ratio
@@ -155,7 +156,7 @@ class Gaussian(Units):
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         count, mean, variance = column_moments(x, weights)
-        # Only a constant column needs a spread from elsewhere: another scale has nothing to say about the others.
+        # Only a constant column borrows a spread from the others, whose scales may be unrelated.
         typical = variance[variance > 0].median() if (variance > 0).any() else variance.new_tensor(1.0)
         pseudo = (smoothing * typical / (count + smoothing)).clamp(min=float(SMALLEST_SPREAD**2 * typical))
         rate = _growth_rate(x, weights, mean, variance)
@@ -171,11 +172,11 @@ class Gaussian(Units):
 
 
 def _growth_rate(x: Tensor, weights: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """How fast ln V may follow its gradient ½(1 − V(x − m)²), so that one rare, large value cannot throw it off.
+    """Scale of ln V relative to its gradient ½(1 − V(x − m)²), so that one rare, large value cannot derail it.
 
-    The gradient varies by (kurtosis − 1)/4, ½ for Gaussian data, but as much as the number of rows for a column that is
-    hardly ever different. Its root rescales the parameter. The precision of a constant column stays as it is: its
-    likelihood has no maximum.
+    The variance of the gradient is (kurtosis − 1)/4: ½ for Gaussian data, but as large as the number of rows for a
+    column that is almost always constant. The parameter is rescaled by its square root. The precision of a constant
+    column is kept, because its likelihood has no maximum.
     """
     spread = torch.where(variance > 0, variance, 1.0)
     kurtosis = sum_over_rows(lambda z, w: w * ((z - mean) ** 2 / spread) ** 2, x, weights) / wide(weights).sum()

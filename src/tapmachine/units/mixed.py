@@ -1,4 +1,4 @@
-"""Layers of several unit types side by side."""
+"""Layers that combine several unit types."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -17,14 +17,14 @@ from tapmachine.units.support import BITS, FiniteSet, Interval, Simplex, Support
 
 @final
 class Mixed(Units):
-    """A layer of blocks of units, each block of one type: the first n_1 units are the first block, and so on.
+    """A layer of blocks, each with units of one type: the first n_1 units are the first block, and so on.
 
     Each unit behaves as in its block. `units.blocks` holds the blocks, which are trained in place. The q states of a
-    `Categorical` unit count as q units, one-hot; ln P and ln Z of the unit stand at the first of them, with 0 at the
-    others.
+    `Categorical` unit count as q units, one-hot; ln P and ln Z of the unit are stored at the first of them, with 0 at
+    the others.
 
     Args:
-        blocks: The blocks, two or more, of one dtype and device.
+        blocks: Blocks of units, all with the same dtype and device.
 
     Example:
         >>> import torch
@@ -39,7 +39,7 @@ class Mixed(Units):
 
     def __init__(self, blocks: Sequence[Units]) -> None:
         if isinstance(blocks, Units) or len(blocks) == 0:
-            raise ValueError("Mixed: blocks must be a list of units, such as [Gaussian(4), Binary(2)]")
+            raise ValueError("Mixed: blocks must be a non-empty list of units, such as [Gaussian(4), Binary(2)]")
         for index, block in enumerate(blocks):
             if not isinstance(block, Units) or isinstance(block, Mixed | Conditioned):
                 raise ValueError(f"Mixed: block {index} is a {type(block).__name__}; expected units such as Binary(n)")
@@ -56,7 +56,7 @@ class Mixed(Units):
 
     @property
     def sizes(self) -> list[int]:
-        """Number of units of each block; of components, for `Categorical` ones."""
+        """Number of units of each block, or of components for `Categorical` blocks."""
         return [math.prod(block.state_shape) for block in self._blocks]
 
     def extra_repr(self) -> str:
@@ -89,7 +89,7 @@ class Mixed(Units):
 
     @property
     def support(self) -> Support:
-        """That of all blocks, if it is the same; otherwise the set or interval that contains theirs."""
+        """Support of all blocks if they share it; otherwise the set or interval that contains their supports."""
         supports = {BITS if isinstance(block.support, Simplex) else block.support for block in self._blocks}
         if len(supports) == 1:
             return supports.pop()
@@ -107,11 +107,11 @@ class Mixed(Units):
         return any(block.has_counts for block in self._blocks)
 
     def per_unit(self, terms: Tensor) -> Tensor:
-        """Terms of the components, those of a categorical unit summed at its first one."""
+        """Terms of the components, summed at the first component of each categorical unit."""
         return self._each(lambda block, part: block.per_unit(part), terms)
 
     def at_first_component(self, block: Units, of_units: Tensor) -> Tensor:  # (..., n_b) -> (..., size)
-        """Values of the units of a block for its components: at the first one of each, 0 at the others."""
+        """Place values of a block's units at the first component of each, with 0 at the others."""
         return _flat(block, of_units, of_units.dim() + 1)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
@@ -143,13 +143,13 @@ class Mixed(Units):
             block.fit_to(part, weights, smoothing)
         return self
 
-    # ----- what a tilt does, block by block
+    # ----- effects of a tilt, block by block
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         return self._each(lambda block, part: block.log_prior(part, validate), self.as_states(x))
 
     def _tilts(self, tilt: Tilt) -> list[tuple[Units, Tilt]]:
-        """Each block with its tilt; a precision that is a number stays one, which is faster where it is 0."""
+        """Each block with its tilt; a scalar precision stays a scalar, which is faster if it is 0."""
         field, precision = self.unpack(tilt)
         given = tilt.precision if isinstance(tilt.precision, int | float) else precision
         precisions = self._precisions(given, field)
@@ -222,7 +222,7 @@ class Mixed(Units):
         mean, variance, total = self._joined_results((block, (*moments, field)) for block, (moments, field) in settled)
         return Moments(mean, variance), total
 
-    # ----- the reaction: one row of numbers for all blocks, with the matrices of categorical units one after the other
+    # ----- reaction: one row of numbers for all blocks, with the matrices of categorical units concatenated
 
     @property
     def reaction_shape(self) -> tuple[int, ...]:
@@ -253,7 +253,7 @@ class Mixed(Units):
         )
 
     def _precisions(self, value: Tensor | float, like: Tensor) -> list[Tensor | float]:
-        """The blocks' parts of a tensor; a number is a number for each."""
+        """Parts of a tensor for each block; a scalar is repeated."""
         if isinstance(value, int | float):
             return [value] * len(self._blocks)
         return [part for _, part in self._split([value.expand_as(like)])]
@@ -262,7 +262,7 @@ class Mixed(Units):
         return self._each(lambda block, part: block.field_with_mean(part), mean)
 
     def _split(self, tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
-        """Each block with its part of the tensors, in the shape of its states."""
+        """Each block with its part of the tensors, in the shape of the block's states."""
         parts = [tensor.expand(*tensor.shape[:-1], self.n).split(self.sizes, -1) for tensor in tensors]
         return [
             (block, *(part.unflatten(-1, block.state_shape) for part in of_block))
@@ -270,22 +270,22 @@ class Mixed(Units):
         ]
 
     def _each(self, function: Callable[..., Any], *tensors: Tensor) -> Tensor:
-        """A function of each block and its part of the tensors, joined."""
+        """Apply a function to each block and its part of the tensors, and concatenate the results."""
         return torch.cat([_flat(part[0], function(*part), part[1].dim()) for part in self._split(tensors)], -1)
 
     def _joined_results(self, results: Iterable[tuple[Units, Sequence[Tensor]]]) -> list[Tensor]:
-        """Results of each block, all of the shape of its states, joined."""
+        """Concatenate the results of all blocks, each in the shape of the block's states."""
         flat = [[z.flatten(-len(block.state_shape)) for z in of_block] for block, of_block in results]
         return [torch.cat(parts, -1) for parts in zip(*flat, strict=True)]
 
     def _sum(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """A function of each block and its part of the tensors, with one value for each row, summed."""
+        """Apply a function that returns one value per row to each block and its part of the tensors, and sum."""
         results = [function(*part) for part in self._split(tensors)]
         return torch.stack(results).sum(0)
 
 
 def _flat(block: Units, result: Tensor, n_dims: int) -> Tensor:  # (..., *state_shape) or (..., n) -> (..., size)
-    """Values of the components of a block; those of whole categorical units stand at their first component.
+    """Flatten values to the components of a block; those of categorical units are stored at their first component.
 
     States of the block have `n_dims` dimensions.
     """

@@ -1,4 +1,4 @@
-"""Units with counts for values: 0, 1, 2, …"""
+"""Units for counts: 0, 1, 2, …"""
 
 from typing import Self, final
 
@@ -14,7 +14,7 @@ from tapmachine.units.numerics.counts import count_weights, draw_counts, draw_po
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.support import Lattice
 
-HALVINGS = 50  # of an interval that contains the field of a unit with evidence on it
+HALVINGS = 50  # of an interval that contains the field of a unit with evidence
 
 
 @final
@@ -22,10 +22,10 @@ class Poisson(Units):
     """Counts 0, 1, 2, …: P(x) = exp(Ux − e^U)/x!, the Poisson distribution with rate e^U.
 
     In a machine the rate of a unit is e^{U + Wh}. A tilt with precision A = 0 multiplies the rate by e^B, in closed
-    form; with A > 0 the sum over the counts is computed around the mode; with A < 0 no prior on counts with these
-    tails can be normalized, and ln Z is +inf. TAP's reaction has this sign. These units therefore take it through
-    their mean alone: F is expanded at a fixed mean a, where the variance is c(a) = a, so that B = ΣWa' + ½ΣW²c' and
-    A = 0. That is correct to the same order in the couplings.
+    form; with A > 0 the sum over the counts is computed around the mode; with A < 0 the tilted prior cannot be
+    normalized, and ln Z is +inf. TAP's reaction has this sign. These units therefore include it through their mean
+    alone: F is expanded at a fixed mean a, where the variance is c(a) = a, so that B = ΣWa' + ½ΣW²c' and A = 0. This is
+    correct to the same order in the couplings.
 
     Args:
         n: Number of units.
@@ -66,10 +66,10 @@ class Poisson(Units):
         return (field * x - field.exp() - torch.lgamma(x + 1)).to(self.dtype)
 
     def _split(self, tilt: Tilt) -> tuple[Tensor, Tensor, Tensor | None]:
-        """U, B and A in float64; None for a precision that is 0 everywhere."""
+        """U, B and A in float64; A is None if it is 0 everywhere."""
         is_zero = isinstance(tilt.precision, int | float) and tilt.precision == 0
         field, precision = self.unpack(tilt)
-        can_look = precision.device.type == "cpu" and not torch.compiler.is_compiling()  # a look stalls a GPU
+        can_look = precision.device.type == "cpu" and not torch.compiler.is_compiling()  # would synchronize with a GPU
         if not is_zero and can_look and not precision.requires_grad:
             is_zero = not bool((precision != 0).any())
         return wide(self.field), wide(field), None if is_zero else wide(precision)
@@ -113,7 +113,7 @@ class Poisson(Units):
 
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
-        """The smallest count with a cumulative probability above the uniform number."""
+        """Smallest count whose cumulative probability exceeds the uniform number."""
         U, B, A = self._split(tilt)
         uniform = wide(uniform)
         if A is None:
@@ -121,7 +121,7 @@ class Poisson(Units):
         return draw_counts(U + B, A, uniform).to(self.dtype)
 
     def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        """Set the rates to the means of the columns; `smoothing` adds half as many observations of 1."""
+        """Set the rates to the column means; `smoothing` adds half that number of observations of 1."""
         x, weights = self.checked_rows(x, weights, smoothing)
         total = sum_over_rows(torch.mul, x, weights) + 0.5 * smoothing
         field = (total / (wide(weights).sum() + 0.5 * smoothing)).log()
@@ -130,7 +130,7 @@ class Poisson(Units):
             self.field.copy_(field)
         return self
 
-    # ----- inside a machine: the reaction through the mean alone
+    # ----- inside a machine: reaction through the mean alone
 
     def reaction_precision(self, reaction: Tensor) -> Tensor:
         return torch.zeros_like(reaction)
@@ -155,7 +155,7 @@ class Poisson(Units):
         return self.moments(Tilt(total, precision)), total
 
     def _field_in(self, field: Tensor, reaction: Tensor, precision: Tensor | float) -> Tensor:
-        """B = θ + ½κ dc/da, where dc/da is 1 without evidence, and otherwise depends on B: by bisection."""
+        """B = θ + ½κ dc/da, where dc/da is 1 without evidence and otherwise depends on B: found by bisection."""
         largest = field + 0.5 * reaction
         U, B, A = self._split(Tilt(largest, precision))
         if A is None:

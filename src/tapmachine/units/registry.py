@@ -1,4 +1,4 @@
-"""The unit types of the package, by their word on the command line. Without torch, so that `--help` is quick."""
+"""Unit types of the package, by their command-line name. Does not import torch, so that `--help` is fast."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UnitType:
-    """A unit type: where its class is, and how its units are made for data and from a file.
+    """A unit type: the location of its class, and how to construct its units for data and from a file.
 
     Attributes:
-        home: Where the class is, as `module:name`.
-        hidden: Whether the hidden layers of a run can be of this type.
-        states: Name of the attribute that holds the number of states, if the class takes one after the number of units.
-        bounds: Names of the parameters that hold the bounds, if the class takes a lower and an upper one.
+        home: Location of the class, as `module:name`.
+        hidden: Whether it can be used in the hidden layers of a training run.
+        states: Name of the attribute with the number of states, if the class takes one after the number of units.
+        bounds: Names of the parameters with the bounds, if the class takes a lower and an upper bound.
         contains_zero: Whether 0 must lie between the bounds.
         raw_bytes: Whether bytes in a file are states, rather than intensities to be scaled to [0, 1].
     """
@@ -35,7 +35,7 @@ class UnitType:
         return unit_class
 
     def make(self, n: int, n_states: int, bounds: tuple[Any, Any]) -> "Units":
-        """Units of this type, which take of the number of states and the bounds what they need."""
+        """Create units of this type, using the number of states and the bounds as needed."""
         states = () if self.states is None else (n_states,)
         return self.load()(n, *states, *(() if self.bounds is None else bounds))
 
@@ -57,5 +57,5 @@ UNIT_TYPES: dict[str, UnitType] = {
 
 
 def word_for(units: "Units") -> str | None:
-    """The word for the type of units; None for a type that is not of the package."""
+    """Command-line name of a unit type; None if it is not part of the package."""
     return next((word for word, unit_type in UNIT_TYPES.items() if unit_type.load() is type(units)), None)

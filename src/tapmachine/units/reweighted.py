@@ -1,4 +1,4 @@
-"""Units whose prior is multiplied by any function of their state: a likelihood that is no tilt."""
+"""Units whose prior is multiplied by an arbitrary function of their state: a likelihood that is not a tilt."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -12,24 +12,24 @@ from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned, row_count
 from tapmachine.units.numerics.intervals import gauss_legendre, wide
 
-PANELS, PANEL_NODES = 8, 16  # of the part of an interval that matters
-DROP = 80.0  # nats below the largest value, where it no longer does, whatever tilts may come
-ZOOMS, GRID = 5, 33  # how that part is found: the grid is laid over what is left, again and again
+PANELS, PANEL_NODES = 8, 16  # over the relevant part of an interval
+DROP = 80.0  # nats below the maximum, where the density is negligible under any tilt
+ZOOMS, GRID = 5, 33  # the relevant part is found by repeatedly placing the grid over the remaining part
 CHUNK = 2**22  # values at nodes held at a time
 
 
 @final
 class Reweighted(Conditioned):
-    """Units with a prior P(x)·L(y|x), which is not normalized: summed over a set of states, or integrated.
+    """Units with an unnormalized prior P(x)·L(y|x), summed over a set of states or integrated.
 
-    An interval is integrated by 8 panels of 16 Gauss–Legendre nodes over the part of it where P(x)·L(y|x) is not
-    negligible, which is found for each observation.
+    On an interval, 8 panels of 16 Gauss–Legendre nodes cover the part where P(x)·L(y|x) is not negligible, which is
+    determined for each observation.
 
     Args:
-        base: units with a set of numbers for states, or on a bounded support.
-        log_likelihood: ln L, a function of y and x that broadcasts.
-        y: observations, (K, n); NaN where there is none, and L = 1.
-        window: Where to integrate, two tensors like y. Default: determined from the prior and y.
+        base: Units with numbers as states: a finite set, or a bounded support.
+        log_likelihood: Function of y and x that returns ln L and broadcasts.
+        y: Observations, (K, n); NaN if missing, where L = 1.
+        window: Interval of integration, two tensors like y. Default: determined from the prior and y.
     """
 
     y: Tensor
@@ -44,10 +44,10 @@ class Reweighted(Conditioned):
         window: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         super().__init__(base)
-        self.counts = base.n_states()  # of states to sum over; None for an interval, to integrate over
+        self.counts = base.n_states()  # numbers of states to sum over; None for an interval
         if self.counts is None and not base.is_bounded():
             raise ValueError(
-                f"{type(base).__name__}: a likelihood that is no tilt needs units on a bounded support or with a "
+                f"{type(base).__name__}: a likelihood that is not a tilt requires units on a bounded support or with a "
                 "finite set of states"
             )
         self.log_likelihood = log_likelihood
@@ -73,16 +73,16 @@ class Reweighted(Conditioned):
         return self.base.log_prior(x, validate=False) + self._likelihood(self.y, x).to(self.dtype)
 
     def _likelihood(self, y: Tensor, x: Tensor) -> Tensor:  # float64
-        """ln L(y|x); 0 where nothing was observed."""
+        """ln L(y|x); 0 where y is missing."""
         seen = ~torch.isnan(y)
         value = self.log_likelihood(wide(torch.where(seen, y, 0.0)), wide(x))
         shape = torch.broadcast_shapes(y.shape, x.shape)
         if not isinstance(value, Tensor) or value.shape != shape:
             returned = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"the log-likelihood returned {returned} for y and x of shape {tuple(shape)} together")
+            raise ValueError(f"the log-likelihood returned {returned}; y and x broadcast to shape {tuple(shape)}")
         return torch.where(seen, wide(value), 0.0)
 
-    # ----- where the mass is
+    # ----- location of the mass
 
     def _log_density(self, y: Tensor, x: Tensor) -> Tensor:  # (Q, K, n) -> (Q, K, n), float64
         """ln P(x)·L(y|x) at values inside an interval."""
@@ -90,7 +90,7 @@ class Reweighted(Conditioned):
 
     @torch.no_grad()
     def _window(self) -> tuple[Tensor, Tensor]:  # (K, n) each, float64
-        """Start and length of the part of the interval that matters."""
+        """Start and length of the relevant part of the interval."""
         like = wide(self.y)
         if self.counts is not None:
             return torch.zeros_like(like), torch.zeros_like(like)
@@ -104,7 +104,7 @@ class Reweighted(Conditioned):
 
     def _zoomed(self, y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         share = torch.linspace(0, 1, GRID, dtype=low.dtype, device=low.device).view(-1, 1, 1)
-        margin = 1e-9 * (high - low)  # off the edges, where a density need not be finite
+        margin = 1e-9 * (high - low)  # away from the edges, where a density may be infinite
         for _ in range(ZOOMS):
             points = (low + (high - low) * share).clamp(low + margin, high - margin)
             value = self._log_density(y.unsqueeze(0), points)
@@ -115,7 +115,7 @@ class Reweighted(Conditioned):
         return low, high
 
     def _masses(self, tilt: Tilt) -> Iterator[tuple[Tensor, Tensor]]:
-        """Nodes and ln of the tilted masses there, (rows, n, Q) each, for some rows at a time."""
+        """Nodes and tilted log-masses, (rows, n, Q) each, in chunks of rows."""
         field, precision = (wide(z.reshape(-1, self.n)) for z in self.unpack(tilt))
         y, start, length = (z.expand(len(field), self.n) for z in (self.y, self.start, self.length))
         counts = self.counts
@@ -157,7 +157,7 @@ class Reweighted(Conditioned):
         return Moments(*(torch.cat(z).view(shape).to(self.dtype) for z in (means, variances)))
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        """Draws of a state; on an interval, of a node."""
+        """Draw a state; on an interval, a node."""
         shape = self.unpack(tilt)[0].shape
         draws = []
         for x, masses in self._masses(tilt):
@@ -167,7 +167,7 @@ class Reweighted(Conditioned):
         return torch.cat(draws).view(shape).to(self.dtype)
 
 
-@lru_cache(maxsize=8)  # kept, since a copy to a GPU cannot be captured
+@lru_cache(maxsize=8)  # cached, since a copy to a GPU cannot be captured
 def _panels(device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes and weights on [0, 1]."""
     t, w = gauss_legendre(PANEL_NODES, torch.float64, device)

@@ -23,15 +23,15 @@ SUPPORT = Interval(atoms=(0.0,))
 class SpikeSlab(Units):
     """Real-valued units that are exactly 0 or Gaussian: P(x) ∝ δ(x) + e^r exp(Ux − ½Vx²) with V > 0.
 
-    As hidden units above `Gaussian` ones they model heavy tails: a unit that is active (x ≠ 0) changes the
-    mean and the variance of the visible units along its weights. Given which units are active, the visible units are
-    Gaussian. With ln Z_s the normalizer of the tilted slab, the unit is active with probability
-    P = σ(r + ln Z_s), its mean is P f_a, and its variance P f_c + P(1 − P) f_a², with f_a and f_c those of the slab.
+    As hidden units above `Gaussian` ones they model heavy tails: an active unit (x ≠ 0) changes the mean and the
+    variance of the visible units along its weights. Conditional on which units are active, the visible units are
+    Gaussian. With ln Z_s the normalizer of the tilted slab, the unit is active with probability P = σ(r + ln Z_s), its
+    mean is P f_a, and its variance is P f_c + P(1 − P) f_a², where f_a and f_c are those of the slab.
 
     Args:
         n: Number of units.
-        field: U, a number or n of them.
-        precision: V, likewise; greater than 0.
+        field: U, a number or a tensor of shape (n,).
+        precision: V, greater than 0, with the same shapes.
         active_probability: P[x ≠ 0] of the prior, strictly between 0 and 1. It determines the parameter r, `log_odds`.
 
     Example:
@@ -93,10 +93,10 @@ class SpikeSlab(Units):
     @torch.no_grad()
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "SpikeSlab":
         if torch.as_tensor(shift).any():
-            raise ValueError("SpikeSlab: states cannot be shifted, as 0 has a separate probability")
+            raise ValueError("SpikeSlab: states cannot be shifted, because 0 has a separate probability")
         slab = self.slab.rescaled(scale)
         units = SpikeSlab(self.n, slab.field.cpu(), slab.precision.cpu()).to(self.device)
-        units.log_odds.copy_(self.log_odds - math.log(scale))  # the odds before the slab is normalized
+        units.log_odds.copy_(self.log_odds - math.log(scale))  # the odds for the unnormalized slab
         return units
 
     def tail_precision(self) -> Tensor:
@@ -147,14 +147,14 @@ class SpikeSlab(Units):
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
         tilt = Tilt(*self.unpack(tilt))
         active = self.nonzero_probability(tilt)
-        left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # for the slab
+        left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # uniform number of the slab
         return torch.where(uniform < active, self.slab.draw(tilt, left), 0.0)
 
     def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         active, mean, variance = column_moments(x, weights, of_nonzero=True)
         logit = torch.log((active + smoothing) / (wide(weights).sum() - active + smoothing))
-        never_mixed = "a column that is never 0, or always, has no finite fit; use smoothing > 0"
+        never_mixed = "a column that is always or never 0 has no finite fit; use smoothing > 0"
         self.reject(~torch.isfinite(logit), logit, "log-odds of x != 0", never_mixed)
         typical = variance[variance > 0].median() if (variance > 0).any() else variance.new_tensor(1.0)
         variance = torch.where(variance > 0, variance, typical if smoothing > 0 else 0.0)

@@ -1,4 +1,4 @@
-"""What follows from the support of a unit type: shapes, bounds and enumeration of its states, and their checks."""
+"""Properties that follow from the support of a unit type: shapes, bounds and enumeration of its states."""
 
 from functools import cached_property
 
@@ -18,9 +18,10 @@ class Supported(Checked):
 
     @property
     def support(self) -> Support:
-        """The values that each unit can take; the real line by default.
+        """Values that each unit can take; the real line by default.
 
-        A class attribute is enough: `support = Lattice()`. Of conditioned units it is that of the units as they were.
+        A class attribute is sufficient: `support = Lattice()`. Conditioned units have the support of the original
+        units.
         """
         return REAL_LINE
 
@@ -31,12 +32,12 @@ class Supported(Checked):
 
     @cached_property
     def has_two_states(self) -> bool:
-        """Whether each unit has two numbers for values, as `Binary` and `Spin` have."""
+        """Whether each unit takes two numbers as values, like `Binary` and `Spin`."""
         return self.support.n_states == 2 and not self.is_categorical
 
     @cached_property
     def has_counts(self) -> bool:
-        """Whether some units are counts, whose priors TAP's reaction may outgrow."""
+        """Whether some units are counts, whose priors TAP's reaction may make unnormalizable."""
         return isinstance(self.support, Lattice)
 
     @property
@@ -46,7 +47,7 @@ class Supported(Checked):
 
     @property
     def unit_starts(self) -> list[int]:
-        """Where each unit is in tensors of shape (..., n)."""
+        """Index of each unit in tensors of shape (..., n)."""
         return list(range(self.n))
 
     @property
@@ -55,11 +56,11 @@ class Supported(Checked):
         return [(0, self.n, self.support.n_states or 1)] if self.is_categorical else []
 
     def per_unit(self, terms: Tensor) -> Tensor:  # (..., *state_shape) -> (..., n)
-        """Terms of the components of states, summed for each unit."""
+        """Terms of the components of states, summed over each unit."""
         return terms.sum(-1) if self.is_categorical else terms
 
     def finite(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
-        """Where field and precision of a tilt are finite."""
+        """Whether field and precision of a tilt are finite."""
         field, precision = self.unpack(tilt)
         finite = torch.isfinite(field) & torch.isfinite(precision)
         return finite.all(-1) if self.is_categorical else finite
@@ -67,7 +68,7 @@ class Supported(Checked):
     # ----- bounds
 
     def bounds(self) -> tuple[Tensor, Tensor]:  # each () or state_shape
-        """The smallest and the largest value of a component of a state; infinite where there is none."""
+        """Smallest and largest value of a component of a state; possibly infinite."""
         lower, upper = self.support.bounds
         return self._scalar(lower), self._scalar(upper)
 
@@ -75,7 +76,7 @@ class Supported(Checked):
         return torch.full((), value, dtype=self.dtype, device=self.device)  # a copy to a GPU cannot be captured
 
     def is_bounded(self) -> bool:
-        """Whether all bounds are finite. The answer is kept, since looking at values stalls a GPU."""
+        """Whether all bounds are finite. Cached, since reading values synchronizes with a GPU."""
         if self._bounded is None:
             self._bounded = all(bool(torch.isfinite(bound).all()) for bound in self.bounds())
         return self._bounded
@@ -88,7 +89,7 @@ class Supported(Checked):
         return torch.full((self.n,), torch.inf, dtype=self.dtype, device=self.device)
 
     def check_means(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """Means as a tensor of the units' dtype, or a ValueError that names the first one outside the support."""
+        """Validate means and return them in the units' dtype; a ValueError names the first one outside the support."""
         mean = self.as_states(mean)
         lower, upper = self.bounds()
         inside = (mean >= lower) & (mean <= upper) & torch.isfinite(mean)
@@ -99,18 +100,18 @@ class Supported(Checked):
     # ----- enumeration
 
     def n_states(self) -> list[int] | None:
-        """The number of values that each unit can take; None if there are infinitely many."""
+        """Number of values that each unit can take; None if infinite."""
         count = self.support.n_states
         return None if count is None else [count] * self.n
 
     def decode(self, digits: Tensor) -> Tensor:  # (..., n), int64 -> (..., *state_shape)
-        """The states with the given indices: from 0 to `n_states` − 1 each, or 0, 1, 2, … on a lattice."""
+        """States with the given indices: from 0 to `n_states` − 1 each, or 0, 1, 2, … on a lattice."""
         return self.support.decode(digits, self.dtype)
 
     def atoms(self) -> Tensor | None:  # (n_atoms,)
-        """Values of an interval that have a probability by themselves; None if there are none.
+        """Values of an interval that have nonzero probability; None if there are none.
 
-        At these `log_prior` is the logarithm of a probability, elsewhere of a density.
+        There `log_prior` is the logarithm of a probability, elsewhere of a density.
         """
         values = self.support.atoms
         return torch.stack([self._scalar(value) for value in values]) if values else None

@@ -1,14 +1,14 @@
-"""The values that a unit can take: a finite set, a lattice, an interval, or the corners of a simplex.
+"""Sets of values that a unit can take: a finite set, a lattice, an interval, or the corners of a simplex.
 
-Every unit type has a `support`, and the rest of the package asks it rather than the class of the units. For a new unit
-type it is one line of its class, such as `support = Lattice()` or `support = FiniteSet((-1, 0, 1))`; bounds, the number
-of states and the states themselves follow from it. All four have
+Every unit type has a `support`, which the rest of the package queries instead of the class of the units. A new unit
+type defines it in one line of its class, such as `support = Lattice()` or `support = FiniteSet((-1, 0, 1))`; bounds,
+the number of states and the states themselves follow from it. All four have
 
-- `n_states`: the number of values; None if there are infinitely many,
-- `is_countable`: whether `log_prior` is the logarithm of a probability, rather than of a density,
-- `atoms`: values of an interval that have a probability by themselves,
-- `bounds`: the smallest and the largest value of a component, possibly infinite,
-- `decode`: the states with the indices 0, 1, 2, …, (..., n) -> (..., *state_shape).
+- `n_states`: number of values; None if infinite,
+- `is_countable`: whether `log_prior` is the logarithm of a probability rather than of a density,
+- `atoms`: values of an interval that have nonzero probability,
+- `bounds`: smallest and largest value of a component, possibly infinite,
+- `decode`: states with the indices 0, 1, 2, …, (..., n) -> (..., *state_shape).
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from tapmachine.data.checks import check_count
 
 @dataclass(frozen=True)
 class FiniteSet:
-    """Finitely many numbers.
+    """A finite set of numbers.
 
     Args:
         values: The numbers, in the order of their indices.
@@ -45,21 +45,21 @@ class FiniteSet:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest value."""
+        """Smallest and largest value."""
         return min(self.values), max(self.values)
 
     def decode(self, digits: Tensor, dtype: torch.dtype) -> Tensor:
-        """The states with the given indices."""
+        """States with the given indices."""
         return torch.tensor(self.values, dtype=dtype, device=digits.device)[digits]
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """Infinitely many separate numbers: start, start + step, start + 2·step, …; counts by default.
+    """An infinite set of evenly spaced numbers: start, start + step, start + 2·step, …; counts by default.
 
     Args:
         start: The number with index 0.
-        step: The distance from one to the next; negative for a lattice that extends downwards.
+        step: The difference of successive numbers; negative for a lattice that extends downward.
     """
 
     is_countable: ClassVar[bool] = True
@@ -74,11 +74,11 @@ class Lattice:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest value."""
+        """Smallest and largest value."""
         return (self.start, inf) if self.step > 0 else (-inf, self.start)
 
     def decode(self, digits: Tensor, dtype: torch.dtype) -> Tensor:
-        """The states with the given indices."""
+        """States with the given indices."""
         return self.start + self.step * digits.to(dtype)
 
 
@@ -87,9 +87,9 @@ class Interval:
     """All numbers from `lower` to `upper`; the real line by default.
 
     Args:
-        lower, upper: The ends, possibly infinite. If they differ between the units of a layer, those of the interval
-            that contains all of them; `Units.bounds` gives those of each unit.
-        atoms: Values that have a probability by themselves, where `log_prior` is its logarithm.
+        lower, upper: Bounds, possibly infinite. If they differ between the units of a layer, those of the interval that
+            contains all of them; `Units.bounds` returns the bounds of each unit.
+        atoms: Values with nonzero probability, at which `log_prior` is the logarithm of this probability.
     """
 
     is_countable: ClassVar[bool] = False
@@ -104,17 +104,17 @@ class Interval:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest value."""
+        """Smallest and largest value."""
         return self.lower, self.upper
 
     def decode(self, digits: Tensor, dtype: torch.dtype) -> Tensor:
-        """The states with the given indices."""
-        raise NotImplementedError(f"the values of {self} cannot be listed")
+        """States with the given indices."""
+        raise NotImplementedError(f"the values of {self} cannot be enumerated")
 
 
 @dataclass(frozen=True)
 class Simplex:
-    """The corners of a simplex: one-hot vectors, as the states of categorical units.
+    """The corners of a simplex: one-hot vectors, the states of categorical units.
 
     States, fields and means then have shape (..., n, n_states).
 
@@ -131,11 +131,11 @@ class Simplex:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest value."""
+        """Smallest and largest value."""
         return 0.0, 1.0
 
     def decode(self, digits: Tensor, dtype: torch.dtype) -> Tensor:
-        """The states with the given indices."""
+        """States with the given indices."""
         return one_hot(digits, self.n_states).to(dtype)
 
 

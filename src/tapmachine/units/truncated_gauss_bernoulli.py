@@ -23,16 +23,15 @@ from tapmachine.units.truncated_gaussian import TruncatedGaussian
 class TruncatedGaussBernoulli(Units):
     """Units that are exactly 0 or lie on [lower, upper]: P(x) ∝ (1−ρ)δ(x) + ρ exp(Ux − ½Vx²).
 
-    This is the second of the paper's two forms (App. [sec:apdx_trunc_gb], erratum E8), with the log-odds
-    r = logit ρ as its parameter: P ∝ δ(x) + e^r exp(Ux − ½Vx²). The data term and the model term of every
-    gradient are then averages of (s, x, −½x²), s = [x ≠ 0]. Note that ρ weighs the slab before it is normalized:
-    the probability that x ≠ 0 is σ(r + ln ∫ exp(Ux − ½Vx²) dx), and is what `nonzero_probability` returns.
-    With that probability P under the tilt, and f_a, f_c those of the slab, the mean is P f_a and the variance
-    P f_c + P(1−P) f_a² (erratum E9).
+    This is the second of the paper's two forms (App. [sec:apdx_trunc_gb], erratum E8), parametrized by the log-odds
+    r = logit ρ: P ∝ δ(x) + e^r exp(Ux − ½Vx²). The data term and the model term of every gradient are then averages of
+    (s, x, −½x²), s = [x ≠ 0]. Note that ρ is the weight of the unnormalized slab: the probability that x ≠ 0 is
+    σ(r + ln ∫ exp(Ux − ½Vx²) dx), which `nonzero_probability` returns. With that probability P under the tilt, and f_a
+    and f_c those of the slab, the mean is P f_a and the variance P f_c + P(1−P) f_a² (erratum E9).
 
     Args:
-        n: number of units.
-        lower, upper: bounds of the slab, numbers or n of them each; 0 must lie between them.
+        n: Number of units.
+        lower, upper: Bounds of the slab, numbers or tensors of shape (n,); 0 must lie between them.
         field, precision: U and V of the slab, as in `TruncatedGaussian`.
         active_probability: ρ, strictly between 0 and 1.
 
@@ -45,7 +44,7 @@ class TruncatedGaussBernoulli(Units):
         tensor([0.1000, 0.8984])
     """
 
-    is_categorical = has_two_states = False  # without asking for the support, whose ends are read from the device
+    is_categorical = has_two_states = False  # avoids the support, whose bounds are read from the device
 
     active_logit: nn.Parameter
 
@@ -115,10 +114,10 @@ class TruncatedGaussBernoulli(Units):
     @torch.no_grad()
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "TruncatedGaussBernoulli":
         if torch.as_tensor(shift).any():
-            raise ValueError("TruncatedGaussBernoulli: states cannot be shifted, as 0 has a separate probability")
+            raise ValueError("TruncatedGaussBernoulli: states cannot be shifted, because 0 has a separate probability")
         slab = self.slab.rescaled(scale).cpu()
         units = TruncatedGaussBernoulli(self.n, slab.lower, slab.upper, slab.field, slab.precision).to(self.device)
-        # ρ is the weight of the slab before it is normalized, which grows with its width.
+        # ρ is the weight of the unnormalized slab, which grows with its width.
         units.active_logit.copy_(self.active_logit - math.log(scale))
         return units
 
@@ -178,11 +177,11 @@ class TruncatedGaussBernoulli(Units):
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
         active = self.nonzero_probability(tilt)
-        left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # for the slab
+        left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # uniform number of the slab
         return self._where(uniform < active, tilt, left)
 
     def _where(self, active: Tensor, tilt: Tilt, uniform: Tensor) -> Tensor:
-        """States of active units at uniform numbers, 0 for others; on a CPU, only active ones cost anything."""
+        """States of active units at uniform numbers, 0 for others; on a CPU, only active units are computed."""
         if self.device.type != "cpu" or torch.compiler.is_compiling():
             return torch.where(active, self.slab.draw(tilt, uniform), 0.0)
         states = torch.zeros(active.shape, dtype=self.dtype)
@@ -193,7 +192,7 @@ class TruncatedGaussBernoulli(Units):
         x, weights = self.checked_rows(x, weights, smoothing)
         active, mean, variance = column_moments(x, weights, of_nonzero=True)
         log_odds = torch.log((active + smoothing) / (wide(weights).sum() - active + smoothing))
-        never_mixed = "a column that is never 0, or always, has no finite fit; use smoothing > 0"
+        never_mixed = "a column that is always or never 0 has no finite fit; use smoothing > 0"
         self.reject(~torch.isfinite(log_odds), log_odds, "log-odds of x != 0", never_mixed)
         with _errors_of_the_slab():
             self.slab.fit_to_moments(active, mean, variance, smoothing)
@@ -204,7 +203,7 @@ class TruncatedGaussBernoulli(Units):
 
 @contextmanager
 def _errors_of_the_slab() -> Iterator[None]:
-    """Lets errors name the unit type that the user made."""
+    """Make errors name the unit type that the user constructed."""
     try:
         yield
     except ValueError as error:

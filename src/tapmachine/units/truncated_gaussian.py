@@ -22,24 +22,24 @@ from tapmachine.units.numerics.truncation import log_density, tilted_interval
 from tapmachine.units.numerics.truncation_rules import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval
 from tapmachine.units.support import Interval
 
-LARGEST_VARIANCE = 0.9  # of a prior that is fitted to data, as a share of the largest that its mean allows
+LARGEST_VARIANCE = 0.9  # of a prior fitted to data, relative to the largest variance that its mean allows
 
 
 @final
 class TruncatedGaussian(Units):
     """Real-valued units on [lower, upper]: P(x) ∝ exp(Ux − ½Vx²) there (App. [sec:apdx_tunc_gaussian]).
 
-    On a finite interval V and V + A may have either sign: a negative one puts the mass at both edges. One of the
-    bounds may be infinite; then V > 0, and a tilt with V + A < 0 cannot be normalized: `normalizable` says where,
-    and ln Z, the size of the mean and the variance are inf there.
-    With u = U + B and v = V + A, everything is ln ∫ exp(ux − ½vx²) dx over the interval and its moments; see
-    `tapmachine.units.numerics.intervals` for the numerics (errata E5, E6, E7).
+    On a finite interval V and V + A may have either sign: a negative one puts the mass at both edges. One of the bounds
+    may be infinite; then V > 0, and a tilt with V + A < 0 cannot be normalized: `normalizable` is False there, and ln
+    Z, the absolute mean and the variance are inf. With u = U + B and v = V + A, all quantities follow from ln ∫ exp(ux
+    − ½vx²) dx over the interval and its moments; see `tapmachine.units.numerics.intervals` for the numerics (errata E5,
+    E6, E7).
 
     Args:
-        n: number of units.
-        lower, upper: bounds of the interval, numbers or n of them each.
-        field: U, a number or n of them.
-        precision: V, likewise. The default is the uniform prior, V = 0, or V = 1 where a bound is infinite.
+        n: Number of units.
+        lower, upper: Bounds of the interval, numbers or tensors of shape (n,).
+        field: U, a number or a tensor of shape (n,).
+        precision: V, with the same shapes. Default: the uniform prior, V = 0, or V = 1 if a bound is infinite.
 
     Example:
         >>> import torch
@@ -50,7 +50,7 @@ class TruncatedGaussian(Units):
         tensor([0.0498, 0.5000, 0.9477])
     """
 
-    is_categorical = has_two_states = False  # without asking for the support, whose ends are read from the device
+    is_categorical = has_two_states = False  # avoids the support, whose bounds are read from the device
 
     field: nn.Parameter
     free_precision: nn.Parameter
@@ -79,7 +79,7 @@ class TruncatedGaussian(Units):
             self.register_buffer(name, bound.clone())
         self.reject(self.lower >= self.upper, self.lower, "lower", f"it must be less than upper, {upper}")
         both_infinite = torch.isinf(self.lower) & torch.isinf(self.upper)
-        self.reject(both_infinite, self.lower, "lower", "one of the bounds must be finite; without any, use Gaussian")
+        self.reject(both_infinite, self.lower, "lower", "at least one bound must be finite; otherwise use Gaussian")
         self.field = nn.Parameter(self.as_parameter(field, "field", (n,), dtype))
         self.free_precision = nn.Parameter(torch.zeros(n, dtype=dtype))
         self.register_buffer("base_precision", torch.ones(n, dtype=dtype))
@@ -88,15 +88,15 @@ class TruncatedGaussian(Units):
 
     @property
     def bounded(self) -> Tensor:
-        """Which units have two finite bounds, and so a precision of either sign."""
+        """Mask of the units with two finite bounds, whose precision may have either sign."""
         return torch.isfinite(self.lower) & torch.isfinite(self.upper)
 
     @property
     def precision(self) -> Tensor:
-        """V: `free_precision` itself or, where a bound is infinite and V must be positive, base·exp(free_precision).
+        """V: `free_precision`, or base·exp(free_precision) if a bound is infinite and V must be positive.
 
-        Assign to it, `units.precision = 2.0`; changing it in place has no effect. The base is a buffer that holds what
-        was assigned, to the last digit.
+        Assign to it, `units.precision = 2.0`; changing it in place has no effect. The base is a buffer that stores the
+        assigned value exactly.
         """
         log_growth = torch.where(self.bounded, 0.0, self.free_precision)  # a large V must not overflow in exp
         return torch.where(self.bounded, self.free_precision, self.base_precision * log_growth.exp())
@@ -152,9 +152,9 @@ class TruncatedGaussian(Units):
         return bound * (prior.U - 0.5 * prior.V * bound) - log_density(prior, bound)
 
     def tilted(self, tilt: Tilt, normalized: bool = True) -> TiltedInterval:
-        """ln Z(B,A), mean and variance together; ln ∫ exp(ux − ½vx²) dx in place of ln Z if not `normalized`.
+        """ln Z(B,A), mean and variance together; with `normalized=False`, ln ∫ exp(ux − ½vx²) dx instead of ln Z.
 
-        The logarithm may be in float64, where it was computed so.
+        The logarithm is float64 if it was computed in float64.
         """
         return tilted_interval(self._prior(), *self.unpack(tilt), normalized)
 
@@ -180,7 +180,7 @@ class TruncatedGaussian(Units):
 
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor, wanted: Tensor | None = None) -> Tensor:
-        """States at uniform numbers; with `wanted`, a mask of their shape, only those, (n_wanted,)."""
+        """States at uniform numbers; with the mask `wanted`, only the selected ones, (n_wanted,)."""
         field, precision = self.unpack(tilt)
         terms = (wide(field) + self.field, wide(precision) + self.precision, self.lower, self.upper)
         u, v, lower, upper = (wide(z).expand_as(field) for z in terms)
@@ -202,10 +202,10 @@ class TruncatedGaussian(Units):
 
     @torch.no_grad()
     def fit_to_moments(self, count: Tensor, mean: Tensor, variance: Tensor, smoothing: float) -> Self:
-        """Sets U and V to fit `count` observations with this mean and variance, each of shape (n,).
+        """Set U and V to fit `count` observations with this mean and variance, each of shape (n,).
 
-        Variances are smoothed toward the median over the columns, each in units of its interval (or of its mean,
-        if that is half-infinite). Where nothing was observed, the mean is the interval's middle.
+        Variances are smoothed toward the median over the columns, relative to the width of the interval (or to the
+        mean, if the interval is half-infinite). Without observations, the mean is the middle of the interval.
         """
         lower, upper = (wide(z).expand(self.n) for z in (self.lower, self.upper))
         bounded = self.bounded.expand(self.n)
@@ -214,7 +214,7 @@ class TruncatedGaussian(Units):
         direction = torch.where(torch.isfinite(lower), 1.0, -1.0).to(origin.dtype)
         seen = count > 0
         distance = torch.where(seen, direction * (mean - origin), 0.0)
-        # In t = distance/scale the interval is [0, 1], or [0, ∞) with a mean of 1: there, columns can be compared.
+        # In t = distance/scale the interval is [0, 1], or [0, ∞) with a mean of 1, which makes columns comparable.
         scale = torch.where(bounded, length, torch.where(distance > 0, distance, variance.sqrt()))
         scale = torch.where(scale > 0, scale, 1.0)
         spread_out = seen & (variance > 0)
@@ -224,7 +224,7 @@ class TruncatedGaussian(Units):
             relative = (count * relative + smoothing * typical) / (count + smoothing)
             relative = torch.maximum(relative, SMALLEST_SPREAD**2 * typical)
 
-        # Keep off the bounds: a column that never leaves one becomes an exponential there, its mean a deviation away.
+        # Avoid the bounds: a column that never leaves one becomes an exponential with its mean one deviation away.
         margin = torch.where(spread_out, SMALLEST_SPREAD * typical.sqrt(), relative.sqrt())
         nowhere = torch.where(bounded, 0.5, 1.0)
         t = torch.where(seen, distance / scale, nowhere).maximum(margin)
@@ -235,9 +235,7 @@ class TruncatedGaussian(Units):
         relative = relative.minimum(largest)
         self.check_fit("precision", 1 / relative)
         s, k, error = _match_moments(t, relative, bounded)
-        self.reject(
-            error > 1e-3, mean, "mean of the columns", "no prior of this type was found with its mean and variance"
-        )
+        self.reject(error > 1e-3, mean, "mean of the columns", "no prior of this type has this mean and variance")
         precision = k / scale**2
         field = direction * s / scale + precision * origin
         self.check_fit("precision", precision)
@@ -248,14 +246,14 @@ class TruncatedGaussian(Units):
 
 
 def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """s and k for which exp(st − ½kt²) on [0, 1], or on [0, ∞) where not bounded, has this mean and variance.
+    """Find s and k for which exp(st − ½kt²) on [0, 1], or on [0, ∞) where not bounded, has this mean and variance.
 
-    The third result is by how much, relative to the variance, they miss it. By Newton's method on the log-likelihood,
-    which is concave in (s, −½k), with steps halved until it rises.
+    The third result is the error relative to the variance. Uses Newton's method on the log-likelihood, which is concave
+    in (s, −½k), and halves steps until the log-likelihood increases.
     """
     lower = torch.zeros_like(mean)
     upper = torch.where(bounded, 1.0, torch.inf).to(mean.dtype)
-    # Well inside the interval it is a plain Gaussian; near an edge start from the uniform prior.
+    # Well inside the interval it is a plain Gaussian; near an edge, start from the uniform prior.
     inside = ~bounded | (torch.minimum(mean, 1 - mean) > 4 * variance.sqrt())
     s, k = torch.where(inside, mean / variance, 0.0), torch.where(inside, 1 / variance, 0.0)
     second = variance + mean**2
@@ -282,7 +280,7 @@ def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Ten
         size = torch.ones_like(s)
         for _ in range(40):
             trial, cumulants = log_likelihood(s + size * step_s, k + size * step_k)
-            falls = trial < value - 1e-13 * (1 + (s * mean).abs() + (k * second).abs())  # beyond rounding
+            falls = trial < value - 1e-13 * (1 + (s * mean).abs() + (k * second).abs())  # by more than rounding
             if not falls.any():
                 break
             size = torch.where(falls, 0.5 * size, size)

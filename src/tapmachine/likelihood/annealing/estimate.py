@@ -1,4 +1,4 @@
-"""ln Z and log-likelihoods by annealed importance sampling, forwards and in reverse, with error bars."""
+"""ln Z and log-likelihoods by annealed importance sampling, forward and reverse, with error bars."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ from tapmachine.machine.checks import check_machine, check_rows, fingerprint, fo
 from tapmachine.machine.conditioning import hidden_machine
 
 ENOUGH_TEMPERATURES = (1_000, 4_000, 16_000)  # tried in turn by default
-ENOUGH_WEIGHT = 0.5  # effective share of the runs that is enough
-COLLAPSED = 0.1  # effective share below which the weights have collapsed,
-FEW = 3  # as they have with fewer effective runs than this
-LARGEST = 1e7  # nats; ln Z beyond this comes from chains that diverge
+ENOUGH_WEIGHT = 0.5  # sufficient effective sample size, as a share of the runs
+COLLAPSED = 0.1  # effective sample size, as a share of the runs, below which the weights have collapsed
+FEW = 3  # effective sample size below which they always have
+LARGEST = 1e7  # nats; a larger ln Z comes from chains that diverge
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,16 +35,16 @@ class AnnealedEstimate:
         log_partition: ln Z, () or (rows,) if the machine is conditioned on rows; float64. It is relative to normalized
             priors (0 without couplings). In expectation it is too low for forward runs and too high for reverse runs
             from exact samples.
-        standard_error: standard error of ln Z from the scatter of the runs, same shape.
-        effective_sample_size: number of equally weighted runs that would be as good, same shape.
-        log_weights: estimate of ln Z by each run, (n_runs,) or (n_runs, rows). Z is the mean of their exponentials for
+        standard_error: Standard error of ln Z from the scatter of the runs, same shape.
+        effective_sample_size: Number of equally weighted runs that would be as good, same shape.
+        log_weights: Estimate of ln Z by each run, (n_runs,) or (n_runs, rows). Z is the mean of their exponentials for
             forward runs; 1/Z is the mean of the inverse exponentials for reverse runs.
-        samples: states of all layers at β = 1: where forward runs ended, which are samples of the machine if weighted
-            by exp(log_weights), or where reverse runs started.
-        betas: inverse temperatures.
-        seed: random seed of the runs.
-        reverse: whether the runs went in reverse.
-        machine: fingerprint of the machine.
+        samples: States of all layers at β = 1: final states of forward runs, which are samples of the machine if
+            weighted by exp(log_weights), or initial states of reverse runs.
+        betas: Inverse temperatures.
+        seed: Random seed of the runs.
+        reverse: Whether the runs are reverse runs.
+        machine: Fingerprint of the machine.
     """
 
     log_partition: Tensor
@@ -63,11 +63,11 @@ class AnnealedEstimate:
         return len(self.log_weights)
 
     def weighted_samples(self, seed: int = 0) -> tuple[Tensor, ...]:
-        """Samples of the machine, as many as runs: the ends of forward runs, resampled by their weights."""
+        """Samples of the machine, one per run: final states of forward runs, resampled by their weights."""
         return self.samples if self.reverse else pick(self._drawn(seed), self.samples)
 
     def _drawn(self, seed: int) -> Tensor:
-        """Indices of the runs that `weighted_samples` takes."""
+        """Indices of the runs that `weighted_samples` returns."""
         return resample(self.log_weights, seeded(self.log_weights.device, seed, "resample"))
 
     def __repr__(self) -> str:
@@ -92,31 +92,32 @@ def ais_log_partition(
     resume: AnnealedEstimate | None = None,
     callback: Callable[[int, int], None] | None = None,
 ) -> AnnealedEstimate:
-    """ln Z by annealed importance sampling (Neal 2001), for any unit types and depth.
+    """Estimate ln Z by annealed importance sampling (Neal 2001), for any unit types and depth.
 
-    Chains go from independent units to the machine, with one block Gibbs sweep at each temperature. Every other layer
-    is summed over, and the weights are accumulated in float64. Reverse runs (Burda et al. 2015) go from samples of the
-    machine to independent units. In expectation the forward estimate is too low, and the reverse estimate is too high
-    if its samples are exact. If the two differ, use more temperatures. If they agree, ln Z is right unless all chains
-    miss a mode, which neither can detect; other starts, other seeds and `exact_log_partition` can.
+    Chains go from independent units to the machine, with one block Gibbs sweep at each temperature. Alternating layers
+    are summed over analytically, and the weights are accumulated in float64. Reverse runs (Burda et al. 2015) go from
+    samples of the machine to independent units. In expectation the forward estimate is too low, and the reverse
+    estimate is too high if its samples are exact. If the two differ, use more temperatures. If they agree, ln Z is
+    right unless all chains miss a mode, which neither can detect; other initial states or seeds and
+    `exact_log_partition` can.
 
     Args:
-        machine: any machine. If it is conditioned on rows of evidence, there is one ln Z per row.
-        schedule: inverse temperatures β, rising from 0 to 1, or a number of equal steps; see `linear_schedule`,
+        machine: Any machine. If it is conditioned on rows of evidence, there is one ln Z per row.
+        schedule: Inverse temperatures β, increasing from 0 to 1, or a number of equal steps; see `linear_schedule`,
             `adaptive_schedule` and `paper_schedule`. By default 1,000 equal steps, then 4,000, then 16,000, until the
             effective sample size is at least half the number of runs.
-        n_runs: number of independent runs.
-        data: rows that determine the means at β = 0: their own means for the visible units, the means given the rows
-            for the hidden units. By default the visible means come from short chains of the machine. Data save
-            temperatures if the machine fits them, but rows from one mode of several lead all chains there.
-        reverse: whether to go from the machine to independent units.
-        samples: for reverse runs, samples of the machine's visible layer or of all its layers. (With several hidden
-            layers, those above visible samples come from a few sweeps and are not exact.) By default the ends of as
-            many forward runs, resampled by their weights.
-        seed: random seed. Each block of 100 runs has its own generator.
-        resume: estimate to continue, with the same data, seed and direction: only the missing runs are made. The result
-            is the same as with all runs made at once.
-        callback: called with the number of temperatures done and the total, over all blocks.
+        n_runs: Number of independent runs.
+        data: Rows that determine the means at β = 0: the row means for the visible units, the conditional means for the
+            hidden units. By default the visible means come from short chains of the machine. With data, fewer
+            temperatures are needed if the machine fits them, but rows from a single mode lead all chains to it.
+        reverse: Whether to go from the machine to independent units.
+        samples: For reverse runs, samples of the machine's visible layer or of all its layers. (With several hidden
+            layers, those above visible samples come from a few sweeps and are not exact.) By default the final states
+            of the same number of forward runs, resampled by their weights.
+        seed: Random seed. Each block of 100 runs has its own generator.
+        resume: Estimate to continue, with the same data, seed and direction: only the missing runs are computed. The
+            result is the same as for all runs at once.
+        callback: Called with the number of temperatures done and the total, over all blocks.
 
     Warns:
         LikelihoodWarning: if the weights have collapsed: the effective sample size is below a tenth of the runs.
@@ -133,13 +134,13 @@ def ais_log_partition(
         schedule = resume.betas if schedule is None else schedule
     tries = [_check_schedule(schedule)] if schedule is not None else [linear_schedule(n) for n in ENOUGH_TEMPERATURES]
     starts: Sequence[Tensor] | None = None
-    origin: Tensor | None = None  # index of the sample that each reverse run starts from
+    origin: Tensor | None = None  # index of the initial sample of each reverse run
     if samples is not None:
         starts = check_samples(machine, samples, seed)
         origin = torch.arange(n_runs, device=machine.device) % len(starts[0])
     elif reverse:
         if resume is not None:
-            raise ValueError("to resume reverse runs, give the samples that they started from")
+            raise ValueError("resuming reverse runs requires samples=, the samples they started from")
         forward = ais_log_partition(machine, schedule, n_runs, data=data, seed=seed, callback=callback)
         tries, starts, origin = [forward.betas], forward.weighted_samples(seed), forward._drawn(seed)
     identity = fingerprint(machine)
@@ -167,16 +168,16 @@ def ais_log_likelihood(
     seed: int = 0,
     callback: Callable[[int, int], None] | None = None,
 ) -> LogLikelihood:
-    """ln P(x) with ln Z by annealed importance sampling.
+    """Estimate ln P(x), with ln Z by annealed importance sampling.
 
     The weight of a row is exact with at most one hidden layer. With more it is intractable, and is estimated by
     separate runs for each row on the machine clamped to it; score few rows in that case.
 
     Args:
-        machine: any machine that is not conditioned.
-        x: data, (N, n_visible).
-        estimate: result of `ais_log_partition` for the machine (default: computed here).
-        schedule, n_runs, seed, callback: as for `ais_log_partition`, for the runs made here.
+        machine: Any machine that is not conditioned.
+        x: Data, (N, n_visible).
+        estimate: Result of `ais_log_partition` for the machine (default: computed here).
+        schedule, n_runs, seed, callback: As for `ais_log_partition`, for the runs computed here.
 
     Example:
         >>> import torch
@@ -190,7 +191,7 @@ def ais_log_likelihood(
     if not isinstance(estimate, AnnealedEstimate):
         raise ValueError(f"estimate is a {type(estimate).__name__}; expected the result of ais_log_partition()")
     if estimate.machine != fingerprint(machine):
-        raise ValueError("estimate is of another machine, or of this one before its parameters changed")
+        raise ValueError("estimate belongs to another machine, or the parameters have changed since")
     if len(machine.layers) <= 2:
         weights, of_rows = log_weight(double, rows), torch.zeros_like(estimate.standard_error)
     else:
@@ -198,7 +199,7 @@ def ais_log_likelihood(
         hidden = hidden_machine(machine, check_rows(machine, x))
         clamped_estimate = ais_log_partition(hidden, betas, n_runs, seed=seed, callback=callback)
         weights = clamped_estimate.log_partition + double.layers[0].log_prior(rows).sum(-1, dtype=torch.float64)
-        of_rows = clamped_estimate.standard_error.square().sum().sqrt() / len(rows)  # of their mean
+        of_rows = clamped_estimate.standard_error.square().sum().sqrt() / len(rows)  # error of their mean
     log_partition, error = estimate.log_partition, estimate.standard_error
     return LogLikelihood(weights - log_partition, log_partition, error.hypot(of_rows), n_units(machine))
 
@@ -243,8 +244,8 @@ def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:
     direction = "high" if estimate.reverse else "low"
     warnings.warn(
         f"the weights of annealed importance sampling have collapsed{where}: the effective sample size is {least:.1f} "
-        f"of {estimate.n_runs} runs, so that ln Z is probably too {direction} and its error bar too small; use more "
-        f"temperatures than {len(estimate.betas) - 1}, or other `data`",
+        f"of {estimate.n_runs} runs, so ln Z is probably too {direction} and its error bar too small; use more than "
+        f"{len(estimate.betas) - 1} temperatures, or other `data`",
         LikelihoodWarning,
         stacklevel=4,  # past the decorator
     )
@@ -263,9 +264,9 @@ def _check_call(
     check_count("n_runs", n_runs, 2)
     check_count("seed", seed, 0)
     if samples is not None and not reverse:
-        raise ValueError("samples are where reverse runs start; pass reverse=True with them")
+        raise ValueError("samples are the initial states of reverse runs; they require reverse=True")
     if machine.n_rows is not None and (data is not None or samples is not None):
-        raise ValueError("a machine that is conditioned on rows takes no data and no samples")
+        raise ValueError("data and samples cannot be used with a machine that is conditioned on rows")
 
 
 def _check_schedule(schedule: Tensor | Sequence[float] | int) -> Tensor:
@@ -275,23 +276,23 @@ def _check_schedule(schedule: Tensor | Sequence[float] | int) -> Tensor:
         betas = torch.as_tensor(schedule).detach().double().cpu()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(
-            f"schedule is {schedule!r}; expected a number of temperatures, or a sequence of them"
+            f"schedule is {schedule!r}; expected a number of temperatures or a sequence of inverse temperatures"
         ) from None
     good = betas.dim() == 1 and len(betas) >= 2 and betas[0] == 0 and betas[-1] == 1 and bool((betas.diff() > 0).all())
     if not good:
-        raise ValueError("schedule must rise from 0 to 1, step by step; see linear_schedule and adaptive_schedule")
+        raise ValueError("schedule must increase from 0 to 1; see linear_schedule and adaptive_schedule")
     return betas
 
 
 def _complete_blocks(
     resume: AnnealedEstimate | None, betas: Tensor, seed: int, reverse: bool, machine: str
 ) -> list[Runs]:
-    """The complete blocks of an estimate, which need not be made again."""
+    """Complete blocks of an estimate, which need not be computed again."""
     if resume is None:
         return []
     if resume.machine != machine:
-        raise ValueError("resume is of another machine, or of this one before its parameters changed")
+        raise ValueError("resume belongs to another machine, or the parameters have changed since")
     if resume.reverse != reverse or resume.seed != seed or not torch.equal(resume.betas, betas):
-        raise ValueError("resume was made with another schedule, seed or direction; only the same can be continued")
+        raise ValueError("resume has another schedule, seed or direction; they must be the same")
     cuts = range(0, resume.n_runs - BLOCK + 1, BLOCK)
     return [Runs(resume.log_weights[i : i + BLOCK], [x[i : i + BLOCK] for x in resume.samples]) for i in cuts]

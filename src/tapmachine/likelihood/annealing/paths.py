@@ -1,8 +1,8 @@
-"""The distributions between independent units and a machine, and one annealing step from each to the next.
+"""Distributions between independent units and a machine, and one annealing step from each to the next.
 
 P_β(x) ∝ Π P(x) · exp((1 − β) Σ D x + β Σ x W x'). At β = 0 the units are independent, with a field D that gives them
-sensible means, and ln Z is known; at β = 1 it is the machine. Every unit type can be sampled and summed over at any β,
-since all that reaches a unit is a tilt.
+reasonable means, and ln Z is known; at β = 1 it is the machine. Every unit type can be sampled and summed over at any
+β, since units only interact through tilts.
 """
 
 import zlib
@@ -18,10 +18,10 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.gibbs_sampling import sweep_units
 
-BASE_ROWS = 2000  # at most so many rows of data determine the means at β = 0
-BASE_CHAINS = 100  # chains that determine them without data
-BASE_SWEEPS = 50  # sweeps of burn-in, and then sweeps averaged over
-DEEP_SWEEPS = 10  # sweeps to draw the layers above the first hidden one, given data
+BASE_ROWS = 2000  # maximum number of rows of data that determine the means at β = 0
+BASE_CHAINS = 100  # number of chains that determine them without data
+BASE_SWEEPS = 50  # number of burn-in sweeps, and then of sweeps to average over
+DEEP_SWEEPS = 10  # number of sweeps to draw the layers above the first hidden one, given data
 
 States = tuple[Tensor, ...]
 Beta = Tensor | float
@@ -29,11 +29,11 @@ Chain = list[Tensor | None]  # states of all layers; None for those summed over
 
 
 class AnnealingPath(ABC):
-    """The distributions P_β between independent units and a machine.
+    """Distributions P_β between independent units and a machine.
 
     Args:
-        machine: the machine at β = 1.
-        base: the field D on each layer at β = 0, of shape state_shape or (rows, *state_shape).
+        machine: The machine at β = 1.
+        base: The field D on each layer at β = 0, of shape state_shape or (rows, *state_shape).
     """
 
     def __init__(self, machine: BoltzmannMachine, base: list[Tensor]) -> None:
@@ -51,7 +51,7 @@ class AnnealingPath(ABC):
 
     @abstractmethod
     def step(self, states: States, before: Beta, after: Beta, generator: torch.Generator) -> tuple[States, Tensor]:
-        """One annealing step: the change of ln P_β(states) from β `before` to `after`, then a Gibbs sweep at `after`.
+        """One annealing step: the change of ln P_β(states) from `before` to `after`, then a Gibbs sweep at `after`.
 
         Returns:
             The states after the sweep, and the change for the states before it, (chains,) or (chains, rows), float64.
@@ -101,7 +101,7 @@ class AnnealingPath(ABC):
 
 
 class LayeredPath(AnnealingPath):
-    """Path to a layered machine: layers with odd index are summed over, those with even index kept."""
+    """Path to a layered machine: layers with odd index are summed over, those with even index are kept."""
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -166,10 +166,10 @@ class PairwisePath(AnnealingPath):
 
 @torch.no_grad()
 def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> AnnealingPath:
-    """The path to a machine from independent units with the means of the data, or of short chains.
+    """Path to a machine from independent units with the means of the data, or of short chains.
 
-    Without data only the visible layer gets a field: fields on the hidden layers would lead all chains to whichever
-    mode the short chains happen to favor.
+    Without data only the visible layer gets a field: fields on the hidden layers would lead all chains to the mode that
+    the short chains happen to favor.
     """
     untilted = untilted_path(machine)
     generator = seeded(machine.device, seed, "base")
@@ -182,13 +182,13 @@ def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> Anneal
     for layer_index, mean in enumerate(means):
         layer = machine.layers[layer_index]
         at_rest = layer.moments(Tilt(base[layer_index], 0.0)).mean
-        inside = (weight * mean + at_rest) / (weight + 1)  # a pseudo-observation keeps it off the edges
+        inside = (weight * mean + at_rest) / (weight + 1)  # a pseudo-observation avoids the edges
         base[layer_index] = layer.field_with_mean(inside)
     return type(untilted)(machine, base)
 
 
 def untilted_path(machine: BoltzmannMachine) -> AnnealingPath:
-    """The path to a machine from its priors: D = 0 on every layer."""
+    """Path to a machine from its priors: D = 0 on every layer."""
     rows = () if machine.n_rows is None else (machine.n_rows,)
     zeros = [
         torch.zeros((*rows, *layer.state_shape), dtype=machine.dtype, device=machine.device) for layer in machine.layers
@@ -207,7 +207,7 @@ def _typical_mean(path: AnnealingPath, generator: torch.Generator) -> Tensor:
 
 
 def states_of(path: AnnealingPath, data: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """States of all layers, with the visible layer held at rows of data."""
+    """States of all layers, with the visible layer clamped to rows of data."""
     x = check_rows(path.machine, data)
     states = (x, *path.draw(len(x), generator)[1:])
     for _ in range(DEEP_SWEEPS if len(states) > 1 else 0):
@@ -216,6 +216,6 @@ def states_of(path: AnnealingPath, data: Tensor, generator: torch.Generator) -> 
 
 
 def seeded(device: torch.device, seed: int, purpose: str, index: int = 0) -> torch.Generator:
-    """A random generator that depends on the seed, the purpose and an index, such as that of a block of runs."""
+    """Random generator that depends on the seed, the purpose and an index, such as that of a block of runs."""
     entropy = np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), index])
     return torch.Generator(device).manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1)))

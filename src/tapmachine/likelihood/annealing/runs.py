@@ -1,4 +1,4 @@
-"""Runs of annealed importance sampling: chains that go through all temperatures, in reproducible blocks."""
+"""Runs of annealed importance sampling: chains that pass through all temperatures, in reproducible blocks."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -13,15 +13,15 @@ from tapmachine.accelerator.replay import Replay
 from tapmachine.likelihood.annealing.paths import AnnealingPath, States, path_to, seeded, states_of, untilted_path
 from tapmachine.machine import BoltzmannMachine
 
-BLOCK = 100  # runs that share a random generator: more runs are more blocks, so that they can be added later
+BLOCK = 100  # runs that share a random generator: further runs are further blocks, so they can be added later
 STRIDE = 20  # steps between calls of the callback; on a GPU, steps in one CUDA graph
-CHAIN_VALUES = 2**26  # numbers in the states of all chains of a block, on a machine conditioned on rows
+CHAIN_VALUES = 2**26  # number of values in the states of all chains of a block, for a machine conditioned on rows
 
-Report = Callable[[int, int], None]  # temperatures done, of how many
+Report = Callable[[int, int], None]  # number of temperatures done, and their total
 
 
 class Runs(NamedTuple):
-    """The results of runs: an estimate of ln Z by each, (runs,) or (runs, rows), and its states of all layers."""
+    """Results of runs: an estimate of ln Z by each, (runs,) or (runs, rows), and its states of all layers."""
 
     log_weights: Tensor
     states: list[Tensor]
@@ -37,15 +37,15 @@ def make_runs(
     seed: int,
     report: Report | None,
 ) -> Runs:
-    """Make all runs of some blocks; with several processes, each makes some of the blocks.
+    """Compute all runs of some blocks; several processes share the blocks.
 
     Args:
-        machine, data, seed: as for `ais_log_partition`.
-        betas: inverse temperatures, rising.
-        blocks: number of runs by the index of the block.
-        samples: states of all layers, (S, *state_shape) or (S, rows, *state_shape) each, where reverse runs start. The
-            runs go forwards without them.
-        report: called as the runs proceed.
+        machine, data, seed: As for `ais_log_partition`.
+        betas: Inverse temperatures, increasing.
+        blocks: Number of runs by the index of the block.
+        samples: States of all layers, (S, *state_shape) or (S, rows, *state_shape) each, from which reverse runs start.
+            Without them, the runs go forward.
+        report: Called as the runs proceed.
     """
     is_split = world().size > 1 and machine.n_rows is None
     if is_split:
@@ -76,12 +76,12 @@ def make_runs(
 
 
 class Walk(NamedTuple):
-    """Chains on their way from one temperature to the next.
+    """Chains between one temperature and the next.
 
     Attributes:
-        position: steps done, (1,).
-        log_weights: sum of the changes of ln P_β so far, (chains,) or (chains, rows), float64.
-        states: states of the kept layers.
+        position: Steps done, (1,).
+        log_weights: Sum of the changes of ln P_β so far, (chains,) or (chains, rows), float64.
+        states: States of the kept layers.
     """
 
     position: Tensor
@@ -98,7 +98,7 @@ def anneal(
     generator: torch.Generator,
     callback: Callable[[int, Walk], None] | None = None,
 ) -> Walk:
-    """Take chains through all β, up or down, from states drawn at the first one.
+    """Move chains through all β, up or down, from states drawn at the first one.
 
     The callback is called every 20 steps, with the number of steps done and the walk so far. On a GPU these steps are
     captured as a CUDA graph: the shapes are fixed, and no step depends on a value.
@@ -125,7 +125,7 @@ def anneal(
 
 
 def _captured(path: AnnealingPath, betas: Tensor, walk: Walk, generator: torch.Generator) -> Replay:
-    """The next 20 steps as a CUDA graph, which looks up its temperatures by the position of the walk."""
+    """The next 20 steps as a CUDA graph, which looks up temperatures by the position of the walk."""
     beyond = betas[-1:].expand((1 - len(betas)) % STRIDE)  # steps past the last one change nothing
     all_betas = torch.cat((betas, beyond)).to(path.machine.device, path.machine.dtype)
 
@@ -138,7 +138,7 @@ def _captured(path: AnnealingPath, betas: Tensor, walk: Walk, generator: torch.G
 
 
 def _starts_of(block: int, n_runs: int, samples: Sequence[Tensor], rows: Tensor | None) -> list[Tensor]:
-    """Where the reverse runs of a block start: each sample is used about equally often."""
+    """Initial states of the reverse runs of a block: each sample is used about equally often."""
     index = torch.arange(n_runs, device=samples[0].device) + block * BLOCK
     return [(x if rows is None else x[:, rows])[index % len(x)] for x in samples]
 
@@ -152,7 +152,7 @@ def join(parts: list[Runs], dim: int) -> Runs:
 
 
 def _fitting_parts(machine: BoltzmannMachine) -> list[tuple[Tensor | None, BoltzmannMachine]]:
-    """The machine on as many of its rows at a time as fit into memory with the chains of a block."""
+    """The machine in groups of rows that fit into memory with the chains of a block."""
     if machine.n_rows is None:
         return [(None, machine)]
     size = max(1, CHAIN_VALUES // (BLOCK * sum(machine.sizes)))
@@ -171,7 +171,7 @@ def _no_runs(machine: BoltzmannMachine) -> Runs:
 
 
 class _Counter:
-    """Counts the temperatures done in all blocks together."""
+    """Counts the temperatures done in all blocks."""
 
     def __init__(self, total: int, report: Report | None) -> None:
         self.total, self.report, self.before, self.last = total, report, 0, 0
@@ -185,24 +185,24 @@ class _Counter:
 
 
 def resample(log_weights: Tensor, generator: torch.Generator) -> Tensor:  # (chains,) or (chains, rows), both ways
-    """Indices of as many chains, drawn with replacement by their weights."""
+    """Indices of the same number of chains, drawn with replacement by their weights."""
     weights = log_weights.softmax(0)
     index = torch.multinomial(weights.transpose(0, -1), len(weights), replacement=True, generator=generator)
     return index.transpose(0, -1)
 
 
 def pick(index: Tensor, states: Sequence[Tensor]) -> States:
-    """The states of the chains with these indices."""
+    """States of the chains with these indices."""
     return tuple(x.gather(0, index.view(*index.shape, *[1] * (x.dim() - index.dim())).expand_as(x)) for x in states)
 
 
 def check_samples(machine: BoltzmannMachine, samples: Tensor | Sequence[Tensor], seed: int) -> list[Tensor]:
-    """States of all layers; if only visible states were given, those of the other layers are drawn given them."""
+    """Validate samples; if only visible states are given, those of the other layers are drawn."""
     if isinstance(samples, Tensor):
         generator = seeded(machine.device, seed, "layers above")
         return states_of(untilted_path(machine), samples, generator)
     if not isinstance(samples, Sequence):
-        raise ValueError(f"samples is a {type(samples).__name__}; expected a torch.Tensor, or a list of one per layer")
+        raise ValueError(f"samples is a {type(samples).__name__}; expected a torch.Tensor or a list with one per layer")
     layers = machine.check_states([x.to(machine.device) if isinstance(x, Tensor) else x for x in samples])
     lengths = {len(x) for x in layers}
     if len(lengths) > 1 or 0 in lengths:

@@ -10,9 +10,9 @@ from tapmachine.likelihood.weight import check_normalizable
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine
 
-PILOTS = 2  # pilot runs that measure the path; the first takes equal steps
-PILOT_STRIDES = 25  # stretches measured by each
-EVEN_SHARE = 0.1  # share of the temperatures that is spread evenly whatever was measured
+PILOTS = 2  # number of pilot runs that measure the path; the first takes equal steps
+PILOT_STRIDES = 25  # number of segments measured by each
+EVEN_SHARE = 0.1  # share of the temperatures that is evenly spaced regardless of the measurement
 
 
 def linear_schedule(n_temperatures: int) -> Tensor:  # (n_temperatures + 1,), float64
@@ -46,16 +46,16 @@ def adaptive_schedule(
     n_runs: int = 100,
     seed: int = 0,
 ) -> Tensor:  # (n_temperatures + 1,), float64
-    """β in steps that are short where the path is steep or the chains are slow, to minimize the scatter of the weights.
+    """β in steps that are short where the path is steep or the chains are slow, to reduce the variance of the weights.
 
-    Two pilot runs of 500 temperatures measure how much each stretch of 20 temperatures spreads the log-weights of the
-    chains. The spread grows with the variance of the energy and the autocorrelation time of the chains (Sivak and
-    Crooks 2012). The schedule is fixed before the runs that use it, so their estimate stays unbiased.
+    Two pilot runs of 500 temperatures measure the increase of the variance of the log-weights over each segment of 20
+    temperatures. It grows with the variance of the energy and the autocorrelation time of the chains (Sivak and Crooks
+    2012). The schedule is fixed before the runs that use it, so their estimate stays unbiased.
 
     Args:
-        machine: any machine.
-        n_temperatures: number of steps.
-        data, n_runs, seed: as for `ais_log_partition`, for the pilot runs.
+        machine: Any machine.
+        n_temperatures: Number of steps.
+        data, n_runs, seed: As for `ais_log_partition`, for the pilot runs.
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -88,7 +88,7 @@ def adaptive_schedule(
 
 
 def _even_steps(betas: Tensor, spread: Tensor, n_temperatures: int) -> Tensor:
-    """Temperatures at equal distances, where a stretch is as long as its spread, except for a share in equal steps."""
+    """Temperatures at equal distances, measured by the spread, except for a share in equal steps."""
     length = spread / spread.sum() if bool(spread.sum() > 0) else betas.diff()
     length = (1 - EVEN_SHARE) * length + EVEN_SHARE * betas.diff()
     cumulative = torch.cat((length.new_zeros(1), length.cumsum(0)))

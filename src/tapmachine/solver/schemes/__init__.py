@@ -1,1 +1,1 @@
-"""Schemes: what a layer receives from its neighbors, and the free energy whose stationary points are solutions."""
+"""Schemes: what a layer receives from its neighbors, and a free energy whose stationary points are the solutions."""

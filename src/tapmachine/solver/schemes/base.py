@@ -1,4 +1,4 @@
-"""What a scheme is: equations for the moments of a machine's units, and a free energy."""
+"""Base class of schemes: equations for the moments of a machine's units, and a free energy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,25 +12,25 @@ from tapmachine.solver.process import Process, State
 
 
 class Scheme(ABC):
-    """An approximation of a machine by fixed points: equations for the units' moments, and a free energy.
+    """Approximation of a machine by fixed points: equations for the units' moments, and a free energy.
 
     Attributes:
-        can_be_captured: whether a training step, which binds the scheme each time, can be captured as a CUDA graph.
+        can_be_captured: Whether a training step, which binds the scheme each time, can be captured as a CUDA graph.
     """
 
     can_be_captured: bool = True
 
     @abstractmethod
     def bind(self, machine: BoltzmannMachine) -> Process:
-        """The iteration that solves the equations on a machine."""
+        """Return the iteration that solves the equations on a machine."""
 
     @abstractmethod
     def free_energy(
         self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]
     ) -> Tensor:  # (K,)
-        """F at given moments and the tilts they arise from, in float64, differentiable in the machine's parameters.
+        """F at moments and the tilts they arise from, in float64, differentiable in the machine's parameters.
 
-        At a solution F is stationary in the moments, so its gradient is the one with the moments held fixed.
+        At a solution F is stationary in the moments, so its gradient is computed with the moments fixed.
 
         Example:
             >>> from tapmachine import TAP, Binary, rbm, solve
@@ -42,14 +42,14 @@ class Scheme(ABC):
         """
 
     def free_energy_of_state(self, machine: BoltzmannMachine, process: Process, state: State) -> Tensor:  # (K,)
-        """The same at a state of the iteration on the machine, for schemes whose F depends on more than moments."""
+        """F at a state of the iteration on the machine, for schemes whose F depends on more than the moments."""
         with torch.no_grad():
             moments, tilts = process.beliefs(list(machine.layers), state)
         return self.free_energy(machine, moments, tilts)
 
 
 def refuse_mixed_states(machine: BoltzmannMachine, scheme: str) -> None:
-    """Raise a ValueError if a mixed layer has categorical units, for schemes that need each type in its own layer."""
+    """Raise a ValueError if a mixed layer has categorical units, for schemes that need separate layers."""
     for index, layer in enumerate(machine.layers):
         if layer.categorical_blocks and not layer.is_categorical:
-            raise ValueError(f"layer {index}: {scheme} cannot take Categorical units in a Mixed layer; use TAP()")
+            raise ValueError(f"layer {index}: {scheme} does not support Categorical units in a Mixed layer; use TAP()")

@@ -1,4 +1,4 @@
-"""Belief propagation, with exact messages between discrete units, or messages in two moments between any."""
+"""Belief propagation, with exact messages between discrete units or two-moment messages between any units."""
 
 from collections.abc import Sequence
 from typing import final
@@ -19,7 +19,7 @@ CLIPPED_SHARE = 0.95
 
 
 class _WholeDistributions(MessagePassing):
-    """Messages to discrete units, which are tilts exactly: ln E[exp(Wxx')] at each of the receiver's states x'."""
+    """Messages to discrete units, which are exactly tilts: ln E[exp(Wxx')] at each state x' of the receiver."""
 
     def __init__(self, machine: BoltzmannMachine, damping: float) -> None:
         super().__init__(machine, damping)
@@ -35,7 +35,7 @@ class _WholeDistributions(MessagePassing):
             return (tilted.reshape(at_rest.shape) - at_rest).transpose(1, 2)
 
         states = self.two_states[link.receiver]
-        if states is None:  # q states, each with its own couplings
+        if states is None:  # q states, each with separate couplings
             sent = torch.stack([gain(weights) for weights in link.weights], -1)
             return Message(sent, torch.zeros_like(sent), sent.new_zeros(sent.shape[:3]))
         low, high = states
@@ -45,7 +45,7 @@ class _WholeDistributions(MessagePassing):
 
 
 class _TwoMoments(MessagePassing):
-    """Messages by the sender's mean and variance [eq:Bij], [eq:Aij], [eq:aij], [eq:cij]."""
+    """Messages based on the sender's mean and variance [eq:Bij], [eq:Aij], [eq:aij], [eq:cij]."""
 
     def __init__(self, machine: BoltzmannMachine, damping: float, clip: float, truncate: float | None) -> None:
         super().__init__(machine, damping)
@@ -63,7 +63,7 @@ class _TwoMoments(MessagePassing):
         mean, variance = (z.unflatten(0, (-1, link.weights.shape[1])).unsqueeze(1) for z in units.moments(cavity))
         shape = self.shapes[link.receiver]
         field = received(link.weights * mean, shape)
-        if len(self.shapes[link.sender]) > 1:  # of one unit's states one is taken: Var(Σ W_α x_α)
+        if len(self.shapes[link.sender]) > 1:  # a unit takes exactly one of its states: Var(Σ W_α x_α)
             spread = received(link.weights**2 * mean, shape) - field**2
         else:
             spread = received(link.weights**2 * variance, shape)
@@ -71,7 +71,7 @@ class _TwoMoments(MessagePassing):
 
 
 def _two_states(units: Units) -> tuple[float, float] | None:
-    """The two values of units that have as many; None for units with q states."""
+    """The two values of two-state units; None for units with q states."""
     if units.is_categorical:
         return None
     base = unconditioned(units)
@@ -83,7 +83,7 @@ def _two_states(units: Units) -> tuple[float, float] | None:
 
 
 def _truncated(units: Units, deviations: float) -> Units:
-    """Gaussian units cut off so many deviations from their means, the furthest of them; others as they are."""
+    """Truncate Gaussian units at this many standard deviations from their outermost means; return others unchanged."""
     if isinstance(units, Tilted):
         return Tilted(_truncated(units.base, deviations), Tilt(units.field, units.precision), validate=False)
     if not isinstance(units, Gaussian):
@@ -94,7 +94,7 @@ def _truncated(units: Units, deviations: float) -> Units:
 
 
 class _MessageScheme(Scheme):
-    """The part that both schemes share."""
+    """Common part of both schemes."""
 
     can_be_captured = False
 
@@ -105,8 +105,8 @@ class _MessageScheme(Scheme):
 
     def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:
         raise ValueError(
-            f"{type(self).__name__}: F depends on messages, not on moments alone; solve() returns it. To train, give "
-            "TAPObjective a number of sweeps, n_sweeps"
+            f"{type(self).__name__}: F depends on messages, not only on moments; solve() returns it. For training, set "
+            "n_sweeps of TAPObjective"
         )
 
     def free_energy_of_state(self, machine: BoltzmannMachine, process: Process, state: State) -> Tensor:
@@ -118,11 +118,11 @@ class _MessageScheme(Scheme):
 class BeliefPropagation(_MessageScheme):
     """Belief propagation for `Binary`, `Spin` and `Categorical` units, with Bethe's free energy: exact on trees.
 
-    Every pair of coupled units exchanges messages, so that a particle needs memory for about 12·N_v·N_h values (times
-    the number of states of categorical units).
+    Every pair of coupled units exchanges messages, so a particle needs memory for about 12·N_v·N_h values (times the
+    number of states of categorical units).
 
     Args:
-        damping: the share of the last message that is kept, from 0 to less than 1.
+        damping: Weight of the previous message in an update, from 0 to less than 1.
 
     Example:
         >>> import torch
@@ -146,15 +146,14 @@ class BeliefPropagation(_MessageScheme):
 class RelaxedBP(_MessageScheme):
     """Relaxed belief propagation for units of any type: messages with two moments, accurate to second order in W.
 
-    Memory as for `BeliefPropagation`. The precision that messages take off a `Gaussian` unit is limited, since a single
-    unit that is not normalizable would end the iteration.
+    Memory as for `BeliefPropagation`. The precision that messages subtract from a `Gaussian` unit is limited, because a
+    single unnormalizable unit would end the iteration.
 
     Args:
-        damping: the share of the last message that is kept, from 0 to less than 1.
-        clip: the share of a Gaussian unit's precision that messages may take off. A solution at the limit is not one of
-            the machine.
-        truncate: if given, treat Gaussian units as truncated ones instead, this many standard deviations to either
-            side.
+        damping: Weight of the previous message in an update, from 0 to less than 1.
+        clip: Largest share of a Gaussian unit's precision that messages may subtract. A solution at the limit is not a
+            solution of the machine.
+        truncate: If set, truncate Gaussian units at this many standard deviations on either side instead.
     """
 
     def __init__(self, damping: float = DAMPING, clip: float = CLIPPED_SHARE, truncate: float | None = None) -> None:

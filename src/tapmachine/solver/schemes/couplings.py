@@ -1,4 +1,4 @@
-"""The couplings of a machine, and what a layer receives through them: mean and variance of the field ΣWx'."""
+"""Couplings of a machine, and the mean and variance of the field ΣWx' that a layer receives through them."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,17 +11,17 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
-FEW_PARTICLES = 1024  # on a GPU: up to here a launch costs more than stacking means and variances, and
-VERY_FEW_PARTICLES = 256  # up to here one product leaves most of it idle, so that it is cut into
+FEW_PARTICLES = 1024  # on a GPU: up to this number, a launch costs more than stacking means and variances
+VERY_FEW_PARTICLES = 256  # up to this number, one product leaves most of a GPU idle, so it is split
 MOST_PARTS, SMALLEST_PART = 8, 64
-ALIGNED = 4  # values, without which products are slow
+ALIGNED = 4  # values; otherwise products are slow
 
 
 class Incoming(NamedTuple):
     """Mean θ and variance κ of the field ΣWx' that the neighbors' states x' exert on a layer's units.
 
-    For units with q states, κ is the covariance matrix of their q fields, of shape (K, n, q, q). For a mixed layer
-    the values of all blocks are in one row, those of matrices one after the other (`Units.reaction_shape`).
+    For units with q states, κ is the covariance matrix of their q fields, of shape (K, n, q, q). For a mixed layer the
+    values of all blocks are concatenated in one row, with flattened matrices (`Units.reaction_shape`).
     """
 
     mean: Tensor  # θ
@@ -34,9 +34,9 @@ class Sender(NamedTuple):
     layer_index: int  # of the sending layer
     weights: Tensor  # W, (components of the sender, components of the receiver)
     squares: Tensor  # W², or for receivers with q states all products of two weights of a unit's states
-    both: Tensor | None  # [Wᵀ, W²ᵀ] side by side on a GPU, where both are matrices of one shape
+    both: Tensor | None  # [Wᵀ, W²ᵀ] side by side on a GPU, if both are matrices of the same shape
     states: tuple[tuple[int, int, int], ...]  # blocks of the sender's units with q states: first component, n, q
-    is_state: Tensor | None  # which components belong to them; None for all
+    is_state: Tensor | None  # mask of the components that belong to them; None for all
     shape: tuple[int, ...]  # state_shape of the receiver
     products: Callable[[Tensor], Tensor]  # `weight_products` of the receiver
 
@@ -57,7 +57,7 @@ class Sender(NamedTuple):
         return self._shaped(mean @ self.weights, variance @ self.squares)
 
     def _send_states(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """The same from units with q exclusive states: Var(Σ_α W_α x_α) = Σ_α W_α² a_α − (Σ_α W_α a_α)²."""
+        """`send` for units with q exclusive states: Var(Σ_α W_α x_α) = Σ_α W_α² a_α − (Σ_α W_α a_α)²."""
         flat = mean.flatten(1)
         field_mean = flat @ self.weights
         field_variance = (flat if self.is_state is None else torch.where(self.is_state, flat, variance)) @ self.squares
@@ -72,27 +72,27 @@ class Sender(NamedTuple):
                 field_variance = field_variance - torch.einsum("ksia,ksib->kiab", by_unit, by_unit).flatten(1)
         if len(self.shape) > 1:
             return self._shaped(field_mean, field_variance)
-        is_variance = field_variance.shape == field_mean.shape  # and has no covariances, which may be negative
+        is_variance = field_variance.shape == field_mean.shape  # without covariances, which may be negative
         return field_mean, field_variance.clamp(min=0) if is_variance else field_variance
 
     def _shaped(self, field_mean: Tensor, field_variance: Tensor) -> tuple[Tensor, Tensor]:
-        """With the q states of each receiving unit, and all pairs of them, in separate dimensions."""
+        """Reshape to separate dimensions for the q states of each receiving unit, and for pairs of them."""
         shape = self.shape
         return field_mean.unflatten(-1, shape), field_variance.unflatten(-1, (*shape, *shape[1:]))
 
 
 class Couplings:
-    """The couplings of a machine, arranged for sweeps: oriented toward the receiver, with their squares.
+    """Couplings of a machine, arranged for sweeps: oriented toward the receiver, with their squares.
 
     Args:
-        machine: any machine.
-        differentiable: whether gradients flow into the machine's weights; by default they are detached.
+        machine: Any machine.
+        differentiable: Whether gradients flow into the machine's weights; by default they are detached.
     """
 
     def __init__(self, machine: BoltzmannMachine, differentiable: bool = False) -> None:
         layers = list(machine.layers)
         self.is_pairwise = machine.is_pairwise
-        # Every edge ends in one odd layer; a pairwise machine meets every pair twice.
+        # Every edge ends in one odd layer; a pairwise machine contains every pair twice.
         self.receivers = [0] if machine.is_pairwise else list(range(1, len(layers), 2))
         self.share = 0.5 if machine.is_pairwise else 1.0
         self.unbounded = [not layer.is_bounded() for layer in layers]
@@ -103,7 +103,7 @@ class Couplings:
         self._layers = layers
         self.weights = [weights.detach() for weights in machine.weights]
         self.rounds_factors = rounds_factors() and not differentiable and machine.dtype == torch.float32
-        self.senders: list[list[Sender]] = [[] for _ in layers]  # to each layer
+        self.senders: list[list[Sender]] = [[] for _ in layers]  # senders to each layer
         for below, above, weights in machine.edges():
             w = weights if differentiable else weights.detach()
             self._connect(below, above, w)
@@ -117,7 +117,7 @@ class Couplings:
         products = self._layers[receiver].weight_products
         has_matrices = self.reaction_shapes[receiver] != shape
         if not (states or has_matrices) and _in_one_launch(weights):
-            # A GPU's fastest products are those of rows with rows.
+            # On a GPU, products of rows with rows are the fastest.
             both = torch.cat((weights.T, weights.T**2), -1)
             weights, squares = both[:, : len(weights)].T, both[:, len(weights) :].T
             both = both.bfloat16() if self.rounds_factors else both
@@ -132,26 +132,26 @@ class Couplings:
 
 
 def _in_one_launch(weights: Tensor) -> bool:
-    """Whether W and W² are multiplied together, which pays where a launch costs more than the product."""
+    """Whether to multiply by W and W² together, which is faster if a launch costs more than the product."""
     return weights.is_cuda
 
 
 def products_in_one_launch(mean: Tensor, variance: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
-    """aW and cW², from [Wᵀ, W²ᵀ]; of very few particles by parts of the senders, whose products are added up."""
+    """aW and cW² from [Wᵀ, W²ᵀ]; for very few particles, as sums over parts of the senders."""
     n_parts = _n_parts(mean.shape[1]) if len(mean) <= VERY_FEW_PARTICLES else 1
     cut = (z.unflatten(-1, (2 * n_parts, -1)).transpose(0, 1) for z in (torch.cat((mean, variance), -1), both))
-    of_moments, of_weights = cut  # which moved nothing
+    of_moments, of_weights = cut  # views
     if both.dtype == mean.dtype:
         by_part = torch.bmm(of_moments, of_weights.mT)
     else:
         by_part = torch.bmm(of_moments.to(both.dtype), of_weights.mT, out_dtype=mean.dtype)
     if n_parts == 1:
         return by_part[0], by_part[1]
-    return by_part[:n_parts].sum(0), by_part[n_parts:].sum(0)  # two sums, which a compiler makes part of what follows
+    return by_part[:n_parts].sum(0), by_part[n_parts:].sum(0)  # two sums, which a compiler fuses with what follows
 
 
 def _n_parts(n_senders: int) -> int:
-    """As many as there can be of one size that suits a GPU."""
+    """Largest number of equal parts whose size suits a GPU."""
     for n_parts in range(MOST_PARTS, 1, -1):
         size, rest = divmod(n_senders, n_parts)
         if rest == 0 and size % ALIGNED == 0 and size >= SMALLEST_PART:
@@ -160,7 +160,7 @@ def _n_parts(n_senders: int) -> int:
 
 
 def total(parts: Sequence[Tensor]) -> Tensor:
-    """The sum of one tensor or more, without a term 0 that would cost a launch."""
+    """Sum of one or more tensors, without an initial 0 that would cost a launch."""
     result = parts[0]
     for part in parts[1:]:
         result = result + part
@@ -179,9 +179,9 @@ def free_energy(
     The relative entropy of a unit is Ba − ½A(a² + c) − ln Z(B,A).
 
     Args:
-        layers, couplings: of the machine.
-        moments, tilts: of all layers; the tilts are those that the moments arise from.
-        incoming: what the layers in `couplings.receivers` receive from these moments.
+        layers, couplings: Those of the machine.
+        moments, tilts: Those of all layers; the moments must arise from the tilts.
+        incoming: Fields that the layers in `couplings.receivers` receive from these moments.
     """
     value = torch.zeros(len(moments[0].mean), dtype=torch.float64, device=moments[0].mean.device)
     for layer, tilt, layer_moments in zip(layers, tilts, moments, strict=True):

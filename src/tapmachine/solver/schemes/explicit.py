@@ -1,4 +1,4 @@
-"""Any machine: the equations with the last moments put into them; and one unit after the other."""
+"""Explicit and sequential iterations for any machine: updates from the previous moments, or of one unit at a time."""
 
 from typing import NamedTuple, final
 
@@ -12,7 +12,7 @@ from tapmachine.units import Units
 
 
 class ExplicitState(NamedTuple):
-    """Moments of all layers, and which particles failed."""
+    """Moments of all layers, and a mask of the particles that failed."""
 
     moments: tuple[Moments, ...]
     unnormalizable: Tensor
@@ -20,9 +20,9 @@ class ExplicitState(NamedTuple):
 
 @final
 class FixedDamping(MeanFieldProcess):
-    """The paper's iteration [alg:rbmInf]: odd layers, then even ones, from the last moments; all units, if pairwise.
+    """The paper's iteration [alg:rbmInf]: odd layers, then even ones, from the previous moments; all units if pairwise.
 
-    A damping d keeps a share d of the last moments. Nothing guarantees that it converges.
+    With damping d, an update keeps a share d of the previous moments. Convergence is not guaranteed.
     """
 
     def __init__(self, equations: Equations, couplings: Couplings, damping: float) -> None:
@@ -73,11 +73,11 @@ SMALLEST_SIZE = 2.0**-20
 
 @final
 class DampedDescent(MeanFieldProcess):
-    """Explicit updates of the tilts, each particle's shortened until F falls.
+    """Explicit updates of the tilts, with step lengths reduced for each particle until F decreases.
 
-    A tilt that moves from its value toward what the equations ask for goes downhill: F's gradient in the moments is
-    the difference of the two, and moments move with tilts by a covariance matrix. So some step length lowers F on every
-    machine, to every order; it is halved where F rises, and grows again.
+    A tilt that moves toward the value given by the equations descends: F's gradient in the moments is the difference of
+    the two, and moments change with tilts by a covariance matrix. So some step length lowers F on every machine, to
+    every order; it is halved if F increases, and grows again afterward.
     """
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> DampedState:
@@ -106,9 +106,9 @@ class DampedDescent(MeanFieldProcess):
         residual = self.change(list(state.moments), moments) / state.size**2
         noise = 100 * torch.finfo(residual.dtype).eps * (1 + value.abs())
         rises = value > state.free_energy + noise
-        # Where F is flat to rounding, the residual has to fall instead.
+        # Where F is flat up to rounding, the residual has to decrease instead.
         stalls = (value > state.free_energy - noise) & (residual > state.residual)
-        # A step to non-finite values is too long, unless it is the shortest one or the values were non-finite before.
+        # A step to non-finite values is too long, unless it is the shortest or the values were non-finite before.
         leaves = ~torch.isfinite(value) & torch.isfinite(state.free_energy) & (state.size > SMALLEST_SIZE)
         worse = rises | stalls | leaves
         longer, shorter = (1.25 * state.size).clamp(max=1.0), (0.5 * state.size).clamp(min=SMALLEST_SIZE)
@@ -119,7 +119,7 @@ class DampedDescent(MeanFieldProcess):
 
 
 class SequentialState(NamedTuple):
-    """Moments of the only layer, the fields B they arise from, and which particles failed."""
+    """Moments of the only layer, the fields B they arise from, and a mask of the particles that failed."""
 
     moments: Moments
     fields: Tensor
@@ -128,14 +128,14 @@ class SequentialState(NamedTuple):
 
 @final
 class SequentialDescent(MeanFieldProcess):
-    """A pairwise machine, one unit after the other at its exact minimum with the others fixed. F falls every time.
+    """Pairwise machines, one unit at a time at its exact minimum with the others fixed. F decreases every time.
 
-    For its simplicity it pays with products: those of all units for each of them, n³ a sweep and particle.
+    Simple but expensive: each unit needs the products of all units, n³ operations per sweep and particle.
     """
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> SequentialState:
         if self.couplings.has_matrices_in_mixed_layers:
-            raise ValueError("update='sequential' cannot take Categorical units in a Mixed layer; use 'explicit'")
+            raise ValueError("update='sequential' does not support Categorical units in a Mixed layer; use 'explicit'")
         first = from_below(layers, self.couplings.weights, moments)[0]
         failed = torch.zeros(len(first.mean), dtype=torch.bool, device=first.mean.device)
         return self._sweep(layers[0], SequentialState(first, torch.zeros_like(first.mean), failed))

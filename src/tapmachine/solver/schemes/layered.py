@@ -1,4 +1,4 @@
-"""Machines with layers: every other layer at a time, at its exact minimum."""
+"""Layered machines: alternating layers at their exact minimum."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, final
@@ -13,13 +13,13 @@ from tapmachine.units import Units
 
 
 class LayeredState(NamedTuple):
-    """The state after a sweep."""
+    """State after a sweep."""
 
     moments: tuple[Moments, ...]  # of all layers
     tilts: tuple[Tilt, ...]  # that they arise from
     received: tuple[Incoming, ...]  # by the odd layers, from these moments
-    free_energy: Tensor  # known only where sweeps are extrapolated
-    reach: Tensor  # how far to extrapolate at most
+    free_energy: Tensor  # known only if sweeps are extrapolated
+    reach: Tensor  # upper limit of the extrapolation
     unnormalizable: Tensor  # particles that failed
 
 
@@ -33,7 +33,7 @@ class LayeredDescent(MeanFieldProcess):
 
     Every half-step lowers F. After two sweeps x₀ → x₁ → x₂ of what the odd layers receive, the third starts from the
     squared extrapolation x₀ + 2αr + α²v with r = x₁ − x₀, v = (x₂ − x₁) − r and α = |r|/|v| (Varadhan and Roland 2008),
-    and is kept for the particles whose F it lowers. α is limited to a reach that grows with success.
+    and is accepted for the particles whose F it lowers. α is limited to a reach that grows with success.
     """
 
     def __init__(self, equations: Equations, couplings: Couplings, accelerate: bool = True) -> None:
@@ -129,14 +129,14 @@ class LayeredDescent(MeanFieldProcess):
         for old, new, (first, second) in zip(x0, x2, differences, strict=True):
             size = alpha.view(-1, *[1] * (old.mean.dim() - 1))
             mean = old.mean + 2 * size * first[0] + size**2 * second[0]
-            variance = new.variance  # a matrix that is extrapolated may stop being a covariance
+            variance = new.variance  # an extrapolated matrix may not be a covariance
             if old.variance.shape == old.mean.shape:
                 variance = (old.variance + 2 * size * first[1] + size**2 * second[1]).clamp(min=0)
             result.append(Incoming(mean, variance))
         return tuple(result), at_limit
 
     def _residual(self, layers: list[Units], state: LayeredState) -> Tensor:
-        """The even layers are at their root, so only the odd ones would move."""
+        """Residual of the odd layers: the even ones are at their root."""
         moved = list(state.moments)
         for index, incoming in zip(self.odd, state.received, strict=True):
             moved[index] = layers[index].respond(incoming.mean, incoming.variance, state.moments[index].mean)

@@ -1,12 +1,12 @@
-"""The mean-field schemes: naive mean field and TAP, the first two orders of an expansion in the couplings.
+"""Mean-field schemes: naive mean field and TAP, the first two orders of an expansion in the couplings.
 
 Each unit is its prior under a tilt exp(Bx − ½Ax²), which its neighbors' means a' and variances c' determine [eq:tapFE]:
 
     NaiveMeanField:  A = 0,         B = ΣWa'
     TAP:             A = −ΣW²c',    B = ΣWa' − (ΣW²c') a
 
-and a, c are the mean and variance of the unit under that tilt. A solution satisfies this for all units at once. How to
-get there is in `layered` and `explicit`; the third order is in `third_order`.
+and a, c are the mean and variance of the unit under that tilt. A solution satisfies this for all units at once. The
+iterations are in `layered` and `explicit`; the third order is in `third_order`.
 """
 
 from abc import abstractmethod
@@ -28,7 +28,7 @@ Update = Literal["implicit", "explicit", "sequential"]
 
 
 class MeanField(Scheme):
-    """A scheme of the expansion in the couplings: its equations, and how they are iterated.
+    """Scheme of the expansion in the couplings: its equations, and how they are iterated.
 
     For the arguments see `TAP`.
     """
@@ -39,7 +39,7 @@ class MeanField(Scheme):
         if damping is not None and not 0 <= damping < 1:
             raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
         if damping is not None and update != "explicit":
-            raise ValueError("damping is for update='explicit' only")
+            raise ValueError("damping requires update='explicit'")
         self.update, self.damping, self.accelerate = update, damping, accelerate
 
     def __repr__(self) -> str:
@@ -56,10 +56,10 @@ class MeanField(Scheme):
 
     @abstractmethod
     def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
-        """B and A of a layer's units, from the moments of all layers."""
+        """Tilt B, A on a layer's units, from the moments of all layers."""
 
     def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
-        """Mean a and variance c of a layer's units under that tilt."""
+        """Mean a and variance c of a layer's units under this tilt."""
         mean, variance = self.incoming(couplings, layer_index, moments)
         return layers[layer_index].respond(mean, variance, moments[layer_index].mean)
 
@@ -70,7 +70,7 @@ class MeanField(Scheme):
         incoming = [self.incoming(couplings, layer_index, moments) for layer_index in couplings.receivers]
         return free_energy(layers, couplings, moments, tilts, incoming)
 
-    # ----- how they are solved
+    # ----- iterations
 
     def bind(self, machine: BoltzmannMachine) -> Process:
         couplings = Couplings(machine)
@@ -78,12 +78,12 @@ class MeanField(Scheme):
         if update == "implicit":
             if machine.is_pairwise:
                 raise ValueError(
-                    "update='implicit' needs layers; for a pairwise machine use 'sequential' or 'explicit'"
+                    "update='implicit' requires layers; for a pairwise machine use 'sequential' or 'explicit'"
                 )
             return LayeredDescent(self, couplings, self.accelerate)
         if update == "sequential":
             if not machine.is_pairwise:
-                raise ValueError("update='sequential' is for a pairwise machine; with layers use 'implicit'")
+                raise ValueError("update='sequential' requires a pairwise machine; with layers use 'implicit'")
             return SequentialDescent(self, couplings)
         if self.damping is not None:
             return FixedDamping(self, couplings, self.damping)
@@ -114,24 +114,24 @@ class NaiveMeanField(MeanField):
 class TAP(MeanField):
     """The Thouless–Anderson–Palmer equations, the second order, for every unit type [eq:tapFE], [alg:rbmInf].
 
-    With a', c' the mean and variance of the neighbors and a those of the unit itself,
+    With a', c' the mean and variance of the neighbors and a the mean of the unit itself,
 
         A = −ΣW²c',    B = ΣWa' − (ΣW²c') a,
 
-    where the last term is Onsager's reaction: it removes from the neighbors' means what the unit itself caused there.
+    where the last term is Onsager's reaction: it removes the unit's own effect on the neighbors' means.
 
-    This is an expansion in the couplings. Where they are strong, F has spurious minima: its term −½ΣW²cc' is unbounded
-    and rewards moments without information (for spins, a ≈ 0). Such a solution has converged, but its −F may lie far
-    above ln Z: its F is much lower than that of solutions found from data, or with `NaiveMeanField`.
+    This is an expansion in the couplings. If they are strong, F has spurious minima: its term −½ΣW²cc' is unbounded and
+    favors moments without information (for spins, a ≈ 0). Such a solution has converged, but its −F may be far above
+    ln Z: its F is much lower than that of solutions from data or of `NaiveMeanField`.
 
     Args:
-        update: "implicit" solves for the units of every other layer exactly with those between them fixed, so that F
-            falls with every half-sweep. "explicit" puts the last moments into the equations, as the paper does, in
-            parallel over a pairwise machine. "sequential", for a pairwise machine, solves for one unit after the other
-            exactly; it is slow. The default is "implicit", and "explicit" for a pairwise machine.
-        damping: the share of the last moments that an explicit update keeps, from 0 (as in the paper) to less than 1.
-            By default it adapts for each particle so that F falls.
-        accelerate: whether implicit sweeps are extrapolated where that lowers F further.
+        update: "implicit" solves for alternating layers exactly with the others fixed, so that F decreases with every
+            half-sweep. "explicit" inserts the previous moments into the equations, as in the paper, in parallel over a
+            pairwise machine. "sequential", for a pairwise machine, solves exactly for one unit at a time; it is slow.
+            Default: "implicit", or "explicit" for a pairwise machine.
+        damping: Weight of the previous moments in an explicit update, from 0 (as in the paper) to less than 1. By
+            default it is adapted for each particle so that F decreases.
+        accelerate: Whether to extrapolate implicit sweeps if that lowers F further.
     """
 
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:

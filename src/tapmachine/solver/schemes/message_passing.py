@@ -1,7 +1,7 @@
-"""Message passing: the iteration that both kinds of belief propagation share.
+"""Message passing: the iteration shared by both variants of belief propagation.
 
-A message to a unit is a factor exp(w + ux − ½kx²) that multiplies its prior: a tilt, and a scale. What a unit sends to
-a neighbor follows from its own prior under all tilts but the one that came from that neighbor.
+A message to a unit is a factor exp(w + ux − ½kx²) that multiplies its prior: a tilt, and a scale. A unit's message to a
+neighbor follows from its prior under all tilts except the one from that neighbor.
 """
 
 import copy
@@ -20,7 +20,7 @@ from tapmachine.units import Units
 
 
 class Link(NamedTuple):
-    """The couplings from the units of one layer to those of another: every edge is two of them."""
+    """Couplings from the units of one layer to those of another: every edge has two links."""
 
     sender: int
     receiver: int
@@ -29,15 +29,15 @@ class Link(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What all units of a link send to all others, for q states one value each."""
+    """Messages from all senders of a link to all receivers, with one value per state."""
 
     field: Tensor  # u, (K, n_sender, *state_shape of the receiver)
-    spread: Tensor  # k, likewise
+    spread: Tensor  # k, same shape
     log_scale: Tensor  # w, (K, n_sender, n_receiver)
 
 
 class Messages(NamedTuple):
-    """The state of an iteration."""
+    """State of the iteration."""
 
     links: tuple[Message, ...]
     moments: tuple[Moments, ...]
@@ -45,7 +45,7 @@ class Messages(NamedTuple):
 
 
 class MessagePassing(Process):
-    """The iteration of both kinds: messages to the odd layers, then to the even ones."""
+    """Iteration of both variants: messages to the odd layers, then to the even ones."""
 
     def __init__(self, machine: BoltzmannMachine, damping: float) -> None:
         self.damping = damping
@@ -54,7 +54,7 @@ class MessagePassing(Process):
         self.weights = [weights.detach() for weights in machine.weights]
         self.links = _links(machine)
         receivers = [link.receiver for link in self.links]
-        # Links by the layer that receives; and those into odd layers, then those into even ones.
+        # Links by receiving layer; and those into odd layers, then those into even ones.
         self.into = [[link for link, r in enumerate(receivers) if r == index] for index in range(len(layers))]
         self.groups = [[link for link, r in enumerate(receivers) if r % 2 == parity] for parity in (1, 0)]
         self.n_units = sum(layer.n for layer in layers)
@@ -72,8 +72,8 @@ class MessagePassing(Process):
             available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if needed > available:
             raise ValueError(
-                f"{self.n_messages} messages take {needed / 2**30:.1f} GB per particle, and there are "
-                f"{available / 2**30:.1f} GB; use TAP() or AdaptiveTAP(), which send none"
+                f"{self.n_messages} messages take {needed / 2**30:.1f} GB per particle, but only "
+                f"{available / 2**30:.1f} GB are available; use TAP() or AdaptiveTAP(), which need no messages"
             )
 
     # ----- the iteration
@@ -119,20 +119,20 @@ class MessagePassing(Process):
 
     @abstractmethod
     def send(self, link: Link, units: Units, cavity: Tilt) -> Message:
-        """The messages of a link.
+        """Messages of a link.
 
         Args:
-            link: the link.
-            units: the sending units, for particles that are pairs of a particle and a receiving unit.
-            cavity: the tilt on them from all but that unit, (K·n_receiver, *state_shape of the sender).
+            link: The link to send on.
+            units: The sending units, for particles that are pairs of a particle and a receiving unit.
+            cavity: The tilt on them from all units but the receiving one, (K·n_receiver, *state_shape of the sender).
         """
 
     def bounded(self, layer_index: int, tilt: Tilt) -> Tilt:
-        """A tilt on a layer's units, limited where a kind of messages needs that."""
+        """Limit a tilt on a layer's units, if the variant requires it."""
         return tilt
 
     def as_used(self, units: Units) -> Units:
-        """The units whose messages are sent, where they are not the machine's own."""
+        """Units whose messages are sent, if they differ from those of the machine."""
         return units
 
     def _sums(self, messages: Sequence[Message], layer_index: int) -> tuple[Tensor, Tensor]:
@@ -143,11 +143,11 @@ class MessagePassing(Process):
         return field, spread
 
     def _tilt(self, messages: Sequence[Message], layer_index: int) -> Tilt:
-        """What all neighbors together send to a layer."""
+        """Total tilt that the neighbors send to a layer."""
         return self.bounded(layer_index, Tilt(*self._sums(messages, layer_index)))
 
     def _cavity(self, layers: list[Units], messages: Sequence[Message], link_index: int) -> tuple[Units, Tilt]:
-        """The sending units of a link, once for each receiver, and the tilts on them without what that one sent."""
+        """Sending units of a link, repeated for each receiver, and the tilts on them without the receiver's message."""
         link = self.links[link_index]
         back = messages[link.back]
         all_fields, all_spreads = self._sums(messages, link.sender)
@@ -160,12 +160,12 @@ class MessagePassing(Process):
         return units, tilt
 
     def _from_moments(self, link: Link, moments: Moments) -> Message:
-        """What units of known means, without variance, send."""
+        """Messages of units with known means and no variance."""
         field = received(link.weights * moments.mean.unsqueeze(1).unsqueeze(1), self.shapes[link.receiver])
         return Message(field, torch.zeros_like(field), field.new_zeros(field.shape[:3]))
 
     def _change(self, old: Messages, new: Messages) -> Tensor:  # (K,)
-        """The mean squared change: of the mean and variance of units, and of messages."""
+        """Mean squared change of the mean and variance of units, and of messages."""
         layers = zip(old.moments, new.moments, strict=True)
         pairs = [pair for old_and_new in layers for pair in zip(*old_and_new, strict=True)]
         of_units = sum((after - before).flatten(1).square().sum(-1) for before, after in pairs)
@@ -177,9 +177,9 @@ class MessagePassing(Process):
         return torch.as_tensor(of_units / self.n_units + of_messages / self.n_messages)
 
     def _free_energy(self, layers: list[Units], messages: Sequence[Message], tilts: Sequence[Tilt]) -> Tensor:
-        """Bethe's F = −Σ_i (1 − ½d_i) ln Z_i − ½ Σ_{i→j} (ln Z_{i→j} + w_{i→j}), (K,), in float64 (erratum E15).
+        """Bethe free energy F = −Σ_i (1 − ½d_i) ln Z_i − ½ Σ_{i→j} (ln Z_{i→j} + w_{i→j}), (K,), float64 (erratum E15).
 
-        ln Z_i is that of a unit under all its messages, ln Z_{i→j} without the one from j, and d_i counts them.
+        ln Z_i is that of a unit under all its messages, ln Z_{i→j} without the one from j, and d_i is their number.
         """
         value = torch.zeros(len(messages[0].field), dtype=torch.float64, device=messages[0].field.device)
         for layer_index, (layer, tilt) in enumerate(zip(layers, tilts, strict=True)):
@@ -192,8 +192,8 @@ class MessagePassing(Process):
         return value
 
     def differentiable_free_energy(self, machine: BoltzmannMachine, state: Messages) -> Tensor:
-        """F with its gradient, (K,): with messages and cavities fixed, in which F is stationary, what depends on the
-        parameters is −Σ_i ln Z_i − ½ Σ_{i→j} ln Z_ij, with Z_ij of a pair of units under the tilts from all others.
+        """F with its gradient, (K,). F is stationary in messages and cavities, so with these fixed it depends on the
+        parameters by −Σ_i ln Z_i − ½ Σ_{i→j} ln Z_ij, with Z_ij of a pair of units under the tilts from all others.
         """
         fixed = [copy.deepcopy(self.as_used(layer)).requires_grad_(False) for layer in machine.layers]
         with torch.no_grad():
@@ -213,7 +213,7 @@ class MessagePassing(Process):
 
 
 def _links(machine: BoltzmannMachine, differentiable: bool = False) -> list[Link]:
-    """Both directions of all edges; a pairwise machine's units are linked to each other by one."""
+    """Both directions of all edges; the units of a pairwise machine are linked to each other by one link."""
     layers = list(machine.layers)
     shapes = [(layer.n, *layer.state_shape[1:]) for layer in layers]
     links: list[Link] = []
@@ -236,7 +236,7 @@ def _links(machine: BoltzmannMachine, differentiable: bool = False) -> list[Link
 
 
 def received(terms: Tensor, shape: tuple[int, ...]) -> Tensor:  # (K, n_sender, *shape of the receiver)
-    """What arrives, from terms (K, states of a receiver, n_receiver, *state_shape of the sender), summed over these."""
+    """Received sums of terms (K, states of a receiver, n_receiver, *state_shape of the sender)."""
     terms = terms.sum(-1) if terms.dim() > 4 else terms
     arrived = terms.permute(0, 3, 2, 1)  # (K, n_sender, n_receiver, states)
     return arrived if len(shape) > 1 else arrived.squeeze(-1)

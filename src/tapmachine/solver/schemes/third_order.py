@@ -1,4 +1,4 @@
-"""The third order of the expansion in the couplings, of which TAP is the second."""
+"""Third order of the expansion in the couplings, whose second order is TAP."""
 
 from typing import final
 
@@ -17,13 +17,13 @@ from tapmachine.units.conditioned import unconditioned
 
 @final
 class ThirdOrderTAP(TAP):
-    """The third order, for units whose variance is a function of their mean: Binary and Spin.
+    """Third-order TAP, for units whose variance is a function of their mean: Binary and Spin.
 
     With the third cumulant k = c·dc/da it adds −⅙ΣW³kk' to F, and in a pairwise machine the triangles
     −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. The update is explicit.
 
     Args:
-        damping: as for `TAP`.
+        damping: As for `TAP`.
     """
 
     def __init__(self, damping: float | None = None) -> None:
@@ -88,7 +88,7 @@ def _two_states(layer: Units, layer_index: int) -> TwoStates:
     base = unconditioned(layer)
     if not isinstance(base, TwoStates):
         raise ValueError(
-            f"layer {layer_index}: ThirdOrderTAP needs units whose variance is a function of their mean, Binary or "
-            f"Spin; {type(base).__name__} is not one; use TAP"
+            f"layer {layer_index}: ThirdOrderTAP requires units whose variance is a function of their mean (Binary or "
+            f"Spin), not {type(base).__name__}; use TAP"
         )
     return base

@@ -1,1 +1,1 @@
-"""The numerics that several unit types share."""
+"""Numerical methods shared by several unit types."""

@@ -8,15 +8,15 @@ from torch import Tensor
 from tapmachine.data.rows import Rows, parts
 from tapmachine.units.numerics.intervals import wide
 
-SMALLEST_SPREAD = 0.01  # of a typical column: the least deviation that a constant column is given
+SMALLEST_SPREAD = 0.01  # relative to a typical column: the least standard deviation assigned to a constant column
 
 
 def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Rows, weights: Tensor) -> Tensor:
-    """Σ term(x, w) over rows in float64, some of them at a time: all would take several times the memory of the data.
+    """Σ term(x, w) over rows in float64, in chunks: all at once would take several times the memory of the data.
 
     Args:
-        term: Function of some rows, (M, *state_shape), and their weights, of as many dimensions.
-        x: States, (rows, *state_shape), also of rows that are not in memory.
+        term: Function of some rows, (M, *state_shape), and their weights, with the same number of dimensions.
+        x: States, (rows, *state_shape), which need not be in memory.
         weights: Weights of the rows, (rows,).
     """
     weights = weights.view(-1, *[1] * (len(x.shape) - 1))
@@ -32,7 +32,7 @@ def column_moments(x: Rows, weights: Tensor, of_nonzero: bool = False) -> tuple[
     Args:
         x: Data, (rows, n).
         weights: Weights of the rows.
-        of_nonzero: Whether values that are exactly 0 are left out.
+        of_nonzero: Whether to ignore values that are exactly 0.
     """
 
     def counts(z: Tensor, w: Tensor) -> Tensor:

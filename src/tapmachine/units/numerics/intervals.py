@@ -1,16 +1,16 @@
 """Integrals of exp(ux − ½vx²) over an interval: logarithm, mean, variance, cumulants and exact draws.
 
-Everything a truncated Gaussian needs, for either sign of v and across v = 0. The textbook forms on erf and
-erfi overflow and cancel at ordinary fields, so nothing here is built on them. Instead one Gauss–Legendre rule
-integrates exp(−slope·t − ½curvature·t²) over t in [0, 1] wherever that is tame, and an interval is made of
+These are all the integrals that a truncated Gaussian needs, for either sign of v and across v = 0. The textbook forms
+with erf and erfi overflow and cancel at ordinary fields, so they are not used. Instead one Gauss–Legendre rule
+integrates exp(−slope·t − ½curvature·t²) over t in [0, 1] wherever that is smooth enough, and an interval consists of
 
-- **one panel**, itself, where the integrand is tame all over it (the plain rule), or
-- **two windows** anywhere else (the window rule): the interval is cut at the exponent's stationary point into two
-  monotone pieces, each measured as a distance from its peak and cut off where the integrand has become
-  negligible. What is left of a piece is tame however large u and v are.
+- **one panel**, if the integrand is smooth enough on the whole interval (the plain rule), or
+- **two windows** otherwise (the window rule): the interval is split at the exponent's stationary point into two
+  monotone pieces, each measured as a distance from its peak and truncated where the integrand becomes negligible. The
+  rest of a piece is smooth however large u and v are.
 
-Here is the window rule, which is right everywhere. `truncation` adds the plain rule and the dispatch between the
-two. `docs/design_notes.md` has the reasons and the measured errors.
+This module contains the window rule, which is accurate everywhere. `truncation` adds the plain rule and selects
+between the two. `docs/design_notes.md` gives the reasons and the measured errors.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from torch import Tensor
 
 
 class Rule(NamedTuple):
-    """The quadrature used for results of one dtype: its size, and the domain in which it is accurate."""
+    """Quadrature for results of one dtype: its size, and the domain in which it is accurate."""
 
     dtype: torch.dtype  # of the values at the nodes, which are positive and add up without loss
     plain_nodes: int
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     drop: float  # a window ends where the integrand has fallen by exp(-drop)
 
 
-# The plain rule's domains are those in which it keeps well within what the tests allow (docs/design_notes.md).
+# On these domains the plain rule is well within the tolerances of the tests (docs/design_notes.md).
 RULES = {
     torch.float32: Rule(torch.float32, plain_nodes=10, max_slope=15.0, max_curvature=45.0, window_nodes=16, drop=20.0),
     torch.float64: Rule(torch.float64, plain_nodes=24, max_slope=60.0, max_curvature=100.0, window_nodes=32, drop=40.0),
@@ -41,13 +41,13 @@ RULES = {
 
 
 class Integral(NamedTuple):
-    """∫ exp(ux − ½vx²) dx over an interval, relative to its value at an anchor point in the interval.
+    """∫ exp(ux − ½vx²) dx over an interval, relative to the integrand at an anchor point in the interval.
 
     Attributes:
-        anchor: a point x* at the integrand's maximum.
-        slope: u − v·x*, exactly zero where x* is an interior maximum.
+        anchor: A point x* at the integrand's maximum.
+        slope: U − v·x*, exactly zero where x* is an interior maximum.
         log_mass: ln ∫ exp(g(x) − g(x*)) dx with g(x) = ux − ½vx².
-        cumulants: mean, variance and, when asked for, the third and fourth cumulant.
+        cumulants: Mean, variance and, for order 4, the third and fourth cumulants.
     """
 
     anchor: Tensor
@@ -56,16 +56,16 @@ class Integral(NamedTuple):
     cumulants: tuple[Tensor, ...]
 
     def select(self, index: Tensor) -> "Integral":
-        """The elements with the given indices."""
+        """Select elements by index."""
         return Integral(
             self.anchor[index], self.slope[index], self.log_mass[index], tuple(z[index] for z in self.cumulants)
         )
 
 
 def wide(x: Tensor) -> Tensor:
-    """The tensor in float64, where fields that nearly cancel can be added without loss.
+    """Convert to float64, in which fields that nearly cancel can be added without loss.
 
-    A device without float64 keeps what it has.
+    On a device without float64 the tensor is returned unchanged.
     """
     return x if x.device.type == "mps" else x.double()
 
@@ -75,7 +75,7 @@ def gauss_legendre(n_nodes: int, dtype: torch.dtype, device: torch.device) -> tu
     return _gauss_legendre(n_nodes, dtype, device)
 
 
-# What torch.compiler.assume_constant_result does, without its import of the compiler, which takes as long as torch's.
+# Like torch.compiler.assume_constant_result, without importing the compiler, which takes as long as importing torch.
 gauss_legendre._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -95,14 +95,14 @@ def panel_moments(slope: Tensor, curvature: Tensor, n_nodes: int, n_moments: int
     if slope.device.type != "cpu" or torch.compiler.is_compiling():
         values = (-nodes * (slope.unsqueeze(-1) + curvature.unsqueeze(-1) * (0.5 * nodes))).exp()
         return torch.stack([(values * row).sum(-1) for row in to_moments])  # fuses into one kernel
-    # On a CPU two matrix products around one exponential are several times faster.
+    # On a CPU, two matrix products around one exponential are several times as fast.
     to_exponent = torch.stack((-nodes, -0.5 * nodes**2), 1)
     coefficients = torch.stack((slope, curvature)).view(2, -1)
     return torch.mm(to_moments, torch.mm(to_exponent, coefficients).exp_()).view(n_moments, *slope.shape)
 
 
 # --------------------------------------------------------------------------------------------------------------
-# The window rule: right everywhere
+# The window rule: accurate everywhere
 # --------------------------------------------------------------------------------------------------------------
 
 
@@ -125,10 +125,10 @@ def cut_into_pieces(
 ) -> tuple[Tensor, Tensor, _Pieces]:
     """Anchor, slope there, and the two windowed pieces of exp(st − ½kt²) on [0, length]; length may be inf.
 
-    `rise` is the exponent at the end minus that at 0, if it is known better than s and k tell.
+    `rise` is the exponent at the end minus that at 0, if known more accurately than from s and k.
     """
     concave = k >= 0
-    # At k = 0 the integrand is monotone: its maximum lies at the end that the slope points to.
+    # At k = 0 the integrand is monotone: its maximum is at the end that the slope points to.
     stationary = torch.where(k == 0, torch.copysign(torch.full_like(s, torch.inf), s), s / k)
     cut = torch.minimum(stationary.clamp(min=0), length)
     slope_at_cut = torch.where((stationary > 0) & (stationary < length), 0.0, s - k * cut)
@@ -141,7 +141,7 @@ def cut_into_pieces(
     slope = torch.stack(
         (torch.where(concave, slope_at_cut, -s), torch.where(concave, -slope_at_cut, slope_at_end))
     ).clamp(min=0)
-    # The distance at which slope·d + ½k·d² = drop; beyond the valley where the exponent never falls so far.
+    # The distance at which slope·d + ½k·d² = drop; beyond the valley if the exponent never falls that far.
     window = 2 * drop / (slope + (slope * slope + 2 * drop * k).clamp(min=0).sqrt())
     pieces = _Pieces(
         slope=slope,
@@ -158,7 +158,7 @@ def cut_into_pieces(
 
 
 def standardize(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, ...]:
-    """Maps x = origin + scale·t onto t in [0, 1] or [0, ∞): returns s, k, length, origin, scale."""
+    """Map x = origin + scale·t onto t in [0, 1] or [0, ∞); returns s, k, length, origin, scale."""
     bounded = torch.isfinite(lower) & torch.isfinite(upper)
     origin = torch.where(torch.isfinite(lower), lower, upper)
     scale = torch.where(bounded, upper - lower, torch.where(torch.isfinite(lower), 1.0, -1.0))
@@ -172,14 +172,14 @@ def standardize(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Ten
 def window_integral(
     u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, rule: Rule, order: int = 2, rise: Tensor | None = None
 ) -> Integral:
-    """The integral by the window rule, for elements where it is finite.
+    """Integrate by the window rule, for elements with a finite integral.
 
     Args:
-        u, v: coefficients of exp(ux − ½vx²), float64, broadcast against the bounds.
-        lower, upper: the interval, float64; one of them may be infinite.
-        rule: the quadrature, which sets the accuracy.
-        order: number of cumulants wanted, 2 or 4.
-        rise: exponent at upper minus exponent at lower, if it is known better than u and v tell (`exact_rise`).
+        u, v: Coefficients of exp(ux − ½vx²), float64, broadcast against the bounds.
+        lower, upper: Bounds of the interval, float64; one of them may be infinite.
+        rule: The quadrature, which determines the accuracy.
+        order: Number of cumulants, 2 or 4.
+        rise: Exponent at upper minus exponent at lower, if known more accurately than from u and v (`exact_rise`).
     """
     s, k, length, origin, scale = standardize(u, v, lower, upper)
     anchor, slope, pieces = cut_into_pieces(s, k, length, rule.drop, rise)
@@ -191,7 +191,7 @@ def window_integral(
     total = mass.sum(0)
     share = mass / total
     raw = moments[1:] / moments[0]
-    # A piece falls from its peak, so its spread is of the order of its mean distance: nothing cancels here.
+    # A piece falls from its peak, so its standard deviation is of the order of its mean distance: nothing cancels.
     mean = pieces.start + pieces.direction * pieces.width * raw[0]
     variance = pieces.width**2 * (raw[1] - raw[0] ** 2)
     gap = mean[0] - mean[1]
@@ -213,10 +213,10 @@ def window_integral(
 
 
 def exact_rise(U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """(upper − lower)·(u − v·middle) for u = U + B, v = V + A, as if rounded once.
+    """(upper − lower)·(u − v·middle) for u = U + B, v = V + A, with a single rounding.
 
-    With v < 0 and both edges of nearly the same weight this small difference of large numbers decides between
-    them, so the rounding errors of the two sums and of the product are carried along.
+    If v < 0 and both edges have nearly the same weight, this small difference of large numbers decides between them, so
+    the rounding errors of the two sums and of the product are included.
     """
     u, u_error = _two_sum(U, B)
     v, v_error = _two_sum(V, A)
@@ -226,21 +226,21 @@ def exact_rise(U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper:
 
 
 def smaller_terms(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
-    """Of two sums with the same value, elementwise the one whose terms are smaller and lose less to rounding."""
+    """Of two sums with the same value, elementwise the one with smaller terms, which loses less to rounding."""
     sums = [torch.stack(torch.broadcast_tensors(*terms)) for terms in (first, second)]
     sizes = [terms.abs().sum(0) for terms in sums]
     return torch.where(sizes[0] < sizes[1], sums[0].sum(0), sums[1].sum(0))
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a + b, rounded, and the rounding error (Knuth)."""
+    """Rounded sum a + b and its rounding error (Knuth)."""
     total = a + b
     b_seen = total - a
     return total, (a - (total - b_seen)) + (b - b_seen)
 
 
 def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a·b, rounded, and the rounding error (Veltkamp's split and Dekker's product, for float64)."""
+    """Rounded product a·b and its rounding error (Veltkamp's split and Dekker's product, for float64)."""
     product = a * b
     a_high, b_high = (134217729.0 * z - (134217729.0 * z - z) for z in (a, b))
     a_low, b_low = a - a_high, b - b_high
@@ -248,14 +248,14 @@ def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalizable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Where ∫ exp(ux − ½vx²) dx is finite: on a finite interval, or where the tail falls off; u and v finite."""
+    """Whether ∫ exp(ux − ½vx²) dx is finite: u and v are finite, and the interval is finite or the tail decays."""
     rises = torch.where(torch.isinf(upper), u >= 0, u <= 0)  # the linear exponent, toward the infinite end
     falls_off = (torch.isfinite(lower) & torch.isfinite(upper)) | (v > 0) | ((v == 0) & ~rises)
     return falls_off & torch.isfinite(u) & torch.isfinite(v)
 
 
 def make_normalizable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the integral is finite, and u, v with harmless values put in elsewhere."""
+    """Mask of the finite integrals, and u and v with harmless values elsewhere."""
     finite = normalizable(u, v, lower, upper)
     inward = torch.where(torch.isinf(upper), -1.0, 1.0)
     return finite, torch.where(finite, u, inward), torch.where(finite, v, 1.0)

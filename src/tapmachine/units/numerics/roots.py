@@ -1,7 +1,8 @@
-"""The roots behind the implicit half-step: a unit's mean in a field that its own mean reacts on.
+"""Root finding for the implicit half-step: the mean of a unit in a field that depends on this mean.
 
-With θ the mean and κ ≥ 0 the variance of the neighbors' field, the unit's own field B solves B + κ f_a(B) = θ. The
-left side rises with slope 1 + κ f_c ≥ 1, so the root is unique, and any point z lies within its own residual of it.
+With θ the mean and κ ≥ 0 the variance of the neighbors' field, the unit's field B solves B + κ f_a(B) = θ. The left
+side rises with slope 1 + κ f_c ≥ 1, so the root is unique, and its distance from any point is at most the residual
+there.
 """
 
 from collections.abc import Callable
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments
 
-MOST_STEPS = 100  # steps or brackets halve at worst: enough for float64
+MOST_STEPS = 100  # at worst, steps or brackets are halved: sufficient for float64
 
-PATIENCE = 8  # steps before small ones are told from rounding
+PATIENCE = 8  # number of steps before small ones are compared with rounding
 
 # A Newton step smaller than this leaves an error of about its square.
 SMALL_STEP = {torch.float32: 5e-3, torch.float64: 1e-6}
@@ -23,14 +24,14 @@ SMALL_STEP = {torch.float32: 5e-3, torch.float64: 1e-6}
 def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | None = None) -> Tensor:
     """z with z + κσ(z) = t: the logit of a two-state unit.
 
-    The root lies between 0 and t − ½κ, where the function bends one way only. So Newton's method, kept there,
-    overshoots at most once, and then approaches the root from one side, its error half its last step squared at most.
+    The root lies between 0 and t − ½κ, where the function is convex or concave. So Newton's method, restricted to this
+    interval, overshoots at most once and then converges from one side; its error is at most half the last step squared.
 
     Args:
-        total: t.
+        total: T.
         reaction: κ ≥ 0.
-        start: a guess of z.
-        steps: number of Newton steps; without it, until they are small.
+        start: Initial guess of z.
+        steps: Number of Newton steps. Default: until they are small.
     """
     middle = torch.sub(total, reaction, alpha=0.5)
     lower, upper = middle.clamp(max=0), middle.clamp_(min=0)
@@ -41,7 +42,7 @@ def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | N
         slope = torch.addcmul(one, reaction, torch.addcmul(mean, mean, mean, value=-1))
         excess = torch.addcmul(z - total, reaction, mean)
         new = torch.addcdiv(z, excess, slope, value=-1)
-        if step == 0:  # later steps stay inside by themselves
+        if step == 0:  # later steps stay inside automatically
             new = new.clamp(lower, upper)
         if steps is None and is_small(new - z, new, step):
             return new
@@ -50,11 +51,11 @@ def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | N
 
 
 def is_small(change: Tensor, z: Tensor, step: int) -> bool:
-    """Whether no step is large. After many steps, relative to z, whose rounding may be what is left."""
+    """Whether all steps are small; after many steps, relative to z, because only rounding may be left."""
     if step > PATIENCE:
         change = change / (1 + z.abs())
     size = _size(change)
-    if not isfinite(size):  # what has failed must not stop the others, nor keep them going
+    if not isfinite(size):  # failed elements must neither stop the others nor keep them going
         size = _size(torch.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0))
     return size <= SMALL_STEP[z.dtype]
 
@@ -72,17 +73,17 @@ def bracketed_root(
     bounds: tuple[Tensor, Tensor],
     steps: int | None = None,
 ) -> tuple[Moments, Tensor]:
-    """The moments at the root of B + κ f_a(B) = θ, and B, for any unit type; by Newton's method inside a bracket.
+    """Solve B + κ f_a(B) = θ for any unit type by Newton's method inside a bracket; returns the moments and B.
 
-    Where the moments are non-finite there is no root; they are returned as they are.
+    If the moments are non-finite there is no root; they are returned unchanged.
 
     Args:
-        moments: of the units as a function of B.
+        moments: Function that returns the moments of the units at B.
         field: θ.
         reaction: κ ≥ 0.
-        start: a guess of B.
-        bounds: of the mean.
-        steps: number of Newton steps; without it, until they are small.
+        start: Initial guess of B.
+        bounds: Bounds of the mean.
+        steps: Number of Newton steps. Default: until they are small.
     """
     at_lower, at_upper = (torch.where(reaction > 0, field - reaction * bound, field) for bound in bounds)
     lower, upper = at_upper, at_lower
@@ -95,11 +96,11 @@ def bracketed_root(
         finite = torch.isfinite(found.variance) & torch.isfinite(residual)
         residual = torch.where(finite, residual, 0.0)
         above = residual > 0
-        # The root lies below a point with a positive residual, and not further away than that residual.
+        # The root lies below a point with a positive residual, at a distance of at most that residual.
         upper = torch.where(above, z, torch.minimum(upper, z - residual))
         lower = torch.where(above, torch.maximum(lower, z - residual), z)
         newton = z - residual / (1 + reaction * torch.where(finite, found.variance, 0.0))
-        # Steps that reach an end of the bracket, or do not get shorter, may go back and forth for ever.
+        # Steps that reach an end of the bracket, or do not get shorter, could oscillate forever.
         wild = (newton <= lower) | (newton >= upper) | ((newton - z).abs() > 0.5 * length)
         new = torch.where(wild & (residual != 0), 0.5 * (lower + upper), newton)
         length = (new - z).abs()
@@ -115,19 +116,19 @@ def bracketed_root(
 def simplex_root(
     log_weights: Tensor, field: Tensor, reaction: Tensor, start: Tensor, steps: int | None = None
 ) -> Tensor:
-    """B with B + K·p(B) = θ, where p(B) ∝ exp(log_weights + B): the fields of a unit with q states.
+    """Solve B + K·p(B) = θ, where p(B) ∝ exp(log_weights + B), for the fields of a unit with q states.
 
-    p minimizes the convex function Σ p ln(p/weights) − θp + ½ pKp, which serves to halve Newton steps that are too
-    long; as B only matters up to a constant, its mean over the states is that of θ − Kp.
+    p minimizes the convex function Σ p ln(p/weights) − θp + ½ pKp, which is used to halve Newton steps that are too
+    long. B only matters up to a constant; its mean over the states is set to that of θ − Kp.
 
     Args:
-        log_weights: of shape (..., q), as the others but
-        reaction: K of shape (..., q, q), symmetric and positive semidefinite.
-        field: θ.
-        start: a guess of B.
-        steps: number of Newton steps; without it, until they are small.
+        log_weights: Log-weights of the states, (..., q).
+        reaction: K, symmetric and positive semidefinite, (..., q, q).
+        field: θ, (..., q).
+        start: Initial guess of B, (..., q).
+        steps: Number of Newton steps. Default: until they are small.
 
-    In float64 whatever the arguments are: with strong couplings the function is flat to the rounding of float32.
+    Always computed in float64: with strong couplings the function is flat to the rounding of float32.
     """
     dtype = field.dtype
     log_weights, field, reaction, start = (z.double() for z in (log_weights, field, reaction, start))
@@ -149,7 +150,7 @@ def simplex_root(
         covariance = torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
         matrix = identity + reaction @ covariance
         matrix = torch.where(torch.isfinite(matrix).all(-1).all(-1)[..., None, None], matrix, identity)
-        step = torch.linalg.solve_ex(matrix, residual.unsqueeze(-1)).result.squeeze(-1)  # without a look at errors
+        step = torch.linalg.solve_ex(matrix, residual.unsqueeze(-1)).result.squeeze(-1)  # does not check for errors
         for _ in range(20 if steps is None else 4):
             new = own - step
             new_value, new_p = value(new)

@@ -1,6 +1,6 @@
 """A truncated Gaussian prior under a tilt: log-partition, mean and variance, with their derivatives.
 
-In compiled code either is one opaque operation. The values come from the rules in `truncation_rules.py`.
+In compiled code each is one opaque operation. The values come from the rules in `truncation_rules.py`.
 """
 
 import torch
@@ -19,14 +19,13 @@ from tapmachine.units.numerics.truncation_rules import (
 def tilted_interval(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True) -> TiltedInterval:
     """ln Z(B,A), mean and variance of the prior under exp(Bx − ½Ax²).
 
-    All three are differentiable in U, V, B and A, the logarithm twice. Where the tilted prior cannot be
-    normalized (only possible on a half-infinite interval) the logarithm, the size of the mean and the variance
-    are inf.
+    All three are differentiable in U, V, B and A, the logarithm twice. If the tilted prior cannot be normalized (only
+    possible on a half-infinite interval), the logarithm, the absolute mean and the variance are inf.
 
     Args:
         prior: U, V and the interval; one of the two bounds may be infinite.
-        B, A: the tilt, both of shape (..., n).
-        normalized: whether the prior is; if not, the logarithm is ln ∫ exp((U+B)x − ½(V+A)x²) dx itself.
+        B, A: The tilt, both of shape (..., n).
+        normalized: Whether to normalize the prior; if not, the logarithm is ln ∫ exp((U+B)x − ½(V+A)x²) dx.
     """
     if torch.is_grad_enabled() and any(z.requires_grad for z in (*prior, B, A)):
         return TiltedInterval(*_TiltedInterval.apply(*prior, B, A, normalized))
@@ -51,7 +50,7 @@ def _log_density(prior: Prior, x: Tensor) -> Tensor:
 
 
 class _TiltedInterval(torch.autograd.Function):
-    """The derivatives of a log-normalizer are cumulants, which the same rules give to full accuracy."""
+    """Autograd function: derivatives of a log-normalizer are cumulants, which the same rules give to full accuracy."""
 
     @staticmethod
     def forward(ctx, U, V, lower, upper, B, A, normalized):  # type: ignore[no-untyped-def]
@@ -64,7 +63,7 @@ class _TiltedInterval(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_log, d_mean, d_variance):  # type: ignore[no-untyped-def]
         U, V, lower, upper, B, A, mean, variance = ctx.saved_tensors
-        # What cannot be normalized has no derivative: 0 there, so that it does not spoil the sums over a column.
+        # Elements that cannot be normalized have no derivative: 0 there keeps the sums over a column finite.
         finite = torch.isfinite(variance)
         mean, variance = (torch.where(finite, z, 0.0) for z in (mean, variance))
         d_u = d_v = torch.zeros_like(mean)
@@ -134,15 +133,15 @@ def evaluate(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True) -> Til
 def _as_one_node(
     U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, normalized: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`evaluate` in compiled code: one node of its graph, in place of hundreds at every step of every root.
+    """`evaluate` in compiled code: one node of its graph instead of hundreds at every step of every root.
 
-    On a GPU it is a separate kernel; in float32, since compilers contract products and sums, which the exact sums of
-    float64 would not survive.
+    On a GPU it is a separate kernel, in float32, because compilers contract products and sums, which would break the
+    exact sums of float64.
     """
     prior = Prior(U, V, lower, upper)
     on_device = by_one_kernel if B.is_cuda and B.dtype == torch.float32 and B.numel() else evaluate
     log, mean, variance = on_device(prior, B, A, normalized)
-    return log.to(torch.float64, copy=True), mean.clone(), variance.clone()  # outputs may share no memory
+    return log.to(torch.float64, copy=True), mean.clone(), variance.clone()  # outputs must not share memory
 
 
 @_as_one_node.register_fake
@@ -152,7 +151,7 @@ def _(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, 
 
 @torch.library.custom_op("tapmachine::log_density", mutates_args=())
 def _density_as_one_node(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, x: Tensor) -> Tensor:
-    """`_log_density` in compiled code. Traced into it, torch 2.11 takes its derivatives for 0."""
+    """`_log_density` in compiled code. If it were traced, torch 2.11 would return derivatives of 0."""
     return _log_density(Prior(U, V, lower, upper), x)
 
 

@@ -1,7 +1,8 @@
-"""Two quadrature rules for a truncated Gaussian prior under a tilt, and which of them serves which elements.
+"""Two quadrature rules for a truncated Gaussian prior under a tilt, and the choice between them.
 
-On a CPU the plain rule serves the tame elements and only the others pay for the window rule. Other devices take the
-window rule for all, which needs no branch and no look at the values; in compiled code on a GPU, as one kernel.
+On a CPU, the plain rule handles the elements for which it is accurate, and only the others use the more expensive
+window rule. Other devices use the window rule for all, which needs no branch and no access to values; in compiled code
+on a GPU, as one kernel.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from tapmachine.units.numerics.intervals import (
     window_integral,
 )
 
-# Elements at a time: enough to share among threads, few enough for the values at their nodes to stay in cache.
+# Chunk size in elements: enough to share among threads, few enough for the node values to stay in cache.
 PLAIN_CHUNK = 57_344
 WINDOW_CHUNK = 16_384
 DEVICE_CHUNK = 2**21  # on other devices: half a GB of node values in float32
@@ -40,16 +41,16 @@ class Prior(NamedTuple):
     upper: Tensor
 
     def wide(self, index: Tensor | None = None) -> "Prior":
-        """In float64, all of shape (n,), or only the units with the given indices."""
+        """Convert to float64 and shape (n,); optionally select units by index."""
         n = self.U.shape[-1]
         terms = [wide(z).expand(n) for z in self]
         return Prior(*(terms if index is None else (z[index] for z in terms)))
 
 
 class TiltedInterval(NamedTuple):
-    """A log-integral, and the mean and variance of the normalized integrand.
+    """Log-integral, and mean and variance of the normalized integrand.
 
-    The logarithm is in float64 where the window rule computed it: it may be large and have to be added to another.
+    The logarithm is float64 if the window rule computed it, because it may be large and be added to another.
     """
 
     log: Tensor
@@ -58,7 +59,7 @@ class TiltedInterval(NamedTuple):
 
 
 def by_both_rules(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:  # (rows, n) each
-    """The plain rule where it is accurate, the window rule elsewhere; it looks at the values."""
+    """The plain rule where it is accurate, the window rule elsewhere; reads the values."""
     n, dtype = B.shape[-1], B.dtype
     rule = RULES[dtype]
     if n > PLAIN_CHUNK:
@@ -85,14 +86,14 @@ def by_both_rules(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> Tilte
 
 
 def by_windows_only(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:  # (rows, n) each
-    """The window rule for all elements, so many at a time as memory allows."""
+    """The window rule for all elements, in chunks that fit into memory."""
     tilts = zip(*(z.split(max(1, DEVICE_CHUNK // B.shape[-1])) for z in (B, A)), strict=True)
     parts = [_window_rule(prior, b, a, normalized) for b, a in tilts]
     return TiltedInterval(*(torch.cat(z) for z in zip(*parts, strict=True)))
 
 
 def by_one_kernel(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:
-    """The window rule, compiled; for powers of two of elements, as there is a kernel for each number of them."""
+    """The compiled window rule; pads the number of elements to a power of two, since each number has a kernel."""
     flat = [z.expand(B.shape).reshape(-1) for z in (*prior, B, A)]
     parts = []
     for terms in zip(*(z.split(DEVICE_CHUNK) for z in flat), strict=True):
@@ -125,7 +126,7 @@ def _window_rule(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> Tilted
 
 
 def _by_windows(prior: Prior, B: Tensor, A: Tensor, untilted: Integral | None, rule: Rule) -> TiltedInterval:
-    """The window rule, in float64; the logarithm is relative to the prior's own integral where that is given."""
+    """The window rule in float64; the logarithm is relative to the prior's integral, `untilted`, if given."""
     U, V, lower, upper = prior
     u, v = U + B, V + A
     finite, safe_u, safe_v = make_normalizable(u, v, lower, upper)
@@ -147,9 +148,9 @@ def _by_windows(prior: Prior, B: Tensor, A: Tensor, untilted: Integral | None, r
 def _log_ratio(prior: Prior, B: Tensor, A: Tensor, tilted: Integral, untilted: Integral) -> Tensor:
     """ln I(U+B, V+A) − ln I(U, V).
 
-    The exponents at the two anchors differ by the tilt at the new anchor plus the prior's fall from its own anchor
-    to there, which is exact for a weak tilt; or plainly by their values, which is exact where the tilt undoes the
-    prior. Of the two sums, the one with the smaller terms loses less to rounding.
+    The exponents at the two anchors differ by the tilt at the new anchor plus the decrease of the prior from its own
+    anchor to there, which is exact for a weak tilt; or by the difference of their values, which is exact where the tilt
+    cancels the prior. Of the two sums, the one with the smaller terms loses less to rounding.
     """
     U, V, _, _ = prior
     x, shift = tilted.anchor, tilted.anchor - untilted.anchor
@@ -159,11 +160,11 @@ def _log_ratio(prior: Prior, B: Tensor, A: Tensor, tilted: Integral, untilted: I
 
 
 def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule: Rule) -> tuple[TiltedInterval, Tensor]:
-    """One Gauss–Legendre rule over the whole interval, and the flat indices of the elements that it may not serve.
+    """One Gauss–Legendre rule over the whole interval; also returns the flat indices of elements outside its domain.
 
-    Its logarithm is ln ∫ exp(ux − ½vx²) dx + log_offset. In t = (x − lower)/length the integrand is
-    exp(slope·t − ½curvature·t²). This is the hot loop of training: memory is used again, constants stay outside,
-    and nothing is selected element by element, which is slow on a CPU.
+    The logarithm is ln ∫ exp(ux − ½vx²) dx + log_offset. In t = (x − lower)/length the integrand is exp(slope·t −
+    ½curvature·t²). This is the hot loop of training: memory is reused, constants are hoisted, and there is no
+    elementwise selection, which is slow on a CPU.
     """
     U, V, lower, upper = prior
     n = B.shape[-1]
@@ -177,12 +178,12 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
     to_exponent = torch.stack((nodes, -0.5 * nodes**2), 1)
     to_moments = torch.stack((weights, weights * (nodes - 0.5), weights * (nodes - 0.5) ** 2))
 
-    result = B.new_empty(3, B.numel())  # each part's raw moments, turned in place into ln, mean and variance
+    result = B.new_empty(3, B.numel())  # raw moments of each chunk, converted in place to ln, mean and variance
     hard = [torch.empty(0, dtype=torch.long)]
     most_rows, rows = max(1, PLAIN_CHUNK // n), 0
     parts = zip(B.split(most_rows), A.split(most_rows), result.split(most_rows * n, 1), strict=True)
     for part, (tilt_field, tilt_precision, moments) in enumerate(parts):
-        if len(tilt_field) != rows:  # in the first part, and in the last if that is shorter
+        if len(tilt_field) != rows:  # for the first chunk, and for the last if it is shorter
             rows = len(tilt_field)
             coefficients, values = B.new_empty(2 + rule.plain_nodes, rows * n).split((2, rule.plain_nodes))
             slope, curvature = coefficients.view(2, rows, n)
@@ -196,7 +197,7 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
             slope.sub_(curvature * lower).mul_(length)
             curvature.mul_(length**2)
         torch.mm(to_exponent, coefficients, out=values).exp_()
-        torch.mm(to_moments, values, out=moments)  # of t − ½, so that little cancels in the variance
+        torch.mm(to_moments, values, out=moments)  # moments of t − ½, so that little cancels in the variance
         mean /= log
         variance.div_(log).addcmul_(mean, mean, value=-1)
         mean += 0.5
@@ -206,7 +207,7 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
             mean.mul_(length).add_(lower)
             log.add_(exponent_at_lower)
 
-        # The outward slope at either edge, and the curvature on the same scale, must keep the limit.
+        # The outward slope at either edge, and the curvature on the same scale, must be within the limit.
         at_upper = torch.sub(slope, curvature, out=scratch)
         curvature_scale = rule.max_slope / rule.max_curvature
         extremes = (at_upper.amax(), -slope.amin(), curvature_scale * curvature.amax())
