@@ -385,7 +385,7 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: pretrain(rbm(Binary(16), Binary(4)), bars()), "two hidden layers or more"),
+        (lambda: pretrain(rbm(Binary(16), Binary(4)), bars()), "at least two hidden layers"),
         (
             lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), layers="all", data="modes"),
             "one of samples, means",
@@ -398,7 +398,7 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
         ),
         (
             lambda: pretrain(condition(dbm([Binary(16), Binary(4), Binary(2)]), Tilt(torch.ones(4), 0.0), 1), bars()),
-            "layer 1: there is evidence",
+            "layer 1 is conditioned on evidence",
         ),
         (lambda: Settings("x", hidden=(5,), pretrain=3), "which requires several hidden layers"),
         (lambda: Settings("x", hidden=(5, 3), pretrain=0, double_inputs=True), "require pretraining"),

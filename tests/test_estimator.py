@@ -175,7 +175,7 @@ def test_bad_parameters(options, message, digits):
     ],
 )
 @pytest.mark.filterwarnings("ignore:the log-likelihood has fallen")  # with an undiminished learning rate, it overshoots
-@pytest.mark.filterwarnings("ignore:the machine ends at")
+@pytest.mark.filterwarnings("ignore:the final log-likelihood is")
 def test_units_of_measurement_do_not_matter(visible, scale, shift, quick_tables):
     """In Kelvin as in anything else: weights that are as strong, in units of the data."""
     generator = np.random.default_rng(0)
@@ -190,7 +190,7 @@ def test_units_of_measurement_do_not_matter(visible, scale, shift, quick_tables)
     assert np.abs(np.corrcoef(features.T, kind[:, 0])[-1, :-1]).max() > 0.9
 
 
-@pytest.mark.filterwarnings("ignore:the machine ends at")  # after two epochs
+@pytest.mark.filterwarnings("ignore:the final log-likelihood is")  # after two epochs
 def test_an_interval_wider_than_the_data(digits):
     x = digits[:200].astype(np.float32)
     # A column with few values or none off 0 may take any value of the interval, which for a wide one upsets training,

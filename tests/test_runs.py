@@ -650,7 +650,7 @@ def test_a_diverging_run_exits_with_4(data, tmp_path):
         "--epochs", "30", "--batch-size", "50", "--learning-rate", "1e38", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     assert code == 4, errors
-    assert "diverged again and again" in errors
+    assert "diverged repeatedly" in errors
     assert os.listdir(tmp_path / "run")
 
 

@@ -279,7 +279,7 @@ def test_bad_arguments_of_a_scheme(arguments):
 def test_updates_that_do_not_fit_the_machine():
     with pytest.raises(ValueError, match="'sequential' requires a pairwise machine"):
         solve(machine_of(["Binary", "Binary"], [3, 2], 0), scheme=TAP("sequential"))
-    with pytest.raises(ValueError, match="'implicit' needs layers"):
+    with pytest.raises(ValueError, match="'implicit' requires layers"):
         solve(machine_of(["Binary"], [3], 0), scheme=TAP("implicit"))
 
 

@@ -558,7 +558,7 @@ def test_a_divergence_is_taken_back_and_the_step_size_cut():
     fit(untrained, x, epochs=0, batch_size=10)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(DivergenceError, match="again and again"):
+        with pytest.raises(DivergenceError, match="diverged repeatedly"):
             fit(machine, x, epochs=20, batch_size=10, objective=TAPObjective(), optimizer=optimizer, monitor=QUIET)
     messages = [str(warning.message) for warning in caught if warning.category is TrainingWarning]
     assert "learning rate reduced from 1e+37 to 5e+36" in messages[0]
@@ -612,11 +612,11 @@ def test_a_glass_is_reported():
         (lambda m: fit(m, torch.zeros(200, 3), epochs=-1), "epochs is -1"),
         (lambda m: fit(m, torch.zeros(200, 3), weights=torch.ones(3)), "one for each row"),
         (lambda m: fit(m, torch.zeros(200, 3), weights=-torch.ones(200)), "0 or more"),
-        (lambda m: fit(m, []), "the loader gives no batches"),
+        (lambda m: fit(m, []), "the loader yields no batches"),
         (lambda m: fit(m, torch.zeros(200, 3), validation=torch.full((2, 3), 0.5)), r"x\[0, 0\] is 0.5"),
         (lambda m: fit(rbm(Binary(3), Binary(2), torch.full((3, 2), torch.nan)), torch.zeros(200, 3)), "is nan"),
         (lambda m: fit(clamp(m, torch.zeros(3)), torch.zeros(200, 3)), "has clamped units"),
-        (lambda m: fit(m, iter([torch.zeros(5, 3)])), "gone through only once"),
+        (lambda m: fit(m, iter([torch.zeros(5, 3)])), "iterated over only once"),
         (
             lambda m: fit(m, Loader([torch.zeros(5, 3), torch.full((5, 3), 0.5)])),
             "batch 1 of the loader: .*0, 0. is 0.5",
@@ -624,7 +624,7 @@ def test_a_glass_is_reported():
         (lambda m: fit(m, rows_with_a_bad_one(20_003)), r"x\[20003, 1\] is 2"),
         (
             lambda m: fit(m, torch.zeros(200, 3), scheduler=geometric_decay(paper_sgd(m), 0.1, 5)),
-            "drives another optimizer",
+            "belongs to another optimizer",
         ),
         (
             lambda m: fit(m, torch.zeros(200, 3), optimizer=torch.optim.SGD(list(m.weights), lr=0.1), centered=True),

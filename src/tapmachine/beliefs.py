@@ -74,7 +74,7 @@ class Solution:
         residual: Mean over all units of the squared change of their mean and variance when the equations are applied
             once more, (K,).
         n_sweeps: Number of sweeps performed, (K,).
-        status: a `Status` for each particle, (K,).
+        status: A `Status` for each particle, (K,).
     """
 
     moments: tuple[Moments, ...]

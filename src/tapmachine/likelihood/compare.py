@@ -143,7 +143,7 @@ def compare_likelihoods(
         machine: Any machine that is not conditioned.
         train, test: Data, (N, n_visible) each.
         solutions: Solutions of the machine by `solve` (default: solved from up to 1,000 rows of `train`).
-        scheme: mean-field scheme of the solutions (default: `TAP()`).
+        scheme: Mean-field scheme of the solutions (default: `TAP()`).
         schedule, n_runs, data, seed: As for `ais_log_partition`.
         n_visible: Number of units per row for the pseudo-likelihood.
         callback: Called with the name of each estimator before it starts.

@@ -29,7 +29,7 @@ class TAPLogLikelihood(LogLikelihood):
     """ln P(x) ≈ F − F(x), with F averaged over the distinct solutions of the machine, as in the paper.
 
     Attributes:
-        log_sum_exp: log-likelihood with ln Z ≈ ln Σ exp(−F_k), which treats distinct solutions as separate states; it
+        log_sum_exp: Log-likelihood with ln Z ≈ ln Σ exp(−F_k), which treats distinct solutions as separate states; it
             is lower. On machines trained on data it was three times closer to the exact value; if the couplings are too
             strong for the mean field, neither is reliable.
         free_energies: F of each distinct solution, in increasing order.
@@ -73,7 +73,7 @@ def tap_log_likelihood(
         solutions: Solutions of the unclamped machine from `solve`; those that did not converge are excluded and
             counted. By default the machine is solved from up to 1,000 of the rows; to score several data sets with the
             same ln Z, call `solve_from_rows` once and pass its result.
-        scheme: mean-field scheme of the solutions (default: `TAP()`).
+        scheme: Mean-field scheme of the solutions (default: `TAP()`).
 
     Raises:
         EstimateError: If no solution converged, or no row could be scored.
@@ -126,7 +126,7 @@ def solve_from_rows(
     Args:
         machine: Any machine that is not conditioned.
         x: Data, (N, n_visible).
-        scheme: mean-field scheme (default: `TAP()`).
+        scheme: Mean-field scheme (default: `TAP()`).
         n_starts: Maximum number of rows to start from.
 
     Example:

@@ -1,4 +1,4 @@
-"""Anomaly scores of rows, as a whole and unit by unit."""
+"""Anomaly scores of rows and of single values."""
 
 import warnings
 from typing import Any
@@ -24,9 +24,9 @@ from tapmachine.posterior.observations import as_observations
 from tapmachine.solver import Scheme, random_start, solve
 from tapmachine.solver.starts import StartingPoint
 
-PARTICLES = 4096  # units of rows solved at a time
-N_RANDOM = 100  # random starts of the free machine if there are no complete rows
-N_NEAREST = 5  # nearest solutions that rows with gaps start from
+PARTICLES = 4096  # particles solved at a time
+N_RANDOM = 100  # random initial states of the unconditioned machine if there are no complete rows
+N_NEAREST = 5  # nearest solutions used as initial states of rows with missing values
 
 
 @torch.no_grad()
@@ -36,21 +36,22 @@ def anomaly_score(
     solutions: Solution | None = None,
     scheme: Scheme | None = None,
 ) -> Tensor:  # (K,), float64
-    """Anomaly score −ln P(x) of each row in nats, by TAP: higher is more anomalous. Missing values are summed over.
+    """Compute the anomaly score −ln P(x) of each row in nats by TAP: higher is more anomalous.
 
-    Rows with missing values have lower scores: compare them only with rows that have the same gaps.
+    Missing values are summed over, so rows with missing values have lower scores: compare them only with rows that miss
+    the same values.
 
     Args:
-        machine: any machine that is not conditioned.
-        x: rows, (K, n_visible); NaN for missing values.
-        solutions: solutions of the free machine, as for `tap_log_likelihood` (default: solved from the complete rows,
-            or from random points if there are none).
-        scheme: mean-field scheme (default: `TAP()`). Machines of real-valued tables, for which TAP has no solution, are
+        machine: Any machine that is not conditioned.
+        x: Rows, (K, n_visible); NaN for missing values.
+        solutions: Solutions of the unconditioned machine, as for `tap_log_likelihood` (default: solved from the
+            complete rows, or from random points if there are none).
+        scheme: Mean-field scheme (default: `TAP()`). Machines of real-valued tables, for which TAP has no solution, are
             scored without a mean field, exactly if they have few spike-and-slab units.
 
     Returns:
-        The scores; NaN for rows without a converged solution, and for rows of real-valued tables with missing values,
-        which have to be imputed first.
+        Scores; NaN for rows without a converged solution, and for rows of real-valued tables with missing values, which
+        have to be imputed first.
 
     Example:
         >>> import torch
@@ -85,7 +86,7 @@ def anomaly_score(
 
 
 def _exact_scores(machine: BoltzmannMachine, whole: Tensor, score: Tensor, complete: Tensor, empty: Tensor) -> Tensor:
-    """The scores of complete rows, by the exact or annealed ln Z."""
+    """Scores of complete rows, with exact or annealed ln Z."""
     if len(whole):
         partition = unbiased_log_partition(machine, whole)
         score[complete] = -unbiased_log_likelihood(machine, whole, partition).values
@@ -98,7 +99,7 @@ def _exact_scores(machine: BoltzmannMachine, whole: Tensor, score: Tensor, compl
 
 
 def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme: Scheme | None) -> Tensor:  # (K,)
-    """−ln of the weight of the observed values, started from the nearest solutions; NaN if not converged."""
+    """Negative log-weight of the observed values, started from the nearest solutions; NaN if not converged."""
     units = machine.layers[0]
     pointwise = pointwise_estimate(units, x, Missing())
     seen = pointwise.mean.masked_fill(is_nan(x).view(*x.shape, *[1] * (pointwise.mean.dim() - 2)), torch.nan)
@@ -109,7 +110,7 @@ def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme
 
 
 def _as_data(machine: BoltzmannMachine, x: Tensor) -> Tensor:
-    """Complete rows as data: numbers of states are whole."""
+    """Complete rows as data: state indices become integers."""
     return x.long() if machine.layers[0].is_categorical else x
 
 
@@ -117,14 +118,14 @@ def _as_data(machine: BoltzmannMachine, x: Tensor) -> Tensor:
 def conditional_surprise(
     machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], scheme: Scheme | None = None
 ) -> Tensor:  # (K, n), float64
-    """−ln P(x_i | all other visible units) of each value in nats: which values do not fit the rest of their row.
+    """Compute −ln P(x_i | all other visible units) of each value in nats, to find values that do not fit their row.
 
     Exact with at most one hidden layer; by TAP with more, one solution per value.
 
     Args:
-        machine: any machine that is not conditioned.
-        x: complete rows, (K, n_visible).
-        scheme: mean-field scheme for deep machines (default: `TAP()`).
+        machine: Any machine that is not conditioned.
+        x: Complete rows, (K, n_visible).
+        scheme: Mean-field scheme for deep machines (default: `TAP()`).
 
     Example:
         >>> import torch
@@ -136,11 +137,11 @@ def conditional_surprise(
     x = as_observations(machine, x, "x")
     check_alphabet(x, machine.layers[0])
     if bool(is_nan(x).any()):
-        raise ValueError(f"x has gaps, the first in row {int(is_nan(x).any(1).nonzero()[0])}; fill them by impute()")
+        raise ValueError(f"x has missing values, first in row {int(is_nan(x).any(1).nonzero()[0])}; use impute() first")
     double, rows = for_scoring(machine, _as_data(machine, x))
     units = double.layers[0]
     everything = torch.arange(units.n, device=rows.device)
-    first = torch.tensor(units.unit_starts, device=rows.device)  # of the components of each unit
+    first = torch.tensor(units.unit_starts, device=rows.device)  # first component of each unit
     unit_of = torch.searchsorted(first, everything, right=True) - 1
     if len(machine.layers) <= 2:
         return -log_conditionals(double, rows, everything.expand(len(rows), -1))
@@ -158,7 +159,7 @@ def conditional_surprise(
         parts.append(surprise.where(solution.converged, torch.nan))
         failed += int((~solution.converged).sum())
     if failed:
-        warnings.warn(f"{failed} of {len(pairs)} values have no converged solution, and are NaN", PosteriorWarning, 3)
+        warnings.warn(f"{failed} of {len(pairs)} values have no converged solution and are NaN", PosteriorWarning, 3)
     result = torch.zeros((len(rows), units.n), dtype=torch.float64, device=rows.device)
     result[:, first] = torch.cat(parts).view(len(rows), len(first))
     return result

@@ -1,4 +1,4 @@
-"""Estimates without a machine: unit by unit, or from similar examples."""
+"""Estimates without a machine: from single units, or from similar examples."""
 
 import torch
 from torch import Tensor
@@ -13,15 +13,15 @@ CHUNK = 2**26  # distances held at a time
 
 @torch.no_grad()
 def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  # (K, *state_shape)
-    """Posterior mean and variance of each unit by its own observation and prior alone (OPE) [eq:ope].
+    """Posterior mean and variance of each unit from its own observation and prior only (OPE) [eq:ope].
 
     For two states and a flip probability p it is σ(ln(m/(1−m)) ± ln((1−p)/p)), which is y for p = 0 and m for p = ½
     (errata E13); for Gaussian units and noise it is shrinkage toward the mean.
 
     Args:
-        units: their priors, as `Binary(n).fit_to(data)` finds them.
-        y: observations, (K, n); NaN for values that were not observed.
-        channel: the channel of the observations.
+        units: Units with the priors, such as `Binary(n).fit_to(data)`.
+        y: Observations, (K, n); NaN for values that were not observed.
+        channel: The channel of the observations.
 
     Example:
         >>> import torch
@@ -40,15 +40,15 @@ def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  #
 
 @torch.no_grad()
 def nearest_neighbors(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k), int64
-    """Indices of the rows of data nearest to each observation, the nearest first.
+    """Indices of the rows of data nearest to each observation, nearest first.
 
-    The distance is Euclidean over the observed values; for bits, the number that differ. For estimates, average the
-    examples: `data[nearest_neighbors(data, y, 5)].mean(1)`.
+    The distance is Euclidean over the observed values; for bits, the number that differ. To obtain estimates, average
+    the examples: `data[nearest_neighbors(data, y, 5)].mean(1)`.
 
     Args:
-        data: examples, (N, n).
-        y: observations, (K, n); NaN for values that were not observed.
-        k: number of neighbors.
+        data: Examples, (N, n).
+        y: Observations, (K, n); NaN for values that were not observed.
+        k: Number of neighbors.
 
     Example:
         >>> import torch
@@ -59,7 +59,7 @@ def nearest_neighbors(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k),
     data, y = check_tensor(data, "data"), check_tensor(y, "y")
     if data.dim() != 2 or y.dim() != 2 or data.shape[1] != y.shape[1]:
         raise ValueError(
-            f"data have shape {tuple(data.shape)}, y has {tuple(y.shape)}; they must have the same columns"
+            f"data has shape {tuple(data.shape)}, but y has shape {tuple(y.shape)}; expected the same number of columns"
         )
     k = check_count("k", k, at_most=len(data))
     for name, values, bad in (("data", data, torch.isfinite(data).logical_not()), ("y", y, torch.isinf(y))):
@@ -68,7 +68,7 @@ def nearest_neighbors(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k),
             raise ValueError(f"{name}[{row}, {column}] is {values[row, column].item():g}; it must be finite")
     dtype = torch.float64 if data.dtype == torch.float64 else torch.float32
     data, y = data.to(y.device, dtype), y.to(dtype)
-    center = data.mean(0)  # without it, distances drown in the rounding of large offsets
+    center = data.mean(0)  # otherwise distances are lost in the rounding of large offsets
     data, y = data - center, y - center
     squares = data.square()
     neighbors = []

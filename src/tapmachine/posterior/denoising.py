@@ -1,4 +1,4 @@
-"""Posteriors of states given noisy or incomplete observations: the machine tilted by the evidence, solved."""
+"""Posteriors of states given noisy or incomplete observations: solutions of the machine tilted by the evidence."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ from tapmachine.solver import AdaptiveTAP, Progress, Scheme, solve
 from tapmachine.solver.starts import StartingPoint, starting_moments
 from tapmachine.units import Units
 
-N_NEIGHBORS = 3  # similar examples that solutions start from by default
-ESTIMATION_ROWS = 200  # observations that a channel is estimated from
-BURN_IN = 0.1  # of a chain
-CHUNK_VALUES = 2**25  # moments held at a time, over all starts of some rows
+N_NEIGHBORS = 3  # default number of similar examples used as initial states
+ESTIMATION_ROWS = 200  # observations used to estimate a channel
+BURN_IN = 0.1  # share of a chain
+CHUNK_VALUES = 2**25  # moments held at a time, over all initial states of some rows
 
 
 @torch.no_grad()
@@ -49,32 +49,32 @@ def denoise(
     max_sweeps: int = 1000,
     callback: Callable[[Progress], None] | None = None,
 ) -> Posterior:
-    """The posterior of the visible states given noisy or incomplete observations, with the machine as the prior.
+    """Compute the posterior of the visible states given noisy or incomplete observations, with the machine as prior.
 
     The machine tilted by the observations is solved from the pointwise estimate and, with `data`, from similar
-    examples. Distinct solutions are weighted by exp(−F): with strong noise one solution is not enough. F has the
-    machine's dtype; for noise below a hundredth of the values, use `machine.double()`.
+    examples. Distinct solutions are weighted by exp(−F), because a single one is not sufficient with strong noise. F
+    has the machine's dtype; for noise below a hundredth of the values, use `machine.double()`.
 
-    The posterior is exact, without a mean field, for `GaussianNoise` on and gaps in the values of `Gaussian` visible
+    The posterior is exact, without a mean field, for `GaussianNoise` on, and missing values of, `Gaussian` visible
     units below a few `SpikeSlab` hidden units and at most one `Categorical` one, as in machines of real-valued tables.
-    It is then one solution, and `data`, `tol` and `max_sweeps` have no effect. With `starts`, `anneal`, a `scheme` or
-    another `temperature`, the mean field is used.
+    It is then a single solution, and `data`, `tol` and `max_sweeps` have no effect. With `starts`, `anneal`, a `scheme`
+    or another `temperature`, the mean field is used.
 
     Args:
-        machine: any machine that is not conditioned.
-        y: observations, (K, n_visible); NaN for values that were not observed.
-        channel: the channel of the observations. If its p or σ is None, it is estimated by `estimate_channel`.
-            Measurements that mix units, such as `LinearMeasurements`, are passed on to `recover`.
-        data: examples, (N, n_visible), such as the training data: solutions also start from the nearest neighbors of
-            each observation, which helps with strong noise.
-        n_neighbors: number of neighbors.
-        starts: starting points to use instead: a list of data, (K, n_visible), or of any other starts of `solve`.
-        temperature: solutions are weighted by exp(−F/T). T > 1 trusts differences of F less, which helps if much is
-            missing; with T = inf all distinct solutions have equal weight.
-        anneal: channels to solve first, such as ones with more noise; each starts from the solution of the last.
-        scheme: mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
-        tol, max_sweeps: as for `solve`.
-        callback: called with the `Progress` of the solver.
+        machine: Any machine that is not conditioned.
+        y: Observations, (K, n_visible); NaN for values that were not observed.
+        channel: The channel of the observations. If its p or σ is None, it is estimated by `estimate_channel`.
+                Measurements that mix units, such as `LinearMeasurements`, are passed to `recover`.
+        data: Examples, (N, n_visible), such as the training data: the nearest neighbors of each observation are used as
+            additional initial states, which helps with strong noise.
+        n_neighbors: Number of neighbors.
+        starts: Initial states to use instead: a list of data, (K, n_visible), or of any other `start` of `solve`.
+        temperature: Solutions are weighted by exp(−F/T). T > 1 reduces the effect of differences of F, which helps if
+            much is missing; with T = inf all distinct solutions have equal weight.
+        anneal: Channels to solve first, such as ones with more noise; each starts from the previous solution.
+        scheme: Mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
+        tol, max_sweeps: As for `solve`.
+        callback: Called with the `Progress` of the solver.
 
     Warns:
         PosteriorWarning: if rows have no converged solution; see `status`.
@@ -99,9 +99,9 @@ def denoise(
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature!r}; it must be greater than 0")
     if starts is not None and data is not None:
-        raise ValueError("data serve to find starts; give either data or starts")
+        raise ValueError("use either data or starts, not both")
     if starts is not None and len(starts) == 0:
-        raise ValueError("starts is empty; give one or more")
+        raise ValueError("starts is empty; expected at least one")
     units = machine.layers[0]
     channel = estimate_channel(machine, y, channel, scheme)
     is_plain = scheme is None and starts is None and temperature == 1 and not anneal
@@ -134,10 +134,10 @@ def denoise(
 
 
 def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **options: Any) -> Posterior:
-    """The posterior of missing values (NaN) given the observed ones; options as for `denoise`.
+    """Compute the posterior of missing values (NaN) given the observed ones; options as for `denoise`.
 
-    `mean` holds the rows with the gaps filled, `variance` the uncertainty, 0 for observed values. A row without any
-    observed value gets the moments of the machine.
+    `mean` holds the rows with the missing values filled in, `variance` the uncertainty, 0 for observed values. A row
+    without observed values gets the moments of the machine.
 
     Example:
         >>> import torch
@@ -152,13 +152,13 @@ def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **option
 def estimate_channel(
     machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], channel: Channel, scheme: Scheme | None = None
 ) -> Channel:
-    """The channel with the parameter under which the observations are most likely, by the TAP evidence.
+    """Estimate the parameter of a channel by maximizing the TAP evidence of the observations.
 
     Args:
-        machine: the prior.
-        y: observations, (K, n_visible), of which up to 200 are used.
+        machine: The prior.
+        y: Observations, (K, n_visible), of which up to 200 are used.
         channel: `BinarySymmetric()` or `GaussianNoise()`; a channel with its parameter set is returned unchanged.
-        scheme: mean-field scheme (default: `TAP()`).
+        scheme: Mean-field scheme (default: `TAP()`).
 
     Example:
         >>> import torch
@@ -174,7 +174,7 @@ def estimate_channel(
     unknown = channel.unknown(y, machine.layers[0])
     if unknown is None:
         return channel
-    double = in_double(machine)  # differences of F are small beside F
+    double = in_double(machine)  # differences of F are small relative to F
     some = spaced(y, ESTIMATION_ROWS).to(double.dtype if y.is_floating_point() else None)
 
     def free_energy(candidate: Channel) -> float:
@@ -195,13 +195,13 @@ def gibbs_posterior(
 ) -> Moments:  # (K, *state_shape)
     """Posterior mean and variance of the visible units by Gibbs sampling: a slow reference with statistical errors.
 
-    Averages conditional moments over one chain per row, after a burn-in of a tenth of it. Chains start from the
-    pointwise estimate.
+    Averages conditional moments over one chain per row, after discarding a tenth of it as burn-in. Chains start from
+    the pointwise estimate.
 
     Args:
-        machine, y, channel: as for `denoise`.
-        n_sweeps: length of each chain.
-        generator: random generator on the machine's device (default: one with a fixed seed).
+        machine, y, channel: As for `denoise`.
+        n_sweeps: Length of each chain.
+        generator: Random generator on the machine's device (default: one with a fixed seed).
     """
     y = as_observations(machine, y)
     check_channel(channel)
@@ -212,7 +212,7 @@ def gibbs_posterior(
     zero = torch.zeros((len(y), *units.state_shape), dtype=units.dtype, device=units.device)
     chain = gibbs(conditioned, units.sample(Tilt(zero, 0.0), generator), 0, generator)
     first = int(BURN_IN * n_sweeps)
-    center = conditioned.conditional(0, chain).mean  # without it, large means would drown the variance
+    center = conditioned.conditional(0, chain).mean  # otherwise the variance is lost in the rounding of large means
     total, squares, variances = (torch.zeros_like(zero) for _ in range(3))
     for sweep in range(n_sweeps):
         chain = sweep_chain(conditioned, chain, generator)
@@ -227,13 +227,13 @@ def gibbs_posterior(
 
 
 def check_channel(channel: object) -> None:
-    """Raise a ValueError unless it is a channel."""
+    """Raise a ValueError unless the argument is a channel."""
     if not isinstance(channel, Channel):
-        raise ValueError(f"channel is {channel!r}; it must be one such as BinarySymmetric(0.1)")
+        raise ValueError(f"channel is {channel!r}; expected a channel such as BinarySymmetric(0.1)")
 
 
 def _each_layer(machine: BoltzmannMachine, start: StartingPoint, count: int) -> list[Moments | None]:
-    """The moments that a start gives to each layer, for all rows; None for a layer it leaves open."""
+    """Moments of each layer at an initial state, for all rows; None for layers that it does not specify."""
     layers = starting_moments(machine, start)
     assert layers[0] is not None
     if len(layers[0].mean) not in (1, count):
@@ -244,7 +244,7 @@ def _each_layer(machine: BoltzmannMachine, start: StartingPoint, count: int) -> 
 
 
 def _start_of_rows(layers: list[Moments | None], rows: Tensor) -> StartingPoint:
-    """A start of `solve` for some of the rows: moments of the layers that it specifies."""
+    """Initial state for some of the rows: moments of the layers that it specifies."""
     return [Moments(*(z[rows] for z in layer)) for layer in layers if layer is not None]
 
 
@@ -264,7 +264,7 @@ def _default_starts(
 
 
 def _as_numbers(units: Units, values: Tensor) -> Tensor:
-    """States as rows of numbers: q states as one-hot vectors, all NaN where nothing was observed."""
+    """States as rows of numbers: q states as one-hot vectors, all NaN if not observed."""
     if not units.is_categorical or values.dim() > 2:  # numbers, or one-hot already
         return values.flatten(1).to(units.dtype)
     seen = ~torch.isnan(values) if values.is_floating_point() else torch.ones_like(values, dtype=torch.bool)

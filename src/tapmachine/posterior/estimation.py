@@ -8,17 +8,17 @@ from math import exp, isfinite, log
 from tapmachine.data.errors import EstimateError, PosteriorWarning
 from tapmachine.posterior.channels import Channel, Unknown
 
-GRID = 12  # values tried before the best is refined
-PRECISION = 1e-3  # of the logarithm of the parameter
+GRID = 12  # number of values tried before the best is refined
+PRECISION = 1e-3  # tolerance of the logarithm of the parameter
 
 
 def most_likely(channel: Channel, unknown: Unknown, free_energy: Callable[[Channel], float]) -> Channel:
-    """The channel with the value of its unknown parameter that minimizes F: a grid, then Brent's method.
+    """Set the unknown parameter of a channel to the value that minimizes F: a grid search, then Brent's method.
 
     Args:
-        channel: a channel without its parameter.
-        unknown: the parameter and the interval to search.
-        free_energy: mean F of the observations under a channel; infinite if there is no solution.
+        channel: A channel without its parameter.
+        unknown: The parameter and the interval to search.
+        free_energy: Mean F of the observations under a channel; infinite if there is no solution.
     """
     from scipy.optimize import minimize_scalar
 
@@ -35,14 +35,14 @@ def most_likely(channel: Channel, unknown: Unknown, free_energy: Callable[[Chann
     costs = [cost(log_value) for log_value in grid]
     best = min(range(GRID), key=costs.__getitem__)
     if not isfinite(costs[best]):
-        raise EstimateError(f"{name} cannot be estimated: rows of y have no solution, whatever it is; give it")
+        raise EstimateError(f"{name} cannot be estimated: some rows of y have no solution for any value; set it")
     around = grid[max(0, best - 1)], grid[min(GRID - 1, best + 1)]
     refined = minimize_scalar(cost, bounds=around, method="bounded", options={"xatol": PRECISION})
     log_value = refined.x if refined.fun <= costs[best] else grid[best]
     value = exp(log_value)
     if not unknown.smallest * 1.01 < value < unknown.largest * 0.99:
         warnings.warn(
-            f"{name} = {value:.3g} is at an end of the search, {unknown.smallest:.3g} to {unknown.largest:.3g}; the "
+            f"{name} = {value:.3g} is at a bound of the search, {unknown.smallest:.3g} to {unknown.largest:.3g}; the "
             "machine may be a bad prior for these observations",
             PosteriorWarning,
             stacklevel=4,  # past estimate_channel and its decorator

@@ -1,4 +1,4 @@
-"""Exact posteriors of machines whose visible units are a mixture of Gaussians: noise, gaps, linear measurements."""
+"""Exact posteriors of machines that are Gaussian mixtures: noise, missing values, linear measurements."""
 
 import math
 from dataclasses import replace
@@ -24,12 +24,12 @@ from tapmachine.posterior.table import TablePosterior
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 
 CHUNK_VALUES = 2**24  # means of the components held at a time
-SMALLEST_NOISE = 1e-6  # of a measurement, relative to its size
-NEGLIGIBLE = 1e-14  # share of a component that is left out of the moments
+SMALLEST_NOISE = 1e-6  # relative to the size of a measurement
+NEGLIGIBLE = 1e-14  # weight below which a component is omitted from the moments
 
 
 def has_exact_posterior(machine: BoltzmannMachine, channel: Channel) -> bool:
-    """Whether `exact_posterior` can be used: few `SpikeSlab` hidden units, or a machine of a real-valued table."""
+    """Whether `exact_posterior` applies: few `SpikeSlab` hidden units, or a machine of a real-valued table."""
     if type(channel) is Missing and is_product_mixture(machine):
         return True
     return type(channel) in (GaussianNoise, Missing) and is_gaussian_mixture(machine)
@@ -37,10 +37,10 @@ def has_exact_posterior(machine: BoltzmannMachine, channel: Channel) -> bool:
 
 @torch.no_grad()
 def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> Posterior:  # (K, n)
-    """The posterior given observations, for a machine and a channel for which `has_exact_posterior` holds.
+    """Compute the posterior given observations, if `has_exact_posterior` holds for the machine and the channel.
 
     Every component of the mixture is conditioned on the observed values; its weight is multiplied by their density.
-    Rows with the same gaps and the same noise share the matrices that this takes.
+    Rows with the same missing values and the same noise share the matrices.
     """
     if isinstance(machine.layers[0], Mixed):
         assert isinstance(channel, Missing)
@@ -72,14 +72,14 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
 def exact_recovery(
     machine: BoltzmannMachine, values: Tensor, matrix: Tensor, noise: float | None, channel: Channel
 ) -> tuple[Posterior, float]:
-    """The posterior given linear combinations of the visible units with normal noise, and that noise.
+    """Compute the posterior given linear combinations of the visible units with normal noise; also returns the noise.
 
     Args:
-        machine: a machine whose visible units are a mixture of Gaussians.
-        values: the combinations that were measured, (K, M), NaN if not observed.
-        matrix: their coefficients, (M, n).
-        noise: standard deviation of the noise; None for the one under which the values are most likely.
-        channel: for the result.
+        machine: A machine whose visible units are a mixture of Gaussians.
+        values: Measured combinations, (K, M), NaN if not observed.
+        matrix: Coefficients, (M, n).
+        noise: Standard deviation of the noise (None: maximum likelihood).
+        channel: Channel to store in the result.
     """
     from scipy.optimize import minimize_scalar
 
@@ -109,7 +109,7 @@ def exact_recovery(
 
 
 def _of_table(machine: BoltzmannMachine, x: Tensor, channel: Channel) -> Posterior:
-    """The posterior of a machine of a table with columns of several types."""
+    """Posterior of a machine of a table with columns of several types."""
     given = TablePosterior.of(machine, x)
     hidden = given.hidden_moments(in_double(machine))
     one = torch.ones(len(x), dtype=torch.long, device=machine.device)
@@ -120,7 +120,7 @@ def _of_table(machine: BoltzmannMachine, x: Tensor, channel: Channel) -> Posteri
 
 
 class _Group(NamedTuple):
-    """Rows that were observed in the same way."""
+    """Rows with the same observed columns and noise."""
 
     rows: Tensor
     components: "_Observed"
@@ -130,7 +130,7 @@ class _Group(NamedTuple):
 def _conditioned(
     machine: BoltzmannMachine, double: BoltzmannMachine, groups: list[_Group], channel: Channel, extra: Tensor
 ) -> Posterior:
-    """The posterior of all groups; `extra` is added to the free energies."""
+    """Posterior of all groups; `extra` is added to the free energies."""
     hidden, order, parts = _Hidden.of(double), [], []
     for rows, components, values in groups:
         for some in torch.arange(len(rows)).split(max(1, CHUNK_VALUES // components.mixture.means.numel())):
@@ -148,11 +148,11 @@ def _conditioned(
 
 
 class _Observed(NamedTuple):
-    """The components, of which linear combinations were observed with some variances."""
+    """Components of the mixture, and linear combinations of them observed with some variances."""
 
     mixture: GaussianMixture
     matrix: Tensor  # (o, n)
-    lower: Tensor  # Cholesky factors of the covariances of what was observed, (C, o, o)
+    lower: Tensor  # Cholesky factors of the covariances of the observed values, (C, o, o)
 
     @staticmethod
     def of(mixture: GaussianMixture, matrix: Tensor, variances: Tensor) -> "_Observed":  # (o, n), (o,)
@@ -160,7 +160,7 @@ class _Observed(NamedTuple):
         return _Observed(mixture, matrix, torch.linalg.cholesky(covariances + variances.diag()))
 
     def log_weights(self, values: Tensor) -> Tensor:  # (R, o) -> (C, R)
-        """ln of the weight of each component times its density of the observed values."""
+        """Log-weight of each component times its density of the observed values."""
         solved = torch.linalg.solve_triangular(self.lower, self._off(values).mT, upper=False)
         log_det = self.lower.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * solved.shape[1] * math.log(2 * math.pi)
         log_weights: Tensor = (self.mixture.log_weights - log_det).unsqueeze(1) - 0.5 * (solved**2).sum(1)

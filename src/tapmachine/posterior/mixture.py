@@ -16,16 +16,16 @@ from tapmachine.units import Lattice, Mixed, Units
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """The posterior of states given K observations: a mixture of solutions weighted by exp(−F).
+    """Posterior of states given K observations: a mixture of solutions weighted by exp(−F).
 
     Attributes:
-        moments: mean and variance of each layer, (K, *state_shape).
+        moments: Mean and variance of each layer, (K, *state_shape).
         free_energy: −ln Σ_x exp(−E(x))·P(y|x), (K,), in nats. The log-evidence is ln P(y) = −free_energy − ln Z, with
-            ln Z of the free machine, the same for all rows and channels.
-        n_solutions: number of distinct solutions, (K,).
-        status: a `Status` for each row, (K,): CONVERGED if there is a solution.
-        channel: the channel, with its parameter if that was estimated.
-        units: the visible units.
+            ln Z of the unconditioned machine, the same for all rows and channels.
+        n_solutions: Number of distinct solutions, (K,).
+        status: A `Status` for each row, (K,): CONVERGED if there is a solution.
+        channel: The channel, including its parameter if estimated.
+        units: The visible units.
     """
 
     moments: tuple[Moments, ...]
@@ -47,9 +47,9 @@ class Posterior:
 
     @property
     def states(self) -> Tensor:  # (K, n)
-        """The most probable state of each visible unit, in the form of data.
+        """Most probable state of each visible unit, in the format of the data.
 
-        For more than two numbers it is the one nearest to the mean; for real-valued units, the mean.
+        For more than two numeric states it is the one nearest to the mean; for real-valued units, the mean.
         """
         return self.mean.argmax(-1) if self.units.is_categorical else _nearest_states(self.units, self.mean)
 
@@ -76,7 +76,7 @@ class Posterior:
 
 
 def _nearest_states(units: Units, mean: Tensor) -> Tensor:  # (K, n) -> (K, n)
-    """The states nearest to means; of a categorical unit in a mixed layer the most probable one, one-hot."""
+    """States nearest to means; for a categorical unit in a mixed layer the most probable one, one-hot."""
     if isinstance(units, Mixed):
         parts = zip(units.blocks, mean.split(units.sizes, -1), strict=True)
         return torch.cat([_nearest_states(block, part) for block, part in parts], -1)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def _nearest_states(units: Units, mean: Tensor) -> Tensor:  # (K, n) -> (K, n)
 
 
 class Part(NamedTuple):
-    """A posterior of some rows."""
+    """Posterior of some rows."""
 
     moments: list[Moments]
     free_energy: Tensor
@@ -104,18 +104,18 @@ class Part(NamedTuple):
 
 
 def mixture(layers: list[Units], solutions: list[Solution], temperature: float, log_scale: Tensor) -> Part:
-    """The distinct solutions of each row, weighted by exp(−F/T)."""
+    """Mixture of the distinct solutions of each row, weighted by exp(−F/T)."""
     status = torch.stack([solution.status for solution in solutions])  # (S, K)
     free_energies = torch.stack([solution.free_energy.double() for solution in solutions])
     converged = status == Status.CONVERGED
-    usable = converged | (~converged.any(0) & (status == Status.MAX_SWEEPS))  # what there is, where nothing converged
+    usable = converged | (~converged.any(0) & (status == Status.MAX_SWEEPS))  # unconverged ones if none converged
     usable &= torch.isfinite(free_energies)
     usable &= ~_repeated(layers, solutions, usable, free_energies)
     exponents = torch.where(usable, -free_energies, -torch.inf)
     none = ~usable.any(0)
     shares = ((exponents - exponents.amax(0)) / temperature).where(usable, -torch.inf).softmax(0)
     shares = torch.where(none, 0.0, shares)
-    shares[0] = torch.where(none, 1.0, shares[0])  # the last finite moments, with a status that says so
+    shares[0] = torch.where(none, 1.0, shares[0])  # the last finite moments, with the status of a failure
     return Part(
         [_mixed(shares, list(moments)) for moments in zip(*(solution.moments for solution in solutions), strict=True)],
         torch.where(none, torch.inf, -exponents.logsumexp(0)) - log_scale,
@@ -125,7 +125,7 @@ def mixture(layers: list[Units], solutions: list[Solution], temperature: float, 
 
 
 def joined(parts: list[Part], channel: Channel, units: Units) -> Posterior:
-    """The posterior of all rows."""
+    """Posterior of all rows."""
     layers = zip(*(part.moments for part in parts), strict=True)
     return Posterior(
         tuple(Moments(*(torch.cat(z) for z in zip(*layer, strict=True))) for layer in layers),
@@ -155,9 +155,9 @@ def warn_of_failures(status: Tensor, stacklevel: int = 4) -> None:
 def _repeated(
     layers: list[Units], solutions: list[Solution], usable: Tensor, free_energies: Tensor
 ) -> Tensor:  # (S, K), bool
-    """Which solutions of a row repeat that of another start with lower F, or of an earlier start with the same F.
+    """Mask of solutions of a row that repeat one with lower F, or an earlier one with the same F.
 
-    The distance is the root mean square over all units with a variance, as a share of their support.
+    The distance is the root mean square over all units with a variance, relative to their support.
     """
     scales = [spread(units) for units in layers]
     repeated = torch.zeros_like(usable)

@@ -1,4 +1,4 @@
-"""Observations as they are given, for a machine."""
+"""Validation and conversion of observations for a machine."""
 
 from typing import Any
 
@@ -15,23 +15,23 @@ from tapmachine.posterior.channels.evidence import check_alphabet
 
 
 def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], name: str = "y") -> Tensor:  # (K, n)
-    """Observations on the machine's device, real numbers in its dtype."""
+    """Convert observations to the machine's device, and real numbers to its dtype."""
     check_free(machine)
     y = as_tensor(y, name)
     n = machine.layers[0].n
     if y.dim() != 2 or y.shape[1] != n or len(y) == 0:
-        raise ValueError(f"{name} has shape {tuple(y.shape)}; it must be (K, {n}), K ≥ 1")
+        raise ValueError(f"{name} has shape {tuple(y.shape)}; expected (K, {n}), K ≥ 1")
     return y.to(machine.device, machine.dtype if y.is_floating_point() or y.dtype == torch.bool else None)
 
 
 def check_free(machine: BoltzmannMachine) -> None:
-    """Raise a ValueError unless it is a machine without observations."""
+    """Raise a ValueError unless the argument is an unconditioned machine."""
     check_machine(machine)
     if machine.n_rows is not None:
-        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows already; use the free one")
+        raise ValueError(f"the machine is already conditioned on {machine.n_rows} rows; use the unconditioned machine")
     if is_clamped(machine):
         raise ValueError(
-            "the machine has units that are clamped; use the free one, and give their values as observations"
+            "the machine has clamped units; use the unconditioned machine, and pass their values as observations"
         )
 
 
@@ -48,9 +48,9 @@ def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) 
 
 
 def as_tensor(values: object, name: str) -> Tensor:
-    """A tensor of real numbers, from a tensor or an array."""
+    """Convert a tensor or an array to a tensor of real numbers."""
     if isinstance(values, np.ndarray):
         return from_array(values, name)
     if not isinstance(values, Tensor):
-        raise ValueError(f"{name} is a {type(values).__name__}; it must be a tensor or an array of real numbers")
+        raise ValueError(f"{name} is a {type(values).__name__}; expected a tensor or an array of real numbers")
     return check_tensor(values, name)

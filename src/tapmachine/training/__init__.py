@@ -1,4 +1,4 @@
-"""Training: objectives, where solutions start, optimizers, and the loop."""
+"""Training: objectives, initial states of solutions, optimizers, and the training loop."""
 
 from tapmachine.accelerator.precision import matmul_precision
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning

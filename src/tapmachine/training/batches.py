@@ -1,4 +1,4 @@
-"""Batches of data: from tensors, arrays on disk, or any loader."""
+"""Batches of data from tensors, arrays on disk, or loaders."""
 
 import re
 import warnings
@@ -21,14 +21,14 @@ from tapmachine.training.gaps import Gaps, check_columns, fill_from_columns, has
 
 Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
-IN_MEMORY = "rows with missing values are trained on in memory, as a tensor"
-Place = Tensor | Batch  # where a batch is: indices of rows in memory; or the batch itself, if they are not there
+IN_MEMORY = "training with missing values requires data in memory, as a tensor"
+Place = Tensor | Batch  # location of a batch: indices of rows in memory, or the batch itself otherwise
 
 
 def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
-    """Check all rows, so that invalid ones are reported by their index before training starts."""
+    """Validate all rows, so that invalid ones are reported by their index before training starts."""
     if not x.shape:
-        raise ValueError("x is a single number; it must be rows of them")
+        raise ValueError("x is a single number; expected rows of numbers")
     for first, part in parts(x):
         if has_gaps(part):
             row, column = part.isnan().nonzero()[0].tolist()[:2]
@@ -37,7 +37,7 @@ def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
         try:
             check_rows(machine, part)
         except ValueError as error:
-            within = re.search(r"x\[(\d+)", str(error))  # the row's index in this part
+            within = re.search(r"x\[(\d+)", str(error))  # the row's index in this chunk
             if not within:
                 raise
             row = first + int(within[1])
@@ -46,23 +46,23 @@ def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
 
 
 class Batches:
-    """Batches of one size, in a new random order in every epoch; rows beyond the last whole batch are left out.
+    """Batches of equal size, in a new random order in every epoch; an incomplete last batch is dropped.
 
     Args:
-        machine: the machine to train, on whose device the batches are.
-        x: a tensor, which is moved to the machine's device, with NaN for missing values; an array, such as a memory
+        machine: The machine to train; batches are on its device.
+        x: A tensor, which is moved to the machine's device, with NaN for missing values; an array, such as a memory
             map, or rows on disk, which are read batch by batch; or a loader of batches, or of tuples whose first entry
-            is one.
-        batch_size: number of rows in a batch (default: `default_batch_size`); ignored for a loader, which sets its own.
-        weights: weight of each row.
-        seed: random seed of the order.
-        validate: False skips the check of a tensor or an array, which may then hold means of units.
-        generator: for draws of missing values, on the machine's device.
+            is a batch.
+        batch_size: Number of rows in a batch (default: `default_batch_size`); ignored for a loader.
+        weights: Weight of each row.
+        seed: Random seed of the order.
+        validate: False skips validation of a tensor or an array, which may then contain means of units.
+        generator: Random number generator for missing values, on the machine's device.
 
     Attributes:
-        sample: rows for starts and for monitoring: all, if they are in memory.
-        gaps: the missing values and their completions; None if there are none. `rows` and `sample` are complete.
-        missing: which units of the rows in memory were not observed, (N, n); None if all were.
+        sample: Rows for initial states and monitoring: all, if they are in memory.
+        gaps: Missing values and their completions; None if there are none. `rows` and `sample` are complete.
+        missing: Mask of the units of the rows in memory that were not observed, (N, n); None if all were.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Batches:
             if validate:
                 check_all_rows(machine, x)
         elif not isinstance(x, Iterable):
-            raise ValueError(f"x is a {type(x).__name__}; it must be a tensor, an array, or a loader of batches")
+            raise ValueError(f"x is a {type(x).__name__}; expected a tensor, an array, or a loader of batches")
         elif isinstance(x, Iterator):
-            raise ValueError("the loader can be gone through only once; it must give batches in every epoch")
+            raise ValueError("the loader can be iterated over only once; it must yield batches in every epoch")
         else:
             self.loader = x
             if weights is not None:
-                raise ValueError("weights go with data in memory; let the loader give batches of what counts more")
+                raise ValueError("weights require data in memory; a loader can repeat rows with larger weight instead")
         wanted = batch_size if batch_size is not None else default_batch_size(self.n_rows or LARGEST_BATCH)
         self.batch_size = check_count("batch_size", wanted)
         if self.rows is not None:
@@ -110,7 +110,7 @@ class Batches:
     def _complete(
         self, x: Tensor, weights: Tensor | None, seed: int, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Rows with a first completion, and their weights; rows without any observed value are left out."""
+        """Rows with an initial completion, and their weights; rows without observed values are dropped."""
         states, missing = take_gaps(self.machine, x)
         assert missing is not None
         check_columns(missing)
@@ -118,7 +118,7 @@ class Batches:
         seen = ~missing.all(1)
         if not bool(seen.all()):
             n_empty = int((~seen).sum())
-            warnings.warn(f"rows without any observed value are left out: {n_empty}", TrainingWarning, stacklevel=5)
+            warnings.warn(f"rows without any observed value are dropped: {n_empty}", TrainingWarning, stacklevel=5)
             states, missing, checked = states[seen], missing[seen], None if checked is None else checked[seen]
         rows = fill_from_columns(states, missing, checked, seed)
         self.gaps, self.missing = Gaps(self.machine, rows, missing, generator), missing
@@ -131,7 +131,7 @@ class Batches:
 
     @property
     def to_fit(self) -> tuple[Rows, Tensor | None]:
-        """Rows that visible units are fitted to, and their weights: a sample, or all where it is small."""
+        """Rows to fit visible units to, and their weights: a sample, or all rows if it is small."""
         if isinstance(self.rows, LazyRows) and self.rows.is_sparse and self.machine.layers[0].fits_in_parts:
             return self.rows, self.weights
         return self.sample, self.sample_weights
@@ -152,15 +152,15 @@ class Batches:
         self.weights = self._check_weights(n_rows, weights)
 
     def _check_weights(self, n_rows: int, weights: Tensor | None) -> Tensor | None:
-        """The weights with a mean of 1, or a ValueError."""
+        """Validate weights and scale them to a mean of 1."""
         if weights is None:
             return None
         try:
             weights = torch.as_tensor(weights, dtype=self.dtype, device=self.device)
         except (TypeError, RuntimeError) as error:
-            raise ValueError(f"weights are no numbers, one for each row: {error}") from None
+            raise ValueError(f"weights must be numbers, one for each row: {error}") from None
         if weights.shape != (n_rows,):
-            raise ValueError(f"weights has shape {tuple(weights.shape)}; it must be ({n_rows},), one for each row")
+            raise ValueError(f"weights has shape {tuple(weights.shape)}; expected ({n_rows},), one for each row")
         bad = ~(torch.isfinite(weights) & (weights >= 0))
         if bool(bad.any()) or not bool(weights.sum() > 0):
             raise ValueError("weights must be finite, 0 or more, and not all 0")
@@ -184,7 +184,7 @@ class Batches:
             if sum(map(len, first)) >= SAMPLE_ROWS:
                 break
         if not first:
-            raise ValueError("the loader gives no batches")
+            raise ValueError("the loader yields no batches")
         self.batch_size = len(first[0])
         return torch.cat(first)
 
@@ -197,14 +197,14 @@ class Batches:
             raise ValueError(f"batch {index} of the loader: {error}") from None
 
     def epoch(self, done: int = 0) -> Iterator[Place]:
-        """The places of the batches of one epoch, without the first `done`."""
+        """Iterate over the places of the batches of one epoch, skipping the first `done`."""
         if self.rows is None:
             yield from islice(self._whole_batches(), done, None)
             return
         order = torch.randperm(len(self.rows), generator=self.order)
         order = order[: len(order) // self.batch_size * self.batch_size]
         if isinstance(self.rows, Tensor):
-            order = order.to(self.device)  # once an epoch
+            order = order.to(self.device)  # once per epoch
         for index in order.split(self.batch_size)[done:]:
             if isinstance(self.rows, Tensor):
                 yield index
@@ -213,24 +213,24 @@ class Batches:
                 yield x, None if self.weights is None else self.weights[index.to(self.device)]
 
     def take(self, place: Place) -> Batch:
-        """The batch in a place; for rows in memory, this can be captured as part of a CUDA graph."""
+        """Return the batch at a place; for rows in memory, this can be captured in a CUDA graph."""
         if not isinstance(place, Tensor):
             return place
         assert isinstance(self.rows, Tensor)
         weights = None if self.weights is None else self.weights[place]
         if self.gaps is not None:
             return self.gaps.take(place), weights
-        # `index_select` takes whole rows, several times as fast on a CPU as rows[place]
+        # `index_select` copies whole rows, several times as fast on a CPU as rows[place]
         return self.rows.index_select(0, place), weights
 
     def _whole_batches(self) -> Iterator[Batch]:
-        """The batches of a loader that have the size of the first: a step has one shape."""
+        """Batches of a loader with the size of the first one, because a step has a fixed shape."""
         left_out = 0
         for index, batch in enumerate(self.loader):
             if left_out:
                 warnings.warn(
-                    f"batch {index - 1} of the loader has {left_out} rows, where the first one had {self.batch_size}, "
-                    "and is left out; let it give batches of one size",
+                    f"batch {index - 1} of the loader has {left_out} rows, but the first one had {self.batch_size}; "
+                    "it is dropped; use batches of equal size",
                     TrainingWarning,
                     stacklevel=6,
                 )

@@ -1,4 +1,4 @@
-"""A training step as a CUDA graph."""
+"""Training steps captured as CUDA graphs."""
 
 import gc
 from collections.abc import Callable
@@ -10,29 +10,29 @@ from tapmachine.accelerator.replay import warming_up
 from tapmachine.training.batches import Batch, Batches, Place
 from tapmachine.training.step import Step, StepResult, optimizer_tensors
 
-WARM_UP = 3  # steps before a capture
+WARM_UP = 3  # number of steps before a capture
 
 
 class CapturedStep:
-    """A step captured as a CUDA graph, including the gathering of its rows: same result, hardly any launch cost.
+    """A step captured as a CUDA graph, including the selection of its rows: same result, hardly any launch overhead.
 
-    With several processes it is two graphs, and gradients are summed over the processes between them.
+    With several processes there are two graphs, and gradients are summed over the processes between them.
 
     Args:
-        step: a step on batches of a fixed size.
-        batches: where it takes its rows from.
-        place: the place of one batch.
+        step: A step on batches of a fixed size.
+        batches: Batches that provide its rows.
+        place: Place of one batch.
     """
 
     def __init__(self, step: Step, batches: Batches, place: Place) -> None:
-        self.step, self.batches = step, batches  # whose tensors the graph reads
+        self.step, self.batches = step, batches  # keeps the tensors alive that the graph reads
         self.place = place.clone() if isinstance(place, Tensor) else _copied(place)
         restore = _snapshot(step)
         completed = None if batches.gaps is None else batches.gaps.completions
         with warming_up():
             for _ in range(WARM_UP):
                 step(*batches.take(self.place))
-        gc.collect()  # nodes of gradients that belong to the warm-up's stream, which a compiler may have left in cycles
+        gc.collect()  # frees gradient nodes of the warm-up's stream, which a compiler may have left in reference cycles
         self.graphs = [torch.cuda.CUDAGraph() for _ in range(1 if step.world.size == 1 else 2)]
         self.graphs[0].register_generator_state(step.generator)
         with torch.cuda.graph(self.graphs[0]):
@@ -48,7 +48,7 @@ class CapturedStep:
             batches.gaps.completions = completed
 
     def __call__(self, place: Place) -> StepResult:
-        """A step on the batch in that place."""
+        """Run a step on the batch at a place."""
         if isinstance(self.place, Tensor):
             assert isinstance(place, Tensor)
             self.place.copy_(place)
@@ -69,7 +69,7 @@ def _copied(batch: Batch) -> Batch:
 
 
 def _snapshot(step: Step) -> Callable[[], None]:
-    """A function that resets parameters, momenta and chains, in place, to what they are now."""
+    """Return a function that resets parameters, momenta and chains, in place, to their current values."""
     fixed = [*step.parameters, *step.last_good, *step.carry, *step.offsets, *step.averages, step.n_averaged]
     tensors = [*fixed, *(value for _, value in optimizer_tensors(step.optimizer))]
     saved = {id(tensor): tensor.detach().clone() for tensor in tensors}

@@ -1,4 +1,4 @@
-"""Objectives that sample: F of the machine clamped to the states of Gibbs chains in place of F of the free machine."""
+"""Sampling objectives: F of the machine clamped to the states of Gibbs chains instead of F of the free machine."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -16,27 +16,27 @@ from tapmachine.training.loss import Objective
 from tapmachine.training.starts import Start
 from tapmachine.units.numerics.strata import lattice, strata
 
-POSTERIOR_SWEEPS = 10  # of the hidden layers of a deep machine given a row, which mix quickly
+POSTERIOR_SWEEPS = 10  # sweeps of the hidden layers of a deep machine given a row, which mix quickly
 SETTLED = 200  # a chain restarts in step t with probability SETTLED/(SETTLED + t)²
 
 
 class _Sampled(Objective):
-    """F of the machine clamped to samples in place of F of the free one: its gradient is an average over the samples.
+    """F of the machine clamped to samples instead of F of the free one: its gradient is an average over the samples.
 
-    In a deep machine the even layers are clamped, and the odd ones between them are summed over. So are those given the
-    data: layers 2, 4, … are drawn given each row, by a few Gibbs sweeps from the layers below.
+    In a deep machine the even layers are clamped, and the odd ones between them are summed over. The same applies given
+    the data: layers 2, 4, … are drawn given each row, by a few Gibbs sweeps starting from the layers below.
     """
 
     @abstractmethod
     def draw(self, context: Context, carry: Carry) -> Carry:
-        """New samples: the states of all layers, of which the even ones are used, and what else is passed on."""
+        """Draw new samples: the states of all layers, of which the even ones are used, and further state to carry."""
 
     def average(self, context: Context, values: Tensor) -> Tensor:
-        """The mean of one value per sample, or this process's share of it."""
+        """Mean of one value per sample, or this process's share of it."""
         return values.mean()
 
     def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
-        """What the next step starts from, given what was drawn and the fields on the odd layers."""
+        """State for the next step, from the samples and the fields on the odd layers."""
         return drawn
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
@@ -49,7 +49,7 @@ class _Sampled(Objective):
         return self.average(context, values), self.hand_on(context, drawn, fields)
 
     def draw_given_rows(self, context: Context) -> list[Tensor]:
-        """States of all layers of a deep machine given this process's rows."""
+        """Draw states of all layers of a deep machine given this process's rows."""
         drawn = _given_rows(context, context.batch, _independently)
         return [z[context.world.share(len(z))] for z in drawn]
 
@@ -74,7 +74,7 @@ class CD(_Sampled):
     """Contrastive divergence: samples after k sweeps of block Gibbs sampling from the batch.
 
     Args:
-        k: number of sweeps.
+        k: Number of sweeps.
     """
 
     def __init__(self, k: int = 1) -> None:
@@ -98,22 +98,21 @@ class CD(_Sampled):
 
 @final
 class PCD(_Sampled):
-    """Persistent contrastive divergence: k sweeps of chains that persist from step to step.
+    """Persistent contrastive divergence: k sweeps per step of chains that persist between steps.
 
-    By default the chains are stratified: the uniform numbers behind a unit's draws are spread evenly over the chains
-    (`units/numerics/strata.py`). Each chain is still an exact Gibbs chain, but their averages vary less, fewer random
-    numbers are needed, and several processes that hold a share of the chains each draw the same states as one.
+    By default the chains are stratified: the uniform numbers for a unit's draws are spread evenly over the chains
+    (`units/numerics/strata.py`). Each chain is still an exact Gibbs chain, but averages over chains vary less, fewer
+    random numbers are needed, and several processes, each with a share of the chains, draw the same states as one.
 
-    Early in training, when clusters of the data split off one after another, chains restart from rows of the batch now
-    and then, so that they do not all gather in a few clusters: in step t with probability 200/(200 + t)², about once
-    for each chain. Later they are left to themselves, so that the weights of clusters are the machine's and not the
-    data's.
+    Early in training, when clusters of the data separate one after another, chains occasionally restart from rows of
+    the batch, so that they do not all end up in a few clusters: in step t with probability 200/(200 + t)², about once
+    per chain. Later they are not restarted, so that clusters have their weights in the machine, not in the data.
 
     Args:
-        k: number of sweeps.
-        n_chains: number of chains (default: the batch size).
-        stratified: whether draws are stratified over the chains, for unit types that can be drawn by inversion.
-        restarts: whether chains restart early in training.
+        k: Number of sweeps.
+        n_chains: Number of chains (default: the batch size).
+        stratified: Whether to stratify draws over the chains, for unit types that can be drawn by inversion.
+        restarts: Whether to restart chains early in training.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class PCD(_Sampled):
 
     def prepare(self, context: Context) -> Carry:
         count, layers = self._count(context), list(context.machine.layers)
-        # Numbers that depend on the chain's index alone can be drawn in shares; others only all at once.
+        # Numbers that depend only on the chain's index can be drawn in shares; others only all at once.
         self.is_split = (
             self.stratified and not context.machine.is_pairwise and all(units.has_inversion for units in layers)
         )
@@ -160,7 +159,7 @@ class PCD(_Sampled):
 
     def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
         chain = list(drawn)
-        for index, field in fields.items():  # with which the sweep ends
+        for index, field in fields.items():  # the end of the sweep
             chain[index] = self._draw(context, index, field.detach())
         return tuple(chain)
 
@@ -168,12 +167,12 @@ class PCD(_Sampled):
         return self.n_chains or len(context.batch)
 
     def _share(self, context: Context) -> slice:
-        """This process's chains."""
+        """Range of this process's chains."""
         count = self._count(context)
         return context.world.share(count) if self.is_split else slice(0, count)
 
     def _draw(self, context: Context, index: int, field: Tensor) -> Tensor:
-        """New states of a layer of all chains, or of this process's share of them."""
+        """Draw new states of a layer for all chains, or for this process's share of them."""
         return (
             self._draw_at(self._points, context, index, field)
             if self.stratified
@@ -181,7 +180,7 @@ class PCD(_Sampled):
         )
 
     def _draw_for_rows(self, context: Context, index: int, field: Tensor) -> Tensor:
-        """New states of a layer given this process's rows."""
+        """Draw new states of a layer given this process's rows."""
         return self._draw_at(self._points_of_rows, context, index, field)
 
     def _draw_at(self, points: Tensor, context: Context, index: int, field: Tensor) -> Tensor:
@@ -193,7 +192,7 @@ class PCD(_Sampled):
         return states
 
     def _restart(self, context: Context, chain: list[Tensor], steps: Tensor) -> list[Tensor]:
-        """The chains, some of them back at rows of the batch."""
+        """Restart some of the chains from rows of the batch."""
         count, device = self._count(context), steps.device
         over = torch.rand(count, generator=context.generator, device=device) * (SETTLED + steps[0]) ** 2 < SETTLED
         if device.type == "cpu" and not torch.compiler.is_compiling() and not bool(over.any()):
@@ -206,13 +205,13 @@ class PCD(_Sampled):
 
 @final
 class Chains(Start):
-    """States of persistent chains as in `PCD`, for TAP solutions to start from.
+    """States of persistent chains as in `PCD`, as initial states of TAP solutions.
 
-    With `TAPObjective(Chains(10), n_sweeps=1)` the sweep replaces samples by means of their units, and training is
+    With `TAPObjective(Chains(10), n_sweeps=1)` the sweep replaces samples by the means of their units, and training is
     about as good as with `PCD(10)`. Further sweeps move the particles away from the machine's distribution.
 
     Args:
-        k: number of sweeps of the chains in each step.
+        k: Number of sweeps of the chains per step.
 
     Example:
         >>> from tapmachine import TAPObjective
@@ -239,13 +238,13 @@ class Chains(Start):
         return drawn[0], chains.hand_on(context, drawn, fields)
 
     def _chains(self, n_particles: int) -> PCD:
-        return PCD(self.k, n_particles, stratified=False)  # all in every process: TAP solutions are not divided
+        return PCD(self.k, n_particles, stratified=False)  # all chains in every process: TAP solutions are not split
 
     def __repr__(self) -> str:
         return f"Chains({self.k})"
 
 
-Draw = Callable[[Context, int, Tensor], Tensor]  # new states of a layer in a field
+Draw = Callable[[Context, int, Tensor], Tensor]  # draws new states of a layer in a field
 
 
 def _independently(context: Context, index: int, field: Tensor) -> Tensor:
@@ -254,7 +253,7 @@ def _independently(context: Context, index: int, field: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _sweeps(context: Context, chain: list[Tensor], n_sweeps: int, draw: Draw = _independently) -> Carry:
-    """k sweeps; with layers, the last one without the odd layers, which F sums over."""
+    """Run sweeps; with layers, the last one omits the odd layers, which F sums over."""
     machine = context.machine
     for done in range(1, n_sweeps + 1):
         if machine.is_pairwise:
@@ -267,7 +266,7 @@ def _sweeps(context: Context, chain: list[Tensor], n_sweeps: int, draw: Draw = _
 
 @torch.no_grad()
 def _given_rows(context: Context, x: Tensor, draw: Draw) -> list[Tensor]:
-    """States of all layers of a deep machine given rows of the visible one, after a few sweeps from below."""
+    """Draw states of all layers of a deep machine given rows, by a few sweeps starting from below."""
     chain = _upper_layers(context, x, draw)
     for done in range(POSTERIOR_SWEEPS):
         if done:
@@ -278,24 +277,24 @@ def _given_rows(context: Context, x: Tensor, draw: Draw) -> list[Tensor]:
 
 @torch.no_grad()
 def _upper_layers(context: Context, x: Tensor, draw: Draw = _independently) -> list[Tensor]:
-    """States of all layers, those above the visible one drawn from below."""
+    """States of all layers; those above the visible one are drawn from below."""
     chain, layers = [x], list(context.machine.layers)
     for index in range(1, len(layers)):
         field = chain[-1].flatten(1) @ context.machine.weights[index - 1]
         chain.append(draw(context, index, field.unflatten(-1, layers[index].state_shape)))
-    if len(layers) > 2:  # those drawn from below do not depend yet on the layers above them
+    if len(layers) > 2:  # draws from below do not depend on the layers above yet
         _draw_every_other(context, chain, 1, draw)
     return chain
 
 
 def _draw_every_other(context: Context, chain: list[Tensor], first: int, draw: Draw) -> None:
-    """Half a sweep, in place: every other layer given those between them."""
+    """Half a sweep, in place: draw alternating layers given the others."""
     for index in range(first, len(chain), 2):
         chain[index] = draw(context, index, context.machine.field_on(index, chain))
 
 
 def _rows_by_weight(context: Context, count: int) -> Tensor:
-    """So many rows of the batch, again and again if there are fewer; each as often as its weight says."""
+    """Select `count` rows of the batch, repeating them if there are fewer, each as often as its weight requires."""
     if context.weights is None:
         return context.batch[torch.arange(count, device=context.batch.device) % len(context.batch)]
     total = context.weights.cumsum(0)

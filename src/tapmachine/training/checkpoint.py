@@ -1,4 +1,4 @@
-"""The state of a training as tensors and JSON values, from which it continues to the same bits."""
+"""Training state as tensors and JSON values, from which training continues bit for bit."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def state_of(trainer: "Trainer") -> TrainingState:
-    """The state of a trainer between two epochs or batches. With several processes, all of them have to call this."""
+    """State of a trainer between two epochs or batches. With several processes, all of them must call this."""
     tensors: dict[str, Tensor] = {}
     scheduler = None if trainer.scheduler is None else trainer.scheduler.state_dict()
     values = {
@@ -47,7 +47,7 @@ def state_of(trainer: "Trainer") -> TrainingState:
 
 @torch.no_grad()
 def restore(trainer: "Trainer", state: TrainingState) -> None:
-    """Bring a trainer to the state of another one with the same arguments."""
+    """Restore a trainer to the state of another one with the same arguments."""
     tensors, values = state
     device = trainer.machine.device
     if values["device"] != device.type:
@@ -57,7 +57,7 @@ def restore(trainer: "Trainer", state: TrainingState) -> None:
     for index, last in enumerate(trainer.step.last_good):
         last.copy_(tensors[f"last_good.{index}"])
     for index, carried in enumerate(trainer.step.carry):
-        whole = tensors[f"carry.{index}"]  # of all processes, which may have been more or fewer
+        whole = tensors[f"carry.{index}"]  # of all processes, whose number may have changed
         carried.copy_(whole[trainer.step.world.share(len(whole))] if trainer.step.objective.is_split else whole)
     for index, offset in enumerate(trainer.step.offsets):
         offset.copy_(tensors[f"offset.{index}"])
@@ -69,7 +69,7 @@ def restore(trainer: "Trainer", state: TrainingState) -> None:
     rates = [group["lr"] for group in trainer.optimizer.param_groups]
     trainer.optimizer.load_state_dict(put_tensors(values["optimizer"], tensors, device))
     for group, rate in zip(trainer.optimizer.param_groups, rates, strict=True):
-        if isinstance(rate, Tensor):  # a captured step reads the tensor that is there
+        if isinstance(rate, Tensor):  # a captured step reads this tensor
             group["lr"] = rate.copy_(torch.as_tensor(group["lr"]))
     if trainer.scheduler is not None:
         trainer.scheduler.load_state_dict(put_tensors(values["scheduler"], tensors, device))

@@ -1,4 +1,4 @@
-"""What the loss of one step is computed from."""
+"""Inputs of the loss of one step."""
 
 from typing import NamedTuple
 
@@ -15,13 +15,13 @@ class Context(NamedTuple):
     """A batch, and everything else that the loss and the negative phase may use.
 
     Attributes:
-        machine: the machine being trained.
-        batch: states of the visible layer, (M, *state_shape).
-        data: all rows in memory, or a sample of them.
-        generator: random number generator of all draws.
-        weights: weight of each row of the batch, (M,); None for equal weights.
-        world: the processes that share rows and particles.
-        hidden: for machines with several hidden layers, `hidden_machine` of as many rows as this process has.
+        machine: The machine being trained.
+        batch: States of the visible layer, (M, *state_shape).
+        data: All rows in memory, or a sample of them.
+        generator: Random number generator for all draws.
+        weights: Weight of each row of the batch, (M,); None for equal weights.
+        world: The processes that share rows and particles.
+        hidden: For machines with several hidden layers, `hidden_machine` of this process's number of rows.
     """
 
     machine: BoltzmannMachine
@@ -38,7 +38,7 @@ class Context(NamedTuple):
         return self.batch[self.world.share(len(self.batch))]
 
     def share(self, carry: Carry, count: int) -> Carry:
-        """This process's share of what was made for `count` particles."""
+        """This process's share of the state for `count` particles."""
         if self.world.size == 1:
             return carry
         return tuple(z[self.world.share(count)].clone() for z in carry)

@@ -1,4 +1,4 @@
-"""An epoch while it lasts: what its batches gave so far, and the record that comes of it."""
+"""An epoch in progress: the results of its batches so far, and its record."""
 
 from dataclasses import dataclass, field
 
@@ -11,13 +11,13 @@ from tapmachine.training.monitor import Record
 
 @dataclass
 class EpochSoFar:
-    """An epoch that is not over yet.
+    """An unfinished epoch.
 
     Attributes:
-        order: state of the generator that the order of its rows was drawn with.
-        losses, norms: losses and gradient norms of the batches so far.
-        divergences: number of steps that were undone.
-        seconds: time taken so far.
+        order: State of the random number generator for the order of its rows.
+        losses, norms: Losses and gradient norms of the batches so far.
+        divergences: Number of steps that were undone.
+        seconds: Time taken so far.
     """
 
     order: Tensor
@@ -27,7 +27,7 @@ class EpochSoFar:
     seconds: float = 0.0
 
     def record(self, machine: BoltzmannMachine) -> Record:
-        """The averages over its batches, and the norm of all weights."""
+        """Averages over its batches, and the norm of all weights."""
         loss, norm = (torch.stack(z).double() for z in (self.losses, self.norms))
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         squares = sum(float(w.detach().double().square().sum()) for w in machine.weights)

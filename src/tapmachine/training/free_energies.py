@@ -1,6 +1,6 @@
-"""F of a machine clamped to data or samples, differentiable, and the sweeps toward F of a free one.
+"""Differentiable F of a machine clamped to data or samples, and sweeps toward F of the free machine.
 
-No tensor's value is read except on a CPU, so that a training step can be compiled and captured.
+Tensor values are read only on a CPU, so that a training step can be compiled and captured.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from tapmachine.solver.merging import as_points
 from tapmachine.solver.process import Process, State
 from tapmachine.solver.starts import prior_moments
 
-ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, from the root in the sweep before
-CLAMPED_SWEEPS = 10  # to solve the hidden layers of a deep machine that is clamped to data
-SAME = 0.05  # root mean square over units, of their support: particles closer than this count as one solution
+ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, from the root of the previous sweep
+CLAMPED_SWEEPS = 10  # to solve the hidden layers of a deep machine clamped to data
+SAME = 0.05  # root mean square over units, relative to their support: closer particles count as one solution
 
 
 def average(values: Tensor, weights: Tensor | None) -> Tensor:
-    """The weighted mean; 0 if all weights are 0."""
+    """Weighted mean; 0 if all weights are 0."""
     if weights is None:
         return values.mean()
     return (weights * values).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
@@ -33,17 +33,17 @@ def average(values: Tensor, weights: Tensor | None) -> Tensor:
 def mixture(machine: BoltzmannMachine, moments: Sequence[Moments], values: Tensor, weights: Tensor | None) -> Tensor:
     """F of the mixture of distinct solutions, −ln Σ e^{−F}, (), differentiable also through the weights e^{−F}.
 
-    If c particles are within `SAME` of each other, each of them stands for e^{−F}/c.
+    If c particles are within `SAME` of each other, each of them counts as e^{−F}/c.
 
     Args:
-        machine: the machine that was solved.
-        moments: moments of all layers for each particle.
+        machine: The machine that was solved.
+        moments: Moments of all layers for each particle.
         values: F of each particle, (K,).
-        weights: weight of each particle, (K,); None for equal weights. Only which of them are above 0 matters, as long
-            as particles of one solution have the same F.
+        weights: Weight of each particle, (K,); None for equal weights. Only whether they are positive matters, as long
+            as particles of the same solution have the same F.
     """
     with torch.no_grad():
-        points = as_points(machine, list(moments))  # in float64, whatever the precision of matrix products
+        points = as_points(machine, list(moments))  # in float64, regardless of the precision of matrix products
         near = (torch.cdist(points, points) <= SAME).to(points.dtype)
         weights = torch.ones_like(points[:, 0]) if weights is None else weights.to(points.dtype)
         weights = torch.where(weights.sum() > 0, weights, 1.0)
@@ -57,14 +57,14 @@ def clamped_free_energy(
     """F of the machine clamped to each row, differentiable.
 
     With one hidden layer F(x) = −ln P(x; U) − Σ ln Z_j(xW), with P the prior of the visible units, and Z_j of hidden
-    unit j in the field that the row sends. This is exact, as F of a pairwise machine is. With several hidden layers F
-    is that of the scheme, for the hidden layers as a separate machine with the field xW on the first.
+    unit j in the field that the row sends. This is exact, and so is F of a pairwise machine. With several hidden layers
+    F is that of the scheme, for the hidden layers as a separate machine with the field xW on the first.
 
     Args:
-        machine: any machine.
-        x: states of the visible layer, (M, *state_shape).
-        scheme: the equations for several hidden layers (default: `TAP()`).
-        hidden: `hidden_machine` of as many rows, to be reused: a compiled step cannot make modules.
+        machine: Any machine.
+        x: States of the visible layer, (M, *state_shape).
+        scheme: The equations for several hidden layers (default: `TAP()`).
+        hidden: `hidden_machine` of the same number of rows, to be reused: a compiled step cannot create modules.
     """
     layers = list(machine.layers)
     on_visible = -layers[0].log_prior_of_rows(x)
@@ -79,14 +79,14 @@ def clamped_free_energy(
     else:
         replace_rows(hidden, machine, x)
     moments, value = free_energy_from(hidden, None, scheme, CLAMPED_SWEEPS)
-    # `hidden` holds the field xW fixed, so the gradient of −xWa, by which it changes F, is added here.
+    # `hidden` keeps the field xW fixed, so the gradient of −xWa, its contribution to F, is added here.
     sent = ((x.flatten(1) @ machine.weights[0]) * moments[0].mean.flatten(1)).sum(-1)
     return torch.as_tensor(on_visible + value - (sent - sent.detach()))
 
 
 def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
     """F of a machine with its even layers clamped to states and the odd ones summed over exactly, (K,), differentiable;
-    and the fields on the odd layers.
+    also returns the fields on the odd layers.
     """
     layers = list(machine.layers)
     fields = {index: machine.field_on(index, chain) for index in range(1, len(layers), 2)}
@@ -109,14 +109,14 @@ def free_energy_from(
 def finite_free_energy_from(
     machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int
 ) -> tuple[list[Moments], Tensor, Tensor]:
-    """As `free_energy_from`, for particles of which some may have no finite F; and the particle that each one is now.
+    """`free_energy_from` if some particles may have a non-finite F; also returns the particle used for each.
 
-    A particle with a non-finite F becomes a copy of the first one with a finite F, which `mixture` counts once: its own
-    gradient would be NaN whatever its weight, and to select the others takes reading how many there are. If more than
-    half of the particles have no finite F, all values are NaN, and the step is undone.
+    A particle with a non-finite F is replaced by a copy of the first one with a finite F, which `mixture` counts once:
+    otherwise its gradient would be NaN whatever its weight, and selecting the others would require reading their
+    number. If more than half of the particles have a non-finite F, all values are NaN, and the step is undone.
 
-    This is for counts, where F is non-finite because TAP's reaction outgrows their priors. With other units it is
-    because a step went too far, which has to be undone.
+    This is for counts, for which F is non-finite where TAP's reaction makes their priors unnormalizable. For other
+    units a non-finite F means that a step was too long, and it has to be undone.
     """
     process, state = _swept(machine, x, scheme, n_sweeps)
     particles = torch.arange(len(x), device=x.device)
@@ -141,9 +141,9 @@ def sweep_from(
     """Moments of all layers after `n_sweeps` sweeps, and the tilts to evaluate F with.
 
     Args:
-        machine: any machine.
-        x: means of the lowest layer to start from; None to start each row of evidence from the prior's moments.
-        scheme, n_sweeps: as for `TAPObjective`.
+        machine: Any machine.
+        x: Means of the lowest layer to start from; None to start each row of evidence from the prior's moments.
+        scheme, n_sweeps: As for `TAPObjective`.
     """
     process, state = _swept(machine, x, scheme, n_sweeps)
     return process.beliefs(list(machine.layers), state)
@@ -151,7 +151,7 @@ def sweep_from(
 
 @torch.no_grad()
 def _swept(machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int) -> tuple[Process, State]:
-    """The iteration on a machine, and its state after `n_sweeps` sweeps."""
+    """Iteration on a machine, and its state after `n_sweeps` sweeps."""
     layers, process = list(machine.layers), scheme.bind(machine)
     may_read = _may_read(machine)
     if not may_read:
@@ -165,17 +165,17 @@ def _swept(machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps
 
     if x is None:
         return process, sweep(prior_moments(layers[0], machine.n_rows or 1))
-    few = may_read and machine.n_rows is None  # on a CPU few particles at a time stay in cache
+    few = may_read and machine.n_rows is None  # on a CPU, few particles at a time stay in cache
     parts = x.split(fitting_batch(machine, process)) if few else [x]
     swept = [sweep(Moments(part, torch.zeros_like(part))) for part in parts]
     return process, over_tensors(lambda *z: torch.cat(z), *swept) if swept[1:] else swept[0]
 
 
 def _may_read(machine: BoltzmannMachine) -> bool:
-    """Whether reading a tensor's value costs nothing: on a GPU it stalls, and compiled code cannot."""
+    """Whether reading a tensor's value is free: on a GPU it synchronizes, and compiled code cannot read it."""
     return machine.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _n_steps(process: Process, n_sweeps: int) -> int:
-    """Number of steps for `n_sweeps` sweeps, the first of which `begin` makes."""
+    """Number of steps for `n_sweeps` sweeps, the first of which is done by `begin`."""
     return -(-(n_sweeps - 1) // process.sweeps_per_step)

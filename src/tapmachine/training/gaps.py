@@ -1,11 +1,11 @@
-"""Training on rows with gaps: what was not observed is completed by draws of the machine given what was.
+"""Training on rows with missing values, which are drawn from the machine given the observed values.
 
 The gradient of the log-likelihood of the observed values is that of complete rows, averaged over the missing ones:
 
     ∂ ln P(x_obs) = E[∂ ln P(x_obs, x_mis) | x_obs].
 
-Each row with gaps is a Gibbs chain: hidden units given visible ones, then the missing visible units given the hidden
-ones, with the observed ones held. It continues from where it was when the row was last in a batch.
+Each row with missing values is a Gibbs chain: hidden units given visible ones, then the missing visible units given the
+hidden ones, with the observed ones fixed. It continues from its state when the row was last in a batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +22,8 @@ from tapmachine.machine.conditioning import clamp
 from tapmachine.machine.gibbs_sampling import draw_layers, sweep_chain
 from tapmachine.units import Units
 
-N_SWEEPS = 3  # of a row's chain, each time the row is in a batch
-ROUNDS = 50  # of stochastic EM, for machines that start from a fit to the data
+N_SWEEPS = 3  # sweeps of a row's chain each time the row is in a batch
+ROUNDS = 50  # rounds of stochastic EM, for machines that are initialized by a fit to the data
 
 
 def has_gaps(x: object) -> bool:
@@ -34,10 +34,10 @@ def has_gaps(x: object) -> bool:
 
 
 def take_gaps(machine: BoltzmannMachine, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Rows as states of the visible layer, (N, *state_shape), and which units were not observed, (N, n), if any.
+    """Rows as states of the visible layer, (N, *state_shape), and a mask of the missing units, (N, n), if any.
 
-    Missing units are in some state, which means nothing yet. A missing unit with several states is NaN as the number
-    of its state, or in all components of a one-hot vector.
+    Missing units get an arbitrary state. A missing unit with several states is NaN as a state index, or in all
+    components of a one-hot vector.
     """
     units = machine.layers[0]
     if not has_gaps(x) or tuple(x.shape[1:]) not in ((units.n,), units.state_shape):
@@ -49,14 +49,14 @@ def take_gaps(machine: BoltzmannMachine, x: Tensor) -> tuple[Tensor, Tensor | No
         partly = missing.any(-1) & ~missing.all(-1)
         if bool(partly.any()):
             row, unit = partly.nonzero()[0].tolist()
-            raise ValueError(f"x[{row}, {unit}] is missing in part; all components of a missing unit must be NaN")
+            raise ValueError(f"x[{row}, {unit}] is partly missing; all components of a missing unit must be NaN")
     anything = _any_state(units)
     filled = torch.where(missing, anything.argmax(-1).to(x) if by_number else anything, x)
     if by_number:
         fraction = filled != filled.round()
         if bool(fraction.any()):
             row, column = fraction.nonzero()[0].tolist()
-            raise ValueError(f"x[{row}, {column}] is {x[row, column]:g}; expected the number of a state, 0, 1, 2, …")
+            raise ValueError(f"x[{row}, {column}] is {x[row, column]:g}; expected a state index, 0, 1, 2, …")
         filled = filled.long()
     states = check_rows(machine, filled)
     return states, missing.flatten(2).all(-1) if missing.dim() > 2 else missing
@@ -68,23 +68,23 @@ def _any_state(units: Units) -> Tensor:  # state_shape
 
 
 def check_columns(missing: Tensor, names: Sequence[str] | None = None) -> None:
-    """Raises a ValueError that names the first column without any observed value."""
+    """Raise a ValueError that names the first column without any observed value."""
     empty = missing.all(0)
     if bool(empty.any()):
         column = int(empty.nonzero()[0])
         name = "" if names is None else f" ({names[column]})"
-        raise ValueError(f"column {column}{name} has no observed value; leave it out")
+        raise ValueError(f"column {column}{name} has no observed value; remove it")
 
 
 def fill_from_columns(states: Tensor, missing: Tensor, weights: Tensor | None, seed: int) -> Tensor:
-    """States with each missing unit in a state that was observed in its column, in the proportions of the column."""
+    """Fill in missing units with states observed in their columns, in the proportions of the column."""
     states, generator = states.clone(), torch.Generator().manual_seed(seed)
     for column in missing.any(0).nonzero().flatten().tolist():
         seen, gaps = (~missing[:, column]).nonzero().flatten(), missing[:, column].nonzero().flatten()
         share = torch.ones(len(seen), device=seen.device) if weights is None else weights[seen]
         total = share.double().cumsum(0)
         if not bool(total[-1] > 0):
-            raise ValueError(f"column {column} has no observed value in rows of positive weight; leave it out")
+            raise ValueError(f"column {column} has no observed value in rows of positive weight; remove it")
         places = (torch.arange(len(gaps), device=total.device) + 0.5) / len(gaps) * total[-1]
         donors = seen[torch.searchsorted(total, places).clamp(max=len(seen) - 1)]
         order = torch.randperm(len(gaps), generator=generator).to(donors.device)
@@ -93,7 +93,7 @@ def fill_from_columns(states: Tensor, missing: Tensor, weights: Tensor | None, s
 
 
 def completed_by_columns(machine: BoltzmannMachine, x: Tensor, seed: int = 0) -> Tensor:  # (N, *state_shape)
-    """Rows as states of the visible layer, with missing units in states that were observed in their columns."""
+    """Rows as states of the visible layer, with missing units filled in with states observed in their columns."""
     states, missing = take_gaps(machine, x)
     if missing is None:
         return states
@@ -102,7 +102,7 @@ def completed_by_columns(machine: BoltzmannMachine, x: Tensor, seed: int = 0) ->
 
 
 def fill_columns(x: Tensor, seed: int = 0) -> Tensor:  # (N, n)
-    """Rows of numbers with each missing one replaced by a number that was observed in its column."""
+    """Replace each missing number by one that was observed in its column."""
     missing = x.isnan()
     check_columns(missing)
     return fill_from_columns(x, missing, None, seed)
@@ -116,14 +116,14 @@ def draw_missing(
     n_sweeps: int = N_SWEEPS,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Complete states after sweeps of Gibbs sampling in which the observed units are held.
+    """Draw missing units by sweeps of Gibbs sampling with the observed units fixed; returns complete states.
 
     Args:
-        machine: any machine.
-        x: complete states of the visible layer, (M, *state_shape), from which the chains start.
-        missing: which units are drawn, (M, n).
-        n_sweeps: number of sweeps.
-        generator: for the draws.
+        machine: Any machine.
+        x: Complete states of the visible layer, (M, *state_shape), from which the chains start.
+        missing: Mask of the units to draw, (M, n).
+        n_sweeps: Number of sweeps.
+        generator: Random number generator.
     """
     if machine.is_pairwise:
         conditioned, chain = clamp(machine, x, mask=~missing, validate=False), [x]
@@ -132,7 +132,7 @@ def draw_missing(
         return chain[0]
     layers, drawn = list(machine.layers), missing.view(*missing.shape, *[1] * (x.dim() - 2))
     chain = [x]
-    for index in range(1, len(layers)):  # from below, as a start for those with a layer above them
+    for index in range(1, len(layers)):  # from below, as initial states of layers with a layer above them
         field = (chain[-1].flatten(1) @ machine.weights[index - 1]).unflatten(-1, layers[index].state_shape)
         chain.append(layers[index].sample(Tilt(field, 0.0), generator))
     for sweep in range(n_sweeps):
@@ -144,13 +144,13 @@ def draw_missing(
 
 
 class Gaps:
-    """The missing values among rows in memory, and their current completions.
+    """Missing values of rows in memory, and their current completions.
 
     Args:
-        machine: the machine that is trained.
-        rows: states of the visible layer with a first completion, (N, *state_shape), which is updated in place.
-        missing: which units were not observed, (N, n).
-        generator: for the draws, on the machine's device.
+        machine: The machine being trained.
+        rows: States of the visible layer with an initial completion, (N, *state_shape), updated in place.
+        missing: Mask of the units that were not observed, (N, n).
+        generator: Random number generator on the machine's device.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Gaps:
 
     @property
     def completions(self) -> Tensor:  # (n_gaps, *component_shape)
-        """The current states of all missing units."""
+        """Current states of all missing units."""
         return self.rows[self.missing]
 
     @completions.setter
@@ -168,13 +168,13 @@ class Gaps:
         self.rows[self.missing] = states.to(self.rows)
 
     def improve(self, refit: Callable[[BoltzmannMachine, Tensor], None], rounds: int = ROUNDS) -> None:
-        """Alternate between a fit to the completed rows and draws of the missing values: stochastic EM.
+        """Alternate between fitting to the completed rows and drawing the missing values: stochastic EM.
 
-        For machines that start from a fit to the data, which a first completion column by column would spoil.
+        For machines that are initialized by a fit to the data, which an initial completion by columns would bias.
 
         Args:
-            refit: sets the parameters of a machine, a copy of this one, to those for complete rows.
-            rounds: number of fits.
+            refit: Function that fits the parameters of a machine, a copy of this one, to complete rows.
+            rounds: Number of fits.
         """
         for _ in range(rounds):
             trial = deepcopy(self.machine)
@@ -182,9 +182,9 @@ class Gaps:
             self.rows.copy_(draw_missing(trial, self.rows, self.missing, N_SWEEPS, self.generator))
 
     def take(self, place: Tensor, n_sweeps: int = N_SWEEPS) -> Tensor:
-        """Rows by their indices, with new completions, which are kept for the next time.
+        """Rows by their indices, with new completions, which are stored for the next time.
 
-        On a GPU no value is read, and rows without gaps are swept as well, so that a step can be captured.
+        On a GPU no value is read, and complete rows are swept as well, so that a step can be captured.
         """
         x = self.rows.index_select(0, place)
         missing = self.missing.index_select(0, place)

@@ -1,7 +1,7 @@
-"""The restricted machines that the layers of a deep machine are pretrained as: how they are cut out, and put together.
+"""Restricted machines for pretraining the layers of a deep machine: how they are extracted and combined.
 
 Each consists of two neighboring layers. With `double_inputs`, the correction of Salakhutdinov and Hinton (2009), the
-lowest machine has its visible units twice and the highest one its hidden units; see `Pretraining`.
+lowest machine contains its visible units twice and the highest one its hidden units; see `Pretraining`.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from tapmachine.beliefs import Tilt
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.units import Units
 
-CHUNK_ROWS = 10_000  # rows for which a layer is drawn at a time
+CHUNK_ROWS = 10_000  # number of rows for which a layer is drawn at a time
 
 
 def machine_of_layer(deep: BoltzmannMachine, stage: int, double_inputs: bool) -> BoltzmannMachine:
-    """A machine of the layers `stage` and `stage + 1` of a deep one; a copy."""
+    """Copy the layers `stage` and `stage + 1` of a deep machine to a machine."""
     below, above = deepcopy(deep.layers[stage]), deepcopy(deep.layers[stage + 1])
     weights = deep.weights[stage].detach().clone()
     if double_inputs and stage == 0:
@@ -34,9 +34,9 @@ def machine_of_layer(deep: BoltzmannMachine, stage: int, double_inputs: bool) ->
 def states_of_layer(
     below: Sequence[BoltzmannMachine], x: Tensor, seed: int, double_inputs: bool, means: bool = False
 ) -> Tensor:
-    """States of the next layer given the data, drawn through the machines of all layers below it.
+    """Draw states of the next layer given the data, through the machines of all layers below it.
 
-    With `means`, its means in place of the last draw.
+    With `means`, returns its means instead of the last draw.
     """
     generator = torch.Generator(x.device).manual_seed(seed)
     states = torch.cat((x, x), 1) if double_inputs else x
@@ -44,7 +44,7 @@ def states_of_layer(
         parts = []
         for part in states.split(CHUNK_ROWS):
             tilt = Tilt(machine.field_on(1, [part, None]), 0.0)
-            drawn = machine.layers[1].sample(tilt, generator)  # also before means: the draws below stay the same
+            drawn = machine.layers[1].sample(tilt, generator)  # also with means, so that the draws below stay the same
             parts.append(machine.layers[1].moments(tilt).mean if means and n_above == len(below) else drawn)
         states = torch.cat(parts)
     return states
@@ -52,7 +52,7 @@ def states_of_layer(
 
 @torch.no_grad()
 def assemble(deep: BoltzmannMachine, trained: Sequence[BoltzmannMachine], double_inputs: bool) -> None:
-    """Copy the machines of the layers that have been trained so far into the deep machine."""
+    """Copy the machines of the layers trained so far into the deep machine."""
     layers, last = list(deep.layers), len(deep.layers) - 2
     for stage, machine in enumerate(trained):
         below, above = machine.layers
@@ -70,7 +70,7 @@ def assemble(deep: BoltzmannMachine, trained: Sequence[BoltzmannMachine], double
 
 
 def _twice(units: Units) -> Units:
-    """Two copies of each of the units, all of the first before all of the second."""
+    """Two copies of the units, all of the first before all of the second."""
     copy, n = deepcopy(units), units.n
     for part in copy.modules():
         if isinstance(part, Units):
@@ -88,7 +88,7 @@ def _average_fields(first: Units, second: Units, target: Units) -> None:
 
 
 def _copy_parameters(source: Units, target: Units) -> None:
-    """From units to as many, or to half as many: then the mean of both copies."""
+    """Copy parameters to the same number of units, or to half as many: then the mean of both copies."""
     targets, sources = ((*units.parameters(), *units.buffers()) for units in (target, source))
     for to, value in zip(targets, sources, strict=True):
         to.copy_(value if value.shape == to.shape else value.unflatten(0, (2, -1)).mean(0))

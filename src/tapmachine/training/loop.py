@@ -1,4 +1,4 @@
-"""The loop over epochs, for every kind of training; and `fit`."""
+"""The loop over epochs, for all types of training; and `fit`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,15 +22,15 @@ Callback = Callable[[BoltzmannMachine, Record], None]
 
 
 class Training(Protocol):
-    """A training that runs epoch by epoch: `Trainer`, of one machine, or `PretrainingTrainer`, layer by layer.
+    """Training that runs epoch by epoch: `Trainer` for one machine, or `PretrainingTrainer` layer by layer.
 
     Attributes:
-        epochs: total number of epochs.
-        finished: number of epochs that are complete.
-        stopping: set it to True, for instance in a signal handler, to stop after the current batch.
-        is_over: whether no epoch is left.
-        is_mid_epoch: whether the training was stopped before the end of an epoch.
-        current: the trainer of the machine that is being trained; None before the first epoch of a pretraining.
+        epochs: Total number of epochs.
+        finished: Number of completed epochs.
+        stopping: Set it to True, for instance in a signal handler, to stop after the current batch.
+        is_over: Whether no epoch is left.
+        is_mid_epoch: Whether the training was stopped before the end of an epoch.
+        current: Trainer of the machine being trained; None before the first epoch of pretraining.
     """
 
     epochs: int
@@ -49,10 +49,10 @@ class Training(Protocol):
         """Train for one epoch and return its record. Raises `Stopped` if `stopping` was set."""
 
     def joint(self) -> Trainer:
-        """The trainer of all layers together."""
+        """Trainer of all layers together."""
 
     def state(self) -> TrainingState:
-        """The state between two epochs or batches."""
+        """State between two epochs or batches."""
 
     def restore(self, state: TrainingState) -> None:
         """Continue from the state of a training with the same arguments."""
@@ -60,18 +60,18 @@ class Training(Protocol):
 
 @dataclass
 class History:
-    """The records of all epochs.
+    """Records of all epochs.
 
     Attributes:
-        records: one dictionary per epoch; see `fit`.
+        records: One dictionary per epoch; see `fit`.
     """
 
     records: list[Record] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> list[Any]:
-        """One quantity over the epochs; NaN for epochs in which it was not measured."""
+        """Values of one quantity over the epochs; NaN for epochs in which it was not measured."""
         if self.records and not any(name in record for record in self.records):
-            raise KeyError(f"{name!r} was not recorded; there are {', '.join(self.records[-1])}")
+            raise KeyError(f"{name!r} was not recorded; available: {', '.join(self.records[-1])}")
         return [record.get(name, float("nan")) for record in self.records]
 
     def __len__(self) -> int:
@@ -111,9 +111,9 @@ def run_epochs(
     """Run the remaining epochs of a training.
 
     Args:
-        training: any kind of training.
-        after_epoch: functions called with the record of each epoch, once it has been written and shown.
-        log, progress: as for `fit`.
+        training: Any type of training.
+        after_epoch: Functions called with the record of each epoch, after it has been written and shown.
+        log, progress: As for `fit`.
     """
     history = History()
     with Reporter(log, progress, training.epochs, training.finished) as report:
@@ -151,51 +151,51 @@ def fit(
 ) -> History:
     """Train a machine in place [alg:rbmTrain].
 
-    Each step minimizes F of the machine clamped to a batch less F of the free machine (`training/loss.py`). By default
-    F of the free machine comes from persistent Gibbs chains (see `default_objective`), and the machine ends with the
-    average of its parameters over the last steps. With `validation`, training stops when the log-likelihood of those
-    rows keeps falling, and the machine from the best epoch is kept.
+    Each step minimizes F of the machine clamped to a batch minus F of the free machine (`training/loss.py`). By default
+    F of the free machine is estimated from persistent Gibbs chains (see `default_objective`), and the final parameters
+    are averaged over the last steps. With `validation`, training stops when the log-likelihood of these rows keeps
+    falling, and the machine from the best epoch is kept.
 
     Args:
-        machine: any machine; a new one has small random weights.
-        x: the data: a tensor, an array such as a memory map, or a loader of batches. In a tensor or an array in memory
-            NaN is a missing value, and the likelihood is that of the observed ones (`training/gaps.py`).
-        epochs: number of passes over the data (default: 300, or as many as make 20,000 steps, but at least 50).
+        machine: Any machine; a new one has small random weights.
+        x: Data: a tensor, an array such as a memory map, or a loader of batches. In a tensor or an array in memory, NaN
+            is a missing value, and the likelihood is that of the observed values (`training/gaps.py`).
+        epochs: Number of passes over the data (default: 300, or as many as make 20,000 steps, but at least 50).
         batch_size: M, number of rows in each step (default: 100, or a quarter of fewer than 400 rows, but at least 10).
         objective: `PCD(k)`, `TAPObjective(…)` or `CD(k)` (default: `default_objective`).
-        optimizer: any torch optimizer over the machine's parameters (default: `paper_sgd` with `default_learning_rate`,
+        optimizer: Any torch optimizer over the machine's parameters (default: `paper_sgd` with `default_learning_rate`,
             which decays to a hundredth of its initial value).
-        scheduler: any torch scheduler, stepped after every epoch (`ReduceLROnPlateau` with the loss).
-        validation: held-out data, scored beside the training data, to stop early and to choose the best epoch by.
-        early_stopping: with `validation`, whether to stop early and keep the best epoch, rather than only to measure.
-        weights: weight of each row, for data in memory or in a memory map.
+        scheduler: Any torch scheduler, stepped after every epoch (`ReduceLROnPlateau` with the loss).
+        validation: Held-out data, which are also scored, for early stopping and for selecting the best epoch.
+        early_stopping: With `validation`, whether to stop early and keep the best epoch, rather than only measure.
+        weights: Weight of each row, for data in memory or in a memory map.
         l1: ε of the penalty ε Σ|W|.
-        centered: whether to use the gradients of centered states (default: True if all units have fields, as all but
-            custom ones do).
-        averaged: whether the machine gets the average of its parameters over about the last eighth of the steps, rather
-            than their last values (default: True with the default optimizer).
-        compile: whether to compile the steps with `torch.compile`, which takes about a minute and needs torch 2.11
+        centered: Whether to use the gradients of centered states (default: True if all units have fields, which only
+            custom ones lack).
+        averaged: Whether to set the machine to the average of its parameters over about the last eighth of the steps
+            instead of their last values (default: True with the default optimizer).
+        compile: Whether to compile the steps with `torch.compile`, which takes about a minute and needs torch 2.11
             (default: True on a GPU for `TAPObjective`, if there are enough steps to make up for it).
-        warm_start: False fits the visible units' priors to the data first; True leaves them as they are. The default
-            optimizer then keeps the learning rate at which the last training of the machine ended, so that it does not
-            lose what it has learned. This learns slowly: for longer training, call `fit` once with more epochs, or give
-            an optimizer. A new or pretrained machine starts at the default learning rate.
-        seed: random seed of the order of the rows and of all draws: same seed, same weights, bit for bit, unless the
-            data come from a loader that sets the order.
-        monitor: what to measure after each epoch.
-        callbacks: functions called with the machine and the record after each epoch.
-        log: file to which every record is appended as a line of JSON.
-        progress: whether to show progress, as a bar on a terminal or in a notebook and as lines elsewhere
+        warm_start: False first fits the visible units' priors to the data; True keeps them. The default optimizer then
+            continues at the final learning rate of the machine's last training, which preserves what it has learned but
+            learns slowly: for longer training, call `fit` once with more epochs, or pass an optimizer. A new or
+            pretrained machine starts at the default learning rate.
+        seed: Random seed. The same seed gives the same weights, bit for bit, unless the data come from a loader that
+            determines the order.
+        monitor: What to measure after each epoch.
+        callbacks: Functions called with the machine and the record after each epoch.
+        log: File to which every record is appended as a line of JSON.
+        progress: Whether to show progress, as a bar on a terminal or in a notebook and as lines elsewhere
             (default: only on a terminal or in a notebook).
 
     Returns:
         A record for every epoch: `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`, `weight_norm`,
         `divergences`, and what `Monitor` measures. `kept_epoch` in the last one is the epoch whose machine was kept, if
-        that is not the last. `excluded_particles` is the number of particles of a `TAPObjective` with a non-finite F,
-        in epochs that have any.
+        it is not the last. `excluded_particles` is the number of particles of a `TAPObjective` with a non-finite F, in
+        epochs that have any.
 
     Raises:
-        DivergenceError: if training keeps diverging at ever smaller learning rates. The machine is left in its last
+        DivergenceError: If training keeps diverging at ever smaller learning rates. The machine is left in its last
             good state.
 
     Example:

@@ -1,11 +1,11 @@
-"""The loss of training: F of the machine clamped to the data, less F of the free machine. Start reading here.
+"""The training loss: F of the machine clamped to the data minus F of the free machine. Start reading here.
 
-With F = −ln Z, the log-likelihood of a row is ln P(x) = F(free) − F(clamped to x). Its gradient is nowhere written out:
-F is stationary in the moments of a solution, so autodiff of F with the moments (or samples) held fixed gives it.
+With F = −ln Z, the log-likelihood of a row is ln P(x) = F(free) − F(clamped to x). Its gradient is not coded
+explicitly: F is stationary in the moments of a solution, so autodiff of F with the moments (or samples) fixed gives it.
 
-F clamped to rows is in `free_energies.py`. F of the free machine is what objectives differ in: it is taken at TAP
-solutions (`objectives.py`) or at samples of Gibbs chains (`chains.py`), which find both terms in one matrix product
-where they can. `step.py` takes the gradient and the update.
+F clamped to rows is in `free_energies.py`. Objectives differ in F of the free machine: it is evaluated at TAP solutions
+(`objectives.py`) or at samples of Gibbs chains (`chains.py`), which compute both terms in one matrix product if
+possible. `step.py` computes the gradient and the update.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from tapmachine.training.free_energies import clamped_free_energy
 
 
 def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor, Carry]:
-    """−ln P of the rows, averaged over the batch, (), and what the objective passes on to the next step."""
+    """Negative log-likelihood, averaged over the batch, (), and the state that the objective carries over."""
     on_data, on_model, carry = objective.free_energies(context, carry)  # (M,), ()
     if context.weights is None and context.world.size == 1:
         return on_data.mean() - on_model, carry
@@ -31,10 +31,10 @@ class Objective(ABC):
     By default shapes are fixed and no tensor's value is read, so that a step can be captured as a CUDA graph.
 
     Attributes:
-        can_be_captured: whether a step can be captured as a CUDA graph.
-        gains_by_compilation: whether compiling a step makes it so much faster that a long training makes up for it.
-        is_split: whether each of several processes finds its share of F, or else all of it.
-        scheme: also used to clamp machines with several hidden layers; None for `TAP()`.
+        can_be_captured: Whether a step can be captured as a CUDA graph.
+        gains_by_compilation: Whether compiling a step is worthwhile in a long training.
+        is_split: Whether each of several processes computes its share of F, rather than all of it.
+        scheme: Scheme that is also used to clamp machines with several hidden layers; None for `TAP()`.
     """
 
     can_be_captured: bool = True
@@ -44,13 +44,13 @@ class Objective(ABC):
 
     @abstractmethod
     def prepare(self, context: Context) -> Carry:
-        """What the first step starts from."""
+        """Initial state for the first step."""
 
     @abstractmethod
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        """F of the free machine, (), differentiable in its parameters, and what is passed on to the next step.
+        """F of the free machine, (), differentiable in its parameters, and the state for the next step.
 
-        If it is split, this process's share of F: the shares of all processes add up to it.
+        If split, this process's share of F: the shares of all processes add up to it.
         """
 
     def excluded(self, carry: Carry) -> Tensor | None:
@@ -58,13 +58,13 @@ class Objective(ABC):
         return None
 
     def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
-        """F of the machine clamped to each of this process's rows, (M,); F of the free one, (); what is passed on."""
+        """F of the machine clamped to each of this process's rows, (M,); F of the free one, (); and the next state."""
         on_data = clamped_free_energy(context.machine, context.rows, self.scheme, context.hidden)
         return on_data, *self.model_free_energy(context, carry)
 
 
 def _weighted_share(context: Context, on_data: Tensor, on_model: Tensor, is_split: bool) -> Tensor:
-    """The loss with weighted rows, or this process's share of it: the shares of all processes add up to it."""
+    """Loss with weighted rows, or this process's share of it: the shares of all processes add up to it."""
     weights, world, batch_size = context.weights, context.world, len(context.batch)
     if world.size == 1:
         assert weights is not None

@@ -1,4 +1,4 @@
-"""What is measured after each epoch, to tell whether training goes well."""
+"""Measurements after each epoch, to monitor training."""
 
 import warnings
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_f
 from tapmachine.training.gaps import take_gaps
 from tapmachine.units import Gaussian
 
-Record = dict[str, Any]  # numbers by their names, and words on how they were found
+Record = dict[str, Any]  # measured values by name, and the methods used
 
-N_MEASURED = 20  # epochs, by default
-GLASSY = 0.9  # of the starts that end in separate solutions: the spin-glass phase
+N_MEASURED = 20  # default number of measured epochs
+GLASSY = 0.9  # share of the initial states that lead to separate solutions: the spin-glass phase
 
 
 @dataclass(frozen=True)
@@ -36,25 +36,26 @@ class Monitor:
     """Measure a machine on a fixed part of the data after an epoch.
 
     It records `log_likelihood`, a mean in nats, with its `log_likelihood_method` (`exact` for small and for Gaussian
-    machines, otherwise `annealed`) and `log_likelihood_error`, the standard error of ln Z; beside it TAP's (adaptive
-    TAP's with Gaussian hidden units) `tap_log_likelihood`, `tap_log_likelihood_per_unit` and `tap_log_sum_exp`, the
-    number of different solutions, `n_unique`, and the share of the starts that `converged`; and
-    `reconstruction_error`, the mean squared error of visible means after a step up and down. With validation data also
+    machines, otherwise `annealed`) and `log_likelihood_error`, the standard error of ln Z; TAP's values (adaptive TAP's
+    with Gaussian hidden units) `tap_log_likelihood`, `tap_log_likelihood_per_unit` and `tap_log_sum_exp`, the number of
+    distinct solutions, `n_unique`, and the share of the initial states that `converged`; and `reconstruction_error`,
+    the mean squared error of visible means after a step up and down. With validation data also
     `validation_log_likelihood` with `validation_log_likelihood_error`, the standard error of the mean over rows,
     `validation_tap_log_likelihood` (and `_per_unit`) and `free_energy_gap`: mean F of the machine clamped to validation
-    data less that for training data, which rises with over-fitting. Of deep machines also
-    `variation_1`, `variation_2`, …: by how much the means of each hidden layer differ from row to row, a root mean
-    square. With hardly any in a layer, the machine resembles one without it.
+    data minus that for training data, which increases with overfitting. For deep machines also `variation_1`,
+    `variation_2`, …: the standard deviation of the means of each hidden layer over the rows, as a root mean square over
+    units. If it is close to 0 in a layer, the machine resembles one without it.
 
     Attributes:
-        n_starts: number of rows to start solutions from; 0 for no solutions and no TAP log-likelihood.
-        likelihood: whether to measure the exact or annealed log-likelihood (default: if `n_starts` is not 0).
-        n_rows: number of rows to score.
-        max_sweeps: maximum number of sweeps of the solver.
-        every: number of epochs between measurements (default: 20 measurements, at increasing distances); the first and
+        n_starts: Number of rows used as initial states of solutions; 0 for no solutions and no TAP log-likelihood.
+        likelihood: Whether to measure the exact or annealed log-likelihood (default: if `n_starts` is not 0).
+        n_rows: Number of rows to score.
+        max_sweeps: Maximum number of sweeps of the solver.
+        every: Number of epochs between measurements (default: 20 measurements, at increasing intervals); the first and
             the last epoch are always measured.
-        scale, shift: if machine and data are rescaled, shift + scale·x are the original units, to measure in.
-        transform: a matrix in place of `scale`; see `tapmachine.machine.whitening`.
+        scale, shift: If machine and data are rescaled, shift + scale·x are the original units, which are used to
+            measure.
+        transform: Matrix to use instead of `scale`; see `tapmachine.machine.whitening`.
     """
 
     n_starts: int = 100
@@ -72,7 +73,7 @@ class Monitor:
                 check_count(name, getattr(self, name), least)
 
     def is_due(self, epoch: int, epochs: int) -> bool:
-        """Whether to measure after an epoch of a training with so many."""
+        """Whether to measure after an epoch, given the total number of epochs."""
         if epoch in (1, epochs) or (self.every is None and epochs <= N_MEASURED):
             return True
         if self.every is not None:
@@ -88,10 +89,10 @@ class Monitor:
         weights: Tensor | None = None,
         missing: Tensor | None = None,
     ) -> Record:
-        """The record of one epoch, with rows of the training data weighted by `weights`.
+        """Measure the machine and return the record of one epoch, with training rows weighted by `weights`.
 
-        If values are `missing`, (N, n), `train` is completed, and the log-likelihood is that of the observed values.
-        Validation data may have missing values, too, which are NaN.
+        If values are `missing`, (N, n), `train` must be completed, and the log-likelihood is that of the observed
+        values. Validation data may also have missing values, which are NaN.
         """
         rows, gaps = spaced(train, self.n_rows), None if missing is None else spaced(missing, self.n_rows)
         held_out, held_out_gaps = None, None
@@ -108,7 +109,7 @@ class Monitor:
         if held_out is not None and gaps is None and held_out_gaps is None:
             on_train = average(clamped_free_energy(machine, rows).double(), share)
             record["free_energy_gap"] = float(clamped_free_energy(machine, held_out).mean() - on_train)
-        if self.n_starts and not is_gaussian(machine):  # which has one solution, and an exact ln Z
+        if self.n_starts and not is_gaussian(machine):  # Gaussian machines have one solution, and an exact ln Z
             record |= self._by_tap(machine, rows, held_out, share, gaps is None, held_out_gaps is None)
         if self.n_starts > 0 if self.likelihood is None else self.likelihood:
             record |= self._unbiased(machine, rows, held_out, share, gaps, held_out_gaps)
@@ -124,11 +125,11 @@ class Monitor:
         held_out_is_complete: bool = True,
     ) -> Record:
         if any(units.has_counts for units in machine.layers):
-            return {}  # TAP's reaction exp(½κx²) may outgrow their priors
+            return {}  # TAP's reaction exp(½κx²) may make their priors unnormalizable
         if can_be_whitened(machine):
-            return {}  # TAP has no solution for couplings as strong as those of correlated columns
+            return {}  # TAP has no solution for the strong couplings of correlated columns
         starts = spaced(rows, self.n_starts)
-        # Plain TAP has no solution for Gaussian hidden units with strong couplings, though Z is finite.
+        # Plain TAP has no solution for Gaussian hidden units with strong couplings, although Z is finite.
         has_gaussians = any(isinstance(units, Gaussian) for units in list(machine.layers)[1:])
         scheme = AdaptiveTAP() if has_gaussians else TAP()
         solutions = solve(machine, starts, scheme, max_sweeps=self.max_sweeps)
@@ -136,7 +137,7 @@ class Monitor:
         record: Record = {"n_unique": float(len(unique)), "converged": float(solutions.converged.double().mean())}
         if len(unique) > GLASSY * len(starts) and len(starts) >= 20:
             warnings.warn(
-                f"{len(unique)} of {len(starts)} starts end in separate solutions: the machine may have memorized "
+                f"{len(unique)} of {len(starts)} starts lead to separate solutions: the machine may have memorized "
                 "its data or entered a spin-glass phase, or there are too few starts to tell",
                 TrainingWarning,
                 stacklevel=7,
@@ -154,7 +155,7 @@ class Monitor:
                 record["validation_tap_log_likelihood"] = float(beside.mean)
                 record["validation_tap_log_likelihood_per_unit"] = float(beside.per_unit)
         except EstimateError as error:
-            warnings.warn(f"TAP has no log-likelihood: {error}", TrainingWarning, stacklevel=7)
+            warnings.warn(f"the TAP log-likelihood is not available: {error}", TrainingWarning, stacklevel=7)
         return record
 
     def _unbiased(
@@ -166,11 +167,11 @@ class Monitor:
         gaps: Tensor | None = None,
         held_out_gaps: Tensor | None = None,
     ) -> Record:
-        """The log-likelihood that does not rest on TAP."""
+        """Log-likelihood that does not depend on TAP."""
         try:
             partition = unbiased_log_partition(machine, rows, CHEAP if held_out is None else CAREFUL)
         except EstimateError as error:
-            warnings.warn(f"there is no log-likelihood: {error}", TrainingWarning, stacklevel=7)
+            warnings.warn(f"the log-likelihood is not available: {error}", TrainingWarning, stacklevel=7)
             return {"log_likelihood": float("nan")}
         scored = unbiased_log_likelihood(machine, rows, partition, CHEAP, missing=gaps)
         record = {
@@ -193,9 +194,9 @@ class Monitor:
         missing: Tensor | None = None,
         to_fit: tuple[Rows, Tensor | None] | None = None,
     ) -> float:
-        """The mean log-likelihood of independent units fitted to the data, in nats: a baseline.
+        """Mean log-likelihood of independent units fitted to the data, in nats: a baseline.
 
-        They are fitted to the rows and weights of `to_fit`, if `train` is a sample of them.
+        They are fitted to the rows and weights of `to_fit` if `train` is a sample of them.
         """
         rows = spaced(train, self.n_rows)
         share = None if weights is None else spaced(weights, self.n_rows).double()
@@ -215,7 +216,7 @@ class Monitor:
         if self.scale == 1 and not torch.as_tensor(self.shift).any():
             return machine, rows, held_out
         machine = rescale(machine, self.scale, self.shift)
-        bounds = machine.layers[0].bounds()  # which rounding might leave
+        bounds = machine.layers[0].bounds()  # rounding might exceed them
         shift = torch.as_tensor(self.shift).to(rows)
         scaled = [None if z is None else (shift + self.scale * z).clamp(*bounds) for z in (rows, held_out)]
         assert scaled[0] is not None
@@ -223,7 +224,7 @@ class Monitor:
 
 
 def _mean(scored: LogLikelihood, weights: Tensor | None) -> float:
-    """The weighted mean over the rows that could be scored."""
+    """Weighted mean over the rows that could be scored."""
     known = scored.scored
     return float(average(scored.values[known], None if weights is None else weights[known]))
 
@@ -237,7 +238,7 @@ def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor, above: list[Ten
 
 
 def _variation(means: Tensor, weights: Tensor | None) -> float:
-    """The root mean square over units of the deviation of their means over rows."""
+    """Root mean square over units of the standard deviation of their means over rows."""
     flat = means.flatten(1)
     share = flat.new_ones(len(flat)) if weights is None else weights
     share = share / share.sum().clamp(min=torch.finfo(flat.dtype).tiny)
@@ -245,7 +246,7 @@ def _variation(means: Tensor, weights: Tensor | None) -> float:
 
 
 def _layers_above(machine: BoltzmannMachine, x: Tensor) -> list[Tensor]:
-    """The means of all hidden layers given the data."""
+    """Means of all hidden layers given the data."""
     if machine.is_pairwise:
         return []
     if len(machine.layers) == 2:

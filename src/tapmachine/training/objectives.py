@@ -1,4 +1,4 @@
-"""Objectives that take F of the free machine at TAP solutions, or exactly; and the default objective of `fit`."""
+"""Objectives with F of the free machine at TAP solutions, or exact; and the default objective of `fit`."""
 
 from typing import final
 
@@ -18,27 +18,27 @@ from tapmachine.training.free_energies import average, finite_free_energy_from, 
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
 
-N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # of the default objective
+N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # defaults
 
 
 @final
 class TAPObjective(Objective):
-    """F of the free machine at K of its solutions, deterministically [alg:rbmTrain].
+    """Deterministic objective: F of the free machine at K of its solutions [alg:rbmTrain].
 
     Args:
-        start: where the solutions start (default: `FromBatch()`).
+        start: Initial states of the solutions (default: `FromBatch()`).
         n_particles: K, the number of solutions (default: the batch size).
-        n_sweeps: sweeps from the start, which need not reach a solution; after the first they come in steps of three
+        n_sweeps: Number of sweeps, which need not reach convergence; after the first they are done in steps of three
             (implicit) or four (fixed damping), and the last step is completed. None to sweep until convergence, which
             cannot be captured on a GPU.
-        scheme: the equations to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()` are
+        scheme: The equations to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()` are
             for small machines.
-        merged: whether F is that of the mixture of distinct solutions, −ln Σ e^{−F}, in which each counts by its
-            probability, however many particles reach it; False for the average of F over all particles, as in the
-            paper (default: True, unless starts are samples of the machine, as those of `Chains`). Particles with a
-            non-finite F, as counts with strong couplings may have, are excluded from the mixture and reported; a step
-            is undone if they are more than half, or if the units are no counts. Each of several processes finds all
-            merged solutions.
+        merged: Whether F is that of the mixture of distinct solutions, −ln Σ e^{−F}, in which each is weighted by its
+            probability, regardless of how many particles reach it; False for the average of F over all particles, as in
+            the paper (default: True, unless the initial states are samples of the machine, as for `Chains`). Particles
+            with a non-finite F, which occur for counts with strong couplings, are excluded from the mixture and
+            reported; a step is undone if they are more than half, or if the units are not counts. With several
+            processes, each computes all merged solutions.
 
     Example:
         >>> from tapmachine import AdaptiveTAP, TAPObjective
@@ -49,7 +49,7 @@ class TAPObjective(Objective):
     """
 
     scheme: Scheme
-    gains_by_compilation = True  # many small operations on each unit
+    gains_by_compilation = True  # many small elementwise operations
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TAPObjective(Objective):
 
     @property
     def maximized(self) -> str | None:
-        """Name of the log-likelihood in the records of `Monitor` that training maximizes, if it is one of them."""
+        """Name of the log-likelihood in the records of `Monitor` that training maximizes, if any."""
         if type(self.scheme) is not TAP or self.start.samples_machine:
             return None
         return "tap_log_sum_exp" if self.merged else "tap_log_likelihood"
@@ -107,7 +107,7 @@ class TAPObjective(Objective):
             moments, values, kept = finite_free_energy_from(context.machine, x, self.scheme, self.n_sweeps)
             weights = None if weights is None else weights[kept]
             carry = self.start.finish(moments[0].mean, carry)
-            # A step with too few finite particles is undone, and reported as such.
+            # A step with too few finite particles is undone and reported.
             others = (kept != torch.arange(len(kept), device=kept.device)).sum()
             n_excluded = n_excluded + torch.where(torch.isfinite(values[0]), others, 0)
         else:
@@ -125,15 +125,15 @@ class TAPObjective(Objective):
         ), carry
 
     def _for_each_process(self, context: Context) -> Context:
-        """Unless particles are split, each process has all of them: only then it knows which solutions are the same."""
+        """Give each process all particles unless they are split: only then it can tell which solutions are the same."""
         return context if self.is_split else context._replace(world=World())
 
 
 @final
 class ExactGaussian(Objective):
-    """The exact F of the free machine, for two layers of `Gaussian` units, whose ln Z is a determinant."""
+    """Exact F of the free machine, for two layers of `Gaussian` units, whose ln Z is a determinant."""
 
-    can_be_captured = False  # matrix factorizations wait for the device
+    can_be_captured = False  # matrix factorizations synchronize with the device
 
     def __repr__(self) -> str:
         return "ExactGaussian()"
@@ -149,13 +149,13 @@ class ExactGaussian(Objective):
 
 @final
 class ExactSlabs(Objective):
-    """The exact F of the free machine, for `Gaussian` visible and `SpikeSlab` hidden units, up to 12 with weights.
+    """Exact F of the free machine, for `Gaussian` visible and `SpikeSlab` hidden units, up to 12 with weights.
 
-    Beside these there may be one `Categorical` hidden unit; its states and the sets of active units together make up to
-    2^12 Gaussians.
+    There may also be one `Categorical` hidden unit; its states and the sets of active units together define up to 2^12
+    Gaussians.
     """
 
-    can_be_captured = False  # matrix factorizations wait for the device
+    can_be_captured = False  # matrix factorizations synchronize with the device
 
     def __repr__(self) -> str:
         return "ExactSlabs()"
@@ -164,7 +164,7 @@ class ExactSlabs(Objective):
         if not can_sum_slabs(context.machine):
             raise ValueError(
                 f"ExactSlabs: the machine is {context.machine.summary()}; expected Gaussian visible units and "
-                "SpikeSlab hidden ones, at most 12 of them with weights, with at most one Categorical unit beside them"
+                "SpikeSlab hidden ones, at most 12 of them with weights, and at most one Categorical unit"
             )
         return ()
 
@@ -173,15 +173,15 @@ class ExactSlabs(Objective):
 
 
 def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
-    """The default objective of `fit`: two sweeps of stratified persistent chains, five with several hidden layers.
+    """Return the default objective of `fit`: PCD with two sweeps, or five with several hidden layers.
 
-    There are 100 chains for up to 12,000 rows, and 500 for 60,000 or more: gradients that many rows allow to follow for
-    long need to be more accurate. On a GPU, where chains cost little, there are 500 to 800.
+    There are 100 chains for up to 12,000 rows, and 500 for 60,000 or more, because longer training on more rows
+    requires more accurate gradients. On a GPU, where chains cost little, there are 500 to 800.
 
     A pairwise machine has no layers for chains to alternate between: its solutions start from the batch, as in the
     paper. With Gaussian visible and hidden units ln Z is exact, as it is for a few `SpikeSlab` hidden units. With other
-    visible units below such hidden ones the default is CD, because the unbounded field on units of chains that have
-    lost a cluster of the data makes weights grow without bound.
+    visible units below such hidden ones the default is CD, because in chains that have lost a cluster of the data the
+    unbounded field on units makes weights grow without bound.
 
     Example:
         >>> from tapmachine import Binary, Gaussian, TruncatedGaussian, rbm

@@ -1,4 +1,4 @@
-"""Optimizers as the paper has them, made of torch's."""
+"""The paper's optimizers, based on torch's."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,20 +20,20 @@ from tapmachine.training.factors import largest_variance
 from tapmachine.units import Gaussian
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 2.0, 2000
-POWER_STEPS = 8  # for the largest variance of rows that are not in memory, to within some percent
-LARGEST_OF_GAUSSIAN = 0.5  # with Gaussian visible units: beyond it, steps in ln V overshoot if means are large
+POWER_STEPS = 8  # for the largest variance of rows that are not in memory, accurate to a few percent
+LARGEST_OF_GAUSSIAN = 0.5  # with Gaussian visible units: at larger rates, steps in ln V overshoot for large means
 PACE_OF_DEEP = 0.55  # factor of the learning rate with several hidden layers
 
 
 def paper_sgd(
     machine: BoltzmannMachine, learning_rate: float = 0.005, momentum: float = 0.5, weight_decay: float = 0.001
 ) -> SGD:
-    """Gradient ascent with momentum and an ℓ2 penalty on the weights only: v ← γ(ΔW − εW) + ηv, W ← W + v (erratum E4).
+    """SGD with momentum and an ℓ2 penalty on the weights only: v ← γ(ΔW − εW) + ηv, W ← W + v (erratum E4).
 
-    On a GPU its learning rate is a tensor, so that a captured step follows it.
+    On a GPU the learning rate is a tensor, so that a captured step uses its current value.
 
     Args:
-        machine: whose parameters are trained.
+        machine: Machine whose parameters are trained.
         learning_rate, momentum, weight_decay: γ, η and ε of the paper's Table I [tab:params].
 
     Example:
@@ -46,7 +46,7 @@ def paper_sgd(
     others = [p for p in machine.parameters() if not any(p is w for w in weights)]
     on_cuda = machine.device.type == "cuda"
     groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": weight_decay}, {"params": others}]
-    for group in groups:  # a tensor for each: one that they shared would be cut twice after a divergence
+    for group in groups:  # separate tensors: a shared one would be reduced twice after a divergence
         group["lr"] = torch.tensor(learning_rate, device=machine.device) if on_cuda else learning_rate
     return SGD(groups, lr=learning_rate, momentum=momentum, fused=True)
 
@@ -54,19 +54,19 @@ def paper_sgd(
 def default_learning_rate(
     machine: BoltzmannMachine, x: Rows, n_rows: int | None = None, warm_start: bool = False
 ) -> float:
-    """The initial learning rate for data of any scale, number of rows and columns: 0.16 for binary MNIST.
+    """Compute the initial learning rate for data of any scale and size: 0.16 for binary MNIST.
 
-    Weights that are still small grow by a factor 1 + γλc in a step, with λ the largest variance of the data in any
-    direction and c the variance of a hidden unit. The learning rate γ is the one for which γλc is 0.027 times the pace
-    for this number of rows, 4 to 8 (`data/budget.py`), and 0.55 times as much with several hidden layers. With
-    Gaussian visible and hidden units, c is the largest variance where training starts, at the maximum of the
-    likelihood, whose curvature is 2λc; λ counts as 1 or more, and the pace is 1.
+    Small weights grow by a factor 1 + γλc per step, where λ is the largest variance of the data in any direction and c
+    the variance of a hidden unit. The learning rate γ is chosen such that γλc is 0.027 times the pace for this number
+    of rows, 4 to 8 (`data/budget.py`), and 0.55 times as large with several hidden layers. With Gaussian visible and
+    hidden units, c is the largest variance at the start of training, at the maximum of the likelihood, whose curvature
+    is 2λc; λ is at least 1, and the pace is 1.
 
     Args:
-        machine: that will be trained.
-        x: data, (N, n_visible), also rows that are not in memory; some rows are enough.
-        n_rows: number of rows of all data (default: those of x).
-        warm_start: as for `fit`.
+        machine: Machine to be trained.
+        x: Data, (N, n_visible), which need not be in memory; a sample of the rows is sufficient.
+        n_rows: Total number of rows (default: those of x).
+        warm_start: As for `fit`.
     """
     if isinstance(x, LazyRows) and x.most_sampled < min(len(x), SOME_ROWS):
         spread = _largest_variance_of_rows(machine, x)
@@ -74,7 +74,7 @@ def default_learning_rate(
     else:
         x = check_rows(machine, spaced(x, SOME_ROWS)) if isinstance(x, LazyRows) else check_tensor(x)
         if x.dim() < 2 or x.numel() == 0:
-            raise ValueError(f"x has shape {tuple(x.shape)}; it must hold one row or more, (N, n_visible)")
+            raise ValueError(f"x has shape {tuple(x.shape)}; expected (N, n_visible) with at least one row")
         rows = spaced(x, SOME_ROWS).flatten(1).double()
         if not bool(torch.isfinite(rows).all()):
             raise ValueError("x contains non-finite values")
@@ -92,7 +92,7 @@ def default_learning_rate(
 
 
 def _largest_variance_of_rows(machine: BoltzmannMachine, x: LazyRows) -> Tensor:
-    """The largest variance in any direction of at most 2000 rows that are read in parts, by power iteration."""
+    """Largest variance in any direction of at most 2000 rows that are read in chunks, by power iteration."""
     chosen = torch.arange(0, len(x), -(-len(x) // SOME_ROWS))
 
     def parts() -> Iterator[Tensor]:
@@ -126,6 +126,6 @@ def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> Exponen
 
 
 def can_be_captured(optimizer: Optimizer) -> bool:
-    """Whether its step may be part of a CUDA graph and still follow the learning rate."""
+    """Whether its step can be part of a CUDA graph and use the current learning rate."""
     groups = optimizer.param_groups
     return all(isinstance(g["lr"], torch.Tensor) and (g.get("fused") or g.get("capturable")) for g in groups)

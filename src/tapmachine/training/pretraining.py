@@ -30,15 +30,15 @@ class Pretraining:
     """Settings for training the layers of a deep machine one after the other.
 
     Attributes:
-        epochs: number of epochs for each layer.
-        layers: `first` for the lowest two layers only, so that the deep machine starts as that restricted one, with
+        epochs: Number of epochs for each layer.
+        layers: `first` for the lowest two layers only, so that the deep machine starts as that restricted machine, with
             small weights above it; or `all`, one after the other [alg:dbmTrain].
-        data: what the next layer is trained on: `samples` of the layer below it given the data, drawn once, or its
+        data: Training data of the next layer: `samples` of the layer below it given the data, drawn once, or its
             `means`.
-        double_inputs: whether to apply the correction of Salakhutdinov and Hinton (2009). A layer between two others
+        double_inputs: Whether to apply the correction of Salakhutdinov and Hinton (2009). A layer between two others
             will receive input from both, so the lowest machine sees the data twice, the highest one has its hidden
-            units twice, the weights of those between are halved, and a layer's field is the mean of the fields that it
-            had as hidden and as visible layer.
+            units twice, the weights of those between are halved, and a layer's field is the mean of its fields as a
+            hidden and as a visible layer.
     """
 
     epochs: int
@@ -56,25 +56,26 @@ class Pretraining:
             raise ValueError("double_inputs and data='means' apply to the layers above the first; use layers='all'")
 
 
-COMPLETING_SWEEPS = 50  # by which the lowest machine completes rows for the next one
+COMPLETING_SWEEPS = 50  # sweeps by which the lowest machine completes rows for the next one
 
 MakeTrainer = Callable[[BoltzmannMachine, Tensor, int], Trainer]  # from a layer's machine, its data, and its index
 
 
 class PretrainingTrainer:
-    """Trains the layers of a deep machine one after the other and then, if `make_joint` is given, all together.
+    """Trains the layers of a deep machine one after the other and then, with `make_joint`, all together.
 
-    One epoch at a time, as `Trainer`; the deep machine is updated after each.
+    Works one epoch at a time, like `Trainer`; the deep machine is updated after each.
 
     Args:
-        machine: a machine with at least two hidden layers, trained in place.
-        x: data, (N, n_visible).
-        pretraining: how to train the layers.
-        make_trainer: makes the trainer of one layer's machine; it must not fit the visible units to the data.
-        make_joint: makes the trainer of the deep machine, once its layers are trained.
-        joint_epochs: number of epochs of that trainer.
-        seed: random seed of the samples.
-        weights: weight of each row.
+        machine: A machine with at least two hidden layers, trained in place.
+        x: Data, (N, n_visible).
+        pretraining: Settings for training the layers.
+        make_trainer: Function that creates the trainer of one layer's machine; it must not fit the visible units to
+            data.
+        make_joint: Function that creates the trainer of the deep machine, after its layers are trained.
+        joint_epochs: Number of epochs of that trainer.
+        seed: Random seed of the samples.
+        weights: Weight of each row.
     """
 
     def __init__(
@@ -90,10 +91,10 @@ class PretrainingTrainer:
     ) -> None:
         check_machine(machine)
         if len(machine.layers) < 3:
-            raise ValueError("pretraining is for deep machines, with two hidden layers or more")
+            raise ValueError("pretraining requires a deep machine, with at least two hidden layers")
         for index, units in enumerate(machine.layers):
             if isinstance(units, Conditioned):
-                raise ValueError(f"layer {index}: there is evidence on its units; pretrain the machine without it")
+                raise ValueError(f"layer {index} is conditioned on evidence; pretrain the machine without it")
             if pretraining.double_inputs and index in (0, len(machine.layers) - 1) and isinstance(units, Custom):
                 raise ValueError(f"layer {index}: Custom units cannot be doubled; use double_inputs=False")
         self.machine, self.pretraining, self.seed = machine, pretraining, seed
@@ -103,17 +104,17 @@ class PretrainingTrainer:
             check_columns(self.missing)
             self.x = fill_from_columns(self.x, self.missing, self.weights, seed)
             if pretraining.double_inputs:
-                raise ValueError("double_inputs needs complete rows; impute the missing values, or leave it off")
+                raise ValueError("double_inputs requires complete rows; impute the missing values, or set it to False")
         self.make_trainer, self.make_joint = make_trainer, make_joint
         self.n_stages = 1 if pretraining.layers == "first" else len(machine.layers) - 1
         self.epochs = pretraining.epochs * self.n_stages + check_count("joint_epochs", joint_epochs, 0)
-        self.trained: list[BoltzmannMachine] = []  # of each layer, up to the one that is being trained
-        self.current: Trainer | None = None  # of that machine, or of the deep one
+        self.trained: list[BoltzmannMachine] = []  # for each layer, up to the current one
+        self.current: Trainer | None = None  # trainer of the current machine, or of the deep one
         self._stopping = False
 
     @property
     def stopping(self) -> bool:
-        """Whether it was asked to stop after the current batch."""
+        """Whether a stop after the current batch was requested."""
         return self._stopping
 
     @stopping.setter
@@ -124,18 +125,18 @@ class PretrainingTrainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether no epoch is left, of any layer or of all together."""
+        """Whether no epoch is left, neither of a layer nor of joint training."""
         joint = self.current if self.stage == self.n_stages else None
         return self.finished >= self.epochs or (joint is not None and joint.is_over)
 
     @property
     def is_mid_epoch(self) -> bool:
-        """Whether it was stopped before the end of an epoch."""
+        """Whether training was stopped before the end of an epoch."""
         return self.current is not None and self.current.is_mid_epoch
 
     @property
     def finished(self) -> int:
-        """Number of complete epochs, over all layers."""
+        """Number of completed epochs, over all layers."""
         before = max(0, self.stage) * self.pretraining.epochs
         return before + (0 if self.current is None else self.current.finished)
 
@@ -161,7 +162,7 @@ class PretrainingTrainer:
         return record | {"layer": 0.0 if joint else float(self.stage + 1)}
 
     def joint(self) -> Trainer:
-        """The trainer of all layers together, even if it has no epochs left."""
+        """Trainer of all layers together, even if it has no epochs left."""
         return self.current if self.current is not None and self.stage == self.n_stages else self._enter(self.n_stages)
 
     def _enter(self, stage: int) -> Trainer:
@@ -171,7 +172,7 @@ class PretrainingTrainer:
             return self.current
         double_inputs, below = self.pretraining.double_inputs, self.trained[:stage]
         x = self.x
-        if self.missing is not None and stage > 0:  # a pure function of the machine below, so that a run can be resumed
+        if self.missing is not None and stage > 0:  # depends only on the machine below, so that a run can be resumed
             draws = torch.Generator(x.device).manual_seed(self.seed)
             x = draw_missing(below[0], x, self.missing, COMPLETING_SWEEPS, draws)
         states = states_of_layer(below, x, self.seed, double_inputs)
@@ -180,7 +181,7 @@ class PretrainingTrainer:
         self.trained.append(machine)
         if self.pretraining.data == "means" and stage > 0:
             states = states_of_layer(below, x, self.seed, double_inputs, means=True)
-        if self.missing is not None and stage == 0:  # which its trainer completes by itself
+        if self.missing is not None and stage == 0:  # completed by its trainer
             states = states.masked_fill(self.missing.view(*self.missing.shape, *[1] * (x.dim() - 2)), torch.nan)
         self.current = self.make_trainer(machine, states, stage)
         return self.current
@@ -188,7 +189,7 @@ class PretrainingTrainer:
     # ----- saving and resuming
 
     def state(self) -> TrainingState:
-        """The state between two epochs or batches."""
+        """State between two epochs or batches."""
         if self.current is None:
             return TrainingState({}, {"stage": -1})
         tensors, values = self.current.state()
@@ -210,7 +211,7 @@ class PretrainingTrainer:
             self.trained.append(machine)
         self.machine.load_state_dict(tensors_under("deep.", tensors))
         if stage < self.n_stages:
-            self.trained.pop()  # `_enter` makes it again, and its trainer restores it
+            self.trained.pop()  # `_enter` creates it again, and its trainer restores it
         self._enter(stage).restore(TrainingState(tensors, state.values["trainer"]))
 
 
@@ -230,20 +231,20 @@ def pretrain(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> History:
-    """Train the first layer of a deep machine, or all one after the other, in place, as a start for `fit`.
+    """Train the layers of a deep machine one after the other, or only the first, in place, before `fit`.
 
-    Continue with `fit(machine, x, warm_start=True)`, which leaves the visible units as they are now.
+    Continue with `fit(machine, x, warm_start=True)`, which keeps the visible units as they are.
 
     Args:
-        machine: a machine with at least two hidden layers.
-        x: data, (N, n_visible).
-        epochs, layers, data, double_inputs: see `Pretraining`.
-        batch_size, seed, progress: as for `fit`.
-        objective, optimizer: functions that make the objective and the optimizer of each layer's machine (default:
+        machine: A machine with at least two hidden layers.
+        x: Data, (N, n_visible).
+        epochs, layers, data, double_inputs: See `Pretraining`.
+        batch_size, seed, progress: As for `fit`.
+        objective, optimizer: Functions that create the objective and the optimizer of each layer's machine (default:
             those of `fit`).
-        monitor: what to measure of the first layer's machine; of the others, and of all if `double_inputs`, only what
-            needs no solutions is measured.
-        callbacks: functions called with the deep machine and the record after each epoch.
+        monitor: Measurements of the first layer's machine; for the others, and for all with `double_inputs`, only what
+            requires no solutions is measured.
+        callbacks: Functions called with the deep machine and the record after each epoch.
 
     Returns:
         A record for every epoch, whose `layer` is the hidden layer that was trained.
@@ -278,7 +279,7 @@ def pretrain(
 
 
 def monitor_of_layer(monitor: Monitor, stage: int, double_inputs: bool) -> Monitor:
-    """The same monitor for the lowest machine; else one without solutions, as log-likelihoods are not of the data."""
+    """The same monitor for the lowest machine; otherwise one without solutions and log-likelihoods."""
     if stage == 0 and not double_inputs:
         return monitor
     return Monitor(n_starts=0, n_rows=monitor.n_rows, every=monitor.every)

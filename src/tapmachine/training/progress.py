@@ -1,4 +1,4 @@
-"""Where records of a training go: a file, a terminal, a notebook, TensorBoard."""
+"""Output of training records: to a file, a terminal, a notebook, or TensorBoard."""
 
 import json
 import math
@@ -16,13 +16,13 @@ from tapmachine.training.monitor import Record
 class Reporter:
     """Appends records to a file as lines of JSON and shows them: a bar on a terminal or in a notebook, otherwise lines.
 
-    There is a line for each epoch that was measured; a bar shows the last one.
+    There is a line for each measured epoch; a bar shows the last one.
 
     Args:
-        log: the file, if any.
-        progress: whether to show anything (default: only on a terminal or in a notebook).
-        epochs: number of epochs.
-        finished: number of epochs that are done.
+        log: Path of the file, if any.
+        progress: Whether to show progress (default: only on a terminal or in a notebook).
+        epochs: Total number of epochs.
+        finished: Number of epochs completed before.
     """
 
     def __init__(self, log: str | Path | None, progress: bool | None, epochs: int, finished: int = 0) -> None:
@@ -37,7 +37,7 @@ class Reporter:
     def __enter__(self) -> "Reporter":
         if self.log is not None:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            self.log.touch()  # what cannot be written to is an error now, not after an epoch
+            self.log.touch()  # fail now, not after an epoch, if it cannot be written
         if self.bar is not None:
             self.bar.start()
         return self
@@ -62,12 +62,12 @@ class Reporter:
         try:
             with log.open("a") as file:
                 file.write(json.dumps(known) + "\n")
-        except OSError as error:  # a full disk must not cost the training
+        except OSError as error:  # a full disk must not end the training
             warnings.warn(f"a record could not be written: {error}", TrainingWarning, stacklevel=5)
 
 
 def in_words(record: Record) -> list[str]:
-    """What a line about an epoch says: its log-likelihood by the method that found it, and TAP's beside it.
+    """Words for a line about an epoch: its log-likelihood with the method, and that of TAP.
 
     Example:
         >>> from tapmachine.training.progress import in_words
@@ -102,7 +102,7 @@ class _TerminalBar:
     """A bar on a terminal, with the interface of `NotebookBar`."""
 
     def __init__(self, epochs: int, finished: int) -> None:
-        from rich.console import Console  # here, so that importing the package stays quick
+        from rich.console import Console  # imported here to keep the import of the package fast
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = [TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()]
@@ -118,21 +118,21 @@ class _TerminalBar:
 
 @final
 class TensorBoard:
-    """A callback that writes every record to TensorBoard, which must be installed.
+    """Callback that writes every record to TensorBoard, which must be installed.
 
     Args:
-        folder: for its files.
+        folder: Folder for its files.
     """
 
     def __init__(self, folder: str | Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ImportError("TensorBoard is not installed; use: pip install tensorboard") from None
+            raise ImportError("TensorBoard is not installed; run: pip install tensorboard") from None
         self.writer = SummaryWriter(str(folder))
 
     def __call__(self, machine: BoltzmannMachine, record: Record) -> None:
-        """Writes one record."""
+        """Write one record."""
         for name, value in record.items():
             if name != "epoch" and not isinstance(value, str):
                 self.writer.add_scalar(name, value, int(record["epoch"]))

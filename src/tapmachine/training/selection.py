@@ -1,4 +1,4 @@
-"""Early stopping: which machine of a training is kept, by the log-likelihood of held-out rows."""
+"""Early stopping: selection of the machine with the best log-likelihood of held-out rows."""
 
 import math
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 from tapmachine.machine import BoltzmannMachine
 
-CLEARLY = 2.0  # standard errors by which two log-likelihoods differ for sure
-PATIENCE = 3  # measurements that are far below the best, after which training stops
+CLEARLY = 2.0  # standard errors for a significant difference of two log-likelihoods
+PATIENCE = 3  # measurements far below the best after which training stops
 
 
 class BestMachine:
     """The machine with the highest held-out log-likelihood so far.
 
     Attributes:
-        value, error: its held-out log-likelihood in nats, and the standard error.
-        epoch: the epoch after which it was measured; 0 if there is none.
-        n_worse: number of measurements since then that were far below it.
-        tensors: its parameters and buffers.
+        value, error: Its held-out log-likelihood in nats, and the standard error.
+        epoch: Epoch after which it was measured; 0 if there is none.
+        n_worse: Number of measurements since then that were far below it.
+        tensors: Its parameters and buffers.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class BestMachine:
 
     @property
     def is_final(self) -> bool:
-        """Whether training has been getting worse for so long that it should stop."""
+        """Whether the log-likelihood has been falling for so long that training should stop."""
         return self.n_worse >= PATIENCE
 
     def is_clearly_above(self, value: float, error: float) -> bool:
@@ -37,9 +37,9 @@ class BestMachine:
     def compare(self, machine: BoltzmannMachine, epoch: int, value: float, error: float, row_error: float) -> None:
         """Keep a copy of the machine if it is the best so far.
 
-        Before the hidden units have learned anything, log-likelihoods go up and down a little, and ln Z may be exact. A
+        Before the hidden units have learned anything, log-likelihoods fluctuate slightly, and ln Z may be exact. A
         machine counts as far below the best only beyond `row_error`, the standard error of the mean over held-out rows;
-        if that is not known, never.
+        if that is unknown, never.
         """
         if value > self.value:
             self.value, self.error, self.epoch, self.n_worse = value, error, epoch, 0
@@ -49,15 +49,15 @@ class BestMachine:
 
     @torch.no_grad()
     def put_into(self, machine: BoltzmannMachine) -> None:
-        """Set a machine to the best one."""
+        """Copy the best parameters to a machine."""
         machine.load_state_dict(self.tensors)
 
     def as_json(self) -> dict[str, float]:
-        """Everything but the tensors."""
+        """All attributes except the tensors."""
         return {"value": self.value, "error": self.error, "epoch": self.epoch, "n_worse": self.n_worse}
 
     def restore(self, values: dict[str, float], tensors: dict[str, Tensor]) -> None:
-        """Continue from what `as_json` gave, with the tensors."""
+        """Restore the output of `as_json` and the tensors."""
         self.value, self.error = float(values["value"]), float(values["error"])
         self.epoch, self.n_worse = int(values["epoch"]), int(values["n_worse"])
         self.tensors = tensors

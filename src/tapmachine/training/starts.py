@@ -1,4 +1,4 @@
-"""Where the solutions of the negative phase start: from the batch, other data, noise, or where the last ones ended."""
+"""Initial states of solutions in the negative phase: the batch, other data, noise, or the previous solutions."""
 
 from abc import ABC, abstractmethod
 from typing import final
@@ -14,11 +14,11 @@ class Start(ABC):
     """Starting points of K solutions. Shapes are fixed and no values are read, so that a step can be captured.
 
     Attributes:
-        is_carried: whether particles persist from step to step. If so, each of several processes holds its own;
-            otherwise each makes all of them and uses its share.
-        samples_machine: whether starts are samples of the machine, so that a solution is reached as often as it is
-            probable. F is then averaged over particles by default.
-        is_random: whether starts are drawn at random and persist. Each of several processes then has all of them.
+        is_carried: Whether particles persist between steps. If so, each of several processes holds its own; otherwise
+            each creates all of them and uses its share.
+        samples_machine: Whether initial states are samples of the machine, so that solutions are reached in proportion
+            to their probability. F is then averaged over particles by default.
+        is_random: Whether initial states are random and persist. Each of several processes then has all of them.
     """
 
     is_carried: bool = False
@@ -26,19 +26,19 @@ class Start(ABC):
     is_random: bool = False
 
     def prepare(self, context: Context, n_particles: int) -> Carry:
-        """What the first step starts from."""
+        """Initial state for the first step."""
         return ()
 
     @abstractmethod
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
-        """Means of the visible layer, (K, *state_shape), and what is passed on to the next step."""
+        """Means of the visible layer, (K, *state_shape), and the state for the next step."""
 
     def weights(self, context: Context, n_particles: int) -> Tensor | None:  # (K,)
-        """Weight of each particle: that of its row, if it starts from a row of the batch; None for equal weights."""
+        """Weight of each particle: that of its row if it starts from a row of the batch; None for equal weights."""
         return None
 
     def finish(self, mean: Tensor, carry: Carry) -> Carry:
-        """What is passed on, given the means of the visible layer at the solutions."""
+        """State for the next step, from the means of the visible layer at the solutions."""
         return carry
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class FromBatch(Start):
 
 @final
 class FromData(Start):
-    """Other rows of the data, drawn at random."""
+    """Rows of the data, drawn at random."""
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         device = context.data.device
@@ -68,10 +68,10 @@ class FromData(Start):
 
 @final
 class NoisyBatch(Start):
-    """The batch with some of its units replaced by draws of their priors.
+    """The batch, with some of its units replaced by draws from their priors.
 
     Args:
-        share: of the units that are replaced.
+        share: Share of the units to replace.
     """
 
     def __init__(self, share: float = 0.1) -> None:
@@ -95,7 +95,7 @@ class NoisyBatch(Start):
 
 @final
 class RandomPoints(Start):
-    """Draws of the visible units' priors."""
+    """Draws from the visible units' priors."""
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         x = _rows(context.batch, n_particles)
@@ -119,5 +119,5 @@ class Persistent(Start):
 
 
 def _rows(x: Tensor, count: int) -> Tensor:
-    """So many rows: the first ones, or all of them again and again."""
+    """`count` rows: the first ones, or all of them repeatedly."""
     return x[:count] if count <= len(x) else x[torch.arange(count, device=x.device) % len(x)]

@@ -1,4 +1,4 @@
-"""The state of a training, as a checkpoint can hold it: tensors by name, and what JSON can say."""
+"""Training state as a checkpoint stores it: named tensors, and JSON-serializable values."""
 
 from typing import Any, NamedTuple
 
@@ -10,8 +10,8 @@ class TrainingState(NamedTuple):
     """The complete state of a training, from which it can be resumed.
 
     Attributes:
-        tensors: parameters, momenta, chains, and the states of random number generators, by name.
-        values: the rest, as JSON can hold it.
+        tensors: Parameters, momenta, chains, and the states of random number generators, by name.
+        values: The rest, JSON-serializable.
     """
 
     tensors: dict[str, Tensor]
@@ -19,7 +19,7 @@ class TrainingState(NamedTuple):
 
 
 def take_tensors(nested: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Nested dictionaries and lists with each tensor moved to `tensors` and replaced by its name there, for JSON."""
+    """Move each tensor of nested dictionaries and lists to `tensors`, and replace it by its name there, for JSON."""
     if isinstance(nested, Tensor):
         tensors[name] = nested
         return {"tensor": name}
@@ -31,7 +31,7 @@ def take_tensors(nested: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def put_tensors(nested: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
-    """The inverse. Optimizers number their parameters, and JSON turns the numbers into strings."""
+    """Inverse of `take_tensors`. Optimizers number their parameters, and JSON turns these numbers into strings."""
     if isinstance(nested, dict):
         if nested.keys() == {"tensor"}:
             return tensors[nested["tensor"]].clone().to(device)
@@ -43,5 +43,5 @@ def put_tensors(nested: Any, tensors: dict[str, Tensor], device: torch.device) -
 
 
 def tensors_under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those tensors whose names start with a prefix, by the rest of their names."""
+    """Tensors whose names start with a prefix, by the rest of their names."""
     return {name.removeprefix(prefix): z for name, z in tensors.items() if name.startswith(prefix)}

@@ -18,19 +18,19 @@ from tapmachine.training.centering import can_be_centered, center_gradients, dat
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.loss import Objective, loss
 
-SOME_ROWS = 1000  # of the data, for the initial offsets
+SOME_ROWS = 1000  # number of rows of data for the initial offsets
 FOLLOW = 0.01  # weight of a batch's means in the running means that states are centered by
-TAIL = 8.0  # the average of the parameters is over about the last 1/TAIL of all steps so far
+TAIL = 8.0  # parameters are averaged over about the last 1/TAIL of all steps so far
 
 
 class StepResult(NamedTuple):
-    """Result of a step, as tensors on the device, so that nothing waits for it.
+    """Result of a step, as tensors on the device, so that nothing synchronizes.
 
     Attributes:
-        loss: F of the machine clamped to the batch less F of the free one, ().
-        gradient_norm: of all parameters together, ().
-        good: 1 if loss, gradients and parameters were finite; otherwise 0, and the parameters are the last ones with a
-            finite loss, ().
+        loss: F of the machine clamped to the batch minus F of the free one, ().
+        gradient_norm: Norm of the gradient of all parameters, ().
+        good: 1 if loss, gradients and parameters were finite; otherwise 0, and the parameters are reset to the last
+            ones with a finite loss, ().
     """
 
     loss: Tensor
@@ -39,12 +39,12 @@ class StepResult(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Result of the first half of a step, beside the gradients of the parameters.
+    """Result of the first half of a step, apart from the gradients of the parameters.
 
     Attributes:
-        context: what the loss was computed from.
-        loss: the loss, ().
-        carry: what the objective passes on to the next step.
+        context: Inputs of the loss.
+        loss: The loss, ().
+        carry: State that the objective carries to the next step.
     """
 
     context: Context
@@ -56,16 +56,16 @@ class Step:
     """A step on batches of one size. Each of several processes works on its share of the rows.
 
     Args:
-        machine: the machine, trained in place.
-        objective: the negative phase.
-        optimizer: over the machine's parameters.
-        data: all rows in memory, or a sample of them, for objectives that use other rows than the batch.
-        batch_size: rows of each batch.
-        generator: random number generator of all draws, on the machine's device.
-        l1: strength of the penalty l1·Σ|W|.
-        centered: whether to use the gradients of centered states.
-        compile: whether to compile all but the optimizer's part with `torch.compile`.
-        averaged: whether to keep an average of the parameters over the last steps.
+        machine: The machine, trained in place.
+        objective: The negative phase.
+        optimizer: Optimizer over the machine's parameters.
+        data: All rows in memory, or a sample of them, for objectives that use other rows than the batch.
+        batch_size: Number of rows of each batch.
+        generator: Random number generator for all draws, on the machine's device.
+        l1: Coefficient of the penalty l1·Σ|W|.
+        centered: Whether to use the gradients of centered states.
+        compile: Whether to compile the step, except for the optimizer, with `torch.compile`.
+        averaged: Whether to keep an average of the parameters over the last steps.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Step:
     ) -> None:
         if centered and not can_be_centered(machine, optimizer):
             raise ValueError(
-                "centered gradients need layers of units with fields that the optimizer trains, too; use centered=False"
+                "centered gradients require units whose fields the optimizer trains, in all layers; use centered=False"
             )
         self.machine, self.optimizer, self.data, self.generator = machine, optimizer, data, generator
         self.batch_size, self.l1, self.centered = batch_size, l1, centered
@@ -94,10 +94,10 @@ class Step:
         self._before = compiled(self._before_the_update) if compile else self._before_the_update
         self._after = compiled(self._after_the_update) if compile else self._after_the_update
         for units in machine.layers:
-            units.is_bounded()  # cached now: a compiled or captured step cannot read values
+            units.is_bounded()  # cached now, because a compiled or captured step cannot read values
         self.of_machine = list(
             machine.parameters()
-        )  # also those that the optimizer does not have: they get gradients, too
+        )  # also those that the optimizer does not contain, because they get gradients, too
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.last_good = [p.detach().clone() for p in self.parameters]
         self.averages = [p.detach().clone() for p in self.parameters] if averaged else []
@@ -105,22 +105,22 @@ class Step:
         first = Context(machine, self._first_rows(), data, generator, None, self.world)
         self.objective, self.carry = objective, objective.prepare(first)
         self.hidden = hidden_machine(machine, first.rows, validate=False) if len(machine.layers) > 2 else None
-        # Running means, not those of the batch itself, which would take a share of 2/M off the correlations.
+        # Running means instead of batch means, which would reduce the correlations by a share of 2/M.
         self.offsets = data_means(machine, spaced(data, SOME_ROWS), None) if centered else []
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
-        """A step on a batch, with rows weighted by `weights`, whose mean over the data set is 1."""
+        """Train on a batch, with rows weighted by `weights`, whose mean over the data set is 1."""
         context = self.context(batch, weights)
         gradients = self.backward(context, *self.loss(context, self.objective, self.carry))
         self.add_up(gradients)
         return StepResult(*self.update(gradients))
 
     def context(self, batch: Tensor, weights: Tensor | None) -> Context:
-        """What the loss of a batch is computed from."""
+        """Inputs of the loss of a batch."""
         return Context(self.machine, batch, self.data, self.generator, weights, self.world, self.hidden)
 
     def backward(self, context: Context, loss: Tensor, carry: Carry) -> Gradients:
-        """Take the gradients of the loss, or what this process adds to them."""
+        """Compute the gradients of the loss, or this process's contribution to them."""
         for p in self.of_machine:
             p.grad = None
         if self.l1:
@@ -136,7 +136,7 @@ class Step:
             add_up([*(p.grad for p in self.of_machine if p.grad is not None), gradients.loss])
 
     def update(self, gradients: Gradients) -> Tensor:  # (3,)
-        """Update the parameters by their gradients as they are now. Returns the entries of a `StepResult`, stacked."""
+        """Update the parameters by their current gradients. Returns the entries of a `StepResult`, stacked."""
         of_weights, of_fields = gradients_to_center(self.machine) if self.centered else ([], [])
         norm, means = self._before(gradients, of_weights, of_fields)
         self.optimizer.step()
@@ -145,7 +145,7 @@ class Step:
 
     @contextmanager
     def without_average(self) -> Iterator[None]:
-        """Within it the machine has the parameters of the last step, after it their average, if they are averaged."""
+        """Context in which the machine has the parameters of the last step instead of their average, if averaged."""
         self.exchange_with_average()
         try:
             yield
@@ -154,7 +154,7 @@ class Step:
 
     @torch.no_grad()
     def exchange_with_average(self) -> None:
-        """Put the average of the parameters in their place, and them in its place; or, the next time, back again."""
+        """Swap the parameters and their average; the next call swaps them back."""
         for average, p in zip(self.averages, self.parameters, strict=False):
             current = p.clone()
             p.copy_(average)
@@ -169,7 +169,7 @@ class Step:
     def _before_the_update(
         self, gradients: Gradients, of_weights: list[Tensor], of_fields: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Center the gradients and keep the parameters. Returns the norm of the gradients, and the means of all layers
+        """Center the gradients and store the parameters. Returns the norm of the gradients, and the means of all layers
         given the batch, if gradients are centered.
         """
         context = gradients.context
@@ -191,19 +191,19 @@ class Step:
             # Chains that parameters gone wrong have driven to huge counts would not come back by themselves.
             old.copy_(torch.where(good, torch.nan_to_num(new), old))
         if self.averages:
-            # The weight of a step rises with its number t, as t^7: what came early is soon forgotten.
+            # The weight of step t grows as t^7, so that early steps are soon forgotten.
             rate = TAIL / (self.n_averaged.add_(1.0) + TAIL)
             for average, p in zip(self.averages, self.parameters, strict=True):
                 average.lerp_(p, rate)
                 if not (self._may_read() and bool(good)):
-                    # The update before may have gone far, to finite parameters without a finite loss.
+                    # The previous update may have produced finite parameters without a finite loss.
                     average.copy_(torch.where(good, average, p))
         for offset, mean in zip(self.offsets, means, strict=True):
             offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
         return torch.stack((gradients.loss.double(), norm.double(), good.double()))
 
     def _remember(self, loss: Tensor) -> None:
-        """Keep the parameters if the loss is finite at them, which is known only in the step after their update."""
+        """Store the parameters if their loss is finite, which is known only in the step after their update."""
         if self._may_read():
             if math.isfinite(loss):
                 torch._foreach_copy_(self.last_good, self.parameters)
@@ -213,18 +213,18 @@ class Step:
             last.copy_(torch.where(good, p, last))
 
     def _may_read(self) -> bool:
-        """Whether reading a tensor's value costs nothing: on a GPU it stalls, and compiled code cannot."""
+        """Whether reading a tensor's value is free: on a GPU it synchronizes, and compiled code cannot read it."""
         return self.data.device.type == "cpu" and not torch.compiler.is_compiling()
 
     def _guard(self, loss: Tensor, norm: Tensor, momenta: list[Tensor]) -> Tensor:
-        """Undo an update that produced non-finite values; on a GPU without reading any value, which would stall it."""
+        """Undo an update that produced non-finite values; on a GPU without reading values, which would synchronize."""
         # The sum is non-finite if any element is; so is the norm of gradients whose squares overflow.
         good = torch.isfinite(sum((p.sum() for p in self.parameters), loss + norm))
         if not (self._may_read() and bool(good)):
             for p, last in zip(self.parameters, self.last_good, strict=True):
                 p.copy_(torch.where(good, p, last))
             for momentum in momenta:
-                momentum.copy_(torch.where(good, momentum, 0.0))  # it produced them
+                momentum.copy_(torch.where(good, momentum, 0.0))  # it caused them
         return good
 
 

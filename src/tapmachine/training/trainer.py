@@ -1,4 +1,4 @@
-"""The training of one machine, epoch by epoch; its state can be saved between two batches, and the training resumed."""
+"""Training of one machine, epoch by epoch; its state can be saved between two batches and restored."""
 
 import math
 import time
@@ -38,18 +38,18 @@ from tapmachine.training.watch import Watch, warn_of_scale
 from tapmachine.units import Gaussian
 
 DECAY = 0.01  # final learning rate of the default, as a fraction of the initial one
-WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, for a minute of compilation
+WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, to make up for a minute of compilation
 READ_EVERY = 50  # steps between checks for divergence on a GPU
-CUT = 0.5  # factor of the learning rate after a divergence
+CUT = 0.5  # factor applied to the learning rate after a divergence
 MOST_CUTS = 10
 
 
 class Trainer:
-    """Trains a machine, one epoch at a time. Arguments as for `fit`.
+    """Trains a machine one epoch at a time. Arguments as for `fit`.
 
-    A trainer that is restored to the state of another one with the same arguments gives the same bits from then on,
-    unless the data come from a loader that sets the order. `validate=False` skips the check of the data, which may
-    then be means of units.
+    A trainer restored to the state of another one with the same arguments continues bit for bit, unless the data come
+    from a loader that determines the order. `validate=False` skips validation of the data, which may then be means of
+    units.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Trainer:
     ) -> None:
         epochs = None if epochs is None else check_count("epochs", epochs, 0)
         if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimizer:
-            raise ValueError("the scheduler drives another optimizer; give fit the one that it was made with")
+            raise ValueError("the scheduler belongs to another optimizer; pass the same optimizer to fit")
         check_machine(machine)
         self.machine, self.monitor = machine, monitor or Monitor()
         self.generator = torch.Generator(machine.device).manual_seed(seed)
@@ -96,7 +96,7 @@ class Trainer:
             rate = default_learning_rate(machine, self.batches.sample, self.batches.n_rows, warm_start=True)
             decay = DECAY
             if warm_start and machine.last_learning_rate is not None:
-                # At the default rate, a trained machine would lose what it learned while the rate was small.
+                # At the default rate, a trained machine would lose what it learned at small rates.
                 rate, decay = min(rate, machine.last_learning_rate), 1.0
             optimizer = paper_sgd(machine, rate, weight_decay=0.0)
             averaged = True if averaged is None else averaged
@@ -126,12 +126,12 @@ class Trainer:
         self.captured: CapturedStep | None = None
         self.finished = self.cuts = 0
         self.begun: EpochSoFar | None = None  # an epoch that was stopped before its end
-        self.stopping = False  # set from outside, to stop after the current batch
+        self.stopping = False  # set by the caller, to stop after the current batch
         self.watch = Watch(objective.maximized if isinstance(objective, TAPObjective) else None)
         self.best = BestMachine()
 
     def _start_from(self, machine: BoltzmannMachine, x: Rows) -> None:
-        """Fit the visible units to data; with Gaussian hidden units, all of the machine."""
+        """Fit the visible units to data; with Gaussian hidden units, the whole machine."""
         machine.layers[0].fit_to(x, self.batches.to_fit[1])  # type: ignore[arg-type]
         if is_gaussian(machine) and isinstance(x, Tensor):
             start_from_factors(machine, x, self.batches.sample_weights)
@@ -143,7 +143,7 @@ class Trainer:
 
     @property
     def is_mid_epoch(self) -> bool:
-        """Whether it was stopped before the end of an epoch."""
+        """Whether training was stopped before the end of an epoch."""
         return self.begun is not None
 
     @property
@@ -158,10 +158,10 @@ class Trainer:
     def epoch(self) -> Record:
         """Train for one epoch, or for the rest of one that was stopped, and return its record.
 
-        Between epochs the machine has the average of the parameters over the last steps, if they are averaged.
+        Between epochs the machine has the average of the parameters over the last steps, if averaged.
 
         Raises:
-            Stopped: if `stopping` was set; the state can be saved then, and the training resumed.
+            Stopped: If `stopping` was set; the state can then be saved, and the training resumed.
         """
         with self.step.without_average():
             learning_rate = float(self.optimizer.param_groups[0]["lr"])
@@ -191,7 +191,7 @@ class Trainer:
                     self.begun = now
                     raise Stopped
             if not now.losses:
-                raise ValueError("the loader gave no whole batch; it must give batches in every epoch")
+                raise ValueError("the loader yielded no complete batch; it must yield batches in every epoch")
             now.divergences += self._count_divergences(unread) if unread else 0
             record = {"epoch": self.finished + 1, "learning_rate": learning_rate} | now.record(self.machine)
             record["seconds"] = time.perf_counter() - start
@@ -223,7 +223,7 @@ class Trainer:
             record["kept_epoch"] = self.best.epoch
 
     def state(self) -> TrainingState:
-        """The state between two epochs or batches. With several processes, all of them have to call this."""
+        """State between two epochs or batches. With several processes, all of them must call this."""
         return state_of(self)
 
     def restore(self, state: TrainingState) -> None:
@@ -231,10 +231,10 @@ class Trainer:
         restore(self, state)
 
     def _advice(self) -> str:
-        """What to do about a training that diverges."""
+        """What to do about diverging training."""
         are_gaussian = [isinstance(units, Gaussian) for units in list(self.machine.layers)[1:]]
         if any(below and above for below, above in pairwise(are_gaussian)):
-            return "layers of Gaussian units on top of each other are no better than one; use one hidden layer of them"
+            return "stacked layers of Gaussian units are no better than one; use one hidden layer of them"
         if isinstance(self.step.objective, ExactSlabs):
             return "try a smaller learning rate"
         if any(are_gaussian) and isinstance(self.step.objective, TAPObjective):
@@ -244,7 +244,7 @@ class Trainer:
         return "try a smaller learning rate, more sweeps, or data on another scale"
 
     def _count_excluded(self) -> Record:
-        """The number of particles that an epoch has excluded, if any, which is read and reset; a warning, once."""
+        """Number of particles excluded in an epoch, if any, which is read and reset; warns once."""
         count = self.step.objective.excluded(self.step.carry)
         if count is None or not int(count):
             return {}
@@ -254,7 +254,7 @@ class Trainer:
         return {"excluded_particles": n_excluded}
 
     def _count_divergences(self, good: list[Tensor]) -> int:
-        """The number of steps that were undone. If there are any, the learning rate is reduced."""
+        """Number of steps that were undone; if there are any, the learning rate is reduced."""
         bad = len(good) - int(torch.stack(good).sum())
         if not bad:
             return 0
@@ -263,15 +263,15 @@ class Trainer:
         rate = float(groups[0]["lr"])
         if self.cuts > MOST_CUTS:
             raise DivergenceError(
-                f"training diverged again and again, last with a learning rate of {rate:g}; the machine is in its last "
-                f"good state; {self._advice()}"
+                f"training diverged repeatedly, last with a learning rate of {rate:g}; the machine is in its last good "
+                f"state; {self._advice()}"
             )
         for group in groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].mul_(CUT)
             else:
                 group["lr"] *= CUT
-        if self.scheduler is not None and hasattr(self.scheduler, "base_lrs"):  # which some compute the rate from
+        if self.scheduler is not None and hasattr(self.scheduler, "base_lrs"):  # some compute the rate from these
             self.scheduler.base_lrs = [CUT * rate for rate in self.scheduler.base_lrs]
         warnings.warn(
             f"{bad} step{'s' if bad > 1 else ''} produced non-finite values and {'were' if bad > 1 else 'was'} undone; "

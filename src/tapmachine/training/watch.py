@@ -1,4 +1,4 @@
-"""Warnings about a training that goes wrong, from what is measured of it."""
+"""Warnings about problems in training, based on the measurements."""
 
 import math
 import warnings
@@ -14,29 +14,30 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import Monitor, Record
 
 LARGE_VALUES = 20.0
-FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning, or
-FALL_SHARE = 0.1  # of it, if that is more
-WORSE = 0.1  # nats, than independent units, at the end of a training
-IDLE = 0.01  # deviation of a layer's means over the data, below which it carries nothing
+FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning
+FALL_SHARE = 0.1  # the same relative to the best, if larger
+WORSE = 0.1  # nats below independent units at the end of training
+IDLE = 0.01  # standard deviation of a layer's means over the data below which it carries no information
 
 
 class Watch:
-    """Warns of a log-likelihood that falls, that TAP no longer approximates, or that ends below independent units; and
-    of hidden layers that a deep machine does not use.
+    """Warns if the log-likelihood falls, if TAP no longer approximates it, if it ends below that of independent units,
+    and if a deep machine does not use a hidden layer.
 
     Args:
-        maximized: name of the TAP log-likelihood in the records that training maximizes, if it does.
+        maximized: Name of the TAP log-likelihood in the records that training maximizes, if any.
 
     Attributes:
-        best: highest log-likelihood so far; NaN once a fall below it was reported.
-        earlier_epochs: epochs before the first of this trainer, as those of the layers below in pretraining.
+        best: Highest log-likelihood so far; NaN after a fall below it was reported.
+        earlier_epochs: Number of epochs before the first of this trainer, such as those of the layers below in
+            pretraining.
     """
 
     def __init__(self, maximized: str | None = None) -> None:
         self.maximized = maximized
         self.best = -math.inf
         self.earlier_epochs = 0
-        self.independent: float | None = None  # log-likelihood of independent units, once something is measured
+        self.independent: float | None = None  # log-likelihood of independent units, after the first measurement
         self.has_drifted = False  # TAP's log-likelihood from the unbiased one
         self.exceeds = False  # the one that is maximized, in particular
         self.has_excluded = False  # particles
@@ -52,7 +53,7 @@ class Watch:
         missing: Tensor | None = None,
         to_fit: tuple[Rows, Tensor | None] | None = None,
     ) -> None:
-        """Check what the monitor has measured of a machine; `last` after the last of several epochs."""
+        """Check the measurements of a machine; `last` after the last of several epochs."""
         if last:
             _warn_of_idle_layers(machine, record)
         value, error = record.get("log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
@@ -64,25 +65,25 @@ class Watch:
         self._warn_of_drift(record, value, error)
         if last and value < self.independent - WORSE - 3 * error:
             _warn(
-                f"the machine ends at {value:.4g} nats ({record['log_likelihood_method']}), below the "
-                f"{self.independent:.4g} of independent units: it has learned nothing; try a smaller learning rate, or "
-                "more epochs",
+                f"the final log-likelihood is {value:.4g} nats ({record['log_likelihood_method']}), below the "
+                f"{self.independent:.4g} of independent units: the machine has learned nothing; try a smaller learning "
+                "rate, or more epochs",
                 stacklevel=6,
             )
 
     def excluded(self, count: float, epoch: int) -> None:
-        """Warn, once, of particles whose free energy is non-finite."""
+        """Warn once about particles with a non-finite free energy."""
         if not self.has_excluded:
             self.has_excluded = True
             _warn(
                 f"epoch {epoch + self.earlier_epochs}: {count:.0f} particle{'s' if count > 1 else ''} had a non-finite "
-                "free energy and did not take part in training: the scheme has no solution there, as TAP for counts "
+                "free energy and were excluded from training: the scheme has no solution there, such as TAP for counts "
                 "with strong couplings; PCD(2) (--objective pcd) has no such limit",
             )
 
     def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
-        """Warn, once, at the epoch at which TAP's log-likelihood leaves the unbiased one; and if training maximizes it,
-        at the one at which it exceeds it.
+        """Warn once at the epoch at which TAP's log-likelihood departs from the unbiased one and, if training maximizes
+        it, at the one at which it exceeds it.
         """
         method, bar = record["log_likelihood_method"], f" ± {error:.2g}" if error else ""
         start = f"epoch {record['epoch'] + self.earlier_epochs}: TAP's log-likelihood is"
@@ -100,30 +101,30 @@ class Watch:
             self.has_drifted = True
             _warn(
                 f"{start} {tap:.4g} nats where the {method} one is {value:.4g}{bar}: TAP is no longer reliable for "
-                f"this machine; go by the {method} one",
+                f"this machine; rely on the {method} one",
             )
 
     def _warn_of_a_fall(self, log_likelihood: float) -> None:
-        """Warn, once, that a machine has become much worse than it was."""
+        """Warn once that a machine has become much worse."""
         if log_likelihood < self.best - max(FALL, FALL_SHARE * abs(self.best)):
             _warn(
                 f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats: "
-                "the learning rate is too large, or chains have lost part of the data, as on clustered data; "
+                "the learning rate is too large, or chains have lost part of the data, as happens on clustered data; "
                 "try a smaller learning rate, or TAPObjective() (--objective tap), which needs no chains",
             )
-            self.best = math.nan  # to which nothing compares: once is enough
+            self.best = math.nan  # comparisons with NaN are False: warn only once
         elif log_likelihood > self.best:
             self.best = log_likelihood
 
 
 def warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
-    """Warn of real values that are too large to be trained on."""
-    if can_sum_slabs(machine) or is_product_mixture(machine):  # which are fitted in coordinates of their own
+    """Warn if real values are too large for training."""
+    if can_sum_slabs(machine) or is_product_mixture(machine):  # these are fitted in their own coordinates
         return
     largest = max(abs(float(bound)) for bound in x.aminmax())
     if not machine.layers[0].support.is_countable and largest > LARGE_VALUES:
         _warn(
-            f"values reach {largest:g}; real-valued units are trained well on values of about 1: scale the data",
+            f"values reach {largest:g}; real-valued units train well on values of about 1; scale the data",
             stacklevel=5,
         )
 
@@ -133,7 +134,7 @@ def _warn_of_idle_layers(machine: BoltzmannMachine, record: Record) -> None:
         variation = record.get(f"variation_{layer_index}", math.inf)
         if variation < IDLE:
             _warn(
-                f"the means of hidden layer {layer_index} differ from row to row by {variation:.2g} only: the machine "
+                f"the means of hidden layer {layer_index} vary by only {variation:.2g} between rows: the machine "
                 "resembles one without it; pretrain the layers, or train for longer",
             )
 

@@ -1,4 +1,4 @@
-"""The abstract class of all channels, and what a channel returns."""
+"""Base class of channels, and their results."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
@@ -19,9 +19,9 @@ class Evidence(NamedTuple):
     Attributes:
         field: D, (K, *state_shape); 0 where nothing was observed.
         precision: E, same shape; 0 where nothing was observed.
-        known: which units are known exactly, (K, n).
-        states: their states, (K, *state_shape); arbitrary for the other units.
-        log_scale: the part of ln P(y|x) that does not depend on x, (K,).
+        known: Which units are known exactly, (K, n).
+        states: Their states, (K, *state_shape); arbitrary for the other units.
+        log_scale: Term of ln P(y|x) that does not depend on x, (K,).
     """
 
     field: Tensor
@@ -35,8 +35,8 @@ class Observed(NamedTuple):
     """A machine conditioned on K observations.
 
     Attributes:
-        machine: the conditioned machine, with one row per observation.
-        log_scale: subtract it from the machine's F to get that of exp(−E(x))·P(y|x), (K,).
+        machine: The conditioned machine, with one row per observation.
+        log_scale: Value to subtract from the machine's F to get that of exp(−E(x))·P(y|x), (K,).
     """
 
     machine: BoltzmannMachine
@@ -44,7 +44,7 @@ class Observed(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A parameter to be estimated: its name, and the interval to search."""
+    """Parameter to be estimated: its name, and the interval to search."""
 
     name: str
     smallest: float
@@ -54,11 +54,11 @@ class Unknown(NamedTuple):
 class Channel(ABC):
     """A noisy channel P(y|x). In every channel, NaN marks a value that was not observed.
 
-    A new channel implements `draw` and `evidence`. A channel whose likelihood is not a tilt implements `observe_units`
-    in place of `evidence`. Channels that mix units, such as y = Fx + noise, are `Measurements`.
+    A new channel implements `draw` and `evidence`. If its likelihood is not a tilt, it implements `observe_units`
+    instead of `evidence`. Channels that mix units, such as y = Fx + noise, are `Measurements`.
 
     Attributes:
-        sees_states: whether observed values are states, as in the data.
+        sees_states: Whether observed values are states, as in the data.
     """
 
     sees_states: ClassVar[bool] = False
@@ -69,13 +69,13 @@ class Channel(ABC):
         """Draw observations of states x.
 
         Args:
-            x: states, (K, n).
-            generator: random generator on the device of x (default: one with a fixed seed).
-            units: the units that x are states of (default: `Binary`).
+            x: States, (K, n).
+            generator: Random generator on the device of x (default: one with a fixed seed).
+            units: Units with states x (default: `Binary`).
         """
         x = check_tensor(x)
         if x.dim() == 0:
-            raise ValueError("x is a single number; it must be states, (K, n)")
+            raise ValueError("x is a single number; expected states of shape (K, n)")
         generator = generator or torch.Generator(x.device).manual_seed(0)
         units = units or Binary(x.shape[-1])
         return self.draw(x if x.is_floating_point() else x.to(units.dtype), generator, units)
@@ -86,30 +86,30 @@ class Channel(ABC):
 
     @abstractmethod
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
-        """The evidence that observations give about each unit.
+        """Evidence of observations about each unit.
 
         Args:
-            y: observations, (K, n).
-            units: the observed units (default: `Binary`).
+            y: Observations, (K, n).
+            units: The observed units (default: `Binary`).
         """
 
     def observe_units(self, units: Units, y: Tensor) -> tuple[Units, Tensor]:
-        """The units conditioned on observations, and the `log_scale` of the evidence, (K,)."""
+        """Condition units on observations; returns the units and the `log_scale` of the evidence, (K,)."""
         evidence = self.evidence(y, units)
         observed: Units = units
         if bool((evidence.field != 0).any()) or bool((evidence.precision != 0).any()):
             observed = Tilted(observed, Tilt(evidence.field, evidence.precision))
-        if bool(evidence.known.any()) or observed is units:  # with rows, even where nothing is known
+        if bool(evidence.known.any()) or observed is units:  # adds rows, even if nothing is known
             known = None if bool(evidence.known.all()) else evidence.known
             observed = Clamped(observed, evidence.states, known, validate=False)
         return observed, evidence.log_scale
 
     def unknown(self, y: Tensor, units: Units) -> Unknown | None:
-        """The parameter that is None and can be estimated from observations, if any."""
+        """Parameter that is None and can be estimated from observations, if any."""
         return None
 
     def rows(self, index: Tensor) -> "Channel":
-        """The channel of some of the rows; itself if it is the same for all rows."""
+        """Channel for some of the rows; itself if it is the same for all rows."""
         return self
 
     def at_face_value(self, y: Tensor) -> Tensor | None:  # (K, n)
@@ -117,7 +117,7 @@ class Channel(ABC):
         return y
 
     def observe(self, machine: BoltzmannMachine, y: Tensor) -> Observed:
-        """The machine conditioned on observations of its visible layer."""
+        """Condition the machine on observations of its visible layer."""
         layers = list(machine.layers)
         layers[0], log_scale = self.observe_units(layers[0], y)
         return Observed(machine.with_layers(layers), log_scale)

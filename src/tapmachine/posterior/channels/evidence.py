@@ -1,4 +1,4 @@
-"""From observations to evidence: which values were observed, as which states, with which tilt."""
+"""Conversion of observations to evidence: observed values, their states, and their tilts."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ def check_parameter(channel: str, name: str, value: Any, low: float, high: float
 def numbers_only(units: Units, name: str) -> None:
     """Raise a ValueError if the states of the units are vectors."""
     if units.is_categorical:
-        raise ValueError(f"{name}: {type(units).__name__} units have no numbers for states")
+        raise ValueError(f"{name}: the states of {type(units).__name__} units are not numbers")
 
 
 def state_count(units: Units, name: str) -> int:
-    """Number of states of each unit; a ValueError if the units have neither two nor q states."""
-    counts = units.n_states()  # 1 for a unit that is clamped
+    """Number of states of each unit; raises a ValueError if units have neither two nor q states."""
+    counts = units.n_states()  # 1 for a clamped unit
     if counts is None or (not units.is_categorical and set(counts) != {2}):
         raise ValueError(
             f"{name}: {type(units).__name__} units do not have two states; use GaussianNoise, or CustomNoise"
@@ -41,7 +41,7 @@ def state_count(units: Units, name: str) -> int:
 
 
 def two_states(units: Units) -> tuple[float, float]:
-    """The lower and the upper state of two-state units."""
+    """Lower and upper state of two-state units."""
     low, high = units.decode(torch.tensor([[0], [1]], device=units.device).expand(2, units.n))[:, 0].tolist()
     return (low, high) if low < high else (high, low)
 
@@ -49,7 +49,7 @@ def two_states(units: Units) -> tuple[float, float]:
 def _check_shape(y: Any, units: Units) -> None:
     y = check_tensor(y, "y")
     if y.dim() != 2 or y.shape[1] != units.n or len(y) == 0:
-        raise ValueError(f"y has shape {tuple(y.shape)}; it must be (K, {units.n}), K ≥ 1")
+        raise ValueError(f"y has shape {tuple(y.shape)}; expected (K, {units.n}), K ≥ 1")
 
 
 def check_numbers(y: Tensor, units: Units) -> Tensor:
@@ -74,14 +74,14 @@ def as_states(y: Tensor, seen: Tensor, units: Units, validate: bool = False) -> 
         if validate:
             q = units.state_shape[1]
             wrong = (numbers != numbers.round()) | (numbers < 0) | (numbers >= q)
-            units.reject(wrong, numbers, "y", f"it must be the number of a state, 0 to {q - 1}, or NaN")
+            units.reject(wrong, numbers, "y", f"it must be a state index, 0 to {q - 1}, or NaN")
         return units.check_states(numbers.long(), validate=False)
     if validate:
         for start, n, q in units.categorical_blocks:  # of a mixed layer
             in_part = seen[:, start : start + n * q].unflatten(-1, (n, q))
             wrong = (in_part.any(-1) & ~in_part.all(-1)).repeat_interleave(q, -1)
             wrong = torch.nn.functional.pad(wrong, (start, units.n - start - n * q)) & ~seen
-            units.reject(wrong, y, "y", "a missing categorical unit has NaN in all of its components")
+            units.reject(wrong, y, "y", "a missing categorical unit must have NaN in all of its components")
     somewhere = units.sample(
         Tilt(torch.zeros(units.n, dtype=units.dtype, device=units.device), 0.0),
         torch.Generator(units.device).manual_seed(0),
@@ -96,8 +96,8 @@ def state_evidence(states: Tensor, known: Tensor, scale: Tensor) -> Evidence:
     """Evidence that fixes the states of the known units.
 
     Args:
-        states: (K, *state_shape); arbitrary where not known.
-        known: which units are known, (K, n).
+        states: States, (K, *state_shape); arbitrary where not known.
+        known: Mask of the known units, (K, n).
         scale: ln P(y|x) of each unit, (K, n).
     """
     nothing = torch.zeros_like(states)
@@ -110,8 +110,8 @@ def tilt_evidence(field: Tensor, precision: Tensor, states: Tensor, scale: Tenso
     Args:
         field: D, (K, *state_shape).
         precision: E, same shape.
-        states: any states, (K, *state_shape), for their shape only.
-        scale: the part of ln P(y|x) that does not depend on x, (K, n).
+        states: Any states, (K, *state_shape); only their shape is used.
+        scale: Term of ln P(y|x) that does not depend on x, (K, n).
     """
     known = torch.zeros(states.shape[:2], dtype=torch.bool, device=states.device)
     return Evidence(field, precision, known, states, scale.double().sum(-1))

@@ -1,4 +1,4 @@
-"""Channels that show states: flipped, erased or missing."""
+"""Channels that output states: flipped, erased or missing."""
 
 from dataclasses import dataclass
 from math import log, log1p
@@ -24,13 +24,13 @@ from tapmachine.units import Binary, Units
 @final
 @dataclass(frozen=True)
 class BinarySymmetric(Channel):
-    """Each unit is observed correctly, or with probability p as another of its states [eq:bsc].
+    """Channel that replaces each unit's state, with probability p, by another of its states [eq:bsc].
 
     For two states the evidence is a field D = ±ln((1−p)/p), toward 1 for y = 1 (errata E12). With q states, all
     other states are equally likely.
 
     Args:
-        p: flip probability, from 0 to ½ (1 − 1/q for q states); None to estimate it in `denoise`.
+        p: Flip probability, from 0 to ½ (1 − 1/q for q states); None to estimate it in `denoise`.
 
     Example:
         >>> import torch
@@ -49,11 +49,11 @@ class BinarySymmetric(Channel):
     def _probability(self, n_states: int) -> float:
         if self.p is None:
             raise ValueError(
-                "BinarySymmetric: p is not given; give it, or have estimate_channel(machine, y, channel) find it"
+                "BinarySymmetric: p is None; set it, or estimate it with estimate_channel(machine, y, channel)"
             )
         if self.p > 1 - 1 / n_states:
             raise ValueError(
-                f"BinarySymmetric: p is {self.p!r}; beyond {1 - 1 / n_states:g}, y would tell what x is not"
+                f"BinarySymmetric: p is {self.p!r}; expected at most {1 - 1 / n_states:g} for {n_states} states"
             )
         return self.p
 
@@ -95,11 +95,11 @@ class BinarySymmetric(Channel):
 @final
 @dataclass(frozen=True)
 class BinaryErasure(Channel):
-    """Each unit is observed correctly, or with probability p not at all. For units of any type.
+    """Channel that erases each unit with probability p. For units of any type.
 
     Args:
-        p: erasure probability, from 0 to 1. It does not affect the posterior of x, only the evidence of y; if None,
-            the evidence is that of the observed values.
+        p: Erasure probability, from 0 to 1. It affects the evidence of y, not the posterior of x; if None, the evidence
+            is that of the observed values.
 
     Example:
         >>> import torch
@@ -117,7 +117,7 @@ class BinaryErasure(Channel):
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         if self.p is None:
-            raise ValueError("BinaryErasure: p is not given")
+            raise ValueError("BinaryErasure: p is None; corrupt requires a probability")
         hit = torch.rand(x.shape, generator=generator, device=x.device) < self.p
         return x.masked_fill(hit, torch.nan)
 
@@ -133,7 +133,7 @@ class BinaryErasure(Channel):
 @final
 @dataclass(frozen=True, eq=False)
 class Missing(Channel):
-    """Some values are missing, and the others are exact. For units of any type.
+    """Channel with missing values; the others are exact. For units of any type.
 
     Args:
         mask: True for missing values, (n,) or (K, n). NaN is always missing.
@@ -151,7 +151,7 @@ class Missing(Channel):
 
     def __post_init__(self) -> None:
         if self.mask is not None and not (isinstance(self.mask, Tensor) and self.mask.dtype == torch.bool):
-            raise ValueError("Missing: mask must be a tensor of bool, True for what is missing")
+            raise ValueError("Missing: mask must be a bool tensor, True for missing values")
 
     def _hidden(self, y: Tensor) -> Tensor:
         """True for missing values."""
@@ -159,7 +159,7 @@ class Missing(Channel):
         if self.mask is None:
             return hidden
         if self.mask.shape not in (y.shape[-1:], y.shape):
-            raise ValueError(f"Missing: mask has shape {tuple(self.mask.shape)}; the data have {tuple(y.shape)}")
+            raise ValueError(f"Missing: mask has shape {tuple(self.mask.shape)}, but the data have {tuple(y.shape)}")
         return hidden | self.mask.to(y.device)
 
     def rows(self, index: Tensor) -> Channel:

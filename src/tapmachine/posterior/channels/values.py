@@ -1,4 +1,4 @@
-"""Channels that show other values than states: Gaussian noise, counts, any likelihood."""
+"""Channels that output other values than states: Gaussian noise, counts, any likelihood."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tapmachine.posterior.channels.evidence import check_numbers, check_paramete
 from tapmachine.units import Binary, Units
 from tapmachine.units.reweighted import Reweighted
 
-SMALLEST, LARGEST = 1e-15, 1e15  # precisions go with the square, and must fit into float32
+SMALLEST, LARGEST = 1e-15, 1e15  # precisions are inverse squares, and must fit into float32
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]  # ln P(y|x), elementwise
 
@@ -23,7 +23,7 @@ LogLikelihood = Callable[[Tensor, Tensor], Tensor]  # ln P(y|x), elementwise
 @final
 @dataclass(frozen=True)
 class GaussianNoise(Channel):
-    """y = x + σ·normal noise: a field y/σ² and a precision 1/σ². For units whose states are numbers.
+    """y = x + σ·normal noise: a tilt with field y/σ² and precision 1/σ². For units whose states are numbers.
 
     Args:
         sigma: σ > 0; None to estimate it in `denoise`.
@@ -43,8 +43,8 @@ class GaussianNoise(Channel):
     def _deviation(self) -> float:
         if self.sigma is None:
             raise ValueError(
-                "GaussianNoise: sigma is not given; give it, or have estimate_channel(machine, y, channel) find it "
-                "from values that differ"
+                "GaussianNoise: sigma is None; set it, or estimate it with estimate_channel(machine, y, channel) from "
+                "values that are not all equal"
             )
         return self.sigma
 
@@ -83,7 +83,7 @@ class _ByLikelihood(Channel):
         return check_numbers(y, units)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
-        raise ValueError(f"{type(self).__name__}: its likelihood is no tilt exp(Dx − ½Ex²); use observe")
+        raise ValueError(f"{type(self).__name__}: its likelihood is not a tilt exp(Dx − ½Ex²); use observe")
 
     def observe_units(self, units: Units, y: Tensor) -> tuple[Units, Tensor]:
         numbers_only(units, type(self).__name__)
@@ -92,7 +92,7 @@ class _ByLikelihood(Channel):
         observed = Reweighted(units, self.log_likelihood, y)
         zero = torch.zeros_like(y)
         impossible = ~torch.isfinite(observed.log_partition(Tilt(zero, 0.0)))
-        units.reject(impossible, y, "y", "its likelihood is 0 or not a number for every x")
+        units.reject(impossible, y, "y", "its likelihood is 0 or NaN for every x")
         return observed, zero.double().sum(1)
 
     def at_face_value(self, y: Tensor) -> None:
@@ -105,8 +105,8 @@ class PoissonNoise(_ByLikelihood):
     """Poisson counts y with mean rate·x + background, such as photons or spikes, for x ≥ 0 on a bounded support.
 
     Args:
-        rate: mean count per unit of x.
-        background: mean count at x = 0.
+        rate: Mean count per unit of x.
+        background: Mean count at x = 0.
 
     Example:
         >>> import torch
@@ -132,7 +132,7 @@ class PoissonNoise(_ByLikelihood):
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         mean = self._mean(x)
         if bool((mean < 0).any()):
-            raise ValueError("PoissonNoise: x has values whose mean count would be less than 0")
+            raise ValueError("PoissonNoise: x has values with a negative mean count")
         return torch.poisson(mean.nan_to_num(0.0), generator=generator).where(~torch.isnan(mean), torch.nan)
 
     def _check(self, y: Tensor, units: Units) -> Tensor:
@@ -144,12 +144,12 @@ class PoissonNoise(_ByLikelihood):
 @final
 @dataclass(frozen=True)
 class CustomNoise(_ByLikelihood):
-    """Any noise independent between units, by its likelihood; for bounded supports or finitely many states.
+    """Noise with any likelihood, independent between units; for bounded supports or finitely many states.
 
     Args:
-        likelihood: function of y and x, tensors that broadcast, that returns ln P(y|x) by elementwise operations;
+        likelihood: Function of y and x, tensors that broadcast, that returns ln P(y|x) by elementwise operations;
             −inf where y is impossible.
-        sampler: function of x and a generator that draws y, for `corrupt`.
+        sampler: Function of x and a generator that draws y; required by `corrupt`.
 
     Example:
         >>> import torch
@@ -164,12 +164,12 @@ class CustomNoise(_ByLikelihood):
 
     def __post_init__(self) -> None:
         if not callable(self.likelihood):
-            raise ValueError(f"CustomNoise: likelihood is {self.likelihood!r}; it must be a function of y and x")
+            raise ValueError(f"CustomNoise: likelihood is {self.likelihood!r}; expected a function of y and x")
 
     def log_likelihood(self, y: Tensor, x: Tensor) -> Tensor:
         return self.likelihood(y, x)
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         if self.sampler is None:
-            raise ValueError("CustomNoise: no sampler was given, so that it cannot corrupt")
+            raise ValueError("CustomNoise: corrupt requires a sampler")
         return self.sampler(x, generator)

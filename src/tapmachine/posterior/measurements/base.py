@@ -22,7 +22,7 @@ class Response(NamedTuple):
 
     Attributes:
         log_evidence: ln ∫ P(y|z) N(z; mean, variance) dz, (K, M), float64.
-        moments: posterior mean and variance of z, (K, M).
+        moments: Posterior mean and variance of z, (K, M).
     """
 
     log_evidence: Tensor
@@ -32,17 +32,17 @@ class Response(NamedTuple):
 class Measurements(Channel):
     """Measurements y of z = Fx + b, where x are the states of all visible units. NaN marks a missing measurement.
 
-    A new kind of measurement implements `respond` and `expected`; also `draw_from` if the noise is not on z itself, and
+    A new type of measurement implements `respond` and `expected`; also `draw_from` if the noise does not act on z, and
     `check` if not all numbers are possible.
 
     Args:
         matrix: F, (M, n_visible): a tensor, an array, a sparse matrix, or a `FunctionOperator`. For units with q
             states, x are one-hot vectors, and F has a column for each state of each unit.
-        noise: standard deviation of the noise on z.
-        bias: b, a number or (M,).
+        noise: Standard deviation of the noise on z.
+        bias: B, a number or (M,).
 
     Attributes:
-        estimates_noise: whether `recover` can estimate the noise.
+        estimates_noise: Whether `recover` can estimate the noise.
     """
 
     estimates_noise: ClassVar[bool] = False
@@ -66,12 +66,12 @@ class Measurements(Channel):
 
     @abstractmethod
     def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
-        """What observed measurements say about z.
+        """Posterior of z given observed measurements.
 
         Args:
-            y: measurements, (K, M), all observed.
-            prior: mean and variance of z before the measurement, (K, M).
-            noise_variance: variance of the noise on z, (K, 1).
+            y: Measurements, (K, M), all observed.
+            prior: Mean and variance of z before the measurement, (K, M).
+            noise_variance: Variance of the noise on z, (K, 1).
         """
 
     @abstractmethod
@@ -79,16 +79,16 @@ class Measurements(Channel):
         """Measurements of z without noise."""
 
     def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:  # (K, M) -> (K, M)
-        """Draw measurements of z, with the noise on z itself."""
+        """Draw measurements of z, with noise on z."""
         return self.expected(self.with_noise(z, generator))
 
     def with_noise(self, values: Tensor, generator: torch.Generator) -> Tensor:
-        """Values with normal noise added to them; none if the noise is not known."""
+        """Add normal noise to values; none if the noise is unknown."""
         noise = torch.randn(values.shape, generator=generator, device=values.device, dtype=values.dtype)
         return values + (self.noise or 0.0) * noise
 
     def check(self, y: Tensor) -> str | None:
-        """What is wrong with observed measurements, or None."""
+        """Error message about invalid measurements, or None."""
         return None
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class Measurements(Channel):
         return self.draw_from(z, generator)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> NoReturn:
-        raise ValueError(f"{type(self).__name__} mixes units, so that its evidence is no tilt; use recover or denoise")
+        raise ValueError(f"{type(self).__name__} mixes units, so its evidence is not a tilt; use recover or denoise")
 
     def at_face_value(self, y: Tensor) -> None:
         return None
@@ -118,7 +118,7 @@ class Measurements(Channel):
             )
 
     def check_measurements(self, y: Tensor | np.ndarray[Any, Any]) -> Tensor:
-        """Measurements as floating-point numbers, (K, M), NaN if not observed."""
+        """Convert measurements to floating-point numbers, (K, M), NaN if not observed."""
         tensor = as_tensor(y, "y")
         m = self.operator.shape[0]
         tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
@@ -126,7 +126,7 @@ class Measurements(Channel):
             raise ValueError(f"y has shape {tuple(tensor.shape)}; expected (n_signals, {m}), one row per signal")
         if bool(torch.isinf(tensor).any()):
             row, column = torch.isinf(tensor).nonzero()[0].tolist()
-            raise ValueError(f"y[{row}, {column}] is infinite; expected a number, or NaN if it was not observed")
+            raise ValueError(f"y[{row}, {column}] is infinite; expected a number, or NaN if not observed")
         empty = is_nan(tensor).all(1)
         if bool(empty.any()):
             raise ValueError(f"y[{int(empty.nonzero()[0])}] is all NaN; a signal needs at least one measurement")

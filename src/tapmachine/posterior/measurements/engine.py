@@ -1,4 +1,4 @@
-"""What the engines of message passing have in common."""
+"""Base class of the message-passing engines."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
@@ -11,7 +11,7 @@ from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.operators import Operator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior
 
-SLOWER, FASTER = 0.7, 1.1  # factors of the share of new values where the change of the moments has grown or shrunk
+SLOWER, FASTER = 0.7, 1.1  # factors of this weight if the change of the moments has grown or shrunk
 
 State = TypeVar("State", bound=Any)  # a nested tuple of tensors with layers, tilt, speed and change
 
@@ -20,11 +20,11 @@ class Engine(ABC, Generic[State]):
     """An iteration between measurements and a machine, for signals that share a matrix.
 
     Args:
-        prior: the machine.
+        prior: The machine.
         operator: F.
-        channel: what measurements say about z.
-        y: measurements, (K, M), NaN if not observed.
-        noise_variance: variance of the noise on z, (K, 1).
+        channel: Measurement model of y given z.
+        y: Measurements, (K, M), NaN if not observed.
+        noise_variance: Variance of the noise on z, (K, 1).
     """
 
     def __init__(
@@ -36,21 +36,21 @@ class Engine(ABC, Generic[State]):
 
     @abstractmethod
     def begin(self, layers: Layers) -> State:
-        """The state of all signals before the first iteration, from moments of all layers."""
+        """Initial state of all signals, from moments of all layers."""
 
     @abstractmethod
     def step(self, state: State, rows: Tensor) -> State:
-        """The next state of some of the signals, given their indices."""
+        """Next state of some of the signals, by their indices."""
 
     @abstractmethod
     def free_energy(self, state: State, tilted: Tensor, rows: Tensor) -> Tensor:  # (K,)
-        """−ln ∫ exp(−E(x)) P(y|x) dx in the Bethe approximation, given F of the tilted machine."""
+        """−ln ∫ exp(−E(x)) P(y|x) dx in the Bethe approximation, from F of the tilted machine."""
 
     @abstractmethod
     def about_outputs(self, state: State, rows: Tensor) -> Moments:  # (K, M)
-        """Mean and variance of z = Fx + b, given the measurements."""
+        """Mean and variance of z = Fx + b given the measurements."""
 
 
 def adapted(speed: Tensor, change: Tensor, last_change: Tensor, slowest: float) -> Tensor:  # (K,)
-    """The share of new values in the next iteration: larger where the moments change less and less, or else smaller."""
+    """Weight of the new values in the next iteration: larger if the moments change less than before, else smaller."""
     return (speed * torch.where(change < last_change, FASTER, SLOWER)).clamp(slowest, 1.0)

@@ -8,16 +8,16 @@ from torch import Tensor
 from tapmachine.beliefs import Tilt
 from tapmachine.units import Units
 
-N_DRAWS = 2**16  # of signals, over all components
+N_DRAWS = 2**16  # number of drawn signal components
 MOST_ITERATIONS, TOLERANCE = 1000, 1e-6
 
 
 class Evolution(NamedTuple):
-    """The predicted error of message passing.
+    """Predicted error of message passing.
 
     Attributes:
-        mean_squared_error: in the end, per component.
-        iterations: the error after each undamped iteration.
+        mean_squared_error: Final error per component.
+        iterations: Error after each undamped iteration.
     """
 
     mean_squared_error: float
@@ -34,18 +34,18 @@ def state_evolution(
 ) -> Evolution:
     """Predict the error of `recover` for independent components and a matrix with independent entries.
 
-    With E the mean squared error of the components, each component is seen through normal noise with precision
+    With E the mean squared error of the components, each component is observed with normal noise of precision
 
         A = M v/(σ² + N v E),
 
-    and the new E is the mean posterior variance of a component that is seen so.
+    and the new E is the mean posterior variance of a component observed in this way.
 
     Args:
-        units: the visible units, whose priors the signals are drawn from.
-        ratio: number of measurements per component, M/N.
+        units: The visible units; signals are drawn from their priors.
+        ratio: Number of measurements per component, M/N.
         noise: σ, the standard deviation of the noise.
         entry_variance: v, the variance of the entries of the matrix (default: 1/N).
-        generator: random generator on the units' device (default: one with a fixed seed).
+        generator: Random generator on the units' device (default: one with a fixed seed).
 
     Example:
         >>> from tapmachine import Gaussian
@@ -74,6 +74,6 @@ def state_evolution(
 
 
 def _error(units: Units, x: Tensor, normal: Tensor, precision: float) -> float:
-    """Mean posterior variance of components that are seen through noise."""
+    """Mean posterior variance of components observed with noise."""
     field = precision * x + precision**0.5 * normal
     return float(units.moments(Tilt(field, torch.full_like(field, precision))).variance.double().mean())

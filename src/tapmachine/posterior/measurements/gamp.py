@@ -1,4 +1,4 @@
-"""Generalized approximate message passing (Rangan 2011), with a machine in place of independent components.
+"""Generalized approximate message passing (Rangan 2011), with a machine instead of independent components.
 
 For matrices with independent entries. With a, c the mean and variance of each component, z = Fx is nearly normal,
 
@@ -8,7 +8,7 @@ the measurements respond with g = (E[z|y] − ω)/V and −∂g/∂ω = (1 − V
 
     A = (F²)ᵀ(−∂g/∂ω),    B = A a + Fᵀg,
 
-to which the machine responds with new a and c. As in TAP, the terms V g and A a remove what a component itself caused.
+to which the machine responds with new a and c. As in TAP, the terms V g and A a remove a component's own effect.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from tapmachine.posterior.measurements.prior import Layers, flat, mean_change
 
 
 class GAMPState(NamedTuple):
-    """The state of K signals."""
+    """State of K signals."""
 
     layers: Layers  # response of the machine, of all layers
     mean: Tensor  # a, damped, (K, N)
@@ -30,7 +30,7 @@ class GAMPState(NamedTuple):
     pull: Tensor  # g, damped, (K, M)
     stiffness: Tensor  # −∂g/∂ω, damped, (K, M)
     tilt: Tilt  # B and A, (K, N)
-    speed: Tensor  # share of the new values, (K,)
+    speed: Tensor  # weight of the new values, (K,)
     change: Tensor  # mean squared change of the moments in an undamped iteration, (K,)
 
 
@@ -79,7 +79,7 @@ class GAMP(Engine[GAMPState]):
         return Moments(self.operator.forward(components.mean) + self.bias - variance * pull, variance)
 
     def _respond(self, received: Moments, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """g, −∂g/∂ω and the log-evidence of each measurement; 0 where there is none."""
+        """g, −∂g/∂ω and the log-evidence of each measurement; 0 if missing."""
         log_evidence, z = self.channel.respond(self.y[rows], received, self.noise_variance[rows])
         mean, variance = (moment.double() for moment in received)
         seen = self.seen[rows]

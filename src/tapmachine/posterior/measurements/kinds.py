@@ -1,4 +1,4 @@
-"""Kinds of measurements: what one of them says about z = Fx + b, given a normal prior of z."""
+"""Types of measurements: the posterior of z = Fx + b given one measurement and a normal prior of z."""
 
 from abc import abstractmethod
 from math import log, pi
@@ -14,7 +14,7 @@ from tapmachine.posterior.measurements.base import Measurements, Response
 from tapmachine.units.numerics.intervals import RULES, window_integral
 
 LOG_2PI = log(2 * pi)
-N_NODES, REACH, N_PASSES = 65, 6.0, 3  # of the grid for counts: nodes, deviations to each side, refinements
+N_NODES, REACH, N_PASSES = 65, 6.0, 3  # grid for counts: nodes, standard deviations to each side, refinements
 
 
 @final
@@ -24,7 +24,7 @@ class LinearMeasurements(Measurements):
     Args:
         matrix: F, (M, n_visible); see `Measurements`.
         noise: σ ≥ 0 (default: estimated from the measurements in `recover`).
-        bias: b, a number or (M,).
+        bias: B, a number or (M,).
 
     Example:
         >>> import torch
@@ -52,11 +52,11 @@ class LinearMeasurements(Measurements):
 
 
 class _InIntervals(Measurements):
-    """Measurements that say in which interval z plus noise lies."""
+    """Measurements of the interval that contains z plus noise."""
 
     @abstractmethod
     def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The interval of each measurement, float64."""
+        """Interval of each measurement, float64."""
 
     def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
         mean, variance = (z.double() for z in prior)
@@ -73,12 +73,12 @@ class _InIntervals(Measurements):
 class SignMeasurements(_InIntervals):
     """y = sign(Fx + b + σ·normal noise), −1 or +1: one-bit compressed sensing.
 
-    Only the direction of Fx is measured; a bias makes its length matter, too.
+    Only the direction of Fx is measured; with a bias, also its length.
 
     Args:
         matrix: F, (M, n_visible); see `Measurements`.
         noise: σ ≥ 0.
-        bias: b, a number or (M,).
+        bias: B, a number or (M,).
 
     Example:
         >>> import torch
@@ -102,13 +102,13 @@ class SignMeasurements(_InIntervals):
 
 @final
 class QuantizedMeasurements(_InIntervals):
-    """Fx + b + σ·normal noise, rounded: y counts the edges that lie below it, from 0 to the number of edges.
+    """Fx + b + σ·normal noise, quantized: y is the number of edges below it, from 0 to the number of edges.
 
     Args:
         matrix: F, (M, n_visible); see `Measurements`.
-        edges: edges between neighboring intervals, in increasing order.
+        edges: Edges between neighboring intervals, in increasing order.
         noise: σ ≥ 0.
-        bias: b, a number or (M,).
+        bias: B, a number or (M,).
 
     Example:
         >>> import torch
@@ -149,7 +149,7 @@ class MagnitudeMeasurements(Measurements):
     Args:
         matrix: F, (M, n_visible); see `Measurements`.
         noise: σ ≥ 0.
-        bias: b, a number or (M,).
+        bias: B, a number or (M,).
 
     Example:
         >>> import torch
@@ -159,7 +159,7 @@ class MagnitudeMeasurements(Measurements):
     """
 
     def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
-        # On either side of 0 the posterior of |z| is a normal distribution, cut off at 0.
+        # On either side of 0 the posterior of |z| is a normal distribution truncated at 0.
         mean, variance = (z.double() for z in prior)
         total = variance + noise_variance.double()
         gain, y = variance / total, y.double()
@@ -192,7 +192,7 @@ class CountMeasurements(Measurements):
 
     Args:
         matrix: F, (M, n_visible); see `Measurements`.
-        bias: b ≥ 0, the mean background, a number or (M,).
+        bias: B ≥ 0, the mean background, a number or (M,).
 
     Example:
         >>> import torch
@@ -210,13 +210,13 @@ class CountMeasurements(Measurements):
         deviation, y = variance.sqrt(), y.double()
         center, reach = mean, REACH * deviation
         nodes = torch.linspace(-1.0, 1.0, N_NODES, dtype=torch.float64, device=y.device)
-        for _ in range(N_PASSES):  # on a grid around the mode of the last one
+        for _ in range(N_PASSES):  # on a grid around the previous mode
             z = center.unsqueeze(-1) + reach.unsqueeze(-1) * nodes
             rate = z.clamp(min=0.0)
             exponent = torch.xlogy(y.unsqueeze(-1), rate) - rate
             exponent = exponent - 0.5 * ((z - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)) ** 2
             exponent = exponent.masked_fill(z < 0, -torch.inf)
-            empty = torch.isinf(exponent).all(-1)  # all of the grid is negative: its end is the best there is
+            empty = torch.isinf(exponent).all(-1)  # the whole grid is negative: its end is the best estimate
             exponent = torch.where(empty.unsqueeze(-1), z, exponent)
             weights = exponent.softmax(-1)
             average = (weights * z).sum(-1)
@@ -232,7 +232,7 @@ class CountMeasurements(Measurements):
 
     def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
         if bool((z < 0).any()):
-            raise ValueError("CountMeasurements: Fx + b is negative for some signals; it is a mean count")
+            raise ValueError("CountMeasurements: Fx + b is negative for some signals; expected a mean count, 0 or more")
         return torch.poisson(z, generator=generator)
 
     def check(self, y: Tensor) -> str | None:
@@ -243,7 +243,7 @@ class CountMeasurements(Measurements):
 def interval_moments(
     mean: Tensor, variance: Tensor, lower: Tensor, upper: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:  # float64
-    """Log-probability of an interval under a normal distribution, and mean and variance inside of it."""
+    """Log-probability of an interval under a normal distribution, and mean and variance inside it."""
     deviation = variance.sqrt()
     low, high = (lower - mean) / deviation, (upper - mean) / deviation
     zero, one = torch.zeros_like(mean), torch.ones_like(mean)

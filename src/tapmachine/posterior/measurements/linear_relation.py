@@ -1,4 +1,4 @@
-"""The relation z = Fx under normal messages about x and z: messages to both, and the normal integral."""
+"""Relation z = Fx with normal messages about x and z: messages to both, and the normal integral."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from tapmachine.posterior.measurements.kinds import LOG_2PI
 from tapmachine.posterior.measurements.messages import SMALLEST_SHARE, Limits, Message, returned
 from tapmachine.posterior.measurements.operators import Operator, SingularValues
 
-N_PROBES = 16  # random vectors for traces
+N_PROBES = 16  # number of random vectors for traces
 CG_STEPS, CG_TOLERANCE = 200, 1e-6
 
 
 class _Normal(NamedTuple):
-    """The normal distribution with precision matrix γ + FᵀτF, of K signals."""
+    """Normal distribution with precision matrix γ + FᵀτF, for K signals."""
 
     mean: Tensor  # of x, (K, N)
     variance: Tensor  # of x, (K, N), or (K, 1) for its mean
@@ -38,9 +38,9 @@ class LinearRelation(ABC):
         """Messages to the prior and to the outputs, and the logarithm of the normal integral, (K,).
 
         Args:
-            of_prior: message about x.
-            of_outputs: message about z.
-            limits: of the precisions of messages about x and z.
+            of_prior: Message about x.
+            of_outputs: Message about z.
+            limits: Limits of the precisions of messages about x and z.
         """
         field = of_prior.field + self.operator.adjoint(of_outputs.field)
         normal = self.solve(field, of_prior.precision, of_outputs.precision)
@@ -62,7 +62,7 @@ class LinearRelation(ABC):
 
 
 class BySingularValues(LinearRelation):
-    """With one precision per signal, the precision matrix is diagonal in the basis of F's singular vectors."""
+    """Solution for one precision per signal, in the basis of F's singular vectors."""
 
     def __init__(self, operator: Operator, decomposition: SingularValues) -> None:
         super().__init__(operator)
@@ -79,9 +79,9 @@ class BySingularValues(LinearRelation):
 
 
 class ByConjugateGradients(LinearRelation):
-    """Without a matrix: linear systems by conjugate gradients, traces from random vectors.
+    """Solution without a matrix: conjugate gradients for linear systems, random vectors for traces.
 
-    The determinant is that of a matrix with as many equal singular values as F has measurements.
+    The determinant is that of a matrix with equal singular values, one for each measurement.
     """
 
     def __init__(self, operator: Operator, like: Tensor) -> None:
@@ -122,7 +122,7 @@ class ByConjugateGradients(LinearRelation):
 
 
 class ByFactorization(LinearRelation):
-    """With a precision for each component: one Cholesky factor per signal, of the smaller side of F."""
+    """Solution with a precision for each component: one Cholesky factorization per signal, of the smaller side of F."""
 
     per_component = True
 
@@ -130,7 +130,7 @@ class ByFactorization(LinearRelation):
         super().__init__(operator)
         matrix = operator.dense()
         if matrix is None:
-            raise ValueError("expectation propagation needs the matrix itself; use engine='gamp' or 'vamp'")
+            raise ValueError("expectation propagation requires an explicit matrix; use engine='gamp' or 'vamp'")
         self.matrix = matrix.double()
 
     def solve(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:

@@ -8,8 +8,8 @@ from torch import Tensor
 from tapmachine.beliefs import Moments
 from tapmachine.posterior.measurements.kinds import LOG_2PI
 
-LOWEST, HIGHEST = 1e-2, 1e6  # precisions of components, in units of those of the start
-SMALLEST_SHARE = 1e-6  # of a precision that is the same for all components
+LOWEST, HIGHEST = 1e-2, 1e6  # precisions of components, relative to the initial ones
+SMALLEST_SHARE = 1e-6  # smallest precision relative to a common one of all components
 
 
 class Message(NamedTuple):
@@ -24,19 +24,19 @@ class Message(NamedTuple):
     precision: Tensor
 
     def times(self, other: "Message") -> "Message":
-        """The product of two messages."""
+        """Product of two messages."""
         return Message(self.field + other.field, self.precision + other.precision)
 
     def damped(self, old: "Message", share: Tensor) -> "Message":
-        """A message between an old one and this one."""
+        """Interpolate between an old message and this one."""
         return Message(torch.lerp(old.field, self.field, share), torch.lerp(old.precision, self.precision, share))
 
 
 class Limits(NamedTuple):
-    """Least and largest precision of messages about single components.
+    """Smallest and largest precision of messages about single components.
 
-    Moments that are broader than the message that produced them, as those of units with two states can be, would make a
-    precision negative; and those of units that are certain would make it infinite.
+    Moments that are broader than the message that produced them, which is possible for two-state units, would make a
+    precision negative; those of units that are certain would make it infinite.
     """
 
     lowest: float
@@ -50,13 +50,13 @@ class Limits(NamedTuple):
 
 
 def returned(moments: Moments, received: Message, per_component: bool, limits: Limits) -> Message:
-    """The normal distribution of some moments divided by the message that produced them.
+    """Normal distribution with some moments, divided by the message that produced them.
 
     Args:
-        moments: mean and variance of each component, (K, n).
-        received: the message that produced them.
-        per_component: whether each component has its own precision.
-        limits: of the precision.
+        moments: Mean and variance of each component, (K, n).
+        received: The message that produced them.
+        per_component: Whether each component has a separate precision.
+        limits: Limits of the precision.
     """
     mean, variance = moments
     variance = variance if per_component else variance.mean(1, keepdim=True)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MOST_DENSE = 2**26  # entries of a sparse matrix that may be made dense, for its singular values
-N_PROBES = 32  # random vectors that the norm of a pair of functions is estimated with
+MOST_DENSE = 2**26  # maximum number of entries for converting a sparse matrix to a dense one, for singular values
+N_PROBES = 32  # number of random vectors for estimating the norm of a pair of functions
 ADJOINT_TOLERANCE = 1e-3
 
 
@@ -19,7 +19,7 @@ class SingularValues(NamedTuple):
     """Singular values and right singular vectors of F = U diag(s) Vᵀ.
 
     Attributes:
-        values: s, (R,).
+        values: S, (R,).
         right: V, (N, R).
     """
 
@@ -46,35 +46,35 @@ class Operator(ABC):
 
     @abstractmethod
     def forward_squares(self, x: Tensor) -> Tensor:  # (K, N) -> (K, M)
-        """F²x, with the entries of F squared: the variances of measurements from those of components."""
+        """F²x with elementwise squares of F: variances of measurements from those of components."""
 
     @abstractmethod
     def adjoint_squares(self, z: Tensor) -> Tensor:  # (K, M) -> (K, N)
-        """The transpose of F² applied to z."""
+        """Apply the transpose of F² to z."""
 
     @abstractmethod
     def rows(self, index: Tensor) -> "Operator":
-        """The operator of some of the measurements."""
+        """Operator for some of the measurements."""
 
     @abstractmethod
     def to(self, device: torch.device, dtype: torch.dtype) -> "Operator":
-        """The operator on a device and in a dtype."""
+        """Move to a device and dtype."""
 
     def singular_values(self) -> SingularValues | None:
-        """The singular value decomposition; None if it cannot be computed."""
+        """Singular value decomposition; None if not available."""
         return None
 
     def dense(self) -> Tensor | None:  # (M, N)
-        """The matrix; None if there is none, or if it is too large."""
+        """Dense matrix; None if not available or too large."""
         return None
 
     def unmeasured(self) -> Tensor | None:  # (N,), bool
-        """Components that no measurement depends on; None if that is not known."""
+        """Mask of components that no measurement depends on; None if unknown."""
         return None
 
 
 class _Matrix(Operator):
-    """What dense and sparse matrices have in common."""
+    """Common part of dense and sparse matrices."""
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix, self.shape = matrix, (matrix.shape[0], matrix.shape[1])
@@ -127,7 +127,7 @@ class Dense(_Matrix):
 
 @final
 class Sparse(_Matrix):
-    """A sparse matrix, (M, N), in compressed rows."""
+    """A sparse matrix, (M, N), in compressed sparse row format."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.matrix @ x.T).T
@@ -158,17 +158,17 @@ class Sparse(_Matrix):
 
 @final
 class FunctionOperator(Operator):
-    """A linear map by two functions, such as a blur or a subsampled Fourier transform, without its matrix.
+    """Linear map defined by two functions, such as a blur or a subsampled Fourier transform, without a matrix.
 
-    The squares of its entries are replaced by their mean, which is estimated with random vectors.
+    The squares of its entries are replaced by their mean, estimated with random vectors.
 
     Args:
-        forward: function of signals, (K, N), that returns measurements, (K, M).
-        adjoint: its transpose, a function of (K, M) that returns (K, N).
+        forward: Function of signals, (K, N), that returns measurements, (K, M).
+        adjoint: Transpose of `forward`, a function of (K, M) that returns (K, N).
         shape: (M, N).
 
     Raises:
-        ValueError: if a function returns another shape, or is not the transpose of the other.
+        ValueError: If a function returns another shape, or if the functions are not transposes of each other.
 
     Example:
         >>> import torch
@@ -199,7 +199,7 @@ class FunctionOperator(Operator):
         return (self.mean_square(z) * z.sum(1, keepdim=True)).expand(-1, self.shape[1])
 
     def mean_square(self, like: Tensor) -> float:
-        """Mean square of the entries; checks the functions against each other."""
+        """Mean square of the entries; also checks that the functions are transposes of each other."""
         if self._mean_square is None:
             draws = torch.Generator().manual_seed(0)
             x, z = (torch.randn(N_PROBES, size, generator=draws).to(like) for size in (self.shape[1], self.shape[0]))
@@ -233,12 +233,12 @@ class FunctionOperator(Operator):
 
 
 def as_operator(matrix: Any) -> Operator:
-    """An operator from a matrix of torch, NumPy or SciPy, dense or sparse."""
+    """Convert a torch, NumPy or SciPy matrix, dense or sparse, to an operator."""
     if isinstance(matrix, Operator):
         return matrix
     if isinstance(matrix, np.ndarray):
         matrix = torch.from_numpy(matrix)
-    elif hasattr(matrix, "tocsr"):  # of SciPy
+    elif hasattr(matrix, "tocsr"):  # SciPy
         rows = matrix.tocsr()
         starts, columns, values = (torch.from_numpy(np.asarray(z)) for z in (rows.indptr, rows.indices, rows.data))
         with _without_notices():
@@ -263,7 +263,7 @@ def as_operator(matrix: Any) -> Operator:
 
 @contextmanager
 def _without_notices() -> Iterator[None]:
-    """Without torch's notices that compressed rows are in beta, once per process."""
+    """Suppress torch's warning that sparse CSR tensors are in beta."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse ", UserWarning)
         yield

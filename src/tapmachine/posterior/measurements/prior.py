@@ -1,4 +1,4 @@
-"""A machine as the prior of signals: it answers tilts of its visible units by their posterior moments."""
+"""A machine as the prior of signals: it responds to tilts of its visible units with their posterior moments."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ Layers = tuple[Moments, ...]  # of all layers
 
 
 class MachinePrior:
-    """A machine whose visible units receive a tilt that changes a little from iteration to iteration."""
+    """A machine whose visible units receive a tilt that changes slowly between iterations."""
 
     def __init__(self, machine: BoltzmannMachine, scheme: Scheme | None = None) -> None:
         self.machine, self.scheme = machine, scheme or TAP()
@@ -23,7 +23,7 @@ class MachinePrior:
         self.shape = machine.layers[0].state_shape
 
     def respond(self, tilt: Tilt, moments: Layers) -> Layers:
-        """Moments of all layers a few sweeps after the last ones, under a tilt of the visible units, (K, N) flat."""
+        """Moments of all layers after a few more sweeps, under a tilt of the visible units, (K, N) flat."""
         visible, *others = self.machine.layers
         layers = [Tilted(visible, self.shaped(tilt), validate=False), *others]
         state = self.process.begin(layers, list(moments))
@@ -31,12 +31,12 @@ class MachinePrior:
         return tuple(self.process.moments(state))
 
     def settle(self, tilt: Tilt, moments: Layers, tol: float, max_sweeps: int) -> Solution:
-        """The solution of the tilted machine next to some moments."""
+        """Solution of the tilted machine, starting from some moments."""
         conditioned = condition(self.machine, self.shaped(tilt))
         return solve(conditioned, list(moments), self.scheme, tol=tol, max_sweeps=max_sweeps)
 
     def shaped(self, tilt: Tilt) -> Tilt:
-        """A tilt of components as one of units."""
+        """Reshape a tilt of components to one of units."""
         return Tilt(*(torch.as_tensor(z).unflatten(1, self.shape) for z in tilt))
 
 
@@ -51,5 +51,5 @@ def mean_change(new: Moments, old: Moments) -> Tensor:  # (K,)
 
 
 def expanded(layers: Layers, count: int) -> Layers:
-    """One start for all signals."""
+    """Expand one initial state to all signals."""
     return tuple(Moments(*(z.expand(count, *z.shape[1:]) for z in moments)) for moments in layers)

@@ -1,4 +1,4 @@
-"""Signals from measurements that mix their components, with a machine as the prior."""
+"""Recovery of signals from measurements that mix their components, with a machine as the prior."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -34,9 +34,9 @@ from tapmachine.solver.starts import StartingPoint
 EXACT = "exact"  # no engine: the posterior is a mixture of Gaussians
 ENGINES: dict[str, type[Engine[Any]]] = {"gamp": GAMP, "vamp": VAMP, "ep": ExpectationPropagation}
 
-N_NEIGHBORS = 3  # examples that solutions start from by default
-LOCAL = 12.0  # measurements that depend on fewer than one in so many components are local
-SMALL = 32  # size of the smaller side of a matrix up to which expectation propagation is best for all of them
+N_NEIGHBORS = 3  # default number of examples used as initial states
+LOCAL = 12.0  # measurements that depend on fewer than one in 12 components are local
+SMALL = 32  # size of the smaller side of a matrix up to which expectation propagation is best for all matrices
 MOST_FACTORIZED, MOST_DECOMPOSED = 1024, 4096  # sizes of the smaller side of a matrix
 
 
@@ -57,34 +57,34 @@ def recover(
     max_iterations: int = 300,
     max_sweeps: int = 1000,
 ) -> Posterior:
-    """The posterior of signals given measurements that mix their components, with the machine as the prior.
+    """Compute the posterior of signals given measurements that mix their components, with the machine as the prior.
 
-    Approximate message passing turns the measurements into a tilt of each visible unit, to which the machine responds
-    by a few sweeps of the solver, again and again until nothing changes. Distinct solutions are weighted by exp(−F).
-    Linear measurements of a machine of a real-valued table have an exact posterior, which is computed instead, unless
-    `engine` or `scheme` is given.
+    Approximate message passing converts the measurements to a tilt of each visible unit, to which the machine responds
+    by a few sweeps of the solver; this is repeated until convergence. Distinct solutions are weighted by exp(−F).
+    Linear measurements of a machine of a real-valued table have an exact posterior, which is used unless `engine` or
+    `scheme` is set.
 
     Args:
-        machine: any machine that is not conditioned.
-        y: measurements, (K, M), one row per signal; NaN for measurements that are missing.
-        channel: the matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`.
-        data: examples, (N, n_visible), such as the training data: solutions also start from those whose measurements
-            are nearest to each y, which helps if there are few measurements.
-        n_neighbors: number of such examples.
-        starts: starting points to use instead: a list of data, (K, n_visible), or of any other starts of `solve`.
-        temperature: solutions are weighted by exp(−F/T).
+        machine: Any machine that is not conditioned.
+        y: Measurements, (K, M), one row per signal; NaN for missing measurements.
+        channel: The matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`.
+        data: Examples, (N, n_visible), such as the training data: those whose measurements are nearest to each y are
+            used as additional initial states, which helps if there are few measurements.
+        n_neighbors: Number of such examples.
+        starts: Initial states to use instead: a list of data, (K, n_visible), or of any other `start` of `solve`.
+        temperature: Solutions are weighted by exp(−F/T).
         engine: "gamp" (approximate message passing), for matrices with independent entries; "vamp" (vector approximate
             message passing), for any matrix whose measurements depend on many components; "ep" (expectation
             propagation), for few components and for local measurements such as a blur, which is slower. Default:
             chosen from the matrix.
-        scheme: mean-field scheme of the machine (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
-        tol: tolerance. A signal has converged when an iteration changes the mean and variance of its components by
-            less: the mean of the squared changes.
-        max_iterations: maximum number of iterations.
-        max_sweeps: maximum number of sweeps of the solver after the last iteration.
+        scheme: Mean-field scheme of the machine (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
+        tol: Convergence tolerance for the mean squared change, in an iteration, of the mean and variance of a signal's
+            components.
+        max_iterations: Maximum number of iterations.
+        max_sweeps: Maximum number of sweeps of the solver after the last iteration.
 
     Returns:
-        The posterior of each signal. Its channel holds the noise if that was estimated.
+        The posterior of each signal. Its channel contains the noise if it was estimated.
 
     Warns:
         PosteriorWarning: if signals have no converged solution; see `status`.
@@ -104,7 +104,7 @@ def recover(
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature!r}; it must be greater than 0")
     if starts is not None and (data is not None or len(starts) == 0):
-        raise ValueError("starts is empty; give one or more" if data is None else "give either data or starts")
+        raise ValueError("starts is empty; expected at least one" if data is None else "use either data or starts")
     if engine is not None and engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     channel = check_measurements(channel, machine)
@@ -118,7 +118,7 @@ def recover(
     if scheme is None and can_be_whitened(machine):  # plain TAP has no solution for strongly correlated columns
         scheme = AdaptiveTAP()
     kind = ENGINES[name]
-    # Free energies are small differences of large terms; the functions of a user keep the machine's dtype.
+    # Free energies are small differences of large terms; user-defined functions keep the machine's dtype.
     used = machine if isinstance(channel.operator, FunctionOperator) else in_double(machine)
     task = Task.of(MachinePrior(used, scheme), y, channel, kind)
     examples = None if data is None else as_examples(used, data)
@@ -148,12 +148,12 @@ def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Meas
     channel.check_size(int(np.prod(machine.layers[0].state_shape)))
     unmeasured = channel.operator.unmeasured()
     if unmeasured is not None and bool(unmeasured.all()):
-        raise ValueError("matrix: all entries are 0, so that nothing is measured")
+        raise ValueError("matrix: all entries are 0, so nothing is measured")
     return channel
 
 
 def fitting_engine(channel: Measurements, machine: BoltzmannMachine | None = None) -> str:
-    """The engine that fits measurements: whether each depends on few components, and how many there are.
+    """Choose the engine for measurements, from their number and whether each depends on few components.
 
     It is `EXACT` for linear measurements of a machine whose visible units are a mixture of Gaussians.
     """

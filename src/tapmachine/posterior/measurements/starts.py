@@ -1,4 +1,4 @@
-"""Where a recovery starts: from samples of the machine, from examples, or from where the user says."""
+"""Initial states of a recovery: from samples of the machine, from examples, or user-defined."""
 
 import torch
 from torch import Tensor
@@ -12,12 +12,12 @@ from tapmachine.posterior.measurements.task import Task
 from tapmachine.solver.process import from_below, select
 from tapmachine.solver.starts import StartingPoint, fitting, prior_moments, starting_moments
 
-NEIGHBOR_SHARE = 0.7  # of an example in a start; the rest is the start without one
-N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # of the machine, that solutions start from without examples
+NEIGHBOR_SHARE = 0.7  # weight of an example in an initial state; the rest is the neutral one
+N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # samples of the machine used without examples, and sweeps to draw them
 
 
 def neutral_start(prior: MachinePrior, examples: Tensor | None) -> Layers:
-    """A start that prefers no signal, (1, …): mean and variance of the examples, or of samples of the machine."""
+    """Initial state that favors no signal, (1, …): mean and variance of the examples, or of samples of the machine."""
     machine = prior.machine
     if examples is None:
         draws = torch.Generator(machine.device).manual_seed(0)
@@ -29,7 +29,7 @@ def neutral_start(prior: MachinePrior, examples: Tensor | None) -> Layers:
 
 
 def default_starts(task: Task, neutral: Layers, examples: Tensor | None, n_neighbors: int) -> list[Layers]:
-    """The neutral start, and the examples whose measurements are nearest."""
+    """The neutral initial state, and the examples whose measurements are nearest."""
     count = len(task.y)
     starts = [expanded(neutral, count)]
     if examples is None:
@@ -44,13 +44,13 @@ def default_starts(task: Task, neutral: Layers, examples: Tensor | None, n_neigh
 
 
 def given_start(machine: BoltzmannMachine, start: StartingPoint, neutral: Layers, rows: Tensor, count: int) -> Layers:
-    """A start of the user for some of the signals."""
+    """User-defined initial state for some of the signals."""
     moments = starting_moments(machine, fitting(machine, start))
     assert moments[0] is not None
     if len(moments[0].mean) not in (1, count):
         raise ValueError(f"a start has {len(moments[0].mean)} rows, but y has {count}")
     visible, *others = (layer for layer in moments if layer is not None)
-    if not bool(visible.variance.any()):  # data: without any variance, messages would be infinite
+    if not bool(visible.variance.any()):  # data: with zero variance, messages would be infinite
         visible = Moments(visible.mean, neutral[0].variance.expand_as(visible.mean))
     layers = _completed(machine, [visible, *others])
     some: Layers = select(expanded(layers, count) if len(layers[0].mean) == 1 else layers, rows)
@@ -58,6 +58,6 @@ def given_start(machine: BoltzmannMachine, start: StartingPoint, neutral: Layers
 
 
 def _completed(machine: BoltzmannMachine, moments: list[Moments]) -> Layers:
-    """Moments of all layers, those that are missing from the layers below."""
+    """Moments of all layers; missing ones are computed from the layers below."""
     missing: list[Moments | None] = [*moments, *[None] * (len(machine.layers) - len(moments))]
     return tuple(from_below(list(machine.layers), list(machine.weights), missing))

@@ -1,4 +1,4 @@
-"""Signals to recover by one engine: their iterations, the estimate of the noise, and their solutions."""
+"""Signals to recover with one engine: their iterations, noise estimation, and their solutions."""
 
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,16 +18,16 @@ from tapmachine.posterior.measurements.prior import Layers, MachinePrior, expand
 from tapmachine.posterior.measurements.vamp import ExpectationPropagation
 from tapmachine.solver.process import choose, join, select
 
-EVERY = 10  # iterations between looks at which signals have converged
+EVERY = 10  # iterations between convergence checks
 CHUNK_VALUES = 2**26  # values held at a time
-FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # least variance of the noise, as a share of the mean square of y
-FIRST_NOISE = 0.1  # share of the mean square of y that is taken for noise before it is estimated
+FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # smallest noise variance, relative to the mean square of y
+FIRST_NOISE = 0.1  # initial noise variance for its estimation, relative to the mean square of y
 NOISE_ROWS, NOISE_TOLERANCE, NOISE_ITERATIONS = 100, 1e-3, 1000
 
 
 @dataclass(frozen=True)
 class Task:
-    """Signals to recover: a prior, measurements of some signals, and how to go about it."""
+    """Signals to recover: a prior, measurements of some signals, and the engine."""
 
     prior: MachinePrior
     y: Tensor  # (K, M), NaN if not observed
@@ -52,14 +52,14 @@ class Task:
         return max(1, CHUNK_VALUES // values)
 
     def with_estimated_noise(self, neutral: Layers) -> "Task":
-        """The task with the noise under which the measurements are most likely, the same for all signals."""
+        """Task with the maximum-likelihood noise of the measurements, the same for all signals."""
         some = replace(self, y=self.y[:: -(-len(self.y) // NOISE_ROWS)][: self.rows_at_a_time])
         known = copy(self.channel)
         known.noise = EstimatedNoise(some).iterate(expanded(neutral, len(some.y)))
         return replace(self, channel=known)
 
     def noise_variance(self) -> Tensor:  # (K, 1)
-        """Variance of the noise; a little even without noise, as what rounding leaves."""
+        """Variance of the noise, with a small minimum for rounding."""
         assert self.channel.noise is not None
         return self.smallest_variance().clamp(min=self.channel.noise**2)
 
@@ -68,7 +68,7 @@ class Task:
         return (FLOOR[self.y.dtype] * mean_square(self.y)).clamp(min=tiny)
 
     def solve(self, layers: Layers, tol: float, max_iterations: int, max_sweeps: int) -> Solution:
-        """The solutions of all signals from one start each."""
+        """Solutions of all signals, from one initial state each."""
         if len(self.groups) == 1:
             return self.groups[0][1]._solve(layers, tol, max_iterations, max_sweeps)
         parts, order = [], torch.cat([rows for rows, _ in self.groups]).argsort()
@@ -82,7 +82,7 @@ class Task:
 
     @cached_property
     def groups(self) -> list[tuple[Tensor, "Task"]]:
-        """Signals with the same measurements missing, and a task for each such group."""
+        """Groups of signals with the same missing measurements, with a task for each."""
         missing = torch.isnan(self.y)
         everything = torch.arange(len(self.y), device=self.y.device)
         if self.engine is GAMP or not bool(missing.any()):
@@ -109,11 +109,11 @@ class Task:
 
 
 def _iterate(engine: Engine[Any], layers: Layers, tol: float, max_iterations: int) -> tuple[Any, Tensor, Tensor]:
-    """The last state of each signal, its number of iterations, and whether it failed."""
+    """Last state of each signal, its number of iterations, and whether it failed."""
     state = engine.begin(layers)
     rows = torch.arange(len(state.change), device=state.change.device)
     age, failed = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
-    finished: list[tuple[Any, ...]] = []  # state, rows, age and failed of signals that are done
+    finished: list[tuple[Any, ...]] = []  # state, rows, age and failed of finished signals
     for iteration in range(1, max_iterations + 1):
         new = engine.step(state, rows)
         finite = torch.isfinite(new.change)
@@ -134,14 +134,14 @@ def _iterate(engine: Engine[Any], layers: Layers, tol: float, max_iterations: in
 
 
 class EstimatedNoise:
-    """Noise by expectation maximization along with the iterations: the fixed point maximizes the Bethe evidence."""
+    """Noise estimated by expectation maximization during the iterations, which maximizes the Bethe evidence."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.smallest = task, task.smallest_variance()
         self.variance = (FIRST_NOISE * mean_square(task.y)).mean()
 
     def iterate(self, layers: Layers) -> float:
-        """The standard deviation of the noise."""
+        """Estimate the standard deviation of the noise."""
         groups = self.task.groups
         engines = [
             task.engine(task.prior, task.operator, task.channel, task.y, self._of(rows)) for rows, task in groups
@@ -157,7 +157,7 @@ class EstimatedNoise:
                 z = engine.about_outputs(states[index], every)
                 squares = ((engine.y - z.mean) ** 2 + z.variance).where(engine.seen, 0.0)
                 estimates.append(squares.sum(1) / engine.seen.sum(1).clamp(min=1))
-            self.variance = torch.cat(estimates).nanmedian().to(last.dtype)  # some signals may not be recovered
+            self.variance = torch.cat(estimates).nanmedian().to(last.dtype)  # recovery of some signals may fail
             if iteration % EVERY == 0:
                 if float((self.variance - last).abs()) <= NOISE_TOLERANCE * float(last):
                     break
@@ -169,5 +169,5 @@ class EstimatedNoise:
 
 
 def mean_square(y: Tensor) -> Tensor:  # (K, M) -> (K, 1)
-    """Mean square of the measurements that were observed."""
+    """Mean square of the observed measurements."""
     return y.square().nanmean(1, keepdim=True).nan_to_num(0.0)

@@ -1,14 +1,15 @@
 """Vector approximate message passing (Rangan, Schniter, Fletcher 2016) and expectation propagation (Minka 2001).
 
-For any matrix. Three parts exchange normal messages: the machine, which knows the prior of x; the measurements, which
-know P(y|z); and the linear relation z = Fx, in which everything is normal. A part that receives a message with field h
-and precision γ answers with its moments a and c, and returns their normal distribution divided by the message:
+For any matrix. Three parts exchange normal messages: the machine, which represents the prior of x; the measurements,
+which represent P(y|z); and the linear relation z = Fx, in which everything is normal. A part that receives a message
+with field h and precision γ computes its moments a and c, and returns their normal distribution divided by the message:
 
     γ' = 1/c − γ,    h' = a/c − h.
 
 VAMP has one precision per signal, with c the mean of the variances, and solves the linear relation in the basis of F's
-singular vectors: right if each measurement depends on many components alike. Expectation propagation has a precision
-for each component, and one matrix to factorize per signal: right also if measurements are local, as those of a blur.
+singular vectors, which is accurate if each measurement depends on many components equally. Expectation propagation has
+a precision for each component and factorizes one matrix per signal; it is also accurate for local measurements such as
+a blur.
 """
 
 from typing import NamedTuple
@@ -30,21 +31,21 @@ from tapmachine.posterior.measurements.messages import Limits, Message, log_norm
 from tapmachine.posterior.measurements.operators import Operator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior, flat, mean_change
 
-UNEXPLAINED = 0.1  # share of what an estimate leaves unexplained that counts as noise, so that it is not yet certain
+UNEXPLAINED = 0.1  # share of the unexplained part that counts as noise, so that early estimates are not certain
 
 
 class VAMPState(NamedTuple):
-    """The state of K signals."""
+    """State of K signals."""
 
     layers: Layers  # response of the machine, of all layers
     to_prior: Message  # about x, (K, N)
     to_outputs: Message  # about z, (K, M)
-    speed: Tensor  # share of the new messages, (K,)
+    speed: Tensor  # weight of the new messages, (K,)
     change: Tensor  # mean squared change of the moments, as if undamped, (K,)
 
     @property
     def tilt(self) -> Tilt:
-        """The tilt of the machine's visible components."""
+        """Tilt on the machine's visible components."""
         field, precision = self.to_prior
         return Tilt(field, precision.expand_as(field))
 
@@ -63,7 +64,7 @@ class VAMP(Engine[VAMPState]):
         self.linear = self.relation(operator, y)
 
     def relation(self, operator: Operator, like: Tensor) -> LinearRelation:
-        """How the linear relation is solved."""
+        """Solver for the linear relation."""
         decomposition = operator.singular_values()
         return BySingularValues(operator, decomposition) if decomposition else ByConjugateGradients(operator, like)
 
@@ -71,7 +72,7 @@ class VAMP(Engine[VAMPState]):
         mean, variance = flat(layers)
         spread = variance if self.per_component else variance.mean(1, keepdim=True)
         spread = spread.clamp(min=torch.finfo(mean.dtype).eps)
-        known = Message(mean / spread, 1 / spread)  # as if the moments were those of a normal prior
+        known = Message(mean / spread, 1 / spread)  # as for a normal prior with these moments
         variance_of_z = self.operator.forward_squares(variance).mean(1, keepdim=True)
         variance_of_z = variance_of_z.clamp(min=torch.finfo(mean.dtype).tiny ** 0.5)
         self.limits = Limits.around(variance), Limits.around(variance_of_z)
@@ -99,7 +100,7 @@ class VAMP(Engine[VAMPState]):
         )
 
     def free_energy(self, state: VAMPState, tilted: Tensor, rows: Tensor) -> Tensor:
-        # The integrals of all parts under their messages, less those of the two messages that both of two parts use.
+        # Integrals of all parts under their messages, minus those of the two messages that are shared by two parts.
         of_prior = returned(flat(state.layers), state.to_prior, self.per_component, self.limits[0])
         of_outputs = self._of_outputs(state.to_outputs, None, rows)
         *_, log_integral = self.linear.answer(of_prior, of_outputs, self.limits)
@@ -112,9 +113,9 @@ class VAMP(Engine[VAMPState]):
         return self.channel.respond(self.y[rows], self._received(state.to_outputs), self.noise_variance[rows]).moments
 
     def _of_outputs(self, received: Message, estimate: Tensor | None, rows: Tensor) -> Message:
-        """What the measurements say about z = Fx, given an estimate of it."""
+        """Message from the measurements about z = Fx, given an estimate of it."""
         y, noise = self.y[rows], self.noise_variance[rows]
-        if isinstance(self.channel, LinearMeasurements):  # a normal message, whatever is received
+        if isinstance(self.channel, LinearMeasurements):  # a normal message, independent of the received one
             if estimate is not None:
                 unexplained = (y - self.bias - estimate).square().mean(1, keepdim=True)
                 noise = torch.maximum(noise, UNEXPLAINED * unexplained)
@@ -130,7 +131,7 @@ class VAMP(Engine[VAMPState]):
         return Moments(message.field * variance + self.bias, variance.expand_as(message.field))
 
     def _log_outputs(self, state: VAMPState, rows: Tensor) -> Tensor:
-        """The part of the measurements in the log-evidence."""
+        """Contribution of the measurements to the log-evidence."""
         if not isinstance(self.channel, LinearMeasurements):
             received = self._received(state.to_outputs)
             log_evidence = self.channel.respond(self.y[rows], received, self.noise_variance[rows]).log_evidence
