@@ -230,7 +230,7 @@ def test_training_lifts_the_likelihood(objective):
 
 def test_layers_of_no_use_are_told_of():
     machine = dbm([Binary(16), Binary(8), Binary(4)])
-    with pytest.warns(TrainingWarning, match="hidden layer 2 differ from row to row by .* only"):
+    with pytest.warns(TrainingWarning, match="hidden layer 2 vary by only .* between rows"):
         history = fit(machine, bars(), epochs=2, batch_size=20, optimizer=paper_sgd(machine, 1e-6), monitor=QUIET)
     assert 0 <= history["variation_2"][0] < 0.01
     single = rbm(Binary(16), Binary(8))

@@ -281,7 +281,7 @@ def test_what_is_recorded_is_the_likelihood_of_observed_values(bits):
 def test_rows_without_values_are_left_out(bits):
     x = with_gaps(bits)
     x[[3, 5]] = NAN
-    with pytest.warns(TrainingWarning, match="rows without any observed value are left out: 2"):
+    with pytest.warns(TrainingWarning, match="rows without any observed value are dropped: 2"):
         trainer = Trainer(rbm(Binary(6), Binary(3)).double(), x, epochs=1)
     assert trainer.batches.n_rows == 58
 
@@ -312,7 +312,7 @@ def test_one_hot_gaps():
     missing = take_gaps(rbm(Categorical(2, 3), Binary(2)).double(), x)[1]
     assert missing.tolist() == [[False, True], [False, False]]
     x[1, 0, 0] = NAN
-    with pytest.raises(ValueError, match=r"x\[1, 0\] is missing in part"):
+    with pytest.raises(ValueError, match=r"x\[1, 0\] is partly missing"):
         take_gaps(rbm(Categorical(2, 3), Binary(2)).double(), x)
     with pytest.raises(ValueError, match=r"x\[0, 0\] is 1.5; expected the number of a state"):
         take_gaps(rbm(Categorical(2, 3), Binary(2)).double(), torch.tensor([[1.5, NAN]]).double())

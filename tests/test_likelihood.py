@@ -338,7 +338,7 @@ def test_same_seed_same_estimate_and_resuming():
         machine.weights[0][0, 0] += 0.1
     with pytest.raises(ValueError, match="resume belongs to another machine"):
         ais_log_partition(machine, 20, n_runs=250, seed=3, resume=part)
-    with pytest.raises(ValueError, match="estimate is of another machine"):
+    with pytest.raises(ValueError, match="estimate belongs to another machine"):
         ais_log_likelihood(machine, data_of(machine, 2), part)
 
 

@@ -524,7 +524,7 @@ def test_the_noise_is_found():
     potts = rbm(Categorical(30, 4, field=torch.tensor([4.0, 0, 0, 0]).expand(30, 4)), Binary(2))
     y = BinarySymmetric(0.6).corrupt(torch.zeros(200, 30), generator(), potts.layers[0])
     assert estimate_channel(potts, y, BinarySymmetric()).p == pytest.approx(0.6, abs=0.05)
-    with pytest.warns(PosteriorWarning, match="at an end of the search"):
+    with pytest.warns(PosteriorWarning, match="at a bound of the search"):
         estimate_channel(rbm(Binary(4, field=5.0), Binary(2)), torch.ones(5, 4), BinarySymmetric())
 
 
@@ -563,7 +563,7 @@ def test_anomaly_scores_of_gaps_count_all_solutions():
         anomaly_score(random_machine(0, 10, 1, scale=3.0), half, solutions)
     with pytest.raises(ValueError, match=r"none of .* solutions converged"):
         anomaly_score(rbm(Gaussian(2), Gaussian(2), torch.full((2, 2), 3.0)), torch.tensor([[0.0, NAN]]))
-    with pytest.raises(ValueError, match="the number of a state"):
+    with pytest.raises(ValueError, match="a state index"):
         anomaly_score(POTTS, torch.tensor([[0.0, 1.7]]))
 
 
@@ -665,10 +665,10 @@ FLIPS = BinarySymmetric(0.1)
     [
         (lambda: BinarySymmetric(-0.1), r"p is -0.1; it must lie in \[0, 1\]"),
         (lambda: BinarySymmetric("0.1"), "p is '0.1'"),
-        (lambda: CustomNoise(3), "must be a function"),
+        (lambda: CustomNoise(3), "expected a function"),
         (lambda: denoise(MACHINE, ZEROS, CustomNoise(lambda y, x: y * x * 0 - math.inf)), "its likelihood is 0"),
         (lambda: denoise(MACHINE, ZEROS, CustomNoise(lambda y, x: y.sum())), "the log-likelihood returned"),
-        (lambda: denoise(MACHINE, ZEROS, GaussianNoise()), "sigma is not given"),
+        (lambda: denoise(MACHINE, ZEROS, GaussianNoise()), "sigma is None"),
         (lambda: GaussianNoise(1e-200), "sigma is 1e-200"),
         (lambda: gibbs_posterior(MACHINE, ZEROS, 0.1), "channel is 0.1"),
         (lambda: estimate_channel(MACHINE, ZEROS, 0.1), "channel is 0.1"),
@@ -676,24 +676,24 @@ FLIPS = BinarySymmetric(0.1)
         (lambda: denoise(MACHINE, ZEROS, FLIPS, data=ZEROS, n_neighbors=0), "n_neighbors is 0"),
         (lambda: denoise(MACHINE, ZEROS, FLIPS, starts=[torch.zeros(3, 8).double()]), "a start has 3 rows"),
         (lambda: impute(clamp(MACHINE, ZEROS[0].double()), ZEROS), "clamped"),
-        (lambda: BinarySymmetric(0.2).corrupt(torch.full((1, 2), 7.0), units=Categorical(2, 3)), "number of a state"),
+        (lambda: BinarySymmetric(0.2).corrupt(torch.full((1, 2), 7.0), units=Categorical(2, 3)), "a state index"),
         (lambda: nearest_neighbors(torch.full((2, 2), NAN), torch.zeros(1, 2)), r"data\[0, 0\] is nan"),
         (lambda: mcc(torch.zeros(2), torch.full((2,), NAN)), "NaN"),
-        (lambda: BinarySymmetric(0.6).evidence(torch.zeros(1, 2)), "p is 0.6; beyond 0.5"),
+        (lambda: BinarySymmetric(0.6).evidence(torch.zeros(1, 2)), "p is 0.6; expected at most 0.5"),
         (lambda: BinaryErasure(1.5), r"must lie in \[0, 1\]"),
         (lambda: GaussianNoise(0.0), "sigma is 0.0; it must lie in"),
         (lambda: GaussianNoise(NAN), "sigma is nan"),
         (lambda: PoissonNoise(-1.0), "rate is -1.0"),
-        (lambda: Missing(torch.ones(3)), "mask must be a tensor of bool"),
+        (lambda: Missing(torch.ones(3)), "mask must be a bool tensor"),
         (lambda: denoise(MACHINE, torch.full((2, 8), 2.0), FLIPS), r"y\[0, 0\] is 2; it must be 0 or 1"),
         (lambda: denoise(MACHINE, torch.full((2, 8), math.inf), GaussianNoise(0.1)), "it must be finite, or NaN"),
         (
             lambda: denoise(MACHINE, torch.zeros(2, 7), FLIPS),
-            r"y has shape \(2, 7\); it must be \(K, 8\)",
+            r"y has shape \(2, 7\); expected \(K, 8\)",
         ),
         (lambda: denoise(MACHINE, torch.zeros(0, 8), BinarySymmetric(0.1)), "K ≥ 1"),
-        (lambda: denoise(MACHINE, "noise", BinarySymmetric(0.1)), "must be a tensor or an array"),
-        (lambda: denoise(MACHINE, torch.zeros(1, 8), 0.1), "channel is 0.1; it must be one such as"),
+        (lambda: denoise(MACHINE, "noise", BinarySymmetric(0.1)), "expected a tensor or an array"),
+        (lambda: denoise(MACHINE, torch.zeros(1, 8), 0.1), "channel is 0.1; expected a channel such as"),
         (lambda: denoise(MACHINE, ZEROS, FLIPS, temperature=0), "temperature is 0"),
         (lambda: denoise(MACHINE, ZEROS, FLIPS, starts=[]), "starts is empty"),
         (
@@ -705,16 +705,16 @@ FLIPS = BinarySymmetric(0.1)
             "do not have two states",
         ),
         (lambda: denoise(REAL, torch.zeros(1, 2), PoissonNoise()), "bounded support"),
-        (lambda: denoise(POTTS, torch.zeros(1, 2), GaussianNoise(1.0)), "no numbers for"),
+        (lambda: denoise(POTTS, torch.zeros(1, 2), GaussianNoise(1.0)), "are not numbers"),
         (
             lambda: impute(POTTS, torch.tensor([[0.0, 3.0]])),
-            "the number of a state, 0 to 2",
+            "a state index, 0 to 2",
         ),
         (lambda: denoise(rbm(TruncatedGaussian(2), Binary(2)), torch.tensor([[0.5, 1.0]]), PoissonNoise()), "a count"),
-        (lambda: PoissonNoise().evidence(torch.zeros(1, 2)), "no tilt"),
+        (lambda: PoissonNoise().evidence(torch.zeros(1, 2)), "is not a tilt"),
         (lambda: nearest_neighbors(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; it must be a whole number"),
         (lambda: denoise(RBM(), ZEROS, FLIPS), "its machine_, after fitting"),
-        (lambda: conditional_surprise(MACHINE, torch.full((1, 8), NAN)), "has gaps"),
+        (lambda: conditional_surprise(MACHINE, torch.full((1, 8), NAN)), "has missing values"),
     ],
 )
 def test_errors_say_what_is_wrong(make, message):
@@ -754,7 +754,7 @@ def test_the_estimator_denoises_and_imputes(digits):
     assert np.array_equal(filled[:, 1::2], x[:, 1::2])
     truth, usual = torch.from_numpy(x[:, ::2]), torch.from_numpy(digits[:1500].mean(0)[::2]).expand(100, -1)
     assert mcc(truth, torch.from_numpy(filled[:, ::2])) > mcc(truth, usual) + 0.01  # by 0.1, as a rule
-    with pytest.raises(ValueError, match=r"channel is 0\.1; it must be one such as"):
+    with pytest.raises(ValueError, match=r"channel is 0\.1; expected a channel such as"):
         model.denoise(digits[:2], 0.1)
     real = RBM(n_hidden=8, epochs=1, visible="truncated-gaussian", interval=(2.0, 5.0))
     rows = 2 + 3 * np.random.default_rng(0).random((50, 4))
@@ -836,7 +836,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
         (["denoise", "RUN", "WRONG", "--out", "c.npy"], "0 or 1"),
         (["denoise", "RUN", "NARROW", "--out", "c.npy", "--p", "0.1"], "y has shape (3, 5)"),
         (["impute", "RUN", "nowhere.npy", "--out", "c.npy"], "there is no such file"),
-        (["score", "RUN", "GAPS", "--units", "u.npy"], "has gaps"),
+        (["score", "RUN", "GAPS", "--units", "u.npy"], "has missing values"),
         (["score", "nowhere", "NOISY"], "is not the folder of a run"),
     ],
 )

@@ -350,7 +350,9 @@ def assert_nothing_saved_is_off(folder):
             assert not value.is_floating_point() or torch.isfinite(value).all(), (path, name)
 
 
-@pytest.mark.filterwarnings("ignore:there is no log-likelihood")  # between two epochs, if it was the last step of one
+@pytest.mark.filterwarnings(
+    "ignore:the log-likelihood is not available"
+)  # between two epochs, if it was the last step of one
 @pytest.mark.parametrize(("visible", "objective", "factor", "step"), list(injections()))
 def test_injected_divergences(visible, objective, factor, step, tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", VALUES[visible](bars(60)))

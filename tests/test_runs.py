@@ -497,7 +497,7 @@ def test_load_takes_a_run_folder(data, tmp_path):
     for path in (tmp_path / "run", str(tmp_path / "run")):
         assert torch.equal(load(path).weights[0], run.machine.weights[0])
         assert data_description(path)["n_rows"] == 300
-    with pytest.raises(FileError, match=r"is a folder without machine\.safetensors; expected the file of a machine"):
+    with pytest.raises(FileError, match=r"is a folder without machine\.safetensors; expected a machine file"):
         load(tmp_path)
     with pytest.raises(FileError, match="there is no such file"):
         load(tmp_path / "nothing")

@@ -231,7 +231,7 @@ def test_categorical_blocks_behave_as_by_themselves():
 
 
 def test_blocks_are_a_list_of_units_of_one_dtype():
-    with pytest.raises(ValueError, match="blocks must be a list"):
+    with pytest.raises(ValueError, match="blocks must be a non-empty list"):
         Mixed(Binary(2))
     with pytest.raises(ValueError, match="the dtype of block 1"):
         Mixed([Binary(2), Binary(2).double()])

@@ -603,10 +603,10 @@ def test_a_glass_is_reported():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: fit(m, torch.full((200, 3), torch.nan)), "column 0 has no observed value; leave it out"),
+        (lambda m: fit(m, torch.full((200, 3), torch.nan)), "column 0 has no observed value; remove it"),
         (lambda m: fit(m, torch.full((200, 3), 0.5)), r"x\[0, 0\] is 0.5"),
         (lambda m: fit(m, torch.zeros(200, 4)), "it must end in"),
-        (lambda m: fit(m, torch.zeros(0, 3)), "one row or more"),
+        (lambda m: fit(m, torch.zeros(0, 3)), "at least one row"),
         (lambda m: fit(m, torch.zeros(50, 3), batch_size=100), "batch_size is 100, but there are only 50 rows"),
         (lambda m: fit(m, torch.zeros(200, 3), batch_size=0), "batch_size is 0"),
         (lambda m: fit(m, torch.zeros(200, 3), epochs=-1), "epochs is -1"),
@@ -628,7 +628,7 @@ def test_a_glass_is_reported():
         ),
         (
             lambda m: fit(m, torch.zeros(200, 3), optimizer=torch.optim.SGD(list(m.weights), lr=0.1), centered=True),
-            "fields that the optimizer trains",
+            "whose fields the optimizer trains",
         ),
         (lambda m: fit(pairwise(Binary(3)), torch.zeros(200, 3), centered=True), "use centered=False"),
         (lambda m: fit(m, torch.zeros(200, 3), objective="pcd"), "objective is 'pcd'; expected an Objective"),
@@ -1023,7 +1023,7 @@ def test_a_machine_without_a_score_is_told_of():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         record = Monitor(n_starts=5)(machine, stripes(20, 6))
-    assert [str(w.message).split(":")[0] for w in caught] == ["TAP has no log-likelihood"]
+    assert [str(w.message).split(":")[0] for w in caught] == ["the TAP log-likelihood is not available"]
     assert math.isnan(record["tap_log_likelihood"])
     assert math.isfinite(record["log_likelihood"])  # by enumeration
 

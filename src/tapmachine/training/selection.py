@@ -38,8 +38,8 @@ class BestMachine:
         """Keep a copy of the machine if it is the best so far.
 
         Before the hidden units have learned anything, log-likelihoods fluctuate slightly, and ln Z may be exact. A
-        machine counts as far below the best only beyond `row_error`, the standard error of the mean over held-out rows;
-        if that is unknown, never.
+        machine counts as worse only if the difference is significant given `row_error`, the standard error of the mean
+        over held-out rows; if the error is unknown, it never does.
         """
         if value > self.value:
             self.value, self.error, self.epoch, self.n_worse = value, error, epoch, 0
