@@ -314,7 +314,7 @@ def test_one_hot_gaps():
     x[1, 0, 0] = NAN
     with pytest.raises(ValueError, match=r"x\[1, 0\] is partly missing"):
         take_gaps(rbm(Categorical(2, 3), Binary(2)).double(), x)
-    with pytest.raises(ValueError, match=r"x\[0, 0\] is 1.5; expected the number of a state"):
+    with pytest.raises(ValueError, match=r"x\[0, 0\] is 1.5; expected a state index"):
         take_gaps(rbm(Categorical(2, 3), Binary(2)).double(), torch.tensor([[1.5, NAN]]).double())
 
 

@@ -158,7 +158,7 @@ def test_the_documentations_commands_run(block, tmp_path, monkeypatch):
                 continue
             code, _, errors = command(*words[1:])
             assert code == 0, errors
-            assert "at an end of the search" not in errors
+            assert "at a bound of the search" not in errors
         return
     dry_run = f"make --dry-run --directory {shlex.quote(str(ROOT))}"  # what make does is tested elsewhere
     python = shlex.quote(sys.executable)
@@ -170,7 +170,7 @@ def test_the_documentations_commands_run(block, tmp_path, monkeypatch):
         ["bash", "-e", "-c", f"{names}\n{block}"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "at an end of the search" not in done.stderr  # what is denoised has noise
+    assert "at a bound of the search" not in done.stderr  # what is denoised has noise
 
 
 def test_links_in_the_documentation_lead_somewhere():
