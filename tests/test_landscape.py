@@ -264,7 +264,7 @@ def test_what_has_not_converged_is_said():
         find_solutions(clamp(rbm(Binary(4), Binary(2)), torch.zeros(3, 4)))
     with pytest.raises(ValueError, match="expected one such as"):
         find_solutions("machine")
-    with pytest.raises(ValueError, match="it must be its machine_"):
+    with pytest.raises(ValueError, match="expected its machine_"):
         find_solutions(RBM())
 
 
