@@ -44,7 +44,8 @@ NOT_IN_RBM = {
     "validation": "scikit-learn splits data itself",
     "weights": "they are an argument of fit, sample_weight",
     "early_stopping": "it requires held-out rows",
-    "hidden_units": "features lie between 0 and 1",
+    "rescale": "visible units that are given take the data as they are",
+    "field_momentum": "tapmachine.training.paper_sgd has it, for machine_",
     "pretrain_layers": "tapmachine.pretrain has it, for machine_",
     "pretrain_on": "tapmachine.pretrain has it, for machine_",
     "double_inputs": "tapmachine.pretrain has it, for machine_",
@@ -93,7 +94,8 @@ def documented(name):
 
 def test_the_estimator_passes_on_what_it_was_given():
     values = {
-        "pretrain": 2, "visible": "spin", "epochs": 3, "batch_size": 7, "objective": "tap", "n_sweeps": 4,
+        "pretrain": 2, "hidden_units": "spin",
+        "visible": "spin", "epochs": 3, "batch_size": 7, "objective": "tap", "n_sweeps": 4,
         "n_particles": 5, "start": "data", "learning_rate": 0.5, "decay": 0.25, "momentum": 0.75, "weight_decay": 0.125,
         "l1": 0.0625, "centered": False, "averaged": False, "dtype": "float64",
     }  # fmt: skip

@@ -55,6 +55,9 @@ class RBM(CellMachine):
             machine, whose last layer holds the features. Above Gaussian visible units there are as many more as
             columns, which come first, and the last ones are the probabilities of the clusters, if there are any.
         pretrain: Pretraining epochs of the first of several hidden layers. Default: as many as `epochs`.
+        hidden_units: Type of the hidden units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian or
+            gauss-bernoulli; the last two lie between -1 and 1. auto is spike-slab above one layer of gaussian units,
+            otherwise binary. Features are the means of the hidden units.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
             gauss-bernoulli, poisson, categorical. auto infers it from the data, and `visible_` holds the result. Or a
             unit type of your own, such as `Counts`: a class or function that makes `n` units from `n`, or the units
@@ -66,7 +69,8 @@ class RBM(CellMachine):
             their types and values; `print(model.schema_.describe())` shows the result.
         epochs: Passes over the data. Default: 300, or as many as make 20,000 steps, but at least 50.
         batch_size: Rows of each gradient step. Default: 100, or a quarter of fewer than 400 rows, but at least 10.
-        objective: Training objective: default, tap, tap-average, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd.
+        objective: Training objective: default, tap, tap-average, tap-unique, tap-average-explicit,
+            tap-unique-explicit, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd.
             default is the one that `tapmachine.fit` uses.
         n_sweeps: Sweeps of the TAP solutions or chains in each step. Default: 10; 1 for cd; 20 for belief-propagation
             and relaxed-bp.
@@ -110,6 +114,7 @@ class RBM(CellMachine):
         n_hidden: int | tuple[int, ...] = 100,
         *,
         pretrain: int | None = None,
+        hidden_units: str = "auto",
         visible: str | UnitMaker = "auto",
         binarize: float | None = None,
         interval: tuple[float, float] | None = None,
@@ -134,6 +139,7 @@ class RBM(CellMachine):
     ) -> None:
         self.n_hidden = n_hidden
         self.pretrain = pretrain
+        self.hidden_units = hidden_units
         self.visible = visible
         self.binarize = binarize
         self.interval = interval
@@ -217,7 +223,7 @@ class RBM(CellMachine):
     def _pass_over(self, X: Any, before: LastTraining | None, sample_weight: Any) -> None:
         history, starts = (list(self.history_), self._starts) if before else ([], None)
         if before is None:
-            settings = self._settings(1, decay=1.0, pretrain=0, hidden_units="binary")
+            settings = self._settings(1, decay=1.0, pretrain=0, hidden_units=self._chosen_hidden())
             x, weights = self._first_rows(settings, X, sample_weight)
             new = self._new_machine(settings, x, weights)
         else:
@@ -226,7 +232,9 @@ class RBM(CellMachine):
                     "partial_fit cannot continue fit for Gaussian visible units, which are not trained in steps; call "
                     "fit with all rows, or partial_fit from the start"
                 )
-            settings = self._settings(1, decay=1.0, pretrain=0, seed=before.settings.seed, hidden_units="binary")
+            settings = self._settings(
+                1, decay=1.0, pretrain=0, seed=before.settings.seed, hidden_units=self._chosen_hidden()
+            )
             kept = ("hidden", "visible", "interval", "binarize", "dtype")
             changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
             if changed:
@@ -263,6 +271,10 @@ class RBM(CellMachine):
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def _chosen_hidden(self) -> str:
+        """The type of the hidden units of `partial_fit`, which cannot fit a machine for a table."""
+        return "binary" if self.hidden_units == "auto" else self.hidden_units
 
     def _settings(self, epochs: Any, **others: Any) -> Settings:
         values = {name: getattr(self, name) for name in _passed_on()} | {"epochs": epochs}

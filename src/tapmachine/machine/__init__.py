@@ -7,11 +7,13 @@ from tapmachine.machine.files import load, save
 from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
 from tapmachine.machine.interchange import from_bernoulli_rbm, read_rbms, write_rbms
 from tapmachine.machine.rescaling import rescale
+from tapmachine.machine.temperature import at_temperature, prior_log_normalizer
 
 __all__ = [
     "BoltzmannMachine",
     "Edge",
     "FileError",
+    "at_temperature",
     "clamp",
     "condition",
     "dbm",
@@ -20,6 +22,7 @@ __all__ = [
     "hidden_machine",
     "load",
     "pairwise",
+    "prior_log_normalizer",
     "rbm",
     "read_rbms",
     "rescale",

@@ -70,11 +70,13 @@ def make_machine(
         start = start_for_table(spaced(rows, MOST_ROWS), settings.hidden[0], settings.seed, weights, visible)
         return _for_table(start, dtype, why)
     scale, shift = 1.0, torch.zeros(())
-    if units is None and not visible.support.is_countable:  # counts and categories have no unit of measurement
+    if (
+        settings.rescale and units is None and not visible.support.is_countable
+    ):  # counts and categories have no unit of measurement
         scale, shift = _units_of_measurement(visible, x)
         visible = visible.rescaled(1 / scale, -shift / scale)
-    hidden = UNIT_TYPES["binary" if settings.hidden_units == "auto" else settings.hidden_units].load()
-    layers = [visible, *(hidden(n).to(dtype) for n in settings.hidden)]
+    hidden = UNIT_TYPES["binary" if settings.hidden_units == "auto" else settings.hidden_units]
+    layers = [visible, *(hidden.make_hidden(n).to(dtype) for n in settings.hidden)]
     generator = torch.Generator().manual_seed(settings.seed)
     machine = dbm(layers, generator=generator)
     return NewMachine(machine, scale, shift, (bounds[0].clone(), bounds[1].clone()), why)
@@ -122,7 +124,7 @@ def make_objective(settings: Settings) -> Objective | None:
     }
     arguments = {argument: values.get(name, getattr(settings, name)) for name, argument in entry.arguments.items()}
     if entry.scheme is not None:
-        arguments["scheme"] = resolve_name(entry.scheme)()
+        arguments["scheme"] = resolve_name(entry.scheme)(**entry.scheme_arguments)
     objective: Objective = resolve_name(entry.home)(**arguments, **entry.fixed)
     return objective
 
@@ -211,7 +213,7 @@ def _trainer(
     some = completed_by_columns(machine, x, settings.seed) if isinstance(x, Tensor) and has_gaps(x) else x
     if rate is None:
         rate = default_learning_rate(machine, some, len(x), warm_start)
-    optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay)
+    optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay, settings.field_momentum)
     return Trainer(
         machine,
         x,

@@ -20,6 +20,7 @@ class ObjectiveWord:
         n_sweeps: Default of that setting.
         scheme: Where the class of its mean-field scheme is; None for the default.
         fixed: Other arguments of the class.
+        scheme_arguments: Arguments of the class of the scheme.
     """
 
     home: str | None
@@ -27,6 +28,7 @@ class ObjectiveWord:
     n_sweeps: int = 10
     scheme: str | None = None
     fixed: Mapping[str, bool] = field(default_factory=dict)
+    scheme_arguments: Mapping[str, str | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,17 @@ _TRAINING, _CHANNELS = "tapmachine.training", "tapmachine.posterior.channels"
 _MEASUREMENTS = "tapmachine.posterior.measurements"
 
 _TAP = f"{_TRAINING}:TAPObjective", {"start": "start", "n_particles": "n_particles", "n_sweeps": "n_sweeps"}
+_UNIQUE = {"merged": False, "unique": True}
+_SCHEME = "tapmachine.solver:TAP"
+_EXPLICIT: dict[str, str | float] = {"update": "explicit", "damping": 0.0}  # [alg:rbmInf]
 
 OBJECTIVES: dict[str, ObjectiveWord] = {
     "default": ObjectiveWord(None, {}),
     "tap": ObjectiveWord(*_TAP),
-    "tap-average": ObjectiveWord(*_TAP, fixed={"merged": False}),  # the paper's
+    "tap-average": ObjectiveWord(*_TAP, fixed={"merged": False}),
+    "tap-unique": ObjectiveWord(*_TAP, fixed=_UNIQUE),
+    "tap-average-explicit": ObjectiveWord(*_TAP, 100, _SCHEME, {"merged": False}, _EXPLICIT),
+    "tap-unique-explicit": ObjectiveWord(*_TAP, 100, _SCHEME, _UNIQUE, _EXPLICIT),  # the paper's, as printed
     "adaptive-tap": ObjectiveWord(*_TAP, scheme="tapmachine.solver:AdaptiveTAP"),
     "belief-propagation": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:BeliefPropagation"),
     "relaxed-bp": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:RelaxedBP"),

@@ -79,6 +79,11 @@ class Settings:
     interval: tuple[float, float] | None = setting(
         None, "Interval of real values, such as 0,1.", INTERVAL, default_text="0,1 or the range of the data"
     )
+    rescale: bool = setting(
+        True,
+        "Whether real values are shifted and scaled for training; the machine is in units of the data either way.",
+        flags="--rescale/--no-rescale",
+    )
     binarize: float | None = setting(None, "Threshold: values above it become 1, others 0.", FINITE, default_text="off")
     validation: str | float | None = setting(
         None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, default_text="none"
@@ -112,7 +117,7 @@ class Settings:
         None,
         "Sweeps of the TAP solutions or chains in each step.",
         at_least(1),
-        default_text="10; 1 for cd; 20 for belief-propagation and relaxed-bp",
+        default_text="10; 1 for cd; 20 for belief-propagation and relaxed-bp; 100 for explicit TAP",
     )
     n_particles: int | None = setting(
         None, "Number of TAP solutions or chains.", at_least(1), default_text="the batch size"
@@ -121,6 +126,11 @@ class Settings:
     learning_rate: float | None = setting(None, "Initial learning rate.", POSITIVE, default_text="chosen from the data")
     decay: float = setting(0.01, "Final learning rate as a fraction of the initial one.", FRACTION_KEPT)
     momentum: float = setting(0.5, "Momentum of the gradient steps.", BELOW_ONE)
+    field_momentum: bool = setting(
+        True,
+        "Whether momentum applies to the parameters of the units, or to the weights only.",
+        flags="--field-momentum/--no-field-momentum",
+    )
     weight_decay: float = setting(0.0, "Coefficient of the L2 penalty on the weights.", at_least(0))
     l1: float = setting(0.0, "Coefficient of the L1 penalty on the weights.", at_least(0))
     centered: bool | None = setting(

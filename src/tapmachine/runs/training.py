@@ -84,18 +84,7 @@ def run_training(
     data = read_data(settings)
     for note in data.notes:
         say(note)
-    with named(settings.data):
-        train, weights = data.train, data.weights
-        if isinstance(train, Tensor):
-            if has_gaps(train):
-                check_columns(train.isnan(), data.names)
-            train, weights = repeat_rows(train, weights)
-        settings = settings.for_rows(len(train))
-        units = None if data.schema is None else units_for(data.schema)
-        new = make_machine(settings, train, data.held_out, units, weights)
-        new.machine.to(device)
-        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift, transform=new.transform)
-        trainer = make_trainer(settings, new, train, data.held_out, monitor, weights)
+    settings, new, trainer = _prepared(settings, data, device)
     say(f"visible units {new.why}")
     first = world().leads  # of several processes one writes, and all train
     with run if first else nullcontext():  # nobody else writes to it from now on
@@ -132,6 +121,29 @@ def run_training(
             save()
         wait_for_all()
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
+
+
+def initial_machine(settings: Settings, device: torch.device | str = "cpu") -> BoltzmannMachine:
+    """The machine that a run with these settings starts from, before its first epoch, in the units of the data."""
+    return _prepared(settings, read_data(settings), device)[1].in_units_of_data()
+
+
+def _prepared(
+    settings: Settings, data: RunData[Rows], device: torch.device | str
+) -> tuple[Settings, NewMachine, Training]:
+    """The settings for these rows, a new machine, and its trainer."""
+    with named(settings.data):
+        train, weights = data.train, data.weights
+        if isinstance(train, Tensor):
+            if has_gaps(train):
+                check_columns(train.isnan(), data.names)
+            train, weights = repeat_rows(train, weights)
+        settings = settings.for_rows(len(train))
+        units = None if data.schema is None else units_for(data.schema)
+        new = make_machine(settings, train, data.held_out, units, weights)
+        new.machine.to(device)
+        monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift, transform=new.transform)
+        return settings, new, make_trainer(settings, new, train, data.held_out, monitor, weights)
 
 
 @contextmanager

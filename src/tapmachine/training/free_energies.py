@@ -42,13 +42,17 @@ def mixture(machine: BoltzmannMachine, moments: Sequence[Moments], values: Tenso
         weights: Weight of each particle, (K,); None for equal weights. Only whether they are positive matters, as long
             as particles of the same solution have the same F.
     """
-    with torch.no_grad():
-        points = as_points(machine, list(moments))  # in float64, regardless of the precision of matrix products
-        near = (torch.cdist(points, points) <= SAME).to(points.dtype)
-        weights = torch.ones_like(points[:, 0]) if weights is None else weights.to(points.dtype)
-        weights = torch.where(weights.sum() > 0, weights, 1.0)
-        count = (near @ weights).clamp(min=torch.finfo(points.dtype).tiny)
-    return -((weights / count).log() - values).logsumexp(0)
+    return -(unique_weights(machine, moments, weights).log() - values).logsumexp(0)
+
+
+@torch.no_grad()
+def unique_weights(machine: BoltzmannMachine, moments: Sequence[Moments], weights: Tensor | None) -> Tensor:  # (K,)
+    """Weights of particles that sum to 1 for each distinct solution. For the arguments see `mixture`."""
+    points = as_points(machine, list(moments))  # in float64, regardless of the precision of matrix products
+    near = (torch.cdist(points, points) <= SAME).to(points.dtype)
+    weights = torch.ones_like(points[:, 0]) if weights is None else weights.to(points.dtype)
+    weights = torch.where(weights.sum() > 0, weights, 1.0)
+    return weights / (near @ weights).clamp(min=torch.finfo(points.dtype).tiny)
 
 
 def clamped_free_energy(

@@ -14,11 +14,18 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.training.chains import CD, PCD
 from tapmachine.training.context import Carry, Context
-from tapmachine.training.free_energies import average, finite_free_energy_from, free_energy_from, mixture
+from tapmachine.training.free_energies import (
+    average,
+    finite_free_energy_from,
+    free_energy_from,
+    mixture,
+    unique_weights,
+)
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
 
 N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # defaults
+MOST_COMPILED_SWEEPS = 20
 
 
 @final
@@ -39,6 +46,8 @@ class TAPObjective(Objective):
             with a non-finite F, which occur for counts with strong couplings, are excluded from the mixture and
             reported; a step is undone if they are more than half, or if the units are not counts. With several
             processes, each computes all merged solutions.
+        unique: With `merged=False`, whether F is averaged over distinct solutions instead of particles, so that each
+            solution is counted once.
 
     Example:
         >>> from tapmachine import AdaptiveTAP, TAPObjective
@@ -49,7 +58,6 @@ class TAPObjective(Objective):
     """
 
     scheme: Scheme
-    gains_by_compilation = True  # many small elementwise operations
 
     def __init__(
         self,
@@ -58,17 +66,24 @@ class TAPObjective(Objective):
         n_sweeps: int | None = 10,
         scheme: Scheme | None = None,
         merged: bool | None = None,
+        unique: bool = False,
     ) -> None:
         self.start = start or FromBatch()
         self.n_particles = None if n_particles is None else check_count("n_particles", n_particles)
         self.n_sweeps = None if n_sweeps is None else check_count("n_sweeps", n_sweeps)
         self.scheme = scheme or TAP()
         self.merged = not self.start.samples_machine if merged is None else merged
-        self.is_split = not (self.merged or self.start.is_random)
+        if unique and self.merged:
+            raise ValueError("unique is for merged=False: a mixture counts each solution by its probability")
+        self.unique = unique
+        self.is_split = not (self.merged or unique or self.start.is_random)
         self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
+        # The compiler unrolls all sweeps, and takes minutes for many of them.
+        self.gains_by_compilation = n_sweeps is not None and n_sweeps <= MOST_COMPILED_SWEEPS
 
     def __repr__(self) -> str:
         options = f"n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme}, merged={self.merged}"
+        options += ", unique=True" if self.unique else ""
         return f"TAPObjective({self.start}, {options})"
 
     @property
@@ -115,6 +130,8 @@ class TAPObjective(Objective):
             carry = self.start.finish(moments[0].mean, carry)
         if n_excluded is not None:
             return mixture(context.machine, moments, values, weights), (*carry, n_excluded)
+        if self.unique:
+            weights = unique_weights(context.machine, moments, weights)
         value = average(values, weights)
         if context.world.size == 1:
             return value, carry

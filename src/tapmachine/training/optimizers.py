@@ -26,15 +26,21 @@ PACE_OF_DEEP = 0.55  # factor of the learning rate with several hidden layers
 
 
 def paper_sgd(
-    machine: BoltzmannMachine, learning_rate: float = 0.005, momentum: float = 0.5, weight_decay: float = 0.001
+    machine: BoltzmannMachine,
+    learning_rate: float = 0.005,
+    momentum: float = 0.5,
+    weight_decay: float = 0.001,
+    field_momentum: bool = True,
 ) -> SGD:
-    """SGD with momentum and an ℓ2 penalty on the weights only: v ← γ(ΔW − εW) + ηv, W ← W + v (erratum E4).
+    """SGD with momentum, and an ℓ2 penalty on the weights: v ← γ(ΔW − εW) + ηv, W ← W + v (erratum E4).
 
     On a GPU the learning rate is a tensor, so that a captured step uses its current value.
 
     Args:
         machine: Machine whose parameters are trained.
         learning_rate, momentum, weight_decay: γ, η and ε of the paper's Table I [tab:params].
+        field_momentum: whether the parameters of the units have momentum, too; False for plain gradient steps
+            θ ← θ + γΔθ, as printed [alg:rbmTrain].
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -46,6 +52,7 @@ def paper_sgd(
     others = [p for p in machine.parameters() if not any(p is w for w in weights)]
     on_cuda = machine.device.type == "cuda"
     groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": weight_decay}, {"params": others}]
+    groups[1]["momentum"] = momentum if field_momentum else 0.0
     for group in groups:  # separate tensors: a shared one would be reduced twice after a divergence
         group["lr"] = torch.tensor(learning_rate, device=machine.device) if on_cuda else learning_rate
     return SGD(groups, lr=learning_rate, momentum=momentum, fused=True)

@@ -16,6 +16,7 @@ class UnitType:
     Attributes:
         home: Location of the class, as `module:name`.
         hidden: Whether it can be used in the hidden layers of a training run.
+        hidden_bounds: Bounds of hidden units, if the class takes any.
         states: Name of the attribute with the number of states, if the class takes one after the number of units.
         bounds: Names of the parameters with the bounds, if the class takes a lower and an upper bound.
         contains_zero: Whether 0 must lie between the bounds.
@@ -24,6 +25,7 @@ class UnitType:
 
     home: str
     hidden: bool = False
+    hidden_bounds: tuple[float, float] = (-1.0, 1.0)
     states: str | None = None
     bounds: tuple[str, str] | None = None
     contains_zero: bool = False
@@ -39,15 +41,22 @@ class UnitType:
         states = () if self.states is None else (n_states,)
         return self.load()(n, *states, *(() if self.bounds is None else bounds))
 
+    def make_hidden(self, n: int) -> "Units":
+        """Hidden units of this type."""
+        return self.make(n, 0, self.hidden_bounds)
+
 
 UNIT_TYPES: dict[str, UnitType] = {
     "binary": UnitType("tapmachine.units.binary:Binary", hidden=True),
     "spin": UnitType("tapmachine.units.binary:Spin", hidden=True),
     "gaussian": UnitType("tapmachine.units.gaussian:Gaussian", hidden=True),
     "spike-slab": UnitType("tapmachine.units.spike_slab:SpikeSlab", hidden=True),
-    "truncated-gaussian": UnitType("tapmachine.units.truncated_gaussian:TruncatedGaussian", bounds=("lower", "upper")),
+    "truncated-gaussian": UnitType(
+        "tapmachine.units.truncated_gaussian:TruncatedGaussian", hidden=True, bounds=("lower", "upper")
+    ),
     "gauss-bernoulli": UnitType(
         "tapmachine.units.truncated_gauss_bernoulli:TruncatedGaussBernoulli",
+        hidden=True,
         bounds=("slab.lower", "slab.upper"),
         contains_zero=True,
     ),

@@ -1,9 +1,10 @@
 """tapmachine reproduce: the paper's figures"""
 
+import json
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
     from tapmachine.apps.reproduce.models import Model
 
 
+FORMATS = ("png", "pdf", "svg")
+
+
 @app.command(epilog="Example:  tapmachine reproduce bmnist-denoise --quick")
 def reproduce(
     figure: Annotated[
-        str | None, typer.Argument(help="Label of the figure in the paper, or all.", show_default=False)
+        str | None,
+        typer.Argument(help="Labels of figures in the paper, separated by commas, or all.", show_default=False),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Use small machines and the embedded digits.")] = False,
@@ -31,9 +36,40 @@ def reproduce(
         typer.Option(help="Folder with the files of MNIST and cbcl_faces.npz.", show_default="MNIST is downloaded"),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Number of machines trained in parallel.")] = 1,
+    as_printed: Annotated[
+        bool,
+        typer.Option(
+            "--as-printed", help="Follow the paper's algorithms to the letter; same as the next four options together."
+        ),
+    ] = False,
+    printed_iteration: Annotated[
+        bool, typer.Option("--printed-iteration", help="Iterate as in Alg. 1: explicit, undamped sweeps.")
+    ] = False,
+    unique_solutions: Annotated[
+        bool, typer.Option("--unique-solutions", help="Average gradients over distinct solutions, not over particles.")
+    ] = False,
+    weight_momentum: Annotated[
+        bool, typer.Option("--weight-momentum", help="Momentum on the weights only, as in Alg. 2.")
+    ] = False,
+    table_units: Annotated[
+        bool, typer.Option("--table-units", help="Train on values in [0, 1] as they are, as in Table I.")
+    ] = False,
     centered: Annotated[
         bool, typer.Option("--centered", help="Center gradients where the units allow it, unlike the paper.")
     ] = False,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the claims of another procedure or seed, to be shown beside these."),
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Names of models, separated by commas; others are left out.", show_default="all")
+    ] = None,
+    most_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Limit of the epochs of each training.", show_default="none")
+    ] = None,
+    formats: Annotated[
+        str, typer.Option("--format", help="Formats of the figures, separated by commas: png, pdf, svg.")
+    ] = "png",
     seed: Seed = 0,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -47,29 +83,63 @@ def reproduce(
         return
     if figure is None:
         raise ValueError("missing figure: give the label of one, or all; --list shows the labels")
-    names = list(FIGURES) if figure == "all" else [figure]
+    names = list(FIGURES) if figure == "all" else figure.split(",")
     modules = [experiment(name) for name in names]
-    if data is not None and not data.is_dir():
-        raise ValueError(f"{data}: there is no such folder")
+    for folder in (data, beside):
+        if folder is not None and not folder.is_dir():
+            raise ValueError(f"{folder}: there is no such folder")
+    kinds = formats.split(",")
+    if unknown := [kind for kind in kinds if kind not in FORMATS]:
+        raise ValueError(f"format is {unknown[0]!r}; expected {', '.join(FORMATS)}")
 
     from tapmachine.analysis.plots import new_figure
     from tapmachine.apps.reproduce.lab import Lab
+    from tapmachine.apps.reproduce.procedure import Procedure
     from tapmachine.runs.build import pick_device
 
     new_figure(1, 1)  # says so at once, if there is nothing to draw with
-    kind = ("quick" if quick else "full") + ("-centered" if centered else "") + (f"-{seed}" if seed else "")
-    out = out or Path("reproduced") / kind
+    procedure = Procedure(
+        printed_iteration=as_printed or printed_iteration,
+        unique_solutions=as_printed or unique_solutions,
+        field_momentum=not (as_printed or weight_momentum),
+        rescale=not (as_printed or table_units),
+        centered=centered,
+    )
+    words = ("quick" if quick else "full", procedure.name, str(seed) if seed else "")
+    out = out or Path("reproduced") / "-".join(word for word in words if word)
     say = speaker(quiet)
-    lab = Lab(out, quick, data and data.resolve(), pick_device(device), seed, say, centered=centered).open()
+    lab = Lab(
+        out,
+        quick,
+        data and data.resolve(),
+        pick_device(device),
+        seed,
+        say,
+        procedure=procedure,
+        only=_chosen(models),
+        most_epochs=most_epochs,
+        beside=beside,
+    ).open()
     begun = time.perf_counter()
     with warnings_as_lines(quiet):
         needed = {model.name: model for module in modules for model in module.needed(lab)}
         _train(lab, list(needed.values()), jobs)
         for name, module in zip(names, modules, strict=True):
-            print(lab.save_figure(name, module.draw(lab)))
+            print(lab.save_figure(name, module.draw(lab), kinds))
     say(f"{time.perf_counter() - begun:.0f} s on {lab.device}")
     if lab.missing:
         fail(f"some panels were left out: {'; '.join(sorted(lab.missing))}", BAD_INPUT)
+
+
+def _chosen(names: str | None) -> frozenset[str]:
+    """The names of models in a list of them; a ValueError if there is no such model."""
+    from tapmachine.apps.reproduce.models import ALL_MODELS
+
+    chosen = frozenset(names.split(",")) if names else frozenset()
+    known = [model.name for model in ALL_MODELS]
+    if unknown := sorted(chosen - {*known}):
+        raise ValueError(f"there is no model {unknown[0]!r}; there are {', '.join(known)}")
+    return chosen
 
 
 def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:
@@ -106,16 +176,18 @@ TRAIN_ONE = f"import sys; from {__name__} import train_one; train_one(*sys.argv[
 
 
 def _arguments(lab: "Lab") -> list[str]:
-    return [str(lab.out), str(int(lab.quick)), str(lab.data or ""), lab.device, str(lab.seed), str(int(lab.centered))]
+    words = {"quick": lab.quick, "device": lab.device, "seed": lab.seed, "most_epochs": lab.most_epochs}
+    return [str(lab.out), str(lab.data or ""), json.dumps(words), json.dumps(asdict(lab.procedure))]
 
 
-def train_one(name: str, out: str, quick: str, data: str, device: str, seed: str, centered: str) -> None:
+def train_one(name: str, out: str, data: str, words: str, procedure: str) -> None:
     """Trains one model, in a separate process."""
     from tapmachine.apps.cli.common import one_line_errors
     from tapmachine.apps.reproduce.lab import Lab
-    from tapmachine.apps.reproduce.models import DEEP_MODELS, TABLE
+    from tapmachine.apps.reproduce.models import ALL_MODELS
+    from tapmachine.apps.reproduce.procedure import Procedure
 
-    model = {model.name: model for model in (*TABLE, *DEEP_MODELS)}[name]
+    model = {model.name: model for model in ALL_MODELS}[name]
     with one_line_errors(), suppress(KeyboardInterrupt):  # which the process that started this one speaks of
-        lab = Lab(Path(out), quick == "1", Path(data) if data else None, device, int(seed), speaker(False))
-        replace(lab, centered=centered == "1").run(model)
+        lab = Lab(Path(out), data=Path(data) if data else None, say=speaker(False), **json.loads(words))
+        replace(lab, procedure=Procedure(**json.loads(procedure))).run(model)

@@ -22,6 +22,9 @@ FIGURES = {  # by their labels in the paper, in its order; what only we have com
     "adatap": "adaptive",
     "dbmtraining": "deep_training",
     "tap-ais-psuedo": "likelihood_estimates",
+    "landscape": "landscape_numbers",
+    "discussion": "other_hidden_units",
+    "noisy-starts": "noisy_starts",
     "claims": "claims",
 }
 

@@ -22,7 +22,11 @@ RECORDED = {
 
 def needed(lab: Lab) -> list[Model]:
     """Both models, unless their log-likelihoods are known."""
-    return [] if lab.knows("dbmtraining") else list(DEEP_MODELS)
+    return [] if lab.knows("dbmtraining") else _models(lab)
+
+
+def _models(lab: Lab) -> list[Model]:
+    return [model for model in DEEP_MODELS if lab.includes(model)]
 
 
 def table(lab: Lab) -> list[Row]:
@@ -30,7 +34,7 @@ def table(lab: Lab) -> list[Row]:
 
     def make() -> list[Row]:
         rows: list[Row] = []
-        for model in DEEP_MODELS:
+        for model in _models(lab):
             before = lab.model(model).pretrain * len(model.hidden)
             for record in lab.run(model).records():
                 if record["epoch"] > before and record.get("tap_log_likelihood_per_unit") is not None:

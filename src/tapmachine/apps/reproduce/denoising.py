@@ -1,6 +1,6 @@
 """How well flipped bits are restored, over the share of them [fig:bmnist-denoise]."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -23,14 +23,26 @@ N_IMAGES = {False: 1000, True: 180}
 
 def needed(lab: Lab) -> list[Model]:
     """All models, unless the scores are known."""
-    return [] if lab.knows("bmnist-denoise") else list(BINARY_MODELS)
+    return [] if lab.knows("bmnist-denoise") else models_of(lab)
 
 
-def estimates(lab: Lab, x: Tensor) -> Iterator[tuple[float, str, Tensor]]:
-    """What each method makes of the same noisy rows, for each p."""
+def models_of(lab: Lab) -> list[Model]:
+    """The models that denoise."""
+    return [model for model in BINARY_MODELS if lab.includes(model)]
+
+
+def name_of(lab: Lab, model: Model) -> str:
+    """The number of hidden units, and what else tells a model from others."""
+    return f"{lab.model(model).hidden[0]}" + ("" if model.start == "batch" else f", {model.start} starts")
+
+
+def estimates(
+    lab: Lab, x: Tensor, models: Sequence[Model], examples: bool = True
+) -> Iterator[tuple[float, str, Tensor]]:
+    """What each method makes of the same noisy rows, for each p; machines with similar examples as starts, too."""
     train, _ = lab.rows(BINARY)
     prior = Binary(x.shape[1]).to(x.device).fit_to(train)
-    machines = {f"{lab.model(model).hidden[0]}": lab.machine(model) for model in BINARY_MODELS}
+    machines = {name_of(lab, model): lab.machine(model) for model in models}
     for p in NOISE:
         channel = BinarySymmetric(p)
         y = channel.corrupt(x.cpu()).to(x.device)  # the same on every device
@@ -40,7 +52,8 @@ def estimates(lab: Lab, x: Tensor) -> Iterator[tuple[float, str, Tensor]]:
         yield p, "1-NN", train[nearest_neighbors(train, y)[:, 0]]
         for name, machine in machines.items():
             yield p, name, denoise(machine, y, channel, starts=[own]).mean
-            yield p, f"{name}, with examples", denoise(machine, y, channel, data=train).mean
+            if examples:
+                yield p, f"{name}, with examples", denoise(machine, y, channel, data=train).mean
 
 
 def table(lab: Lab) -> list[Row]:
@@ -48,7 +61,7 @@ def table(lab: Lab) -> list[Row]:
 
     def make() -> Iterable[Row]:
         x = lab.rows(BINARY)[1][: N_IMAGES[lab.quick]]
-        for p, name, estimate in estimates(lab, x):
+        for p, name, estimate in estimates(lab, x, models_of(lab)):
             yield {"p": p, "method": name, "mcc": mcc(x, estimate)}
 
     return lab.table("bmnist-denoise", make)
@@ -79,3 +92,9 @@ def best_p(rows: list[Row], first: str, second: str) -> list[float]:
     """The p at which one method is better than another."""
     scores = {(float(row["p"]), _name(row["method"])): float(row["mcc"]) for row in rows}
     return [p for p in NOISE if p > 0 and scores[p, first] > scores[p, second]]
+
+
+def largest_difference(rows: list[Row], first: str, second: str, from_p: float) -> float:
+    """The largest difference of the MCC of two methods, from some p on."""
+    scores = {(float(row["p"]), _name(row["method"])): float(row["mcc"]) for row in rows}
+    return max(abs(scores[p, first] - scores[p, second]) for p in NOISE if p >= from_p)

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tapmachine.analysis.plots import image_strips, new_figure
-from tapmachine.apps.reproduce.denoising import estimates
+from tapmachine.apps.reproduce.denoising import estimates, models_of
 from tapmachine.apps.reproduce.lab import Lab, Row, images_of, images_table
-from tapmachine.apps.reproduce.models import BINARY, BINARY_MODELS, Model
+from tapmachine.apps.reproduce.models import BINARY, Model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ DIGIT = 0  # of the test images
 
 def needed(lab: Lab) -> list[Model]:
     """All models, unless the images are known."""
-    return [] if lab.knows("bmnist-denoise-images") else list(BINARY_MODELS)
+    return [] if lab.knows("bmnist-denoise-images") else models_of(lab)
 
 
 def table(lab: Lab) -> list[Row]:
@@ -25,7 +25,7 @@ def table(lab: Lab) -> list[Row]:
 
     def make() -> Iterable[Row]:
         x = lab.rows(BINARY)[1][DIGIT : DIGIT + 1]
-        for p, name, estimate in estimates(lab, x):
+        for p, name, estimate in estimates(lab, x, models_of(lab)):
             yield from images_table((100 * estimate).round() / 100, p=[p], method=[name])
 
     return lab.table("bmnist-denoise-images", make)

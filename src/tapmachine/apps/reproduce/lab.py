@@ -7,22 +7,24 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tapmachine.apps.reproduce.models import BINARY, FACES, Model, quick
+from tapmachine.apps.reproduce.procedure import Procedure
 from tapmachine.data.errors import MissingDataError, RunError, TrainingWarning
 from tapmachine.data.sources import digit_labels, mnist_labels, read
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import write_atomically
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.machines import KeptMachines
-from tapmachine.runs.training import run_training
+from tapmachine.runs.settings import Settings
+from tapmachine.runs.training import initial_machine, run_training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 Value = float | int | str
 Row = dict[str, Value]
 DPI = 100
+PARTS = "parts/"  # of tables that take long: each is written when it is ready
 MNIST_FILES = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
 FACES_FILE = "cbcl_faces.npz"
 
@@ -46,7 +49,10 @@ class Lab:
         seed: of all trainings.
         say: what to do with a line on what happens.
         missing: what was asked for and is not at hand, in words.
-        centered: whether trainings have centered gradients.
+        procedure: how machines are trained and solved.
+        only: names of the models to look at; by default all.
+        most_epochs: limit of the epochs of a training; by default none.
+        beside: another folder of experiments, whose claims are shown beside these.
     """
 
     out: Path
@@ -56,11 +62,14 @@ class Lab:
     seed: int = 0
     say: Callable[[str], None] = field(default=lambda line: None, compare=False)
     missing: set[str] = field(default_factory=set, compare=False)
-    centered: bool = False
+    procedure: Procedure = field(default_factory=Procedure)
+    only: frozenset[str] = frozenset()
+    most_epochs: int | None = None
+    beside: Path | None = field(default=None, compare=False)
 
     def open(self) -> "Lab":
         """Makes the folder, or a RunError if it is that of other experiments."""
-        own = {"quick": self.quick, "seed": self.seed} | ({"centered": True} if self.centered else {})
+        own: dict[str, int] = {"quick": self.quick, "seed": self.seed} | self.procedure.differences()
         path = self.out / "experiments.json"
         if path.exists():
             try:
@@ -101,6 +110,10 @@ class Lab:
             return False
         return True
 
+    def includes(self, model: Model) -> bool:
+        """Whether a model is looked at, and its data are at hand."""
+        return (not self.only or model.name in self.only) and self.has(model.data)
+
     def rows(self, data: str) -> tuple[Tensor, Tensor]:
         """Rows to train on, and rows held out; of the quick form a tenth."""
         train, test = (_rows(source, data == BINARY).to(self.device) for source in self.sources(data))
@@ -120,14 +133,20 @@ class Lab:
 
     def model(self, model: Model) -> Model:
         """As it is trained here."""
-        return replace(quick(model) if self.quick else model, centered=self.centered)
+        own = quick(model) if self.quick else model
+        if self.most_epochs is None:
+            return own
+        return replace(own, epochs=min(own.epochs, self.most_epochs), pretrain=min(own.pretrain, self.most_epochs))
+
+    def settings(self, model: Model) -> Settings:
+        """Of a model's training."""
+        own = self.model(model)
+        train, test = self.sources(own.data)
+        return own.settings(train, 0.1 if self.quick else test, self.seed, self.procedure, self.quick)
 
     def run(self, model: Model) -> RunFolder:
         """The folder of a model's training, which is finished, now if not before."""
-        folder = RunFolder(self.out / "models" / model.name)
-        own = self.model(model)
-        train, test = self.sources(own.data)
-        settings = own.settings(train, 0.1 if self.quick else test, self.seed)
+        folder, settings = RunFolder(self.out / "models" / model.name), self.settings(model)
         if folder.last_epoch() != settings.all_epochs:
             self.say(f"training {model.name}: {settings.all_epochs} epochs")
             with warnings.catch_warnings():
@@ -138,8 +157,8 @@ class Lab:
         return folder
 
     def machines(self, model: Model) -> Mapping[int, BoltzmannMachine]:
-        """Those that were kept, by epoch, and the last."""
-        return KeptMachines(self.run(model), self.device)
+        """Those that were kept, by epoch, the last, and the one that training started from."""
+        return MachinesFromStart(self.run(model), self.device, self.settings(model))
 
     def machine(self, model: Model) -> BoltzmannMachine:
         """The last one."""
@@ -149,7 +168,7 @@ class Lab:
     def epochs(self, model: Model) -> list[int]:
         """Whose solutions are looked at."""
         kept, asked = sorted(self.machines(model)), set(self.model(model).measured)
-        return [epoch for epoch in kept if not asked or epoch in asked]
+        return [epoch for epoch in kept if not asked or epoch in asked or epoch in (0, kept[-1])]
 
     # ----- tables and figures
 
@@ -165,17 +184,38 @@ class Lab:
         """The rows of a CSV file, which is made first if it is not there."""
         path = self.path(f"{name}.csv")
         if not path.exists():
-            self.say(f"measuring {name}")
+            if not name.startswith(PARTS):
+                self.say(f"measuring {name}")
+            path.parent.mkdir(exist_ok=True)
             write_atomically(path, _csv(list(make())).encode())
         with path.open(newline="") as file:
             return [{key: _value(cell) for key, cell in row.items()} for row in csv.DictReader(file)]
 
-    def save_figure(self, name: str, figure: "Figure") -> Path:
-        """Writes a figure."""
-        content = io.BytesIO()
-        figure.savefig(content, format="png", dpi=DPI)
-        write_atomically(self.path(f"{name}.png"), content.getvalue())
-        return self.path(f"{name}.png")
+    def parts(self, name: str, keys: Iterable[Value], make: Callable[[Any], Iterable[Row]]) -> list[Row]:
+        """The rows of a CSV file that is made part by part; after a crash, the parts that are there are kept."""
+        found = self.knows(name)
+        rows = [] if found else [row for key in keys for row in self.table(f"{PARTS}{name}-{key}", partial(make, key))]
+        return self.table(name, lambda: rows)
+
+    def save_figure(self, name: str, figure: "Figure", kinds: Sequence[str] = ("png",)) -> Path:
+        """Writes a figure, in one or several formats; the path of the first."""
+        for kind in kinds:
+            content = io.BytesIO()
+            figure.savefig(content, format=kind, dpi=DPI)
+            write_atomically(self.path(f"{name}.{kind}"), content.getvalue())
+        return self.path(f"{name}.{kinds[0]}")
+
+
+class MachinesFromStart(KeptMachines):
+    """The machines of a run, and at epoch 0 the one that it started from, which runs do not keep."""
+
+    def __init__(self, run: RunFolder, device: str, settings: Settings) -> None:
+        super().__init__(run, device)
+        self.settings = settings
+        self.epochs = [0, *self.epochs]
+
+    def __getitem__(self, epoch: int) -> BoltzmannMachine:
+        return initial_machine(self.settings, self.device) if epoch == 0 else super().__getitem__(epoch)
 
 
 @cache

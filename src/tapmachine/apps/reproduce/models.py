@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from tapmachine.apps.reproduce.procedure import Procedure
 from tapmachine.runs.settings import Settings
 
 BINARY, REAL, FACES = "binary-MNIST", "real-MNIST", "CBCL"
@@ -22,11 +23,13 @@ class Model:
         batch_size, particles: M and K.
         learning_rate, decay: γ, and what is left of it in the end.
         weight_decay, momentum: ε and η.
-        sweeps: from the batch toward a solution.
+        sweeps: from the batch toward a solution, of the accelerated iteration.
         keep_every: epochs between machines that are kept; by default about 20, at rising distances.
         measured: epochs whose solutions are looked at, of those that are kept; by default all.
         n_starts: rows that solutions are looked for from.
-        centered: whether gradients are centered, where the units allow it; not in the paper.
+        hidden_units: type of the hidden units.
+        start: where the solutions of a training step start.
+        sampled: whether it is trained by contrastive divergence, where TAP has no solutions.
     """
 
     name: str
@@ -44,29 +47,38 @@ class Model:
     keep_every: int | None = None
     measured: tuple[int, ...] = ()
     n_starts: int = 10_000
-    centered: bool = False
+    hidden_units: str = "binary"
+    start: str = "batch"
+    sampled: bool = False
 
-    def settings(self, train: str, test: str | float, seed: int) -> Settings:
+    def settings(
+        self, train: str, test: str | float, seed: int, procedure: Procedure | None = None, quick: bool = False
+    ) -> Settings:
         """Of its training on given rows; rows held out may be a share of them."""
+        procedure = procedure or Procedure()
         return Settings(
             train,
             validation=test,
             binarize=0.5 if self.data == BINARY else None,
             visible=VISIBLE[self.data],
             interval=None if self.data == BINARY else (0.0, 1.0),
+            rescale=procedure.rescale,
             hidden=self.hidden,
+            hidden_units=self.hidden_units,
             pretrain=self.pretrain,
             pretrain_layers="all",
             epochs=self.epochs,
             batch_size=self.batch_size,
-            objective="tap-average",
-            n_sweeps=self.sweeps,
-            n_particles=self.particles,
+            objective="cd" if self.sampled else procedure.objective,
+            n_sweeps=self.sweeps if self.sampled else procedure.n_sweeps(self.sweeps, quick),
+            n_particles=None if self.sampled else self.particles,
+            start=self.start,
             learning_rate=self.learning_rate,
             decay=self.decay,
             momentum=self.momentum,
+            field_momentum=procedure.field_momentum,
             weight_decay=self.weight_decay,
-            centered=None if self.centered else False,
+            centered=None if procedure.centered else False,
             averaged=False,
             early_stopping=False,
             seed=seed,
@@ -76,7 +88,10 @@ class Model:
         )
 
 
-BINARY_MODELS = tuple(Model(f"binary-mnist-{n}", BINARY, (n,)) for n in (25, 50, 100, 500))
+BINARY_EPOCHS = (1, 2, 3, 5, 7, 10, 20, 35, 50, 75, 100)  # most happens early
+BINARY_MODELS = tuple(
+    Model(f"binary-mnist-{n}", BINARY, (n,), keep_every=1, measured=BINARY_EPOCHS) for n in (25, 50, 100, 500)
+)
 BINARY_100, BINARY_500 = BINARY_MODELS[2:]
 REAL_100, REAL_500 = REAL_MODELS = tuple(
     Model(
@@ -107,6 +122,17 @@ DEEP_2, DEEP_3 = DEEP_MODELS = tuple(
     Model(f"deep-{n}", BINARY, (500,) * n, pretrain=50, learning_rate=0.001, keep_every=0) for n in (2, 3)
 )
 TABLE = (*BINARY_MODELS, *REAL_MODELS, FACES_256)  # I
+# The open ends of the paper's discussion: hidden units of other types, and training from noisy starts.
+# TAP has no solution for unbounded hidden units with strong couplings, so Gaussian ones are trained by sampling.
+_DISCUSSED = replace(BINARY_100, learning_rate=0.05, epochs=20, sweeps=4, measured=(1, 2, 5, 10, 15, 20), n_starts=1000)
+DISCUSSED = (
+    replace(_DISCUSSED, name="discussed-binary", hidden_units="binary"),
+    replace(_DISCUSSED, name="hopfield", hidden_units="gaussian", sampled=True),
+    replace(_DISCUSSED, name="bounded-hopfield", hidden_units="truncated-gaussian"),
+    replace(_DISCUSSED, name="spike-slab", hidden_units="gauss-bernoulli"),
+)
+NOISY_500 = replace(BINARY_500, name="noisy-starts-500", start="noisy")
+ALL_MODELS = (*TABLE, *DEEP_MODELS, *DISCUSSED, NOISY_500)
 
 QUICK_EPOCHS = 24
 QUICK_HIDDEN = {25: 8, 50: 12, 100: 16, 500: 32, 256: 16}
@@ -115,7 +141,8 @@ QUICK_HIDDEN = {25: 8, 50: 12, 100: 16, 500: 32, 256: 16}
 def quick(model: Model) -> Model:
     """The same for the embedded digits: fewer units and epochs, and larger steps, so that it takes seconds."""
     hidden = tuple(QUICK_HIDDEN[n] if model.pretrain == 0 else 16 for n in model.hidden)
-    slowness = 6 if model.data != BINARY else 2 if model.pretrain else 1  # of a step
+    slow_units = model.data != BINARY or model.hidden_units != "binary"
+    slowness = 6 if slow_units else 2 if model.pretrain else 1  # of a step
     return replace(
         model,
         hidden=hidden,
@@ -124,10 +151,10 @@ def quick(model: Model) -> Model:
         batch_size=100,
         particles=50,
         sweeps=4,
-        learning_rate=0.1 if model.data == BINARY else 0.3,
+        learning_rate=0.3,
         decay=1.0,
         weight_decay=0.0,
         keep_every=None if model.keep_every is None else min(model.keep_every, 1),
-        measured=(1, 2, 4, 8, 16, QUICK_EPOCHS),
+        measured=(1, 4, 12, QUICK_EPOCHS),
         n_starts=300,
     )

@@ -25,7 +25,7 @@ def needed(lab: Lab) -> list[Model]:
 
 
 def _models(lab: Lab) -> list[Model]:
-    return [model for model in TABLE if lab.has(model.data)]
+    return [model for model in TABLE if lab.includes(model)]
 
 
 def _ranked(lab: Lab, model: Model) -> ReceptiveFields:

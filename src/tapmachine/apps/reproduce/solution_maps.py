@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tapmachine.analysis.landscape.embedding import embed_landscape
+from tapmachine.analysis.landscape.embedding import FEWEST_POINTS, embed_landscape
 from tapmachine.analysis.landscape.tracking import snapshot_of
 from tapmachine.analysis.plots import new_figure, solution_map
 from tapmachine.apps.reproduce.lab import Lab, Row, nearest
 from tapmachine.apps.reproduce.models import BINARY_100, Model
-from tapmachine.apps.reproduce.solutions import solutions_at
+from tapmachine.apps.reproduce.solutions import solutions_at, starts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,9 @@ def table(lab: Lab) -> list[Row]:
     def make() -> Iterable[Row]:
         epochs = nearest(lab.epochs(BINARY_100), EPOCHS)
         snapshots = [snapshot_of(solutions_at(lab, BINARY_100, epoch), epoch) for epoch in epochs]
-        for snapshot, points in zip(snapshots, embed_landscape(snapshots).solutions, strict=True):
+        # A map of a handful of solutions shows nothing; they are then placed among the data.
+        data = starts(lab, BINARY_100) if snapshots[-1].n_solutions < FEWEST_POINTS else None
+        for snapshot, points in zip(snapshots, embed_landscape(snapshots, data).solutions, strict=True):
             for value, (x, y) in zip(snapshot.free_energy.tolist(), points.tolist(), strict=True):
                 yield {"epoch": snapshot.epoch, "x": f"{x:.4g}", "y": f"{y:.4g}", "free_energy": f"{value:.6g}"}
 

@@ -1,65 +1,120 @@
 """What several figures look at: the solutions of a model over its training, and the log-likelihood by them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 import torch
+from torch import Tensor
 
+from tapmachine.analysis.landscape.diagnosis import energy_bands
 from tapmachine.analysis.landscape.find import Landscape, find_solutions
-from tapmachine.apps.reproduce.lab import Lab, Row
-from tapmachine.apps.reproduce.models import Model
+from tapmachine.analysis.landscape.statistics import (
+    basin_agreement,
+    effective_number,
+    overlaps,
+    spatial_correlation,
+)
+from tapmachine.apps.reproduce.lab import PARTS, Lab, Row
+from tapmachine.apps.reproduce.models import FACES, Model
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
+from tapmachine.machine import BoltzmannMachine, prior_log_normalizer
+from tapmachine.machine.checks import in_double
+from tapmachine.solver import TAP, solve
+from tapmachine.solver.merging import merge_solutions
 from tapmachine.solver.starts import StartingPoint
 
 MAX_SWEEPS = 1000
+PRINTED_MAX_SWEEPS, PRINTED_TOLERANCE = 400, 1e-8  # of the count by the printed iteration on any machine
+POPULATED = 5e-4  # share of the starts: 5 of 10,000
+OVERLAP_BINS = 40
+TABLES = "solutions", "likelihood", "overlaps"
 
 
-def starts(lab: Lab, model: Model) -> torch.Tensor:
+def starts(lab: Lab, model: Model) -> Tensor:
     """The first rows of the training data, as in the paper."""
     return lab.rows(model.data)[0][: lab.model(model).n_starts]
 
 
 def solutions_at(lab: Lab, model: Model, epoch: int, begin: StartingPoint = None) -> Landscape:
-    """The different solutions at an epoch, from the data unless told."""
+    """The distinct solutions at an epoch, by default from the data."""
     begin = starts(lab, model) if begin is None else begin
-    return find_solutions(lab.machines(model)[epoch], begin, stability=False, max_sweeps=MAX_SWEEPS)
+    scheme = lab.procedure.scheme()
+    return find_solutions(lab.machines(model)[epoch], begin, scheme, stability=False, max_sweeps=MAX_SWEEPS)
 
 
 def solutions_table(lab: Lab, model: Model) -> list[Row]:
-    """F of every solution at every epoch, and the starts that lead to it."""
-
-    def make() -> Iterable[Row]:
-        likelihoods: list[Row] = []
-        found: list[Row] = []
-        rows = starts(lab, model)
-        for epoch in lab.epochs(model):
-            landscape = solutions_at(lab, model, epoch)
-            for value, count in zip(landscape.free_energy.tolist(), landscape.counts.tolist(), strict=True):
-                found.append({"epoch": epoch, "free_energy": value, "starts": count})
-            lost = landscape.n_not_converged
-            likelihoods.append({"epoch": epoch, "not_converged": lost, **_scores(lab, model, epoch, rows, landscape)})
-        lab.table(f"likelihood-{model.name}", lambda: likelihoods)
-        return found
-
-    return lab.table(f"solutions-{model.name}", make)
+    """F of every solution at every epoch, and the number of starts that lead to it."""
+    return _tables(lab, model)["solutions"]
 
 
 def likelihood_table(lab: Lab, model: Model) -> list[Row]:
-    """The TAP log-likelihood of training data at every epoch, with all different solutions."""
-    if not lab.knows(f"likelihood-{model.name}"):
-        solutions_table(lab, model)
-    return lab.table(f"likelihood-{model.name}", list)
+    """The TAP log-likelihood at every epoch, and numbers for the solutions that it was computed with."""
+    return _tables(lab, model)["likelihood"]
 
 
-def _scores(lab: Lab, model: Model, epoch: int, rows: torch.Tensor, landscape: Landscape) -> Row:
-    if len(landscape) == 0:  # nothing has converged: there is no F
-        return {"solutions": 0, "starts": len(rows)}
-    machine = lab.machines(model)[epoch]
+def overlaps_table(lab: Lab, model: Model) -> list[Row]:
+    """The distribution of overlaps of solutions at every epoch."""
+    return _tables(lab, model)["overlaps"]
+
+
+def needs_solutions(lab: Lab, model: Model) -> bool:
+    """Whether a model is needed for these tables."""
+    return not lab.knows(*(f"{kind}-{model.name}" for kind in TABLES))
+
+
+def _tables(lab: Lab, model: Model) -> dict[str, list[Row]]:
+    """All tables of a model, measured epoch by epoch, so that after a crash the epochs that are there are kept."""
+    if needs_solutions(lab, model):
+        for epoch in lab.epochs(model):
+            lab.say(f"measuring solutions of {model.name} at epoch {epoch}")
+            measured = cache(lambda epoch=epoch: _measured(lab, model, epoch))
+            for kind in TABLES:
+                lab.table(_part(kind, model, epoch), _getter(measured, kind))
+    found = {}
+    for kind in TABLES:
+
+        def make(kind: str = kind) -> Iterable[Row]:
+            return [row for epoch in lab.epochs(model) for row in lab.table(_part(kind, model, epoch), list)]
+
+        found[kind] = lab.table(f"{kind}-{model.name}", make)
+    return found
+
+
+def _part(kind: str, model: Model, epoch: int) -> str:
+    return f"{PARTS}{kind}-{model.name}-{epoch}"
+
+
+def _getter(measured: Callable[[], dict[str, list[Row]]], kind: str) -> Callable[[], list[Row]]:
+    return lambda: measured()[kind]
+
+
+def _measured(lab: Lab, model: Model, epoch: int) -> dict[str, list[Row]]:
+    machine, rows = lab.machines(model)[epoch], starts(lab, model)
+    landscape = solutions_at(lab, model, epoch)
+    constant = prior_log_normalizer(machine)
+    solutions: list[Row] = [
+        {"epoch": epoch, "free_energy": value, "unnormalized_free_energy": value - constant, "starts": count}
+        for value, count in zip(landscape.free_energy.tolist(), landscape.counts.tolist(), strict=True)
+    ]
+    numbers: Row = {
+        "epoch": epoch,
+        "solutions": len(landscape),
+        "starts": len(rows),
+        "not_converged": landscape.n_not_converged,
+        **_printed(machine, rows),
+        "prior_log_normalizer": constant,
+    }
+    if len(landscape):  # otherwise there is no F
+        numbers |= _scores(lab, model, machine, rows, landscape) | _numbers(landscape)
+        numbers |= {} if model.data == FACES else _by_label(landscape, lab.labels()[: len(rows)])
+    return {"solutions": solutions, "likelihood": [numbers], "overlaps": _overlaps(landscape, epoch)}
+
+
+def _scores(lab: Lab, model: Model, machine: BoltzmannMachine, rows: Tensor, landscape: Landscape) -> Row:
     held_out = spaced(lab.rows(model.data)[1], len(rows))
     scored = [tap_log_likelihood(machine, x, landscape.solutions) for x in (rows, held_out)]
     return {
-        "solutions": len(landscape),
-        "starts": len(rows),
         "log_likelihood": float(scored[0].mean),
         "standard_error": float(scored[0].standard_error),
         "per_unit": float(scored[0].per_unit),
@@ -67,3 +122,59 @@ def _scores(lab: Lab, model: Model, epoch: int, rows: torch.Tensor, landscape: L
         "log_sum_exp": float(scored[0].log_sum_exp.mean),
         "mean_free_energy": float(landscape.free_energy.mean()),
     }
+
+
+@torch.no_grad()
+def _printed(machine: BoltzmannMachine, rows: Tensor) -> Row:
+    """How many starts the printed iteration converges from, and to how many solutions, whatever trained the machine."""
+    double = in_double(machine)
+    solved = solve(double, rows.double(), TAP("explicit", 0.0), tol=PRINTED_TOLERANCE, max_sweeps=PRINTED_MAX_SWEEPS)
+    return {
+        "printed_converged": int(solved.converged.sum()),
+        "printed_solutions": len(merge_solutions(double, solved)),
+    }
+
+
+def _numbers(landscape: Landscape) -> Row:
+    counts, values = landscape.counts, landscape.free_energy
+    points = torch.cat([layer.mean.flatten(1) for layer in landscape.solutions.moments], 1)
+    correlation = spatial_correlation(values, points)
+    return {
+        "populated": int((counts >= max(2.0, POPULATED * landscape.n_starts)).sum()),
+        "effective": effective_number(counts),
+        "bands": len(energy_bands(values)),
+        "bands_by_starts": len(energy_bands(values.repeat_interleave(counts))),
+        "morans_i": correlation.morans_i,
+        "morans_p": correlation.p_value,
+    }
+
+
+def _by_label(landscape: Landscape, labels: Tensor) -> Row:
+    """How basins agree with digits, and the mean F of the starts of each."""
+    agreement = basin_agreement(landscape.basin, labels)
+    basin = landscape.basin.cpu()
+    reached = torch.where(basin < 0, torch.nan, landscape.free_energy.cpu()[basin.clamp(min=0)])
+    by_digit = {f"free_energy_of_{digit}": float(reached[labels == digit].nanmean()) for digit in range(10)}
+    return {"purity": agreement.purity, "adjusted_rand_index": agreement.adjusted_rand_index, **by_digit}
+
+
+def _overlaps(landscape: Landscape, epoch: int) -> list[Row]:
+    """P(q) of visible means, of solutions and of starts, as a histogram."""
+    if len(landscape) == 0:
+        return []
+    means = landscape.solutions.moments[0].mean
+    edges = torch.linspace(-1, 1, OVERLAP_BINS + 1, dtype=torch.float64)
+    densities = [
+        torch.histogram(overlaps(means, weights), edges, density=True).hist.tolist()
+        for weights in (None, landscape.counts)
+    ]
+    middles = ((edges[1:] + edges[:-1]) / 2).tolist()
+    return [
+        {"epoch": epoch, "overlap": q, "of_solutions": a, "of_starts": b}
+        for q, a, b in zip(middles, *densities, strict=True)
+    ]
+
+
+def column(rows: Sequence[Row], name: str) -> list[float]:
+    """The numbers of a column, where there are any."""
+    return [float(row[name]) for row in rows if row.get(name, "") != ""]

@@ -31,7 +31,7 @@ def needed(lab: Lab) -> list[Model]:
 
 
 def _models(lab: Lab) -> list[Model]:
-    return [model for model in MODELS if lab.has(model.data)]
+    return [model for model in MODELS if lab.includes(model)]
 
 
 def _name(model: Model) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tapmachine.analysis.plots import new_figure
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import BINARY_MODELS, FACES_256, LETTERS, REAL_MODELS, Model
-from tapmachine.apps.reproduce.solutions import likelihood_table
+from tapmachine.apps.reproduce.solutions import likelihood_table, needs_solutions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,12 +16,15 @@ LAST_EPOCH = 100  # that is shown
 
 def needed(lab: Lab) -> list[Model]:
     """Models whose log-likelihood is not known yet."""
-    return [model for models in panels(lab) for model in models if not lab.knows(f"likelihood-{model.name}")]
+    return [model for models in panels(lab) for model in models if needs_solutions(lab, model)]
 
 
-def panels(lab: Lab) -> list[tuple[Model, ...]]:
+def panels(lab: Lab) -> list[list[Model]]:
     """The models of each panel whose data are at hand."""
-    return [models for models in (BINARY_MODELS, REAL_MODELS, (FACES_256,)) if lab.has(models[0].data)]
+    found = [
+        [model for model in models if lab.includes(model)] for models in (BINARY_MODELS, REAL_MODELS, (FACES_256,))
+    ]
+    return [models for models in found if models]
 
 
 def table(lab: Lab) -> list[Row]:
