@@ -53,7 +53,7 @@ def restore(trainer: "Trainer", state: TrainingState) -> None:
     if values["device"] != device.type:
         raise ValueError(f"the training ran on a {values['device']} device and cannot be resumed on {device}")
     trainer.machine.load_state_dict(tensors_under("machine.", tensors))
-    trainer.machine.last_learning_rate = values["last_learning_rate"]
+    trainer.machine.last_learning_rate = values.get("last_learning_rate")
     for index, last in enumerate(trainer.step.last_good):
         last.copy_(tensors[f"last_good.{index}"])
     for index, carried in enumerate(trainer.step.carry):
