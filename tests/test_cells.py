@@ -98,5 +98,5 @@ def test_arrays(tmp_path):
     assert lower[0, 1] < model.impute(gappy)[0, 1] < upper[0, 1]
     assert np.isnan(model.surprise(gappy)[0, 1])
     bits = RBM(4, epochs=1).fit((x > x.mean(0)) * 1.0)
-    with pytest.raises(ValueError, match="need the default machine of a table"):
+    with pytest.raises(ValueError, match="require the default machine of a table"):
         bits.intervals(gappy)

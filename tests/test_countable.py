@@ -291,7 +291,7 @@ def data_of_two_kinds(n=400):
 def test_counts_through_the_estimator(tmp_path):
     x = data_of_two_kinds()
     model = RBM(n_hidden=3, visible=Counts, epochs=10, batch_size=10).fit(x)
-    assert model.visible_ == "Counts, as given"
+    assert model.visible_ == "Counts, as specified"
     rows = torch.from_numpy(x)
     alone = float(Counts(4).fit_to(rows).log_prior(rows).detach().sum(-1).mean())
     assert model.score(x) > alone + 0.3
@@ -311,14 +311,14 @@ def test_other_ways_to_pass_units(visible):
     x = data_of_two_kinds(100)
     models = [clone(RBM(n_hidden=2, visible=units, epochs=1)).fit(x) for units in (Counts, visible)]
     assert models[0].score(x) == models[1].score(x)
-    assert models[1].partial_fit(x).visible_ == "Counts, as given"
+    assert models[1].partial_fit(x).visible_ == "Counts, as specified"
 
 
 def test_the_estimator_says_what_visible_may_be():
     x = data_of_two_kinds()
     with pytest.raises(ValueError, match="visible has 5 units, but the data have 4 columns"):
         RBM(visible=Counts(5)).fit(x)
-    with pytest.raises(ValueError, match="visible makes a int; expected units, a unit type, or one of its names"):
+    with pytest.raises(ValueError, match="visible returned a int; expected units, a unit type, or its name"):
         RBM(visible=lambda n: n).fit(x)
     with pytest.raises(ValueError, match="it must be a whole number, 0 or more"):
         RBM(visible=Counts).fit(x + 0.5)

@@ -88,14 +88,14 @@ def test_swapped_checkpoints(runs, tmp_path):
 def test_checkpoints_of_another_run(runs, tmp_path):
     folder = runs.copy(tmp_path / "run")
     shutil.copytree(runs.other / "checkpoints", folder / "checkpoints", dirs_exist_ok=True)
-    with pytest.raises(RunError, match="its checkpoint is of a run with other settings; nothing was changed"):
+    with pytest.raises(RunError, match="its checkpoint belongs to a run with different settings; nothing was changed"):
         run_training(runs.settings, folder)
 
 
 def test_machines_of_another_run_or_epoch(runs, tmp_path):
     folder = runs.copy(tmp_path / "run")
     shutil.copy(runs.other / "machine.safetensors", folder / "machine.safetensors")
-    with pytest.raises(RunError, match="is the machine of a run with other settings"):
+    with pytest.raises(RunError, match="belongs to a run with different settings from"):
         machine_of(RunFolder(folder))
     shutil.copy(runs.one / "machines/epoch-000001.safetensors", folder / "machine.safetensors")
     with pytest.raises(RunError, match="is the machine of epoch 1, not of 3"):
@@ -115,9 +115,9 @@ def test_settings_that_were_changed(runs, tmp_path):
     with pytest.raises(RunError, match=r"momentum was 0\.75 and is 0\.5"):
         run_training(runs.settings, folder)
     given = changed["settings"] | {"hidden": (2,)}
-    with pytest.raises(RunError, match="is of a run with other settings"):
+    with pytest.raises(RunError, match="its checkpoint belongs to a run with different settings"):
         run_training(Settings(**given), folder)
-    with pytest.raises(RunError, match="is the machine of a run with other settings"):
+    with pytest.raises(RunError, match="belongs to a run with different settings from"):
         machine_of(RunFolder(folder))
 
 
@@ -192,7 +192,7 @@ def test_a_damaged_record_is_reported_and_kept(runs, tmp_path):
     assert RunFolder(folder).records() == [records[0], records[2]]
     code, out, _ = command("doctor", folder)
     assert code == 0
-    assert "records: 2; none of epoch 2" in out
+    assert "records: 2; missing for epoch 2" in out
     assert json.loads(command("info", folder, "--json")[1])["epochs"] == EPOCHS
 
 

@@ -260,7 +260,7 @@ def test_gaps_of_a_table_are_filled_in_the_same_table(table_run, separator, tmp_
     index = ["r1", "r2", "r3", "r4"]
     (tmp_path / "gaps.csv").write_text(table(rows=rows, index=index, separator=separator))
     printed, said = words("impute", table_run, "gaps.csv", "--std", "std.csv")
-    assert printed.startswith("imputed.csv: 4 rows with 2 gaps filled; typical deviation")
+    assert printed.startswith("imputed.csv: 4 rows with 2 gaps filled; typical standard deviation")
     assert "gaps.csv: first column skipped as row names" in said
     words("impute", table_run, "gaps.csv", "-o", "imputed.npy", "--std", "std.npy")
     filled, deviations = (cells(tmp_path / f"{name}.csv", separator) for name in ("imputed", "std"))
@@ -302,7 +302,7 @@ def test_the_suffix_decides(table_run, tmp_path, monkeypatch):
     (tmp_path / "imputed.csv").write_text(table())
     code, _, said = command("impute", table_run, "imputed.csv")
     assert code == 2
-    assert "is where results go by default; give another file by --out" in said
+    assert "is also the default output file; choose another one with --out" in said
     assert (tmp_path / "imputed.csv").read_text() == table()
 
 
@@ -434,9 +434,9 @@ def test_the_default_channel_suits_the_units(visible, expected, tmp_path):
             "--channel bsc does not support gaussian visible units; use --channel gaussian",
         ),
         ("gaussian", ("--channel", "poisson", "--rate", 2), "--channel poisson does not support gaussian visible"),
-        ("gaussian", ("--p", 0.1), "--p is not for the channel gaussian, which has --sigma"),
+        ("gaussian", ("--p", 0.1), "--p is not available for --channel gaussian; use --sigma"),
         ("gaussian", ("--sigma", 0), "--sigma is 0; expected a value between 1e-15 and 1e+15"),
-        ("gaussian", (), "its values are all alike, so that the noise cannot be estimated; give --sigma"),
+        ("gaussian", (), "all values are equal, so the noise cannot be estimated; use --sigma"),
         (
             "categorical",
             ("--channel", "gaussian"),

@@ -208,10 +208,10 @@ def test_training_on_a_million_columns(run, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
-        (b'{"epochs": ' + b"1" * 5000 + b"}", "is not JSON"),
+        (b"", "invalid JSON"),
+        (b"\xff\xfe", "invalid JSON"),
+        (b"[" * 100_000, "invalid JSON"),
+        (b'{"epochs": ' + b"1" * 5000 + b"}", "invalid JSON"),
         (b'{"epochs": NaN}', "epochs is nan; expected an integer"),
         (b'{"learning_rate": Infinity, "data": "digits"}', "learning_rate is inf; expected a finite positive number"),
         (b'{"data": "a\\u0000b.npy"}', "no file has such a name"),

@@ -205,7 +205,7 @@ def test_commands_on_a_run_from_shards(tmp_path, on_disk, monkeypatch):
     ):
         result = CliRunner().invoke(app, words.split(), catch_exceptions=False)
         assert result.exit_code == 0, words
-        said = "rows are used, evenly spaced" in result.output
+        said = "evenly spaced rows of" in result.output
         assert said == (not words.startswith("train")), words
     assert np.load("clean.npy").shape == (300, 16)
     assert json.loads((tmp_path / "run/settings.json").read_text())["settings"]["data"] == str(tmp_path / "many")

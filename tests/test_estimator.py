@@ -54,7 +54,7 @@ def test_auto_picks_units_and_says_so(digits, quick_tables):
         (digits + 0.1, "truncated-gaussian: values lie between 0.1 and 1.1"),
     ):
         assert RBM(2, epochs=0).fit(x[:100]).visible_.startswith(name[:20]), name
-    assert "as asked for" in RBM(2, visible="gaussian", epochs=0).fit(digits[:100]).visible_
+    assert "as specified" in RBM(2, visible="gaussian", epochs=0).fit(digits[:100]).visible_
 
 
 def test_scores_are_those_of_the_machine(digits):

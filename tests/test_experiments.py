@@ -123,7 +123,7 @@ def test_as_printed_beside_the_default(tmp_path, monkeypatch):
     assert "printed_iteration" in str(reproduce("fedist", "--quick", "--out", printed).exception)
     for options, said in (
         (("--format", "gif"), "format is 'gif'"),
-        (("--models", "x"), "there is no model 'x'"),
+        (("--models", "x"), "models has 'x'; expected names among"),
         (("--beside", tmp_path / "none"), "there is no such folder"),
     ):
         assert said in str(reproduce("fedist", "--quick", *options).exception)

@@ -259,7 +259,7 @@ def test_a_unit_type_is_a_class_and_a_line_in_the_registry(tmp_path):
 
     done = run("train", "counts.npy", "--visible", "counts", "--hidden", "2", "--epochs", "2", "--out", "run")
     assert done.returncode == 0, done.stderr
-    assert "counts, as asked for" in done.stderr
+    assert "counts, as specified" in done.stderr
     assert "warning" not in done.stderr
     assert "6" in run("sample", "run", "--count", "6", "--n-sweeps", "5", "--out", "drawn.npy").stdout
     drawn = np.load(tmp_path / "drawn.npy")

@@ -196,8 +196,8 @@ def test_labels_from_files(suffix, run_of_table, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("few.csv", "1\n2\n", "few.csv: has 2 labels; expected 150 labels, one for each row of the data"),
-        ("two.csv", "1,2\n" * 150, "line 1 has 2 columns; expected one label on each line"),
+        ("few.csv", "1\n2\n", "few.csv: has 2 labels; expected 150 labels, one per row of the data"),
+        ("two.csv", "1,2\n" * 150, "line 1 has 2 columns; expected one label per line"),
         ("none.csv", None, "none.csv: there is no such file"),
         ("labels.xlsx", "", "expected a .npy or .csv file"),
         ("bad.npy", "no array", "bad.npy: labels cannot be read"),
@@ -246,7 +246,7 @@ def test_the_report_says_what_it_needs(tmp_path):
     assert "missing RUNS" in errors
     code, _, errors = command("report", str(tmp_path))
     assert code == 2
-    assert re.search("is not the folder of a run", errors)
+    assert re.search("is not a run folder", errors)
 
 
 def test_errors_of_labels_are_data_errors(tmp_path):

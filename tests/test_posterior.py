@@ -812,7 +812,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
     np.save(tmp_path / "x.npy", np.concatenate((x, 1 - x[:1])))
     units = tmp_path / "units.npy"
     result = invoke("score", run, tmp_path / "x.npy", "-o", tmp_path / "scores.csv", "--units", units)
-    assert "most for row 40" in result.stdout
+    assert "highest for row 40" in result.stdout
     table = (tmp_path / "scores.csv").read_text().splitlines()
     assert table[0] == "row,nats"
     assert len(table) == 42
@@ -823,12 +823,12 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "must be a .npy or .csv or .tsv or .parquet file"),
-        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--std", "c.npy"], "cannot go to one file"),
-        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--picture", "none/c.png"], "there is no folder"),
+        (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "expected a .npy or .csv or .tsv or .parquet file"),
+        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--std", "c.npy"], "have the same path"),
+        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--picture", "none/c.png"], "none does not exist"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "fog"], "expected one of bsc, gaussian, erasure"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.7"], "p is 0.7"),
-        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--sigma", "1"], "--sigma is not for the channel bsc"),
+        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--sigma", "1"], "--sigma is not available for --channel bsc"),
         (
             ["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "poisson"],
             "missing --rate",
@@ -837,7 +837,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
         (["denoise", "RUN", "NARROW", "--out", "c.npy", "--p", "0.1"], "y has shape (3, 5)"),
         (["impute", "RUN", "nowhere.npy", "--out", "c.npy"], "there is no such file"),
         (["score", "RUN", "GAPS", "--units", "u.npy"], "has missing values"),
-        (["score", "nowhere", "NOISY"], "is not the folder of a run"),
+        (["score", "nowhere", "NOISY"], "is not a run folder"),
     ],
 )
 def test_the_command_line_refuses_in_one_line(run, tmp_path, monkeypatch, arguments, message):

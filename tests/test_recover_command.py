@@ -140,7 +140,7 @@ def test_results_only(run, files):
         (["y.npy", "--matrix", "F.npy", "--bias", "fog"], "--bias is 'fog', which is neither a number nor a file"),
         (["y.npy", "--matrix", "F.npy", "--bias", "nan"], "expected finite numbers"),
         (["y.npy", "--matrix", "F.npy", "--bias", "narrow.npy"], "bias has shape (50,); expected a number or (10,)"),
-        (["y.npy", "--matrix", "F.npy", "--out", "x.txt"], "must be a .npy or .csv or .tsv or .parquet file"),
+        (["y.npy", "--matrix", "F.npy", "--out", "x.txt"], "expected a .npy or .csv or .tsv or .parquet file"),
     ],
 )  # fmt: skip
 def test_errors_print_a_single_line(run, files, arguments, message):

@@ -159,8 +159,10 @@ def test_columns_of_very_different_scales_are_pointed_out():
     x = torch.rand(50, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for scales, unequal in (((1, 1, 1, 1, 1), False), ((1, 2, 3, 4, 1000), True), ((0, 1e-5, 1, 1, 1), False)):
         _, why = make_visible(Settings("given", visible="truncated-gaussian"), x * torch.tensor(scales))
-        assert ("scale them alike" in why) is unequal
-    assert "scale them alike" not in make_visible(Settings("given"), x * 10 ** torch.arange(5))[1]  # each by itself
+        assert ("scale them to the same range" in why) is unequal
+    assert (
+        "scale them to the same range" not in make_visible(Settings("given"), x * 10 ** torch.arange(5))[1]
+    )  # each by itself
     assert "scale" not in make_visible(Settings("given"), (x > 0.5).float())[1]
 
 
@@ -192,7 +194,7 @@ def test_settings_that_make_no_sense(options, message):
 def test_settings_from_a_file(tmp_path):
     path = tmp_path / "settings.json"
     for content, message in (
-        ("{", "is not JSON"),
+        ("{", "invalid JSON"),
         ("[1]", "expected a JSON object of settings"),
         ('{"speed": 3}', "unknown setting 'speed'"),
         ('{"epochs": "many"}', "epochs is 'many'; expected an integer"),
@@ -228,7 +230,7 @@ def test_a_run_and_what_it_leaves(data, tmp_path):
 
 def test_other_settings_or_data_are_refused(data, tmp_path):
     run_training(settings(data), tmp_path / "run")
-    with pytest.raises(RunError, match=r"is a run with other settings: momentum was 0\.5 and is 0\.9; choose"):
+    with pytest.raises(RunError, match=r"is a run with different settings: momentum was 0\.5 and is 0\.9; choose"):
         run_training(settings(data, momentum=0.9, epochs=9), tmp_path / "run")
     np.save(data, bars(seed=1))
     with pytest.raises(RunError, match="the data have changed"):
@@ -258,7 +260,7 @@ def test_a_finished_run_is_trained_further(data, tmp_path, shape):
     done = before.records[-1]["epoch"]
     more = settings(data, **SHAPES[shape], keep_every=1, epochs=8)
     run = run_training(more, folder, say=said.append)
-    assert f"{folder}: continuing from epoch {done} to {done + 4}; the learning rate now falls over 8 epochs" in said
+    assert f"{folder}: continuing from epoch {done} to {done + 4}; the learning rate now decays over 8 epochs" in said
     assert run.resumed_at == done
     assert [record["epoch"] for record in run.records] == list(range(1, done + 5))
     assert run.records[:done] == before.records
@@ -329,7 +331,7 @@ def test_a_run_that_was_interrupted_may_become_longer(data, tmp_path, monkeypatc
             run_training(settings(data), tmp_path / "run")
     said = []
     run = run_training(settings(data, epochs=6), tmp_path / "run", say=said.append)
-    assert "continuing from epoch 2 to 6; the learning rate now falls over 6 epochs" in said[-1]
+    assert "continuing from epoch 2 to 6; the learning rate now decays over 6 epochs" in said[-1]
     rates = [record["learning_rate"] for record in run.records]
     powers = [0, 1 / 4, 2 / 6, 3 / 6, 4 / 6, 5 / 6]
     assert rates == pytest.approx([rates[0] * 0.01**power for power in powers], rel=1e-9)
@@ -364,7 +366,7 @@ def test_a_pretraining_stays_as_long_as_it_was(data, tmp_path):
 def test_fewer_epochs_and_what_is_recorded(data, tmp_path):
     said, folder = [], tmp_path / "run"
     run_training(settings(data), folder)
-    with pytest.raises(RunError, match=r"epochs was 4 and is 3; .* can only be raised \(epoch 4 is done\)"):
+    with pytest.raises(RunError, match=r"epochs was 4 and is 3; .* cannot be reduced \(epoch 4 is done\)"):
         run_training(settings(data, epochs=3), folder)
     options = {"measure_every": 3, "save_every": 2, "keep_every": 5}
     run_training(settings(data, **options), folder, say=said.append)
@@ -379,7 +381,7 @@ def test_more_epochs_on_the_command_line(data, tmp_path):
     assert command("train", data, "--hidden", 3, "--epochs", 2, "--out", folder)[0] == 0
     code, _, errors = command("train", "--epochs", 4, "--out", folder)
     assert code == 0, errors
-    assert "continuing from epoch 2 to 4; the learning rate now falls over 4 epochs" in errors
+    assert "continuing from epoch 2 to 4; the learning rate now decays over 4 epochs" in errors
     assert command("train", "--out", folder)[2].count("is finished, after 4 epochs") == 1
     assert "epochs: 4 of 4" in command("info", folder)[1]
     code, _, errors = command("train", "--epochs", 3, "--out", folder)
@@ -460,7 +462,7 @@ def test_train_info_evaluate_and_sample(data, tmp_path):
     assert json.loads(trained)["last"]["epoch"] == 3
     assert "16 Binary – 5 Binary, float32" in invoke("info", folder)
     assert json.loads(invoke("info", folder, "--json"))["epochs"] == 3
-    assert "divided by the number of all units, visible and hidden" in invoke("evaluate", folder)
+    assert "divided by the number of visible and hidden units" in invoke("evaluate", folder)
     rows = json.loads(invoke("evaluate", folder, "--exact", "--json"))
     assert [row["estimator"] for row in rows] == ["exact", "TAP, average", "TAP, log-sum-exp"]
     assert rows[1]["mean"] == pytest.approx(rows[2]["mean"], abs=1.0)
@@ -535,22 +537,22 @@ def test_a_page_about_the_file_of_a_machine(data, tmp_path, machine_file, monkey
         assert "<h1>mine</h1>" in page
         assert "16 Binary – 4 Binary" in page
         assert "<h2>Training</h2>" not in page
-        assert "log-likelihood over the epochs" not in page
+        assert "log-likelihood by epoch" not in page
 
 
 def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
     (tmp_path / "text.safetensors").write_text("hello")
     for arguments, message in (
         *(
-            ([name, machine_file], "mine.safetensors: is the file of a machine, which has no data; use --data FILE")
+            ([name, machine_file], "mine.safetensors: is a machine file, which has no data; use --data FILE")
             for name in ("evaluate", "sample", "compare", "landscape", "report")
         ),
-        (["denoise", machine_file, data, "--out", tmp_path / "y.npy"], "which has no data; to do without"),
+        (["denoise", machine_file, data, "--out", tmp_path / "y.npy"], "which has no data; use --no-examples"),
         (["evaluate", tmp_path / "text.safetensors", "--ais"], "text.safetensors: cannot be read"),
         (["evaluate", data], "bars.npy: cannot be read"),
-        (["evaluate", tmp_path], "is not the folder of a run"),
-        (["evaluate", tmp_path / "none.safetensors"], "is not the folder of a run"),
-        (["report", machine_file, "--data", data, "--out", tmp_path / "x.pdf"], "the page is an .html file"),
+        (["evaluate", tmp_path], "is not a run folder"),
+        (["evaluate", tmp_path / "none.safetensors"], "is not a run folder"),
+        (["report", machine_file, "--data", data, "--out", tmp_path / "x.pdf"], "expected an .html file"),
         (["evaluate", machine_file, "--data", tmp_path / "none.npy"], "there is no such file"),
     ):
         code, out, errors = command(*arguments)
@@ -566,10 +568,10 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
         (["train", tmp_path / "nothing.npy", "--out", tmp_path / "x"], "there is no such file"),
         (["train", data, "--out", file], "is a file, not a run folder"),
         (["train", data, "--visible", "spin", "--out", tmp_path / "x"], "it must be -1 or 1"),
-        (["info", tmp_path / "x"], "is not the folder of a run"),
+        (["info", tmp_path / "x"], "is not a run folder"),
         (["train", data, "--hiden", "3"], "No such option"),
-        (["sample"], "missing RUN: run folder, or the file of a machine; see "),
-        (["train", data], "missing --out: directory of the run; see "),
+        (["sample"], "missing RUN: run folder or machine file; see "),
+        (["train", data], "missing --out: run folder; see "),
         (["train", "--out", tmp_path / "x"], "missing data: give a data set, a file or a folder"),
         (["train", data, "--interval", "0;1", "--out", tmp_path / "x"], "two numbers, as in 0,1"),
     ):
@@ -582,7 +584,7 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
 def test_an_interrupted_run_says_how_to_go_on(data, tmp_path):
     done = struck(signal.SIGINT, 2 * 30 + 7, *command_for(data, tmp_path / "run", 10))
     assert done.returncode == 130, done.stderr
-    assert "run the same command to continue" in done.stderr
+    assert "rerun the command to continue" in done.stderr
     assert "Traceback" not in done.stderr
     assert RunFolder(tmp_path / "run").last_epoch() == 2
 
@@ -680,7 +682,7 @@ def test_categories_held_out_ranges_and_paths(tmp_path, monkeypatch):
         invoke("evaluate", "../c")
     with pytest.raises(RunError, match="is not a run folder, and not empty"):
         invoke("train", "digits", "--out", tmp_path)
-    with pytest.raises(ValueError, match="samples are written to a"):
+    with pytest.raises(ValueError, match=r"expected a \.npy, \.csv"):
         invoke("sample", "../r", "--out", "x.txt")
 
 
@@ -807,7 +809,7 @@ def test_held_out_rows_from_a_file(data, tmp_path):
     with pytest.raises(RunError, match="the data have changed"):
         run_training(settings(data, **options), tmp_path / "run")
     np.save(other, bars(30)[:, :5])
-    with pytest.raises(DataError, match=r"other.npy: has 5 columns, where .* has 16"):
+    with pytest.raises(DataError, match=r"other.npy: has 5 columns, but .* has 16"):
         run_training(settings(data, **options), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -849,8 +851,8 @@ def test_values_that_do_not_fit_are_named_with_their_file(tmp_path):
     ("options", "message"),
     [
         ({"interval": (0.0,)}, "two increasing numbers"),
-        ({"interval": (0.0, 1.0), "visible": "spin"}, "interval is for real-valued data"),
-        ({"interval": (0.0, 1.0), "binarize": 0.5}, "interval is for real-valued data"),
+        ({"interval": (0.0, 1.0), "visible": "spin"}, "interval requires real-valued data"),
+        ({"interval": (0.0, 1.0), "binarize": 0.5}, "interval requires real-valued data"),
         ({"binarize": 0.5, "visible": "categorical"}, "binarize makes values 0 or 1"),
         ({"binarize": float("nan")}, "expected a finite number"),
         ({"n_particles": 5, "objective": "cd"}, "n_particles cannot be used with objective 'cd'"),

@@ -339,6 +339,6 @@ def test_numbers_with_columns_in_another_order(tmp_path, quick_tables):
     numbers[["flipper", "mass", "other"]].to_csv(tmp_path / "y.csv", index=False)
     for use in (("score",), ("evaluate", "--data"), ("impute",)):
         code, _, said = command(use[0], tmp_path / "run", *use[1:], tmp_path / "y.csv")
-        assert (code, "column 1 is 'flipper', where 'mass' was in training" in said) == (2, True), said
+        assert (code, "column 1 is 'flipper', but was 'mass' in training" in said) == (2, True), said
     predicted = table(words("predict", tmp_path / "run", tmp_path / "x.csv", "--column", "other")[0])
     np.testing.assert_allclose([float(row["other"]) for row in predicted], numbers["other"], rtol=0.05)

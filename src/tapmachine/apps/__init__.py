@@ -1,1 +1,1 @@
-"""What people use: the estimator, the command line, the report page, the reproduction of the paper."""
+"""User interfaces: the estimator, the command line, the report page and the reproduction of the paper."""

@@ -1,4 +1,4 @@
-"""The demo: a machine trained on digits by the paper's objective, its landscape, and noisy digits that it cleans."""
+"""The demo: a machine trained on digits by the paper's objective, its landscape, and noisy digits that it denoises."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ N_DIGITS = 12
 
 
 class Demo(NamedTuple):
-    """What the demo found.
+    """Result of the demo.
 
     Attributes:
         page: path of the page.

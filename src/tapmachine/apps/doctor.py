@@ -18,10 +18,10 @@ from tapmachine.units import Binary
 
 NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "pooch", "matplotlib")
 OPTIONAL = {
-    "h5py": "files of rbms and clusterbm",
-    "pandas": "DataFrames of pandas",
+    "h5py": "support for files of rbms and clusterbm",
+    "pandas": "pandas DataFrames",
     "pyarrow": "Parquet files",
-    "polars": "DataFrames of polars",
+    "polars": "polars DataFrames",
     "anndata": "AnnData files",
     "tensorboard": "TensorBoard",
 }
@@ -51,13 +51,13 @@ def check_installation(folder: Path) -> list[Finding]:
     for device in ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]:
         findings.append(_solved_on(device))
     if not torch.cuda.is_available():
-        findings.append(Finding("note", "no GPU is seen: work is done on the CPU"))
+        findings.append(Finding("note", "no GPU found; using the CPU"))
     elif find_spec("triton") is None:
-        findings.append(Finding("note", "triton is not installed: long trainings on the GPU are not compiled"))
+        findings.append(Finding("note", "triton is not installed: training on the GPU is not compiled"))
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl")):
-        findings.append(Finding("note", "there is no C++ compiler: solve(compile=True) cannot be used on the CPU"))
+        findings.append(Finding("note", "no C++ compiler found: solve(compile=True) is not available on the CPU"))
     free = shutil.disk_usage(folder).free
-    words = f"{free / 2**30:.1f} GiB are free in {folder.resolve()}"
+    words = f"{free / 2**30:.1f} GiB free in {folder.resolve()}"
     return [*findings, Finding("ok" if free > LITTLE_DISK else "problem", words)]
 
 
@@ -66,24 +66,24 @@ def _solved_on(device: str) -> Finding:
 
     try:
         solution = solve(rbm(Binary(4, field=1.0), Binary(2)).to(device), torch.eye(4, device=device))
-    except Exception as error:  # whatever it is, it is what the user came for
-        return Finding("problem", f"{device}: a small machine could not be solved: {error}")
+    except Exception as error:  # any error is reported as a problem
+        return Finding("problem", f"{device}: solving a small machine failed: {error}")
     name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
-    return Finding("ok" if bool(solution.converged.all()) else "problem", f"{device}{name}: a small machine was solved")
+    return Finding("ok" if bool(solution.converged.all()) else "problem", f"{device}{name}: solved a small machine")
 
 
 def _records(run: RunFolder) -> str:
-    """The number of records, and the epochs without one. Raises RunError if records are damaged."""
+    """Number of records, and epochs without one. Raises RunError if records are damaged."""
     if damage := run.damaged_records():
         raise RunError(damage)
     epochs = {record["epoch"] for record in run.records()}
     missing = sorted({*range(1, (run.last_epoch() or 0) + 1)} - epochs)
     which = f"epoch {', '.join(map(str, missing))}" if len(missing) <= SOME else f"{len(missing)} epochs"
-    return f": {len(epochs)}" + (f"; none of {which}" if missing else "")
+    return f": {len(epochs)}" + (f"; missing for {which}" if missing else "")
 
 
 def check_run(path: Path) -> list[Finding]:
-    """Settings, records, checkpoints and machines of a run folder, each read whole."""
+    """Check the settings, records, checkpoints and machines of a run folder."""
     from tapmachine.runs.data import settings_of
     from tapmachine.runs.machines import machine_of
 
@@ -96,23 +96,23 @@ def check_run(path: Path) -> list[Finding]:
             findings.append(Finding("problem", f"{what}: {error}"))
 
     if not path.is_dir():
-        return [Finding("problem", f"{path}: there is no such folder")]
+        return [Finding("problem", f"{path}: no such folder")]
     run = RunFolder(path)
     if run.settings() is None:
-        return [Finding("problem", f"{path}: is not the folder of a run")]
+        return [Finding("problem", f"{path}: is not a run folder")]
     look("settings", lambda: f": {settings_of(run).all_epochs} epochs")
     look("records", lambda: _records(run))
     for name, problem in run.damaged_checkpoints().items():
         findings.append(Finding("problem" if problem else "ok", f"checkpoint {name}{problem and ': ' + problem}"))
     if run.last_epoch() is None:
-        findings.append(Finding("note", "there is no checkpoint yet"))
+        findings.append(Finding("note", "no checkpoint yet"))
     else:
         look("machine", lambda: f": {machine_of(run).summary()}, after epoch {run.last_epoch()}")
     for epoch in run.kept_machines():
         look(f"machine of epoch {epoch}", lambda epoch=epoch: f": {machine_of(run, epoch).summary()}")  # type: ignore[misc]
     try:
         with run:
-            findings.append(Finding("ok", "no process is training in it"))
+            findings.append(Finding("ok", "not in use by a training process"))
     except RunError:
-        findings.append(Finding("note", "a process is training in it"))
+        findings.append(Finding("note", "in use by a training process"))
     return findings

@@ -40,40 +40,40 @@ N_MEASURED = 5  # epochs of a training, besides the first
 
 
 class RBM(CellMachine):
-    """A Restricted or Deep Boltzmann Machine for scikit-learn: features, scores, samples.
+    """A Restricted or Deep Boltzmann Machine with the scikit-learn interface.
 
-    It is trained as by `tapmachine.fit`; the fitted machine, `machine_`, can be used with the rest of the package.
+    Training is that of `tapmachine.fit`; the fitted machine, `machine_`, works with the rest of the package.
     All results are reproducible with the same `random_state`, including the scores and the sequence of samples.
     Hidden units are binary, except above Gaussian visible units in one hidden layer. For a real-valued table they are
-    `Gaussian` units, as many as there are columns, which hold the correlations; `SpikeSlab` units, at most 8 of them
-    with weights, which model heavy tails; and one `Categorical` unit with a state for each cluster, if cross-validation
-    finds clusters. They are fitted by maximum likelihood, so `epochs` and `batch_size` have no effect.
+    `Gaussian` units, one per column, which hold the correlations; `SpikeSlab` units, at most 8 of them with weights,
+    which model heavy tails; and a `Categorical` unit with one state per cluster, if cross-validation finds clusters.
+    They are fitted by maximum likelihood, so `epochs` and `batch_size` have no effect.
     If training is interrupted, the machine of the last complete epoch is kept, and `partial_fit` can train it further.
 
     Args:
-        n_hidden: Number of hidden units, which is the number of features; several, such as (100, 50), for a deep
-            machine, whose last layer holds the features. Above Gaussian visible units there are as many more as
-            columns, which come first, and the last ones are the probabilities of the clusters, if there are any.
-        pretrain: Pretraining epochs of the first of several hidden layers. Default: as many as `epochs`.
+        n_hidden: Number of hidden units, which is the number of features. A tuple such as (100, 50) makes a deep
+            machine, whose features are those of the last layer. With Gaussian visible units, one more feature per
+            column comes first, and the last features are the probabilities of the clusters, if there are any.
+        pretrain: Pretraining epochs of the first hidden layer of deep machines. Default: same as `epochs`.
         hidden_units: Type of the hidden units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian or
             gauss-bernoulli; the last two lie between -1 and 1. auto is spike-slab above one layer of gaussian units,
             otherwise binary. Features are the means of the hidden units.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
-            gauss-bernoulli, poisson, categorical. auto infers it from the data, and `visible_` holds the result. Or a
-            unit type of your own, such as `Counts`: a class or function that makes `n` units from `n`, or the units
-            themselves; the data are then used as they are, without scaling.
+            gauss-bernoulli, poisson, categorical. auto infers it from the data, and `visible_` holds the result. For
+            a custom unit type, pass units, or a class or function that makes `n` units from `n`; the data are then not
+            scaled.
         binarize: Threshold: values above it become 1, others 0. Default: off.
         interval: Interval of real values, such as (0, 1). Default: [0, 1] or the range of the data. By default, values
-            outside are moved to its ends, with a warning; with an interval given here, they are an error.
-        columns: Kinds of columns of a DataFrame by name: real, count, binary or categorical. Default: inferred from
+            outside are clipped with a warning; if you set an interval, they raise an error.
+        columns: Column kinds of a DataFrame by name: real, count, binary or categorical. Default: inferred from
             their types and values; `print(model.schema_.describe())` shows the result.
-        epochs: Passes over the data. Default: 300, or as many as make 20,000 steps, but at least 50.
-        batch_size: Rows of each gradient step. Default: 100, or a quarter of fewer than 400 rows, but at least 10.
+        epochs: Number of passes over the data. Default: enough for 20,000 steps, from 50 to 300.
+        batch_size: Number of rows per gradient step. Default: a quarter of the rows, from 10 to 100.
         objective: Training objective: default, tap, tap-average, tap-unique, tap-average-explicit,
             tap-unique-explicit, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd.
-            default is the one that `tapmachine.fit` uses.
-        n_sweeps: Sweeps of the TAP solutions or chains in each step. Default: 10; 1 for cd; 20 for belief-propagation
-            and relaxed-bp.
+            default is the objective of `tapmachine.fit`.
+        n_sweeps: TAP or Gibbs sweeps per gradient step. Default: 10; 1 for cd; 20 for belief-propagation and
+            relaxed-bp.
         n_particles: Number of TAP solutions or chains. Default: the batch size.
         start: Starting points of the TAP solutions: batch, data, noisy, random, persistent, chains.
         learning_rate: Initial learning rate, for values scaled to about 1. Default: chosen from the data.
@@ -81,19 +81,18 @@ class RBM(CellMachine):
         momentum: Momentum of the gradient steps.
         weight_decay: Coefficient of the L2 penalty on the weights.
         l1: Coefficient of the L1 penalty on the weights.
-        centered: Whether gradients are centered. Default: centered where the units allow it.
-        averaged: Whether the machine gets the average of its parameters over the last eighth of the steps, or their
-            last values.
-        dtype: Type of the parameters: float32, float64.
-        device: cpu, cuda, or auto: a GPU if there is one.
+        centered: Whether to center the gradients. Default: where the units allow it.
+        averaged: Whether to average the parameters over the last eighth of the steps.
+        dtype: Data type of the parameters: float32, float64.
+        device: cpu, cuda, or auto (a GPU if available).
         random_state: Random seed.
-        verbose: Whether to show the progress of training; every epoch is then measured, by TAP as well.
+        verbose: Whether to show training progress; every epoch is then measured, also by TAP.
 
     Attributes:
         machine_: The fitted machine, in the units of the data.
-        visible_: The type of its visible units, and why.
-        schema_: For a DataFrame with other columns than floats, the kind of each column; otherwise None.
-        history_: A dictionary for each epoch, with `loss`, `gradient_norm` and more; about five of them, including the
+        visible_: The visible unit type, and why it was chosen.
+        schema_: Kind of each column, for a DataFrame with columns other than floats; otherwise None.
+        history_: One dictionary per epoch, with `loss`, `gradient_norm` and more; about five of them, including the
             first and the last, have the `log_likelihood` of training rows and its `log_likelihood_method` (see
             `Monitor`).
         score_method_, score_error_: How ln Z of the scores was computed, `exact` or `annealed`, and its standard error
@@ -168,10 +167,10 @@ class RBM(CellMachine):
         """Fit a new machine to rows, (n_samples, n_features).
 
         Args:
-            X: The rows: an array, a DataFrame, AnnData, or a sparse matrix, which stays sparse. NaN is a missing
-                value: the machine is then fitted to the observed values.
+            X: The rows: an array, a DataFrame, AnnData, or a sparse matrix, which stays sparse. NaN marks a
+                missing value; the machine is fitted to the observed values.
             y: Ignored.
-            sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows (default: 1 for all).
+            sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows. Default: 1.
         """
         settings = self._settings(self.epochs)
         with self._all_or_nothing():
@@ -193,7 +192,7 @@ class RBM(CellMachine):
         return self
 
     def _train(self, training: Training, history: list[Record]) -> KeyboardInterrupt | None:
-        """Train to the end, or until it is interrupted; then return to the end of the last complete epoch."""
+        """Train until finished or interrupted; if interrupted, restore the last complete epoch."""
         state = None
 
         def keep(record: Record) -> None:
@@ -211,10 +210,10 @@ class RBM(CellMachine):
         return None
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one more pass over some rows, with the learning rate that the last pass ended with.
+        """Train for one more pass over some rows, at the final learning rate of the last pass.
 
         There is no pretraining. The first call infers the type of the visible units from its rows; pass `interval` if
-        later rows have a wider range. Missing values and weights are as for `fit`.
+        later rows have a wider range. Missing values and weights are treated as in `fit`.
         """
         with self._all_or_nothing():
             self._pass_over(X, getattr(self, "_training", None), sample_weight)
@@ -238,7 +237,7 @@ class RBM(CellMachine):
             kept = ("hidden", "visible", "interval", "binarize", "dtype")
             changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
             if changed:
-                raise ValueError(f"{changed[0]} has changed since the machine was made; use fit for another one")
+                raise ValueError(f"{changed[0]} has changed since the machine was created; call fit to start over")
             x, weights = self._more_rows(X, sample_weight)
             new = deepcopy(before.new)
         if settings.batch_size is not None:
@@ -294,7 +293,7 @@ class RBM(CellMachine):
         sparse = self._sparse(X, reset=True)
         array = self._array(X, reset=True, gaps=True) if sparse is None else sparse
         if array.shape[0] == 1:
-            raise ValueError("X has one sample (n_samples=1); a machine is trained on two or more")
+            raise ValueError("X has one sample (n_samples=1); expected at least two")
         if sparse is not None:
             rows, weights = weighted_lazy_rows(sparse, sample_weight)
             return prepare_rows(settings, rows), weights
@@ -329,11 +328,11 @@ class RBM(CellMachine):
         self._training = training
         self._starts = starts.long() if machine.layers[0].is_categorical and starts.dim() == 2 else starts
         self._double = in_double(machine)
-        self._log_partition = None  # found when it is first asked for
+        self._log_partition = None  # computed on first access
         self._draws = np.random.RandomState(training.settings.seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the copy in float64, and on the CPU: what was trained on a GPU can be read without one."""
+        """Drop the float64 copy and move tensors to the CPU, so that unpickling needs no GPU."""
         state: dict[str, Any] = dict(super().__getstate__())
         if "machine_" in state:
             training = state["_training"]
@@ -357,6 +356,6 @@ class RBM(CellMachine):
 
 
 def _passed_on() -> list[str]:
-    """The settings that are parameters of `RBM` by the same names."""
+    """Settings that are parameters of `RBM` under the same name."""
     parameters = inspect.signature(RBM.__init__).parameters
     return [declared.name for declared in fields(Settings) if declared.name in parameters]

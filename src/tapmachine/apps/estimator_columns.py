@@ -1,4 +1,4 @@
-"""The estimator on columns of tables: the prediction of one from the others."""
+"""Estimator methods that predict a column of a table from the others."""
 
 from typing import Any
 
@@ -21,26 +21,26 @@ CANDIDATE_ROWS = 2**16  # rows that are weighed at a time
 
 
 class ColumnMachine(TableMachine):
-    """The methods of an estimator on single columns of tables."""
+    """Estimator methods on single columns of tables."""
 
     @available_if(_has_schema)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, column: str) -> Any:
         """Probabilities of the values of a categorical or binary column given the other columns.
 
-        They are exact with one hidden layer: the weights of the row with each value of the column, normalized. Rows
-        with gaps in other columns have them summed over by TAP.
+        With one hidden layer they are exact: the normalized weights of the row with each value of the column. Missing
+        values in other columns are marginalized by TAP.
 
         Args:
-            X: DataFrame with the other columns; if the column itself is there, it is ignored.
+            X: DataFrame with the other columns; the column itself is ignored if present.
             column: Name of the column.
 
         Returns:
-            A DataFrame with a column for each value.
+            A DataFrame with one column per value.
         """
         check_is_fitted(self)
         target = self._target(column)
         if target.kind not in ("binary", "categorical"):
-            raise ValueError(f"column {column!r} is {target.kind}, which has no probabilities of values; use predict")
+            raise ValueError(f"column {column!r} is {target.kind}, not categorical or binary; use predict")
         rows = self._without(X, column)
         probabilities = self._probabilities(rows, column)
         names = [str(value) for value in target.categories]
@@ -52,7 +52,7 @@ class ColumnMachine(TableMachine):
         """Predict a column from the others: the most probable category, or the mean of numbers.
 
         Args:
-            X: DataFrame with the other columns; if the column itself is there, it is ignored.
+            X: DataFrame with the other columns; the column itself is ignored if present.
             column: Name of the column.
 
         Returns:
@@ -102,7 +102,7 @@ class ColumnMachine(TableMachine):
         return result
 
     def _log_weights(self, rows: Array, where: slice, states: Array) -> Tensor:  # (N, n_components) -> (N, q)
-        """ln weight of each row with each state of some components; the difference is that of ln P."""
+        """ln weight of each row with each state of some components, up to a constant equal to ln P."""
         candidates = np.repeat(rows, len(states), 0)
         candidates[:, where] = np.tile(states, (len(rows), 1))
         x = self._states(candidates)

@@ -1,4 +1,4 @@
-"""What the machine of a table knows about cells: intervals and draws of missing ones, the surprise of observed ones."""
+"""Estimator methods on cells of tables: intervals and draws of missing cells, surprise of observed cells."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from tapmachine.posterior.table import TablePosterior
 
 
 class CellMachine(ColumnMachine):
-    """The methods of an estimator on single cells of tables, which have exact posteriors."""
+    """Estimator methods on single cells of tables, which have exact posteriors."""
 
     def intervals(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
         """Central intervals of missing numbers given the observed cells of their rows.
@@ -29,8 +29,8 @@ class CellMachine(ColumnMachine):
             level: Probability that an interval holds the value.
 
         Returns:
-            The lower and the upper ends, in the type of X; of observed cells, their values. Categorical and binary
-            columns are left out of DataFrames with a schema; `predict_proba` has the probabilities of their values.
+            The lower and upper ends, in the type of X; observed cells keep their values. Categorical and binary columns
+            of DataFrames with a schema are omitted; use `predict_proba` for them.
         """
         ends = [end.cpu().numpy() for end in self._posterior(X).intervals(level)]
         if not _has_schema(self):
@@ -45,7 +45,7 @@ class CellMachine(ColumnMachine):
         return frames[0], frames[1]
 
     def impute_draws(self, X: Any, n_draws: int = 10, random_state: Any = 0) -> list[Any]:
-        """Multiple imputation: tables with missing values drawn from their joint posterior.
+        """Multiple imputation: draw missing values from their joint posterior.
 
         Args:
             X: Rows with missing values.
@@ -87,8 +87,8 @@ class CellMachine(ColumnMachine):
         check_is_fitted(self)
         if not (is_product_mixture(self._double) or is_gaussian_mixture(self._double)):
             raise ValueError(
-                f"the machine is {self.machine_.summary()}; intervals, draws and surprise of cells need the default "
-                "machine of a table, whose posterior is exact. impute(X, return_std=True) has standard deviations"
+                f"the machine is {self.machine_.summary()}; intervals, draws and surprise of cells require the default "
+                "machine of a table, whose posterior is exact. For standard deviations, use impute(X, return_std=True)"
             )
         array = self._array(X, gaps=True)
         rows: Tensor = torch.from_numpy(np.asarray(array, np.float64)).to(self._double.device)

@@ -1,4 +1,4 @@
-"""Sparse matrices, which are made dense in parts, and AnnData as input of the estimator."""
+"""Sparse matrices and AnnData as input of the estimator; sparse rows are made dense in parts."""
 
 import sys
 import warnings
@@ -22,33 +22,33 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 def is_anndata(X: Any) -> bool:
     """Whether this is an AnnData object."""
-    module = sys.modules.get("anndata")  # whoever has one has imported it
+    module = sys.modules.get("anndata")  # an AnnData object exists only if anndata was imported
     return module is not None and isinstance(X, module.AnnData)
 
 
 def matrix_of(X: Any) -> tuple[Any, list[str] | None]:
-    """The matrix of AnnData, in memory, and the names of its columns; anything else as it is, without names."""
+    """Matrix and column names of AnnData; other input is returned unchanged, without names."""
     if not is_anndata(X):
         return X, None
     if X.X is None:
-        raise ValueError("X is an AnnData object without a matrix; expected one in X.X")
+        raise ValueError("X is an AnnData object without a matrix; set X.X")
     return (X.to_memory() if X.isbacked else X).X, [str(name) for name in X.var_names]
 
 
 def check_names(names: list[str], fitted: Any) -> None:
-    """A ValueError that names the first column of AnnData that is not the one of the training data."""
+    """Raise a ValueError if the columns of AnnData differ from the training data."""
     if len(names) != fitted.n_features_in_:
         raise ValueError(f"X has {len(names)} columns, but RBM is expecting {fitted.n_features_in_}")
     for place, (name, known) in enumerate(zip(names, getattr(fitted, "feature_names_in_", names), strict=True)):
         if name != known:
             raise ValueError(
-                f"column {place} is {name!r}, where {known!r} was in training; use X[:, model.feature_names_in_]"
+                f"column {place} is {name!r}, but was {known!r} in training; use X[:, model.feature_names_in_]"
             )
 
 
 @contextmanager
 def columns_named(fitted: Any, X: Any) -> Iterator[None]:
-    """Scikit-learn's errors about columns in another order also say which one."""
+    """Add the first column that differs to scikit-learn's errors about column order."""
     try:
         yield
     except ValueError as error:
@@ -57,18 +57,18 @@ def columns_named(fitted: Any, X: Any) -> Iterator[None]:
         if "feature names should match" not in str(error) or sorted(map(str, names)) != sorted(known):
             raise
         place = next(place for place, (name, there) in enumerate(zip(names, known, strict=True)) if name != there)
-        where = f"Column {place} is {names[place]!r}, where {known[place]!r} was; use X[model.feature_names_in_]"
+        where = f"Column {place} is {names[place]!r}, but was {known[place]!r}; use X[model.feature_names_in_]"
         raise ValueError(f"{str(error).rstrip()} {where}") from None
 
 
 def lazy_rows(matrix: Any) -> LazyRows:
-    """Rows of a sparse matrix, which are made dense when they are read; a ValueError if values are missing."""
+    """Rows of a sparse matrix, made dense when they are read. Raises ValueError for missing values."""
     gaps = np.flatnonzero(np.isnan(matrix.data))
     if len(gaps):
         row = int(np.searchsorted(matrix.indptr, gaps[0], side="right")) - 1
         raise ValueError(
-            f"X[{row}, {matrix.indices[gaps[0]]}] of a sparse matrix is missing (NaN); missing values are for dense "
-            "data, as X.toarray()"
+            f"X[{row}, {matrix.indices[gaps[0]]}] of a sparse matrix is missing (NaN); missing values require dense "
+            "data, such as X.toarray()"
         )
     return LazyRows({"X": matrix})
 
@@ -83,7 +83,7 @@ def weighted_lazy_rows(matrix: Any, sample_weight: Any) -> tuple[LazyRows, Tenso
 
 
 def checked_weights(sample_weight: Any, rows: Any) -> Array:
-    """One weight for each row, 0 or more, or a ValueError."""
+    """Check that there is one weight of 0 or more per row. Raises ValueError otherwise."""
     weights: Array = _check_sample_weight(sample_weight, rows, dtype=np.float64)
     if (weights < 0).any() or not weights.sum() > 0:
         first = f"sample_weight[{int(np.argmax(weights < 0))}] is negative" if (weights < 0).any() else "all are 0"
@@ -92,7 +92,7 @@ def checked_weights(sample_weight: Any, rows: Any) -> Array:
 
 
 def dense_in_parts(method: Method) -> Method:
-    """A method of rows that is called on parts of sparse matrices, dense ones, and its results joined."""
+    """Decorate a method of rows so that sparse matrices are processed in dense parts."""
 
     @wraps(method)
     def on_parts(self: Any, X: Any, *arguments: Any, **options: Any) -> Any:
@@ -101,7 +101,7 @@ def dense_in_parts(method: Method) -> Method:
             return method(self, X, *arguments, **options)
         parts = _dense_parts(self._sparse(X))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "X does not have valid feature names")  # which were looked at once
+            warnings.filterwarnings("ignore", "X does not have valid feature names")  # names were checked before
             results = [method(self, part, *arguments, **options) for part in parts]
         if isinstance(results[0], tuple):
             return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))

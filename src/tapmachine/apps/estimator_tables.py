@@ -29,10 +29,10 @@ def _has_schema(estimator: "TableMachine") -> bool:
 
 
 class TableMachine(TrainedMachine):
-    """The methods of an estimator on DataFrames, which return DataFrames with the index and columns of their input.
+    """Estimator methods on DataFrames, which return DataFrames with the index and columns of their input.
 
     Attributes:
-        schema_: The kinds of the columns, if it was fitted to a DataFrame with other columns than floats.
+        schema_: Kinds of the columns, if fitted to a DataFrame with columns other than floats.
     """
 
     columns: dict[str, str] | None
@@ -45,7 +45,7 @@ class TableMachine(TrainedMachine):
     # ----- DataFrames in
 
     def _array(self, X: Any, reset: bool = False, gaps: bool = False) -> Array:
-        """Rows of numbers: those of a table encoded by its schema, others checked as usual."""
+        """Rows of numbers: tables are encoded by their schema, other input is checked as usual."""
         if reset:
             self._take_columns(X)
         if not _has_schema(self):
@@ -59,15 +59,15 @@ class TableMachine(TrainedMachine):
         return matrix
 
     def _take_columns(self, X: Any) -> None:
-        """Remember the columns of a DataFrame, and that there are none of anything else."""
+        """Remember the columns if X is a DataFrame."""
         is_frame = library_of(X) is not None
         self.schema_ = self._new_schema(X) if is_frame else None
         self._frame = FrameType.of(X) if is_frame else None
         if self.columns is not None and self.schema_ is None:
-            raise ValueError("columns is given, but X has no named columns; pass a DataFrame")
+            raise ValueError("columns requires named columns; pass X as a DataFrame")
 
     def _new_schema(self, X: Any) -> Schema | None:
-        """The schema of a table, unless its columns are all floats or one unit type was asked for."""
+        """Schema of a table; None if all columns are floats or a unit type was set."""
         is_numeric = has_float_columns_only(X) and self.columns is None
         has_unit_type = self.visible is None or callable(self.visible) or self.visible != "auto"
         if is_numeric or has_unit_type or self.binarize is not None or self.interval is not None:
@@ -80,7 +80,7 @@ class TableMachine(TrainedMachine):
         schema = self._schema()
         if library_of(X) is None:
             raise ValueError(
-                f"X is a {type(X).__name__}; the machine was fitted to a DataFrame, expected one with the columns "
+                f"X is a {type(X).__name__}; expected a DataFrame with the columns "
                 f"{', '.join(map(repr, schema.names[:5]))}{', …' if len(schema.names) > 5 else ''}"
             )
         if len(X) == 0:
@@ -93,7 +93,7 @@ class TableMachine(TrainedMachine):
             for name, where in schema.components.items():
                 missing = np.flatnonzero(np.isnan(array[:, where]).any(1))
                 if len(missing):
-                    raise ValueError(f"column {name!r} has a gap in row {missing[0]}; expected complete rows")
+                    raise ValueError(f"column {name!r} is missing in row {missing[0]}; expected complete rows")
         return array
 
     def _schema(self) -> Schema:
@@ -104,9 +104,9 @@ class TableMachine(TrainedMachine):
     # ----- DataFrames out
 
     def _as_frame(self, rows: Any, like: Any = None, keep: bool = False) -> Any:
-        """Rows as a DataFrame of the training data's type, or of that of the input; with `keep`, cells that it has.
+        """Rows as a DataFrame like the training data or the input; `keep` retains the cells of the input.
 
-        Arrays stay arrays if the machine was fitted to an array, and where the input is one.
+        Returns an array if the machine was fitted to an array or the input is one.
         """
         library = library_of(like)
         if self._frame is None or (like is not None and library is None):
@@ -122,9 +122,9 @@ class TableMachine(TrainedMachine):
         return from_columns(decoded, library, index)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Means of the visible units given values of the (last layer of) hidden ones, (n_samples, n_features).
+        """Means of the visible units given the (last layer of) hidden units, (n_samples, n_features).
 
-        For categories, the most probable one. A DataFrame, if the machine was fitted to one.
+        Categories are the most probable ones. Returns a DataFrame if the machine was fitted to one.
         """
         rows = super().inverse_transform(X)
         result = self._as_frame(rows)
@@ -136,7 +136,7 @@ class TableMachine(TrainedMachine):
     def free_energy(self, X: Any) -> Any:
         """Free energy F(x) of each row, (n_samples,): ln P(x) = −F(x) − ln Z.
 
-        With several hidden layers it is that of TAP; NaN for rows where TAP does not converge.
+        With several hidden layers, it is computed by TAP; NaN for rows where TAP does not converge.
         """
         values = super().free_energy(X)
         values = values + self._schema().log_scale(self._array(X, gaps=True)) if _has_schema(self) else values
@@ -147,9 +147,9 @@ class TableMachine(TrainedMachine):
         """Log-likelihood ln P(x) of each row in nats, (n_samples,); a Series with the index of a DataFrame.
 
         ln Z is exact if the machine is small enough to be enumerated quickly (16 binary hidden units); otherwise it is
-        estimated by annealed importance sampling, with more and more temperatures until its standard error is below
-        0.1 nats. `score_method_` and `score_error_` hold the method and the error. It is computed once for a fitted
-        machine. With several hidden layers, the weight of each row is enumerated or annealed as well.
+        estimated by annealed importance sampling, adding temperatures until its standard error is below 0.1 nats.
+        It is computed once for a fitted machine; `score_method_` and `score_error_` hold the method and the error. With
+        several hidden layers, the weight of each row is enumerated or annealed as well.
 
         Warns:
             LikelihoodWarning: If the standard error of ln Z stays above 0.1 nats.
@@ -172,14 +172,14 @@ class TableMachine(TrainedMachine):
         """Draw samples, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
 
         Samples of the default machine of a table, which is a mixture, are exact and independent. After `fit` with a
-        DataFrame, samples are one with the same columns and types.
+        DataFrame, samples are a DataFrame with the same columns and types.
 
         Args:
             n_samples: Number of samples.
             n_sweeps: Gibbs sweeps of each chain.
             random_state: Random seed. By default every call draws new samples; after `fit` with the same
                 `random_state`, the same sequence of calls gives the same samples.
-            given: Values of some columns, by name or, of arrays, by number; the others are drawn given these.
+            given: Fixed values of some columns, by name (DataFrames) or index (arrays); the others are sampled.
 
         Example:
             >>> from sklearn.datasets import load_iris
@@ -200,16 +200,16 @@ class TableMachine(TrainedMachine):
 
     @dense_in_parts
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
-        """Denoise rows: posterior means of the clean ones, (n_samples, n_features), in the type of X.
+        """Denoise rows; returns posterior means, (n_samples, n_features), in the type of X.
 
-        For categories, the most probable one; integers are rounded. Rows without a converged solution are reported by a
+        Categories are the most probable ones; integers are rounded. Rows without a converged solution are reported by a
         warning; `tapmachine.denoise(machine_, …)` has more results.
 
         Args:
-            X: Noisy rows; NaN for values that were not observed.
-            channel: The noise, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`; that of a table with a schema
-                acts on encoded rows, in which real columns have a standard deviation of 1.
-            data: Examples, such as the training data, which help if the noise is strong.
+            X: Noisy rows; NaN marks unobserved values.
+            channel: The noise, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`; for tables with a schema,
+                it acts on encoded rows, in which real columns have a standard deviation of 1.
+            data: Examples, such as the training data; useful if the noise is strong.
             return_std: Whether to return standard deviations as well.
         """
         mean, std = super().denoise(X, channel, data, return_std=True)

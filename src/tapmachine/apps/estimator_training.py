@@ -1,4 +1,4 @@
-"""What the estimator needs to continue a training: its last state, and arguments as scikit-learn passes them."""
+"""State that the estimator needs to continue training, and conversion of scikit-learn arguments."""
 
 import operator
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from tapmachine.runs.weights import repeat_rows
 from tapmachine.training import Trainer, TrainingState
 from tapmachine.training.gaps import check_columns, fill_columns, has_gaps
 
-N_STARTS = 100  # rows that are kept: solutions and samples start from them
+N_STARTS = 100  # stored rows, from which solutions and samples start
 
 
 class LastTraining(NamedTuple):
-    """What `partial_fit` continues from."""
+    """State from which `partial_fit` continues."""
 
     settings: Settings
     new: NewMachine
@@ -27,7 +27,7 @@ class LastTraining(NamedTuple):
 
 
 def whole_number(name: str, value: Any) -> int:
-    """An integer, or one of NumPy's, as grid searches pass them."""
+    """Convert Python and NumPy integers, as passed by grid searches."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -37,7 +37,7 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def check_observed(x: Tensor, names: Sequence[str] | None) -> None:
-    """A ValueError that names the first column without any observed value."""
+    """Raise a ValueError for columns without any observed value."""
     if has_gaps(x):
         check_columns(x.isnan(), names)
 
@@ -50,14 +50,14 @@ def weighted_rows(x: Tensor, array: Any, sample_weight: Any) -> tuple[Tensor, Te
 
 
 def starts_from(x: Rows) -> Tensor:
-    """Some rows, with missing values filled from their columns; a copy."""
+    """Copy of some rows, with missing values filled from their columns."""
     if not isinstance(x, Tensor) or not has_gaps(x):
         return spaced(x, N_STARTS).clone()
     return spaced(fill_columns(x), N_STARTS).clone()
 
 
 def take_up(trainer: Trainer, state: TrainingState) -> None:
-    """Continue with the chains and momenta; restart them if their number has changed."""
+    """Continue the chains and momenta; restart chains if their number has changed."""
     own = trainer.state()
     kept = {
         name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape

@@ -38,7 +38,7 @@ FLOATS = (np.float64, np.float32)
 
 
 class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """The methods of an estimator that has a machine.
+    """Methods of a fitted estimator.
 
     It is a transformer itself: scikit-learn wraps `transform` for `set_output` in the class that defines it.
     """
@@ -54,9 +54,9 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     @dense_in_parts
     def transform(self, X: Any) -> Array:
-        """Features: means of the (last layer of) hidden units given each row, (n_samples, n_hidden).
+        """Compute features: means of the (last layer of) hidden units given each row, (n_samples, n_hidden).
 
-        Those of binary units lie in [0, 1]. With missing values, NaN, they are posterior means given the observed ones.
+        Features of binary units lie in [0, 1]. Rows may have missing values (NaN).
         """
         check_is_fitted(self)
         array = self._array(X, gaps=True)
@@ -70,9 +70,9 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return features
 
     def inverse_transform(self, X: Any) -> Array:
-        """Means of the visible units given values of the (last layer of) hidden ones, (n_samples, n_features).
+        """Means of the visible units given the (last layer of) hidden units, (n_samples, n_features).
 
-        For categorical units, the most probable category.
+        Categorical units return the most probable category.
         """
         check_is_fitted(self)
         hidden = check_array(X, dtype=FLOATS)
@@ -92,7 +92,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def free_energy(self, X: Any) -> Array:
         """Free energy F(x) of each row, (n_samples,): ln P(x) = −F(x) − ln Z.
 
-        With several hidden layers it is that of TAP; NaN for rows where TAP does not converge.
+        With several hidden layers, it is computed by TAP; NaN for rows where TAP does not converge.
         """
         check_is_fitted(self)
         rows = self._states(self._array(X))
@@ -104,10 +104,10 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Log-likelihood ln P(x) of each row in nats, (n_samples,).
 
         ln Z is exact if the machine is small enough to be enumerated quickly (16 binary hidden units); otherwise it is
-        estimated by annealed importance sampling, with more and more temperatures until its standard error is below
-        0.1 nats. `score_method_` and `score_error_` hold the method and the error. It is computed once for a fitted
-        machine. With several hidden layers, the weight of each row is enumerated or annealed as well. For rows with
-        missing values, NaN, it is the log-likelihood of the observed ones, ln P(x_obs), found in the same way.
+        estimated by annealed importance sampling, adding temperatures until its standard error is below 0.1 nats.
+        It is computed once for a fitted machine; `score_method_` and `score_error_` hold the method and the error. With
+        several hidden layers, the weight of each row is enumerated or annealed as well. Rows with
+        missing values (NaN) are scored by the log-likelihood of the observed values, ln P(x_obs).
 
         Warns:
             LikelihoodWarning: If the standard error of ln Z stays above 0.1 nats.
@@ -145,7 +145,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             if not self._log_partition.error < TOLERANCE:
                 warnings.warn(
                     f"the standard error of ln Z is {self._log_partition.error:.2g} nats, above {TOLERANCE}: scores "
-                    "share that error, and are too high if annealing missed a part of the machine; see "
+                    "share this error, and are too high if annealing missed some modes; see "
                     "tapmachine.compare_likelihoods",
                     LikelihoodWarning,
                     stacklevel=4,
@@ -169,7 +169,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         generator = self._generator(seeds)
         if is_product_mixture(self._double):
             return as_product_mixture(self._double).sample(n_samples, generator).cpu().numpy()
-        if is_gaussian_mixture(self._double):  # between whose components chains may hardly move
+        if is_gaussian_mixture(self._double):  # chains may not mix between its components
             return as_gaussian_mixture(self._double).sample(n_samples, generator).cpu().numpy()
         start = check_rows(self.machine_, self._some_starts(n_samples, seeds))
         visible = gibbs(self.machine_, start, n_sweeps, generator)[0]
@@ -177,7 +177,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return states.cpu().numpy().astype(np.float64)
 
     def _chain_starts(self, n: int, random_state: Any) -> tuple[Tensor, torch.Generator]:
-        """Rows that chains start from, and random numbers for them."""
+        """Starting rows of chains, and a random number generator."""
         seeds = self._seeds(random_state)
         generator = self._generator(seeds)
         return self._some_starts(n, seeds), generator
@@ -194,15 +194,15 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._starts.to(rows.device)[rows]
 
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
-        """Denoise rows: posterior means of the clean ones, (n_samples, n_features).
+        """Denoise rows; returns posterior means, (n_samples, n_features).
 
-        For categorical units, the most probable category. Rows without a converged solution are reported by a warning;
+        Categorical units return the most probable category. A warning reports rows without a converged solution;
         `tapmachine.denoise(machine_, …)` has more results.
 
         Args:
-            X: Noisy rows; NaN for values that were not observed.
+            X: Noisy rows; NaN marks unobserved values.
             channel: The noise, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`.
-            data: Examples, such as the training data, which help if the noise is strong.
+            data: Examples, such as the training data; useful if the noise is strong.
             return_std: Whether to return standard deviations as well.
         """
         check_is_fitted(self)
@@ -214,11 +214,11 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._estimates(posterior, array.dtype, return_std)
 
     def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
-        """Impute missing values, NaN, by posterior means, or the most probable category; (n_samples, n_features).
+        """Impute missing values (NaN) by posterior means or the most probable category; (n_samples, n_features).
 
         Args:
             X: Rows with missing values.
-            data: Examples, such as the training data, which help if much is missing.
+            data: Examples, such as the training data; useful if many values are missing.
             return_std: Whether to return standard deviations as well: 0 for values that were not missing.
         """
         return self.denoise(X, Missing(), data, return_std)
@@ -226,16 +226,16 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def recover(
         self, y: Any, channel: Measurements, data: Any = None, return_std: bool = False, engine: Any = None
     ) -> Any:
-        """Recover rows from measurements that mix their columns: posterior means, (n_samples, n_features).
+        """Recover rows from measurements that mix their columns; returns posterior means, (n_samples, n_features).
 
-        For categorical units, the most probable category. Rows without a converged solution are reported by a warning;
+        Categorical units return the most probable category. A warning reports rows without a converged solution;
         `tapmachine.recover(machine_, …)` has more results.
 
         Args:
             y: Measurements, (n_samples, n_measurements), one row per sample; NaN for missing measurements.
             channel: The matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`, where F has shape
                 (n_measurements, n_features). For categorical units, F has a column for each category of each feature.
-            data: Examples, such as the training data, which help if there are few measurements.
+            data: Examples, such as the training data; useful if there are few measurements.
             return_std: Whether to return standard deviations as well.
             engine: "gamp", "vamp" or "ep"; see `tapmachine.recover` (default: chosen from the matrix).
 
@@ -293,7 +293,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return checked
 
     def _rows(self, array: Array) -> Tensor:
-        """Rows for the machine; values outside the interval of the training data are moved to its ends."""
+        """Rows for the machine; values outside the interval of the training data are clipped."""
         machine = self.machine_
         dtype = str(machine.dtype).removeprefix("torch.")  # float64 for tables, whatever the settings are
         settings = replace(self._training.settings, dtype=dtype)
@@ -308,7 +308,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return x
         row, column = outside.nonzero()[0].tolist()
         warnings.warn(
-            f"{count} value{'s' if count > 1 else ''} outside the interval of the training data moved to its ends, the "
+            f"{count} value{'s' if count > 1 else ''} outside the interval of the training data clipped, the "
             f"first in row {row}, column {column} ({x[row, column]:g}); to widen it, use interval=(low, high)",
             DataWarning,
             stacklevel=2,

@@ -1,1 +1,1 @@
-"""Training from settings, in folders that survive interruption."""
+"""Training from settings, in crash-safe run folders."""

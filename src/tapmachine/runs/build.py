@@ -50,10 +50,10 @@ def make_machine(
     units: UnitMaker | None = None,
     weights: Tensor | None = None,
 ) -> NewMachine:
-    """A new machine for data, (N, n), whose visible units can take what is held out, too.
+    """Make a machine for data, (N, n), whose visible units also fit the held-out rows.
 
     If the visible units are given, the data are not rescaled; tables of `Mixed` units, which may have missing values
-    (NaN), are fitted by maximum likelihood. The weights are those of rows.
+    (NaN), are fitted by maximum likelihood. `weights` are the row weights.
     """
     rows = x
     if isinstance(x, Tensor) and has_gaps(x):
@@ -83,7 +83,7 @@ def make_machine(
 
 
 def is_table(settings: Settings, visible: Units) -> bool:
-    """Whether the columns are those of a table: Gaussian or `Mixed`, with hidden units that were not chosen."""
+    """Whether to fit the machine as a table: Gaussian or `Mixed` columns with default hidden units."""
     return isinstance(visible, Gaussian | Mixed) and settings.hidden_units == "auto" and len(settings.hidden) == 1
 
 
@@ -96,9 +96,9 @@ def _for_table(start: TableStart, dtype: torch.dtype, why: str) -> NewMachine:
 
 
 def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
-    """Scale and shift: a power of two near the data's deviation over 0.3; the lower bound, or each column's mean.
+    """Scale (a power of two near the standard deviation over 0.3) and shift (lower bound or column means).
 
-    Where 0 has a separate probability, there is no shift.
+    There is no shift if 0 has a separate probability.
     """
     nothing = torch.zeros((), dtype=torch.float64)
     mean = sum((part.double().sum(0) for _, part in parts(x)), nothing) / len(x)
@@ -113,7 +113,7 @@ def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
 
 
 def make_objective(settings: Settings) -> Objective | None:
-    """The objective; None for the one that `fit` chooses."""
+    """The objective; None for the default of `fit`."""
     entry = OBJECTIVES[settings.objective]
     if entry.home is None:
         return None
@@ -137,10 +137,10 @@ def make_trainer(
     monitor: Monitor,
     weights: Tensor | None = None,
 ) -> Training:
-    """The trainer of a machine that was made by the same settings, on data as they are.
+    """Make the trainer of a machine from the same settings, on unscaled data.
 
-    The start of a table is fitted as well as cross-validation allows. By default there is one epoch, with a learning
-    rate of 0, in which it is measured.
+    Machines of tables are already fitted; by default they have one epoch with a learning rate of 0, which only
+    measures them.
     """
     machine, is_fitted, settings = new.machine, new.is_fitted, settings.for_rows(len(x))
     epochs, rate = settings.epochs or 0, settings.learning_rate
@@ -180,7 +180,7 @@ def make_trainer(
 
 
 def _completed_table(new: NewMachine, x: Tensor, seed: int) -> Tensor:
-    """Rows of a table with draws of the fitted machine in place of missing values."""
+    """Rows of a table with missing values drawn from the fitted machine."""
     machine, draws = in_double(new.in_units_of_data()), torch.Generator(x.device).manual_seed(seed)
     if is_product_mixture(machine):
         return TablePosterior.of(machine, x).draws(1, draws)[0].to(x.dtype)
@@ -189,7 +189,7 @@ def _completed_table(new: NewMachine, x: Tensor, seed: int) -> Tensor:
 
 
 def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:
-    """Rows of which all are states of the machine; those in memory as such, on its device, except with gaps."""
+    """Check that rows are states of the machine; rows in memory without gaps are moved to its device."""
     if has_gaps(x):
         take_gaps(machine, held_in_memory(x))
         return x
@@ -231,19 +231,19 @@ def _trainer(
         seed=settings.seed,
         monitor=monitor,
         warm_start=warm_start,
-        validate=False,  # they were looked at, or are means of hidden units
+        validate=False,  # already checked, or means of hidden units
     )
 
 
 def bytes_scaled_beyond(settings: Settings) -> int | None:
-    """The `scale_beyond` of `data.sources.read` for settings: None if bytes are states, or values beyond 1."""
+    """Argument `scale_beyond` of `data.sources.read`: None if bytes are states, otherwise 1."""
     values = (*(settings.interval or ()), settings.binarize or 0.0)
     are_states = settings.visible != "auto" and UNIT_TYPES[settings.visible].raw_bytes
     return None if are_states or max(values) > 1 or settings.binarize == 1 else INTENSITIES
 
 
 def prepare_gappy_rows(settings: Settings, rows: Array) -> Tensor:
-    """As `prepare_rows`, for rows with missing values, which are NaN and stay NaN."""
+    """Like `prepare_rows`, for rows with missing values (NaN), which stay NaN."""
     values = torch.from_numpy(rows)
     missing = torch.isnan(values)
     filled: Tensor = prepare_rows(settings, torch.where(missing, 0.0, values).numpy())
@@ -259,7 +259,7 @@ def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows: ...
 
 
 def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows:
-    """Rows of a data set as a tensor, binarized if the settings ask for it; rows on disk stay there."""
+    """Rows of a data set as a tensor, binarized according to the settings; rows on disk stay there."""
     dtype, threshold = getattr(torch, settings.dtype), settings.binarize
     x = rows if isinstance(rows, LazyRows) else from_array(rows, "x")
     if threshold is not None:
@@ -270,7 +270,7 @@ def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows:
         return by_rows(lambda part: part.long(), x)
     largest = max(float(part.abs().max()) for _, part in parts(x))
     if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
-        raise SettingsError(f"values reach {largest:g}; bring them to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}")
+        raise SettingsError(f"values reach {largest:g}; scale them to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}")
     return x.to(dtype) if isinstance(x, Tensor) else by_rows(lambda part: part.to(dtype), x)
 
 
@@ -281,11 +281,11 @@ def _complete(part: Tensor) -> Tensor:
 
 
 def pick_device(name: str) -> str:
-    """The device by its name: cpu, cuda, or auto (a GPU if there is one)."""
+    """The device by its name: cpu, cuda, or auto (a GPU if available)."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise SettingsError("device is 'cuda', but there is no CUDA device; use cpu")
+        raise SettingsError("device is 'cuda', but no CUDA device is available; use cpu")
     if name not in ("cpu", "cuda"):
         raise SettingsError(f"device is {name!r}; expected cpu, cuda or auto")
     return name

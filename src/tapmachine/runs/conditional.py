@@ -1,4 +1,4 @@
-"""Conditional samples: some columns of a table or of rows are given, the others are drawn."""
+"""Conditional samples: some columns are fixed, the others are sampled."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from tapmachine.training.gaps import draw_missing, take_gaps
 
 
 def has_exact_posterior(machine: BoltzmannMachine) -> bool:
-    """Whether a machine is that of a table, a mixture whose posterior given some columns is exact."""
+    """Whether a machine is a mixture with an exact posterior given some columns, as for tables."""
     return is_product_mixture(machine) or is_gaussian_mixture(machine)
 
 
@@ -20,14 +20,14 @@ def has_exact_posterior(machine: BoltzmannMachine) -> bool:
 def conditional_samples(
     machine: BoltzmannMachine, given: Tensor, starts: Tensor, n_sweeps: int, generator: torch.Generator
 ) -> Tensor:  # (n,), (N, n) -> (N, *state_shape)
-    """Draw rows with some values given: exactly for machines of tables, otherwise by Gibbs chains.
+    """Draw rows with some values fixed: exactly for machines of tables, otherwise by Gibbs chains.
 
     Args:
         machine: The machine.
         given: A row with NaN for the values to draw.
-        starts: Rows that chains start from; there are as many samples.
+        starts: Starting rows of the chains, one per sample.
         n_sweeps: Gibbs sweeps of each chain.
-        generator: Random numbers, on the machine's device.
+        generator: Random number generator on the machine's device.
 
     Example:
         >>> import torch

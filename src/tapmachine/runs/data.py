@@ -1,4 +1,4 @@
-"""The data of runs: those to train on, those held out, and others prepared like them."""
+"""Data of runs: training rows, held-out rows, and other data prepared in the same way."""
 
 import hashlib
 import warnings
@@ -30,21 +30,21 @@ SomeRows = TypeVar("SomeRows", bound=Rows)
 
 @dataclass(frozen=True)
 class RunData(Generic[SomeRows]):
-    """Training rows and held-out rows, with a digest of both as they were read.
+    """Training rows and held-out rows, with a digest of both.
 
     Attributes:
         name: Name of the data set.
         image_shape: Height and width, if the rows are images.
         digest: SHA-256 of the rows.
-        train: Rows to train on.
-        held_out: Rows to score beside them.
-        scale_beyond: As for `data.sources.read`, so that other files are scaled in the same way.
+        train: Training rows.
+        held_out: Held-out rows.
+        scale_beyond: Argument of `data.sources.read` that scales other files in the same way.
         names: Names of the columns.
-        notes: What was done to the rows.
-        weights: Weights of the rows to train on; None for equal weights.
-        schema: Kinds of the columns of a table with text, whose rows are encoded.
-        index: Places of the training rows among all rows of the data, (N,); None if they are the first N.
-        n_rows: Number of all rows of the data, with those held out as a share of them.
+        notes: Notes on how the rows were processed.
+        weights: Weights of the training rows; None for equal weights.
+        schema: Schema of a table with text, whose rows are encoded.
+        index: Indices of the training rows among all rows of the data, (N,); None if they are the first N.
+        n_rows: Number of rows of the data, including a held-out fraction.
     """
 
     name: str
@@ -61,7 +61,7 @@ class RunData(Generic[SomeRows]):
     n_rows: int = 0
 
     def description(self) -> dict[str, Any]:
-        """What is saved of them with a machine."""
+        """Description of the data that is saved with a machine."""
         return {
             "name": self.name,
             "n_rows": len(self.train),
@@ -72,16 +72,15 @@ class RunData(Generic[SomeRows]):
         } | ({} if self.schema is None else {"schema": self.schema.to_dict()})
 
     def in_memory(self, gaps: bool = False) -> "RunData[Tensor]":
-        """The same with tensors; of rows on disk, as many as fit into memory.
+        """The data as tensors; of rows on disk, as many as fit into memory.
 
-        Unless gaps are wanted, rows with missing values are left out, or completed if too few others are left.
+        With `gaps=False`, rows with missing values are dropped, or filled in if too few complete rows remain.
         """
         train = held_in_memory(self.train)
         held_out = None if self.held_out is None else held_in_memory(self.held_out)
         if len(train) < len(self.train):
             warnings.warn(
-                f"{self.name}: does not fit into memory; {len(train)} of its {len(self.train)} rows are used, evenly "
-                "spaced",
+                f"{self.name}: does not fit into memory; using {len(train)} evenly spaced rows of {len(self.train)}",
                 RunWarning,
                 stacklevel=3,
             )
@@ -113,15 +112,15 @@ class RunData(Generic[SomeRows]):
             return x, weights
         n_gappy, complete = int(x.isnan().any(1).sum()), complete_rows(x)
         if complete is not None:
-            x, weights, done = x[complete], None if weights is None else weights[complete], "left out"
+            x, weights, done = x[complete], None if weights is None else weights[complete], "dropped"
         else:
-            x, done = fill_columns(x), "completed by values of the same columns"
+            x, done = fill_columns(x), "filled in with values of the same columns"
         warnings.warn(f"{self.name}: {n_gappy} rows with missing values are {done}", RunWarning, stacklevel=4)
         return x, weights
 
 
 def complete_rows(x: Tensor) -> Tensor | None:  # (N,), bool
-    """Which rows are used where rows must be complete; None if all are, those with gaps completed."""
+    """Mask of complete rows; None if there are too few of them and gaps must be filled in."""
     if not has_gaps(x):
         return None
     complete = ~x.isnan().any(1)
@@ -130,7 +129,7 @@ def complete_rows(x: Tensor) -> Tensor | None:  # (N,), bool
 
 @contextmanager
 def named(source: str) -> Iterator[None]:
-    """Errors about data start with the name of the data."""
+    """Prefix error messages with the name of the data."""
     try:
         yield
     except ValueError as error:
@@ -138,12 +137,12 @@ def named(source: str) -> Iterator[None]:
 
 
 def read_data(settings: Settings) -> RunData[Rows]:
-    """The rows to train on, and those held out."""
+    """Read the training rows and held-out rows."""
     return _read_data(settings, bytes_scaled_beyond(settings))
 
 
 def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | None = None) -> RunData[Rows]:
-    """As `read_data`, with the `scale_beyond` of `data.sources.read`."""
+    """Like `read_data`, with the `scale_beyond` of `data.sources.read`."""
     columns = settings.column_kinds if schema is None else None
     source = read(settings.data, gaps=True, scale_beyond=scale_beyond, schema=schema, columns=columns)
     with named(settings.data):
@@ -172,18 +171,18 @@ def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | No
         with named(settings.validation):
             held_out, other_notes = _prepared(settings, other)
             if held_out.shape[1] != x.shape[1]:
-                raise ValueError(f"has {held_out.shape[1]} columns, where {settings.data} has {x.shape[1]}")
+                raise ValueError(f"has {held_out.shape[1]} columns, but {settings.data} has {x.shape[1]}")
         both = hashlib.sha256((data.digest + other.digest()).encode()).hexdigest()
         return replace(data, digest=both, held_out=held_out, notes=data.notes + other_notes)
     n_train = len(x) - round(settings.validation * len(x))
     if not 0 < n_train < len(x):
-        raise SettingsError(f"validation is {settings.validation}; of {len(x)} rows that leaves none on one side")
+        raise SettingsError(f"validation is {settings.validation}, which leaves one part of the {len(x)} rows empty")
     of_train = None if data.weights is None else data.weights[:n_train]
     return replace(data, train=_between(x, 0, n_train), held_out=_between(x, n_train, len(x)), weights=of_train)
 
 
 def _prepared(settings: Settings, source: DataSet) -> tuple[Rows, tuple[str, ...]]:
-    """Rows as the settings want them, with NaN for missing values, and what was done to them."""
+    """Rows prepared according to the settings, with NaN for missing values, and notes on the preparation."""
     rows, notes = source.rows, source.notes
     if isinstance(rows, LazyRows) or rows.dtype.kind != "f" or not bool(np.isnan(rows).any()):
         return prepare_rows(settings, rows), notes
@@ -205,32 +204,32 @@ def settings_of(run: RunFolder) -> Settings:
 
 
 def scale_of_bytes(run: RunFolder) -> int | None:
-    """The `scale_beyond` of `data.sources.read` that scales bytes of other files as in training."""
+    """Argument `scale_beyond` of `data.sources.read` that scales bytes as in training."""
     usual = bytes_scaled_beyond(settings_of(run))
     scale_beyond: int | None = data_description(run.machine_path).get("scale_beyond", usual)
     return scale_beyond
 
 
 def schema_of(run: RunFolder) -> Schema | None:
-    """Kinds of the columns that a run was trained on, if they were a table with text."""
+    """Schema of the training data, if it was a table with text."""
     found = data_description(run.machine_path).get("schema")
     return None if found is None else Schema.from_dict(found)
 
 
 def check_columns_of(run: RunFolder, names: Sequence[str] | None) -> None:
-    """A ValueError that names the first column that is not the one of the training data, if both have names."""
+    """Raise a ValueError if named columns differ from the training data."""
     known = data_description(run.machine_path).get("columns")
     if known is None or names is None or schema_of(run) is not None or len(known) != len(names):
-        return  # numbers of columns are checked elsewhere, and so are tables with a schema
+        return  # the number of columns and schemas are checked elsewhere
     for place, (name, there) in enumerate(zip(names, known, strict=True)):
         if name != there:
-            raise ValueError(f"column {place + 1} is {name!r}, where {there!r} was in training; reorder the columns")
+            raise ValueError(f"column {place + 1} is {name!r}, but was {there!r} in training; reorder the columns")
 
 
 def read_data_of(run: RunFolder, gaps: bool = False) -> RunData[Tensor]:
-    """The data of a run, in memory; a RunError if they have changed since training. `gaps`: as for `in_memory`."""
+    """Data of a run, in memory. Raises RunError if they have changed since training. `gaps`: as for `in_memory`."""
     if isinstance(run, MachineFile):
-        raise RunError(f"{run.path}: is the file of a machine, which has no data")
+        raise RunError(f"{run.path}: is a machine file, which has no data")
     settings = settings_of(run)
     data = read_data(settings)
     if data.digest != data_description(run.machine_path).get("sha256"):
@@ -239,7 +238,7 @@ def read_data_of(run: RunFolder, gaps: bool = False) -> RunData[Tensor]:
 
 
 def data_for(run: RunFolder, source: str | None = None, gaps: bool = False) -> RunData[Tensor]:
-    """Data from a source, prepared like those of the run. Default: the data of the run. `gaps`: as for `in_memory`."""
+    """Data from a source, prepared as in training. Default: data of the run. `gaps`: as for `in_memory`."""
     if source is None:
         try:
             return read_data_of(run, gaps)

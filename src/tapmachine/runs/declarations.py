@@ -1,4 +1,4 @@
-"""How a setting is declared: a dataclass field whose metadata hold its help text, choices and check. Without torch."""
+"""Declaration of settings: dataclass fields with help text, choices and check. Does not import torch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,21 +13,21 @@ KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or f
 
 
 class Check(NamedTuple):
-    """A condition on a value, and the value expected, in words."""
+    """A condition on a value, and a description of the expected value."""
 
     holds: Callable[[Any], bool]
     expected: str
 
 
 class Option(NamedTuple):
-    """What is declared of a setting beside its name, type and default.
+    """Declaration of a setting, besides its name, type and default.
 
     Attributes:
         help: Help text.
-        check: Condition on a value that is not None.
-        choices: The words that it can be.
-        default_text: The default in words, where it depends on something.
-        flags: Names on the command line, where they are not the name of the setting.
+        check: Condition on values other than None.
+        choices: Allowed values.
+        default_text: Description of a default that is not constant.
+        flags: Names on the command line, if different from the setting.
     """
 
     help: str
@@ -50,7 +50,7 @@ def setting(
     default_text: str | None = None,
     flags: str | None = None,
 ) -> Any:
-    """A field of `Settings`; see `Option`. Without a default, MISSING, it is required."""
+    """A field of `Settings`; see `Option`. With the default MISSING, it is required."""
     words = choices if choices is None or callable(choices) else lambda: choices
     return field(default=default, metadata={"option": Option(help, check, words, default_text, flags)})
 
@@ -62,7 +62,7 @@ def option_of(declared: "Field[Any]") -> Option:
 
 
 def at_least(least: float) -> Check:
-    """Finite, and not below a number."""
+    """Finite and at least a number."""
     return Check(lambda value: least <= value < math.inf, f"{least:g} or more")
 
 
@@ -82,13 +82,13 @@ FILE_OR_FRACTION = Check(
 
 
 def pairs_from_text(text: str) -> list[tuple[str, str]]:
-    """Names and words of name=word pairs separated by commas; "" for a word that is not there."""
+    """Parse name=word pairs separated by commas; a missing word is ""."""
     pairs = (part.rpartition("=") if "=" in part else (part, "", "") for part in text.split(",") if part.strip())
     return [(name.strip(), word.strip()) for name, _, word in pairs]
 
 
 def check_value(name: str, value: Any, option: Option) -> None:
-    """A SettingsError if a value is not what was declared."""
+    """Raise a SettingsError if a value does not match its declaration."""
     if option.choices is not None and value not in option.choices():
         raise SettingsError(f"{name} is {value!r}; expected one of {', '.join(option.choices())}")
     if option.check is not None and value is not None and not option.check.holds(value):
@@ -114,7 +114,7 @@ def holds_floats(hint: Any) -> bool:
 
 
 def from_json(name: str, value: Any, hint: Any) -> Any:
-    """A value from a JSON file, where tuples are lists; a SettingsError if it is of another type."""
+    """Convert a value from JSON, where tuples are lists. Raises SettingsError for other types."""
     item = item_kind(hint)
     if item is not None and isinstance(value, list) and all(_is_a(item, each) for each in value):
         return tuple(value)
@@ -126,12 +126,12 @@ def from_json(name: str, value: Any, hint: Any) -> Any:
 
 
 def _is_a(kind: Any, value: Any) -> bool:
-    """As in JSON: true is no number, and 1 is a number."""
+    """Whether a JSON value has a type: true is not a number."""
     return type(value) is kind or (kind is float and type(value) is int)
 
 
 def from_text(name: str, text: Any, hint: Any) -> Any:
-    """A value from the command line, where tuples are separated by commas."""
+    """Parse a value from the command line, where tuples are separated by commas."""
     item = item_kind(hint)
     if item is not None and text is not None:
         try:
@@ -148,7 +148,7 @@ def from_text(name: str, text: Any, hint: Any) -> Any:
 
 
 def default_in_words(declared: "Field[Any]") -> str:
-    """The default of a setting, as its help shows it."""
+    """Default of a setting, as shown in the help."""
     text, value = option_of(declared).default_text, declared.default
     if text is not None or value is MISSING:
         return text or ""

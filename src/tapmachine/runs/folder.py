@@ -1,11 +1,11 @@
-"""Run folders: settings, records and checkpoints of a training on disk, safe against crashes at any moment.
+"""Run folders: settings, records and checkpoints of a training on disk, safe against crashes at any time.
 
 RUN/settings.json          the settings
-RUN/metrics.jsonl          a record for each epoch
+RUN/metrics.jsonl          one record per epoch
 RUN/metrics.damaged.jsonl  damaged lines of metrics.jsonl, if there were any
-RUN/events.jsonl           when the run began, continued, stopped, finished or failed
+RUN/events.jsonl           log of when the run started, continued, stopped, finished or failed
 RUN/machine.safetensors    the machine at the last checkpoint
-RUN/machines/              the machines that were kept, by epoch
+RUN/machines/              kept machines, by epoch
 RUN/checkpoints/           the last two states of the training, and a manifest with their digests
 """
 
@@ -42,7 +42,7 @@ KEPT = 2  # checkpoints: if the last one is damaged, the one before is used
 class RunFolder:
     """The folder of a training run.
 
-    As a context manager it is locked: only one process at a time may write to it.
+    Use it as a context manager to lock the folder: only one process at a time may write to it.
 
     Args:
         path: Path of the folder, which is created when something is written.
@@ -82,14 +82,14 @@ class RunFolder:
             self._lock = None
 
     def others(self) -> list[str]:
-        """Names of files in a folder that is not a run's; empty for a run, and for a new or empty folder."""
+        """Names of files in a folder that is not a run folder; empty for a run, a new or an empty folder."""
         if not self.path.exists() or self.settings() is not None:
             return []
         of_run = {".lock", *(part.name for part in self._parts())}
         return sorted(path.name for path in self.path.iterdir() if path.name not in of_run)
 
     def _parts(self) -> list[Path]:
-        """Files that a process was writing when it was killed; before there are settings, it can only be those."""
+        """Partially written files of a killed process."""
         if not (self.path / "settings.json").exists():
             return list(self.path.glob(".settings.json.*.part"))
         folders = (self.path, self.path / "checkpoints", self.path / "machines")
@@ -103,7 +103,7 @@ class RunFolder:
         return None if content is None else content["settings"]
 
     def earlier_digests(self) -> list[str]:
-        """Digests of the settings that the run had before its number of epochs, or what is recorded, was changed."""
+        """Digests of earlier settings of the run, with other numbers of epochs or other recording intervals."""
         content = self._settings_file() or {}
         return [str(digest) for digest in content.get("earlier", ())]
 
@@ -119,18 +119,18 @@ class RunFolder:
             content = json.loads(text)
             version, settings = content["format"], content["settings"]
         except (ValueError, RecursionError, TypeError, KeyError):
-            raise RunError(f"{path}: is not the settings of a run") from None
+            raise RunError(f"{path}: is not a settings file of a run") from None
         if version != FORMAT:
-            raise RunError(f"{path}: has format {version!r}; this version reads {FORMAT}; another one wrote it")
+            raise RunError(f"{path}: has format {version!r}; this version reads format {FORMAT}")
         if not isinstance(settings, dict) or not isinstance(content.get("earlier", []), list):
-            raise RunError(f"{path}: is not the settings of a run")
+            raise RunError(f"{path}: is not a settings file of a run")
         return dict(content)
 
     def write_settings(self, settings: Description, earlier: Sequence[str] = ()) -> None:
         """Write the settings, and the digests of earlier settings.
 
-        Both are in one file, so that a run that is killed has the old settings or the new ones, and accepts the
-        checkpoints and machines of either.
+        Both are in one file, so that a killed run has either the old or the new settings, and accepts the checkpoints
+        and machines of both.
         """
         content = {"format": FORMAT, "settings": settings} | ({"earlier": list(earlier)} if earlier else {})
         write_atomically(self.path / "settings.json", (json.dumps(content, indent=2) + "\n").encode())
@@ -145,11 +145,11 @@ class RunFolder:
         return records
 
     def damaged_records(self) -> str:
-        """Which lines of the records are damaged; an empty string if none is."""
+        """Describe the damaged lines of the records; empty if there are none."""
         return describe_damage(self._records_path, self._read_records()[1])
 
     def forget_records_after(self, epoch: int) -> None:
-        """Drops records of epochs that will be run again. Damaged lines are moved to another file."""
+        """Drop records of epochs that will be rerun. Damaged lines are moved to another file."""
         records, damaged = self._read_records()
         if damaged:
             copy = self.path / "metrics.damaged.jsonl"
@@ -169,7 +169,7 @@ class RunFolder:
         return read_records(self._records_path, saved_epoch)
 
     def note(self, event: str, **details: Any) -> None:
-        """Add a line to the log of events; failing to write it is not an error."""
+        """Add a line to the event log; write errors are ignored."""
         when = datetime.now(UTC).isoformat(timespec="seconds")
         line = json.dumps({"time": when, "process": os.getpid(), "event": event, **details})
         with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
@@ -182,7 +182,7 @@ class RunFolder:
 
         The previous checkpoint is kept until this one is on disk.
         """
-        name = f"epoch-{epoch:06d}{'-partial' if partial else ''}.safetensors"  # does not replace that of the epoch
+        name = f"epoch-{epoch:06d}{'-partial' if partial else ''}.safetensors"  # not to replace the full one
         path = self.path / "checkpoints" / name
         write_tensors(path, tensors, {"kind": "training", "epoch": epoch, "values": values})
         entries = [entry for entry in self._manifest() if entry["file"] != path.name]
@@ -194,7 +194,7 @@ class RunFolder:
                 old.unlink(missing_ok=True)
 
     def last_checkpoint(self) -> tuple[int, dict[str, Tensor], Description] | None:
-        """Epoch, tensors and values of the last checkpoint that is intact; None if there is none yet."""
+        """Epoch, tensors and values of the last intact checkpoint; None if there is none yet."""
         entries = self._manifest()
         for entry in reversed(entries):
             path = self.path / "checkpoints" / entry["file"]
@@ -204,13 +204,13 @@ class RunFolder:
                 tensors, description = read_tensors(path, "training")
                 return description["epoch"], tensors, description["values"]
             except (FileError, OSError, KeyError) as error:
-                warnings.warn(f"{error}; the one before it is used, if there is one", RunWarning, stacklevel=3)
+                warnings.warn(f"{error}; using the previous one, if it exists", RunWarning, stacklevel=3)
         if entries:
             raise RunError(f"{self.path}: no checkpoint can be read; nothing was changed")
         return None
 
     def damaged_checkpoints(self) -> dict[str, str]:
-        """What is wrong with each checkpoint, by file name; an empty string if it is intact."""
+        """Problem of each checkpoint, by file name; empty if it is intact."""
         damage = {}
         for entry in self._manifest():
             path = self.path / "checkpoints" / entry["file"]
@@ -240,7 +240,7 @@ class RunFolder:
         return list(entries)
 
     def _entries_of_files(self) -> list[dict[str, Any]]:
-        """The manifest that fits the files, for a run that was killed before it had one, or has lost it."""
+        """Manifest rebuilt from the files, for a run without one."""
         checkpoints = []
         for path in (self.path / "checkpoints").glob("epoch-*.safetensors"):
             epoch_text, _, partial = path.stem.removeprefix("epoch-").partition("-")
@@ -256,11 +256,11 @@ class RunFolder:
         return self.path / MACHINE_FILE
 
     def save_machine(self, machine: BoltzmannMachine, data: Description, epoch: int | None = None) -> None:
-        """Save the machine; with an epoch, among those that are kept."""
+        """Save the machine; with an epoch, as a kept machine."""
         save(machine, self.machine_path if epoch is None else self.machine_at(epoch), data)
 
     def kept_machines(self) -> dict[int, Path]:
-        """Paths of the machines that were kept, by epoch, in increasing order."""
+        """Paths of the kept machines, by epoch, in increasing order."""
         files = (self.path / "machines").glob("epoch-*.safetensors")
         paths = {path.stem.removeprefix("epoch-"): path for path in files}
         return dict(sorted((int(epoch), path) for epoch, path in paths.items() if epoch.isdecimal()))
@@ -271,12 +271,12 @@ class RunFolder:
         return int(entries[-1]["epoch"]) if entries else None
 
     def machine_at(self, epoch: int) -> Path:
-        """Path of the machine that is kept at an epoch."""
+        """Path of the kept machine of an epoch."""
         return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
 
 
 class MachineFile(RunFolder):
-    """A machine file in place of a run: one without data, records and other epochs.
+    """A machine file used as a run without data, records and other epochs.
 
     Args:
         path: Path of a file that `save` wrote.
@@ -293,7 +293,7 @@ class MachineFile(RunFolder):
         return self.path
 
     def settings(self) -> Description:
-        """The settings on which the preparation of other data for the machine depends."""
+        """Settings that determine how data are prepared for the machine."""
         name, dtype = self._description["layers"][0]["type"], self._description["dtype"]
         raw = [word for word, entry in UNIT_TYPES.items() if entry.raw_bytes and entry.home.endswith(f":{name}")]
         return {
@@ -303,7 +303,7 @@ class MachineFile(RunFolder):
         }
 
     def earlier_digests(self) -> list[str]:
-        """Digest of the settings of the run that it comes from, if it comes from one."""
+        """Digest of the settings of the run that saved it, if any."""
         return [str(self._description["data"]["run"])] if "run" in self._description.get("data", {}) else []
 
     def records(self) -> list[Record]:
@@ -311,7 +311,7 @@ class MachineFile(RunFolder):
         return []
 
     def last_epoch(self) -> int:
-        """Epoch after which it was saved; 0 if unknown."""
+        """Epoch at which it was saved; 0 if unknown."""
         return int(self._description.get("data", {}).get("epoch", 0))
 
 

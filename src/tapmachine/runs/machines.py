@@ -1,4 +1,4 @@
-"""The machines of runs: the one at the last checkpoint, and those that were kept along the way."""
+"""Machines of runs: the machine at the last checkpoint, and kept machines of earlier epochs."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from tapmachine.runs.folder import MachineFile, RunFolder
 
 
 class KeptMachines(Mapping[int, BoltzmannMachine]):
-    """The machines that a run has kept and the one at its last checkpoint, by epoch; each is read when asked for.
+    """Kept machines of a run and the one at its last checkpoint, by epoch; each is loaded on access.
 
     Args:
         run: The directory of a run.
@@ -25,7 +25,7 @@ class KeptMachines(Mapping[int, BoltzmannMachine]):
         self.folder, self.device = run if isinstance(run, RunFolder) else RunFolder(run), device
         last = self.folder.last_epoch()
         if last is None or not self.folder.machine_path.exists():
-            raise RunError(f"{self.folder.path}: is not the folder of a run, or has no checkpoint yet")
+            raise RunError(f"{self.folder.path}: is not a run folder, or has no checkpoint yet")
         self.kept = self.folder.kept_machines()
         self.epochs = sorted({last, *self.kept})
 
@@ -41,7 +41,7 @@ class KeptMachines(Mapping[int, BoltzmannMachine]):
         return len(self.epochs)
 
     def training_rows(self) -> Tensor:
-        """The rows that they were trained on."""
+        """Training rows."""
         return read_data_of(self.folder).train
 
 
@@ -53,12 +53,12 @@ def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | 
         FileError: If it cannot be read.
     """
     path = run.machine_path if epoch is None else run.machine_at(epoch)
-    last = run.last_epoch() or 0  # before the machine, which is written first: a run that goes on may save in between
+    last = run.last_epoch() or 0  # read before the machine, which is written first: the run may save in between
     tensors, description = read_tensors(path, "machine")
     origin = description.get("data", {})
-    if not isinstance(run, MachineFile):  # which need not be of a run
+    if not isinstance(run, MachineFile):  # the file may not be from a run
         if origin.get("run") not in digests_of(run):
-            raise RunError(f"{path}: is the machine of a run with other settings than those in {run.path}")
+            raise RunError(f"{path}: belongs to a run with different settings from {run.path}")
         # The machine is written before the checkpoint, and may be ahead of it after a crash.
         if origin["epoch"] != epoch if epoch is not None else origin["epoch"] < last:
             raise RunError(
@@ -68,5 +68,5 @@ def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | 
 
 
 def digests_of(run: RunFolder) -> list[str]:
-    """Digests of the settings that a run has and had; empty for a new folder."""
+    """Digests of current and earlier settings of a run; empty for a new folder."""
     return [] if run.settings() is None else [*run.earlier_digests(), settings_of(run).digest()]

@@ -1,4 +1,4 @@
-"""A new machine together with the units of measurement that it is trained in."""
+"""A new machine together with the scale that it is trained on."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -16,14 +16,14 @@ from tapmachine.machine.whitening import in_coordinates
 
 @dataclass(frozen=True)
 class NewMachine:
-    """A new machine, for data scaled to a standard deviation of about 0.3, as that of data that fill [0, 1].
+    """A new machine for data scaled to a standard deviation of about 0.3, that of uniform data in [0, 1].
 
     Attributes:
         machine: The machine, with small random weights, or as fitted by `start_for_table`.
         scale, shift: The data are shift + scale·x for states x of the machine; scale is a power of two.
         bounds: Bounds of the visible units in the units of the data.
-        why: The type of its visible units, and why.
-        transform: For complete real-valued tables, the matrix that takes the place of `scale`.
+        why: The visible unit type, and why it was chosen.
+        transform: For complete real-valued tables, the matrix that replaces `scale`.
         is_fitted: Whether the machine was fitted by `start_for_table`.
     """
 
@@ -37,11 +37,11 @@ class NewMachine:
 
     @property
     def is_in_units_of_data(self) -> bool:
-        """Whether the machine takes the data as they are."""
+        """Whether the machine takes unscaled data."""
         return self.transform is None and self.scale == 1 and not bool(self.shift.any())
 
     def in_units_of_data(self) -> BoltzmannMachine:
-        """A copy of the machine as it is now, for data as they are; that of a table is in float64."""
+        """Copy of the current machine in the units of the data; in float64 for tables."""
         if self.is_in_units_of_data:
             return deepcopy(self.machine)
         if self.transform is not None:
@@ -52,7 +52,7 @@ class NewMachine:
         return machine
 
     def scaled(self, x: Rows) -> Rows:
-        """Data as the machine takes them; a ValueError that names the first value out of bounds."""
+        """Scale data for the machine. Raises ValueError for values out of bounds."""
         for first, part in parts(x):
             self._check_bounds(x, first, part)
         if self.is_in_units_of_data:
@@ -82,7 +82,7 @@ class NewMachine:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
-    """Rows with a function applied to them: part by part, or as they are read from disk."""
+    """Apply a function to rows: in parts, or when they are read from disk."""
     if isinstance(x, LazyRows):
         return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
     results: Tensor | None = None

@@ -1,4 +1,4 @@
-"""The records of a run, a line of JSON for each epoch: reading them, and telling damaged lines from others."""
+"""Records of a run, one line of JSON per epoch: reading them, and detecting damaged lines."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ Record = dict[str, Any]
 
 
 def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, bytes]]:
-    """The records in a file, and its damaged lines by line number. A line that a kill has cut off is neither.
+    """Read the records in a file, and its damaged lines by line number. A line truncated by a kill is neither.
 
     Args:
-        path: The file; one that does not exist has no records.
+        path: The file; a missing file has no records.
         saved_epoch: Epoch of the last checkpoint.
     """
     try:
@@ -41,7 +41,7 @@ def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, 
 
 
 def _parse(line: bytes) -> Record | None:
-    """The record in a line; None if there is none."""
+    """Parse the record in a line; None if it is damaged."""
     try:
         record = json.loads(line.decode())
     except (ValueError, RecursionError):
@@ -55,7 +55,7 @@ def write_records(path: Path, records: list[Record]) -> None:
 
 
 def describe_damage(path: Path, damaged: dict[int, bytes]) -> str:
-    """Which lines of a file are damaged; an empty string if none is."""
+    """Describe the damaged lines of a file; empty if there are none."""
     line_numbers = ", ".join(map(str, damaged))
     if not damaged:
         return ""

@@ -1,4 +1,4 @@
-"""The words of the command line, and the classes they stand for. Without torch, so that `--help` is quick.
+"""Names on the command line, and the classes they stand for. Does not import torch, so that `--help` is fast.
 
 Settings, the construction of a training and the commands read these tables; the unit types are in `units.registry`, the
 schemes in `solver.registry`. An objective, a start or a channel becomes available to users with its line here.
@@ -15,10 +15,10 @@ class ObjectiveWord:
     """A training objective.
 
     Attributes:
-        home: Where the class is, as `module:name`; None for the objective that `fit` chooses.
+        home: Location of the class, as `module:name`; None for the default of `fit`.
         arguments: Arguments of the class, by the settings that they come from.
-        n_sweeps: Default of that setting.
-        scheme: Where the class of its mean-field scheme is; None for the default.
+        n_sweeps: Default of `n_sweeps`.
+        scheme: Location of the class of its mean-field scheme; None for the default.
         fixed: Other arguments of the class.
         scheme_arguments: Arguments of the class of the scheme.
     """
@@ -36,11 +36,11 @@ class ChannelWord:
     """A noisy channel.
 
     Attributes:
-        home: Where the class is, as `module:name`.
+        home: Location of the class, as `module:name`.
         parameter: Option of `tapmachine denoise` for the argument of the class, and the name of the attribute.
         needs: What the visible units must have: `states` (finitely many), `numbers`, `bounded numbers`, or `anything`.
         limits: Smallest and largest value of the parameter.
-        required: Whether the parameter must be given.
+        required: Whether the parameter is required.
     """
 
     home: str
@@ -55,7 +55,7 @@ class MeasurementWord:
     """A kind of measurements that mix the components of a signal.
 
     Attributes:
-        home: Where the class is, as `module:name`.
+        home: Location of the class, as `module:name`.
         has_noise: Whether the class has an argument `noise`.
         has_edges: Whether the class has an argument `edges`.
     """

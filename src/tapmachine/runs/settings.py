@@ -32,22 +32,22 @@ from tapmachine.runs.declarations import (
 from tapmachine.runs.registry import OBJECTIVES, STARTS, hidden_words, visible_words
 from tapmachine.units.registry import UNIT_TYPES
 
-# What a run that was begun may change: how long it is, and how much of it is recorded. None of it changes the past.
+# Settings that a run may change when it continues: its length, and how much of it is recorded.
 ADJUSTABLE = ("epochs", "measure_every", "save_every", "keep_every")
 LAYER_DATA, PRETRAINED = ("samples", "means"), ("first", "all")
-N_KEPT = 24  # machines, at increasing distances from the first epoch to the last; of fewer epochs, each
+N_KEPT = 24  # kept machines, increasingly far apart; with fewer epochs, all
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a training run depends on. Each setting is declared with its default, help text, choices and check."""
+    """Settings of a training run, each declared with its default, help text, choices and check."""
 
     data: str = setting(
         MISSING,
         "Data: digits, mnist, mnist-test, a .npy, .npz (FILE.npz:NAME), .csv, .parquet, .h5ad or idx(.gz) file, or a "
         "folder of .npy files. Not needed to continue a run.",
     )
-    hidden: tuple[int, ...] = setting((100,), "Number of hidden units; several layers as 500,200.", SIZES)
+    hidden: tuple[int, ...] = setting((100,), "Number of hidden units; 500,200 for several layers.", SIZES)
     visible: str = setting(
         "auto", "Type of the visible units: {choices}. auto infers it from the data.", choices=visible_words
     )
@@ -57,22 +57,22 @@ class Settings:
         choices=hidden_words,
     )
     pretrain: int | None = setting(
-        None, "Pretraining epochs of machines with several hidden layers.", at_least(0), default_text="as --epochs"
+        None, "Pretraining epochs of machines with several hidden layers.", at_least(0), default_text="same as --epochs"
     )
     pretrain_layers: str = setting(
         "first",
-        "Layers to pretrain: {choices}. With first, the machine starts as an RBM with small weights above it.",
+        "Layers to pretrain: {choices}. With first, the layers above start with small weights.",
         choices=PRETRAINED,
     )
     pretrain_on: str = setting(
-        "samples", "Values of the layer below to pretrain a layer on: {choices}.", choices=LAYER_DATA
+        "samples", "Hidden values used as data for the next layer in pretraining: {choices}.", choices=LAYER_DATA
     )
     double_inputs: bool = setting(
-        False, "Pretrain each layer with the input it will have from both sides (Salakhutdinov and Hinton)."
+        False, "Double the inputs in pretraining to make up for the missing layer (Salakhutdinov and Hinton)."
     )
     columns: str | None = setting(
         None,
-        "Kinds of columns of a table by name, as in year=categorical,mass=real: real, count, binary, categorical.",
+        "Column kinds by name, as in year=categorical,mass=real: real, count, binary, categorical.",
         COLUMN_KINDS,
         default_text="inferred",
     )
@@ -89,33 +89,33 @@ class Settings:
         None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, default_text="none"
     )
     weights: str | None = setting(
-        None, "Row weights: a .npy or .csv file of one column, one weight for each row.", default_text="none"
+        None, "Row weights: a .npy or .csv file with one weight per row.", default_text="none"
     )
     early_stopping: bool = setting(
         True,
-        "Whether to stop when the log-likelihood of held-out rows keeps falling, and to keep the best epoch.",
+        "Whether to stop when the held-out log-likelihood keeps falling, and return to the best epoch.",
         flags="--early-stopping/--no-early-stopping",
     )
     epochs: int | None = setting(
         None,
-        "Passes over the data. With more than before, a run continues.",
+        "Number of passes over the data. A larger number continues a run.",
         at_least(0),
-        default_text="300, or as many as make 20,000 steps, but at least 50",
+        default_text="enough for 20,000 steps, from 50 to 300",
     )
     batch_size: int | None = setting(
         None,
-        "Rows of each gradient step.",
+        "Number of rows per gradient step.",
         at_least(1),
-        default_text="100, or a quarter of fewer than 400 rows, but at least 10",
+        default_text="a quarter of the rows, from 10 to 100",
     )
     objective: str = setting(
         "default",
-        "Training objective: {choices}. default is persistent chains, pcd, with two sweeps a step.",
+        "Training objective: {choices}. default is pcd with two sweeps per step.",
         choices=lambda: tuple(OBJECTIVES),
     )
     n_sweeps: int | None = setting(
         None,
-        "Sweeps of the TAP solutions or chains in each step.",
+        "TAP or Gibbs sweeps per gradient step.",
         at_least(1),
         default_text="10; 1 for cd; 20 for belief-propagation and relaxed-bp; 100 for explicit TAP",
     )
@@ -135,27 +135,26 @@ class Settings:
     l1: float = setting(0.0, "Coefficient of the L1 penalty on the weights.", at_least(0))
     centered: bool | None = setting(
         None,
-        "Whether gradients are centered.",
-        default_text="centered where the units allow it",
+        "Whether to center the gradients.",
+        default_text="where the units allow it",
         flags="--centered/--not-centered",
     )
     averaged: bool = setting(
         True,
-        "Whether the machine gets the average of its parameters over the last eighth of the steps, or their last "
-        "values.",
+        "Whether to average the parameters over the last eighth of the steps.",
         flags="--averaged/--not-averaged",
     )
     seed: int = setting(0, "Random seed.")
-    dtype: str = setting("float32", "Type of the parameters: {choices}.", choices=("float32", "float64"))
+    dtype: str = setting("float32", "Data type of the parameters: {choices}.", choices=("float32", "float64"))
     matmul_precision: str = setting(
-        "float32", "Format of matrix products on a GPU: {choices}.", choices=MATMUL_PRECISIONS
+        "float32", "Precision of matrix products on a GPU: {choices}.", choices=MATMUL_PRECISIONS
     )
     measure_every: int | None = setting(
-        None, "Epochs between measurements.", at_least(1), default_text="20 measurements, at increasing distances"
+        None, "Epochs between measurements.", at_least(1), default_text="20 measurements, increasingly far apart"
     )
     save_every: int = setting(1, "Epochs between checkpoints.", at_least(1))
     keep_every: int | None = setting(
-        None, "Epochs between kept machines; 0 keeps none.", at_least(0), default_text="about 20 in all"
+        None, "Epochs between kept machines; 0 keeps none.", at_least(0), default_text="about 20 in total"
     )
 
     def __post_init__(self) -> None:
@@ -166,7 +165,7 @@ class Settings:
                 raise SettingsError(message)
 
     def _rules(self) -> list[tuple[bool, str]]:
-        """Rules between settings: whether each is kept, and the error if it is not."""
+        """Rules between settings: whether each holds, and the error message if not."""
         has_interval = self.visible == "auto" or UNIT_TYPES[self.visible].bounds is not None
         unused = self._not_for_objective()
         objectives = [word for word, entry in OBJECTIVES.items() if {*unused} <= entry.arguments.keys()]
@@ -178,7 +177,7 @@ class Settings:
             ),
             (
                 self.interval is None or (has_interval and self.binarize is None),
-                f"interval is for real-valued data; visible is {self.visible!r}, binarize {self.binarize}",
+                f"interval requires real-valued data, but visible is {self.visible!r} and binarize is {self.binarize}",
             ),
             (
                 self.columns is None or (self.visible == "auto" and self.binarize is None and self.interval is None),
@@ -207,20 +206,20 @@ class Settings:
         ]
 
     def _not_for_objective(self) -> list[str]:
-        """Settings of an objective that were changed from their defaults and are not for this one."""
+        """Settings changed from their defaults that the objective does not have."""
         names = {name for entry in OBJECTIVES.values() for name in entry.arguments}
         names -= OBJECTIVES[self.objective].arguments.keys()
         return [f.name for f in fields(self) if f.name in names and getattr(self, f.name) != f.default]
 
     @property
     def all_epochs(self) -> int:
-        """Those of the layers' pretraining and of the training."""
+        """Total number of epochs, including pretraining."""
         n_pretrained = 1 if self.pretrain_layers == "first" else len(self.hidden)
         return self.pretrain_epochs * n_pretrained + (self.epochs or 0)
 
     @property
     def pretrain_epochs(self) -> int:
-        """Of each layer."""
+        """Pretraining epochs of each layer."""
         if self.pretrain is not None:
             return self.pretrain
         return (FEWEST_EPOCHS if self.epochs is None else self.epochs) if len(self.hidden) > 1 else 0
@@ -231,34 +230,34 @@ class Settings:
         return dict(pairs_from_text(self.columns or ""))
 
     def for_rows(self, n_rows: int) -> "Settings":
-        """The same for a number of rows, from which the number of epochs follows by default."""
+        """Settings for a number of rows, with the default number of epochs filled in."""
         if self.epochs is not None:
             return self
         return replace(self, epochs=default_epochs(n_rows // (self.batch_size or default_batch_size(n_rows))))
 
     def keeps(self, epoch: int) -> bool:
-        """Whether the machine after an epoch is kept."""
+        """Whether to keep the machine after an epoch."""
         if self.keep_every is None:
             steps = range(N_KEPT)
             return epoch in {round(self.all_epochs ** (step / (N_KEPT - 1))) for step in steps}
         return self.keep_every > 0 and epoch % self.keep_every == 0
 
     def as_json(self) -> dict[str, Any]:
-        """As a run folder holds them."""
+        """Settings as JSON values, for a run folder."""
         interval = None if self.interval is None else list(self.interval)
         return asdict(self) | {"hidden": list(self.hidden), "interval": interval}
 
     def changes_from(self, other: "Settings") -> dict[str, str]:
-        """The settings that differ, by name, in words."""
+        """Describe the settings that differ, by name."""
         mine, theirs = self._meaning(), other._meaning()
         return {
             name: f"{name} was {theirs[name]!r} and is {mine[name]!r}" for name in mine if mine[name] != theirs[name]
         }
 
     def continuing(self, earlier: "Settings") -> "Settings":
-        """The same for a run that was begun with earlier settings: by default it keeps its number of epochs.
+        """Settings to continue a run with: by default it keeps its number of epochs.
 
-        Its pretraining stays as long as it was, although that follows the number of epochs, which may be another now.
+        The number of pretraining epochs does not change, even if `epochs` does.
         """
         if self.epochs is None:
             return replace(self, epochs=earlier.epochs).continuing(earlier)
@@ -269,13 +268,13 @@ class Settings:
     def digest(self) -> str:
         """Hash of the settings that affect the result, without the paths of data.
 
-        Default values are left out, so that settings that a later version adds do not change it.
+        Default values are omitted, so that new settings in later versions do not change it.
         """
         usual = type(self)(self.data)._meaning()
         chosen = {name: value for name, value in self._meaning().items() if value != usual[name]}
         if isinstance(self.validation, str):
             del chosen["validation"]
-        chosen.pop("weights", None)  # the digest of the data tells them apart
+        chosen.pop("weights", None)  # data are identified by their digest
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
     def _meaning(self) -> dict[str, Any]:
@@ -286,20 +285,20 @@ class Settings:
 
 
 def _as_floats(value: Any) -> Any:
-    """A number, or some of them, so that 0 and 0.0 are written alike."""
+    """Convert numbers to a canonical form, in which 0 and 0.0 are equal."""
     if isinstance(value, list):
         return [float(each) for each in value]
     return float(value) if isinstance(value, int | float) else value
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Settings from a JSON file, or from the settings.json of a run, as keyword arguments of `Settings`."""
+    """Read keyword arguments of `Settings` from a JSON file or the settings.json of a run."""
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such file") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(f"{path}: is not JSON: {error}") from None
+        raise SettingsError(f"{path}: invalid JSON: {error}") from None
     if isinstance(content, dict) and {"format", "settings"} <= content.keys():  # of a run folder
         content = content["settings"]
     if not isinstance(content, dict):
@@ -308,11 +307,11 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def check_names(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Keyword arguments of `Settings` from JSON, if all of them are settings, and of the right type."""
+    """Check names and types of settings from JSON; returns keyword arguments of `Settings`."""
     hints = get_type_hints(Settings)
     for name in values:
         if name not in hints:
-            raise SettingsError(f"{where}: unknown setting {name!r}; another version may have written it")
+            raise SettingsError(f"{where}: unknown setting {name!r}; the file may be from another version")
     try:
         return {name: from_json(name, value, hints[name]) for name, value in values.items()}
     except SettingsError as error:

@@ -7,11 +7,11 @@ from tapmachine.units import Binary, Categorical, Gaussian, Mixed, Poisson, Unit
 
 
 def units_for(schema: Schema) -> Units:
-    """Visible units whose states are the encoded rows of a table: a block for each kind of columns.
+    """Make visible units for the encoded rows of a table, with one block per kind of column.
 
-    Real columns are `Gaussian`, counts `Poisson`, binary columns `Binary`, categorical ones `Categorical` units. The
-    units of a table with one kind of columns are of that type, except that categorical ones are always in a `Mixed`
-    layer, whose states have an axis less.
+    Real columns are `Gaussian`, counts `Poisson`, binary columns `Binary`, categorical ones `Categorical` units. If
+    all columns have one kind, the units have that type, except that categorical units are always in a `Mixed` layer,
+    whose states have one axis less.
 
     Example:
         >>> from tapmachine.data.columns import RawColumn, Schema

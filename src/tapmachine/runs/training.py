@@ -1,4 +1,4 @@
-"""Training in a run folder. The same call again continues an interrupted run, with bit-identical results."""
+"""Training in a run folder. Repeating the call resumes an interrupted run, with bit-identical results."""
 
 import math
 import signal
@@ -36,12 +36,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run after its last epoch.
+    """A finished run.
 
     Attributes:
         machine: The trained machine.
         records: The records of all epochs.
-        rows: The rows that it was trained on.
+        rows: The training rows.
         resumed_at: The epoch after which this call continued the run; 0 for a new run.
     """
 
@@ -64,18 +64,18 @@ def run_training(
         settings: Settings of the run. To continue a run, they must be the same, except that `epochs` may be larger, and
             `measure_every`, `save_every` and `keep_every` may differ. With more epochs a run continues even if it was
             finished; the learning rate of epoch t is then initial·decay^(t/epochs) with the new number of epochs.
-        folder: The folder of the run.
+        folder: The run folder.
         device: Device to train on.
         progress: As for `fit`.
-        say: Function that is called with each message.
+        say: Function called with each message.
 
     Raises:
-        RunError: If the folder holds a run with other settings or more epochs, or is in use.
+        RunError: If the folder holds a run with different settings or more epochs, or is in use.
     """
     if settings.matmul_precision != "float32" and torch.device(device).type == "cpu":
         raise ValueError(
-            f"matmul_precision {settings.matmul_precision} requires a GPU; leave out --matmul-precision, or continue "
-            "the run on a machine with a GPU"
+            f"matmul_precision {settings.matmul_precision} requires a GPU; omit --matmul-precision, or continue the "
+            "run on a machine with a GPU"
         )
     run, asked = RunFolder(folder), settings
     settings = _for_run(run, settings)
@@ -86,12 +86,12 @@ def run_training(
         say(note)
     settings, new, trainer = _prepared(settings, data, device)
     say(f"visible units {new.why}")
-    first = world().leads  # of several processes one writes, and all train
-    with run if first else nullcontext():  # nobody else writes to it from now on
+    first = world().leads  # all processes train, one of them writes
+    with run if first else nullcontext():  # locked
         _for_run(run, settings)
         resumed_at = _resume(run, trainer, data.digest, settings, say)
         digests, changes = digests_of(run), _changes(run, settings)
-        wait_for_all()  # before what they have read is written anew
+        wait_for_all()  # all have read the settings before they are overwritten
         if first:
             # From here on a run that was made longer is one of that length: its checkpoints and machines so far are
             # known by the digests of earlier settings, and a kill before the next checkpoint repeats what was done.
@@ -115,7 +115,7 @@ def run_training(
                 save()
                 raise StoppedRun(
                     f"{run.path}: stopped by {' and '.join(signals) or 'another process'} in epoch "
-                    f"{trainer.finished + 1}; all is saved; repeat the command to resume"
+                    f"{trainer.finished + 1}; progress is saved; rerun the command to resume"
                 ) from None
         if trainer.is_over and resumed_at == trainer.finished:  # nothing was left to do; but a file may be missing
             save()
@@ -148,7 +148,7 @@ def _prepared(
 
 @contextmanager
 def _noted(run: RunFolder, first: bool, resumed_at: int) -> Iterator[None]:
-    """Log the beginning and the end of a training in the events of its run."""
+    """Log the start and the end of training in the events of the run."""
     note = run.note if first else lambda *_, **__: None
     note("resumed" if resumed_at else "begun", epoch=resumed_at, version=__version__, torch=torch.__version__)
     try:
@@ -164,14 +164,14 @@ def _noted(run: RunFolder, first: bool, resumed_at: int) -> Iterator[None]:
 
 @contextmanager
 def _stopped_by_signals(trainer: Training) -> Iterator[list[str]]:
-    """On SIGTERM or SIGUSR1, which clusters send before they end a job, stop the training at the next batch."""
+    """Stop training at the next batch on SIGTERM or SIGUSR1, which clusters send before they end a job."""
     seen: list[str] = []
 
     def ask(number: int, frame: object) -> None:
         seen.append(signal.Signals(number).name)
         trainer.stopping = True
 
-    if threading.current_thread() is not threading.main_thread():  # only that one can handle signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
         yield seen
         return
     before = {name: signal.signal(name, ask) for name in (signal.SIGTERM, signal.SIGUSR1)}
@@ -183,12 +183,12 @@ def _stopped_by_signals(trainer: Training) -> Iterator[list[str]]:
 
 
 def _changes(run: RunFolder, settings: Settings) -> dict[str, str]:
-    """The settings that differ from those of the run, by name, as messages; empty for a new run."""
+    """Messages about settings that differ from those of the run, by name; empty for a new run."""
     return {} if run.settings() is None else settings.changes_from(settings_of(run))
 
 
 def _for_run(run: RunFolder, settings: Settings) -> Settings:
-    """The settings to begin or continue a run with; a RunError if they do not fit its own."""
+    """Settings to start or continue a run with. Raises RunError if they conflict with those of the run."""
     others = run.others()
     if others:
         raise RunError(f"{run.path}: is not a run folder, and not empty (it has {others[0]}); choose another folder")
@@ -199,17 +199,17 @@ def _for_run(run: RunFolder, settings: Settings) -> Settings:
     changes = _changes(run, settings)
     fixed = [words for name, words in changes.items() if name not in ADJUSTABLE]
     if fixed:
-        raise RunError(f"{run.path}: is a run with other settings: {'; '.join(fixed)}; choose another folder")
+        raise RunError(f"{run.path}: is a run with different settings: {'; '.join(fixed)}; choose another folder")
     if (settings.epochs or 0) < (before.epochs or 0):
         raise RunError(
-            f"{run.path}: {changes['epochs']}; the number of epochs can only be raised (epoch {run.last_epoch() or 0} "
+            f"{run.path}: {changes['epochs']}; the number of epochs cannot be reduced (epoch {run.last_epoch() or 0} "
             "is done)"
         )
     return settings
 
 
 def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, say: Say) -> int:
-    """Takes up the last checkpoint, if it is of these data and this run, by their digests; its epoch."""
+    """Load the last checkpoint and return its epoch, after checking the digests of data and settings."""
     found = run.last_checkpoint()
     changes = _changes(run, settings)
     for name, words in changes.items():
@@ -222,19 +222,19 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
         raise RunError(f"{run.path}: the data have changed since this run began; choose another folder")
     known = [*digests_of(run), settings.digest()]
     if values.get("settings") not in known:
-        raise RunError(f"{run.path}: its checkpoint is of a run with other settings; nothing was changed")
+        raise RunError(f"{run.path}: its checkpoint belongs to a run with different settings; nothing was changed")
     try:
         trainer.restore(TrainingState(tensors, values["trainer"]))
     except (KeyError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise RunError(
-            f"{run.path}: its checkpoint does not fit; another version may have written it: {reason}"
+            f"{run.path}: its checkpoint does not match, and may be from another version: {reason}"
         ) from None
     _reschedule(trainer, settings)
     if "epochs" in changes and trainer.current is not None:
-        trainer.current.best.n_worse = 0  # more epochs were asked for, although training had stopped early
+        trainer.current.best.n_worse = 0  # more epochs were requested after early stopping
     if "epochs" in changes:
-        rate = "" if settings.decay == 1 else f"; the learning rate now falls over {settings.epochs} epochs"
+        rate = "" if settings.decay == 1 else f"; the learning rate now decays over {settings.epochs} epochs"
         say(f"{run.path}: continuing from epoch {epoch} to {trainer.epochs}{rate}")
     elif trainer.is_over:
         say(f"{run.path}: is finished, after {epoch} epochs")
@@ -244,10 +244,10 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
 
 
 def _reschedule(trainer: Training, settings: Settings) -> None:
-    """Lets the learning rate of a checkpoint fall over as many epochs as there are now, if those have become more.
+    """Adapt the learning rate of a checkpoint to a larger number of epochs.
 
-    The rate of epoch t is initial·decay^(t/epochs), times what divergences have cut. It depends on the checkpoint and
-    the settings only: a run that was made longer comes to the same bits, however often it is killed afterwards.
+    The rate of epoch t is initial·decay^(t/epochs), times any reduction after divergences. It depends only on the
+    checkpoint and the settings, so that results of an extended run do not depend on later interruptions.
     """
     now = trainer.current
     if now is None or not isinstance(now.scheduler, ExponentialLR):

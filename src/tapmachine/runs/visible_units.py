@@ -1,4 +1,4 @@
-"""Visible units for data: of the type that the settings name, or of one that is inferred from the values."""
+"""Visible units for data: of the type in the settings, or inferred from the values."""
 
 import math
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from tapmachine.runs.settings import Settings
 from tapmachine.units import Units
 from tapmachine.units.registry import UNIT_TYPES
 
-UnitMaker = Units | Callable[[int], Units]  # units, or a unit type: a function of their number
+UnitMaker = Units | Callable[[int], Units]  # units, or a function that makes n units
 
-MOST_STATES = 30  # whole numbers up to this may be categories
-UNEQUAL = 100  # times the median of the columns' ranges, beyond which the largest drowns others
-LARGEST_BYTE = 255  # whole numbers up to this may be intensities
+MOST_STATES = 30  # whole numbers up to this limit may be categories
+UNEQUAL = 100  # ratio of the largest column range to the median above which a warning is issued
+LARGEST_BYTE = 255  # whole numbers up to this limit may be intensities
 NEAR_END = 0.02  # of an interval: columns that fill it come as near to its ends
 MOST_COLUMNS = 0.9  # share of the columns that fill an interval which all are said to share
 SCALED_COLUMNS = 0.5  # share of the columns that are exactly 0 and 1 somewhere, in tables scaled column by column
@@ -27,11 +27,11 @@ MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are t
 
 
 def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
-    """Visible units for data, and why they are of this type."""
+    """Make visible units for data, and explain their type."""
     n, values = data[0].shape[1], _look_at(*data)
     low, high = settings.interval or _interval(values)
     if settings.visible != "auto":
-        word, reason = settings.visible, ", as asked for"
+        word, reason = settings.visible, ", as specified"
     else:
         word, reason = _pick(values, (low, high), settings.interval is not None)
         reason = f": {reason}"
@@ -42,13 +42,13 @@ def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
     units = unit_type.make(n, max(2, int(values.highest) + 1) if unit_type.states else 0, (lower, upper))
     has_one_scale = not units.support.is_countable and word != "gaussian"
     notes = (_hint_of_scales(values) if has_one_scale else "") + (
-        _notes_on_columns(values, data[0]) if word != "gaussian" else ""  # whose start has its own
+        _notes_on_columns(values, data[0]) if word != "gaussian" else ""  # tables have separate notes
     )
     return units, word + reason + notes
 
 
 def _notes_on_columns(values: "_Values", x: Rows) -> str:
-    """What was noticed about single columns: constant ones, and copies of others."""
+    """Notes on constant and duplicate columns."""
     constant = (values.ranges == 0).nonzero().flatten().tolist()
     some = as_tensor(spaced(x, COMPARED_ROWS))[:, values.ranges.to(x.device if isinstance(x, Tensor) else "cpu") > 0]
     is_sampled = isinstance(x, LazyRows) and x.most_sampled < min(len(x), COMPARED_ROWS)  # too few rows to tell
@@ -61,17 +61,17 @@ def _notes_on_columns(values: "_Values", x: Rows) -> str:
 
 
 def given_units(maker: UnitMaker, n: int) -> tuple[Units, str]:
-    """The visible units that a user passes, and a word on them."""
+    """Visible units passed by the user, and their description."""
     units = deepcopy(maker) if isinstance(maker, Units) else maker(n)
     if not isinstance(units, Units):
-        raise ValueError(f"visible makes a {type(units).__name__}; expected units, a unit type, or one of its names")
+        raise ValueError(f"visible returned a {type(units).__name__}; expected units, a unit type, or its name")
     if units.n != n:
         raise ValueError(f"visible has {units.n} units, but the data have {n} columns")
-    return units, f"{type(units).__name__}, as given"
+    return units, f"{type(units).__name__}, as specified"
 
 
 class _Values(NamedTuple):
-    """What the type of the visible units is inferred from."""
+    """Properties of the data from which the visible unit type is inferred."""
 
     lowest: float
     highest: float
@@ -106,22 +106,22 @@ def _look_at(*data: Rows) -> _Values:
 
 
 def _hint_of_scales(values: _Values) -> str:
-    """Advice for columns of very different ranges, as all columns share an interval and a scale."""
+    """Hint for columns with very different ranges, since all columns share an interval and a scale."""
     ranges = values.ranges[values.ranges > 0]
     if len(ranges) < 2 or float(ranges.max()) <= UNEQUAL * float(ranges.median()):
         return ""
     low, high = float(ranges.min()), float(ranges.max())
-    return f"; columns have ranges from {low:.3g} to {high:.3g}: scale them alike, for example to [0, 1]"
+    return f"; columns have ranges from {low:.3g} to {high:.3g}: scale them to the same range, such as [0, 1]"
 
 
 def _hint_of_categories(values: _Values) -> str:
-    """Advice for small whole numbers, which may be categories."""
+    """Hint for small whole numbers, which may be categories."""
     is_likely = values.are_whole and values.lowest >= 0 and values.highest <= MOST_STATES
-    return " (if they are the numbers of categories, ask for categorical units)" if is_likely else ""
+    return " (if the values are category codes, set visible to categorical)" if is_likely else ""
 
 
 def _pick(values: _Values, interval: tuple[float, float], has_interval: bool) -> tuple[str, str]:
-    """The word for the unit type that suits the values, and why; real-valued if the settings have an interval."""
+    """Name of the unit type for the values, and why; real-valued if an interval is set."""
     low, high = interval
     if not has_interval and values.are_bits:
         return "binary", "all values are 0 or 1"
@@ -136,7 +136,7 @@ def _pick(values: _Values, interval: tuple[float, float], has_interval: bool) ->
 
 
 def _share_an_interval(values: _Values, interval: tuple[float, float]) -> bool:
-    """Whether the columns fill one interval, as pixels do; those that are scaled to [0, 1] one by one do not count."""
+    """Whether the columns fill a common interval, like pixels; columns scaled to [0, 1] one by one do not."""
     low, high = interval
     lowest, highest = values.ends[:, values.ranges > 0]
     if not len(lowest):
@@ -157,7 +157,7 @@ def _interval(values: _Values) -> tuple[float, float]:
     low, high = values.lowest, values.highest
     if low >= 0 and 0.5 < high <= 1:
         return 0.0, 1.0
-    if low == high:  # all the same: an interval must have a width
+    if low == high:  # constant data: an interval must have a width
         width = 0.5 * abs(low) or 1.0
         return low - width, high + width
     return low, high

@@ -1,4 +1,4 @@
-"""Weights of rows: read from files, and as repetitions of rows where they are whole numbers."""
+"""Row weights: reading them from files, and repeating rows with whole-number weights."""
 
 import hashlib
 from pathlib import Path
@@ -10,11 +10,11 @@ from torch import Tensor
 from tapmachine.data.errors import DataError
 from tapmachine.data.formats import read_file
 
-MOST_REPEATED = 4  # times as many rows, up to which rows are repeated
+MOST_REPEATED = 4  # rows are repeated up to this multiple of their number
 
 
 def read_weights(path: str, n_rows: int) -> Tensor:  # (n_rows,), float64
-    """Weights of rows from a .npy or .csv file of one column, or a DataError in one line."""
+    """Read row weights from a .npy or one-column .csv file. Raises DataError."""
     try:
         values, _ = read_file(Path(path), "", gaps=False)
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def read_weights(path: str, n_rows: int) -> Tensor:  # (n_rows,), float64
     if values.ndim == 2 and 1 in values.shape:
         values = values.reshape(-1)
     if values.shape != (n_rows,):
-        raise DataError(f"{path}: has shape {values.shape}; expected {n_rows} weights in one column, one for each row")
+        raise DataError(f"{path}: has shape {values.shape}; expected {n_rows} weights in one column, one per row")
     weights = torch.from_numpy(values.astype(np.float64))
     bad = ~(torch.isfinite(weights) & (weights >= 0))
     if bool(bad.any()):
@@ -39,21 +39,21 @@ def read_weights(path: str, n_rows: int) -> Tensor:  # (n_rows,), float64
 
 
 def digest_of_weights(weights: Tensor) -> str:
-    """A fingerprint of weights."""
+    """Digest of weights."""
     return hashlib.sha256(weights.double().numpy().tobytes()).hexdigest()
 
 
 def repeat_rows(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Rows as often as whole numbers say that are not too large, and no weights; otherwise both as they are.
+    """Repeat rows by their weights and drop the weights, if they are small whole numbers; else change nothing.
 
-    Training then gives the same bits as on rows that were repeated beforehand.
+    Training is then bit-identical to training on repeated rows.
     """
     times = None if weights is None else repeated(weights)
     return (x, weights) if times is None else (x[times.to(x.device)], None)
 
 
 def repeated(weights: Tensor) -> Tensor | None:  # (N,) -> (M,)
-    """Indices of rows that are repeated as often as their weights say; None if those are large or no whole numbers."""
+    """Indices of repeated rows; None if the weights are large or not whole numbers."""
     total = float(weights.sum())
     if bool((weights == weights.round()).all()) and 0 < total <= MOST_REPEATED * len(weights):
         return torch.arange(len(weights)).repeat_interleave(weights.long().cpu())

@@ -1,4 +1,4 @@
-"""The command line. What takes time to import is imported by the command that needs it, so that --help is quick."""
+"""The command line. Commands import slow modules themselves, so that --help is fast."""
 
 from tapmachine.apps.cli import (
     compare,

@@ -1,4 +1,4 @@
-"""Results of commands as files: .npy, or tables in the form of the data that they come from"""
+"""Output files of commands: .npy, or tables in the format of the input"""
 
 import io
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SUFFIXES = (".npy", ".csv", ".tsv", ".parquet")
 
 
 def default_target(stem: str, source: str) -> Path:
-    """A file in the current folder for results on a source: text for text, Parquet for Parquet, otherwise .npy."""
+    """Default output file for a source: text for text, Parquet for Parquet, otherwise .npy."""
     from tapmachine.data.formats import is_text
 
     name, suffix = source.removesuffix(".gz"), ".npy"
@@ -27,21 +27,21 @@ def default_target(stem: str, source: str) -> Path:
         suffix = ".tsv" if name.endswith(".tsv") else ".csv"
     path = Path(stem + suffix)
     if path.absolute() == Path(source).absolute():
-        raise ValueError(f"{source}: is where results go by default; give another file by --out")
+        raise ValueError(f"{source}: is also the default output file; choose another one with --out")
     return path
 
 
 def check_targets(*targets: tuple[Path | None, tuple[str, ...]]) -> None:
-    """Says before the work what could not be written after it."""
+    """Check output paths before the computation. Raises ValueError if one cannot be written."""
     given = [(path, suffixes) for path, suffixes in targets if path is not None]
     for path, suffixes in given:
         if path.suffix not in suffixes or path.is_dir():
-            raise ValueError(f"{path}: must be a {' or '.join(suffixes)} file, such as results{suffixes[0]}")
+            raise ValueError(f"{path}: expected a {' or '.join(suffixes)} file, such as results{suffixes[0]}")
         if not path.absolute().parent.is_dir():
-            raise ValueError(f"{path}: there is no folder {path.parent}")
+            raise ValueError(f"{path}: folder {path.parent} does not exist")
     paths = [path.absolute() for path, _ in given]
     if len(set(paths)) < len(paths):
-        raise ValueError("results of two kinds cannot go to one file; give them different names")
+        raise ValueError("two outputs have the same path; choose different files")
 
 
 def save_array(
@@ -52,15 +52,15 @@ def save_array(
     schema: "Schema | None" = None,
     observed: "Sequence[RawColumn]" = (),
 ) -> None:
-    """Writes rows to an .npy file, or to a text file with the digits that it takes to read the same numbers.
+    """Write rows to a .npy file, or to a text file with enough digits to read back the same numbers.
 
     Args:
-        path: of the file, whose suffix decides.
+        path: Output file; its suffix determines the format.
         values: (N, n).
-        layout: header, separator and index of a text file, as those of the data have them.
-        known: values that a text file holds in place of others, in their own precision; NaN for none.
-        schema: of a table with text, whose encoded rows are written as its cells.
-        observed: columns of such a table, whose cells are kept.
+        layout: Header, separator and index of a text file, as in the data.
+        known: Values that a text file keeps in their original precision; NaN elsewhere.
+        schema: Schema to decode the rows of a table with.
+        observed: Columns of such a table whose cells are kept.
     """
     import numpy as np
 
@@ -87,7 +87,7 @@ def save_array(
 
 
 def save_columns(path: Path, columns: "Sequence[RawColumn]", layout: "TextLayout | None" = None) -> None:
-    """Writes the columns of a table to a .csv, .tsv or .parquet file, with the row names of a layout."""
+    """Write the columns of a table to a .csv, .tsv or .parquet file, with the row names of a layout."""
     from dataclasses import replace
 
     from tapmachine.data.table_files import to_parquet

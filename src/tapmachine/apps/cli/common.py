@@ -1,4 +1,4 @@
-"""What the commands share: the application, common options, and errors in a single line."""
+"""Shared by all commands: the application, common options and error messages."""
 
 import sys
 import warnings
@@ -23,15 +23,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-USAGE_ERROR: Any = typer.BadParameter.__base__  # typer has it from click, or brings its own
-BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit codes; docs/reliability.md says what they mean
+USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, or typer's copy of it
+BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit status; see docs/reliability.md
 
-Run = Annotated[Path, typer.Argument(help="Run folder, or the file of a machine.", show_default=False)]
-Device = Annotated[str, typer.Option(help="Device: cpu, cuda, or auto (a GPU if there is one).")]
+Run = Annotated[Path, typer.Argument(help="Run folder or machine file.", show_default=False)]
+Device = Annotated[str, typer.Option(help="Device: cpu, cuda, or auto (a GPU if available).")]
 Data = Annotated[
     str | None,
     typer.Option(
-        help="Data to use, as for train.", show_default="the data of the run; required for the file of a machine"
+        help="Data, in any format that train accepts.", show_default="the run's data; required for a machine file"
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
@@ -51,7 +51,7 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Train, score, inspect and use Restricted and Deep Boltzmann Machines, with the TAP mean field."""
+    """Train, evaluate and use Restricted and Deep Boltzmann Machines with the TAP mean field."""
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print errors that users can act on in a single line; others are bugs, and keep their traceback."""
+    """Print errors that users can fix in a single line; other errors are bugs and keep their traceback."""
     try:
         yield
     except USAGE_ERROR as error:
@@ -86,7 +86,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _usage_message(error: Any) -> str:
-    """The message of an error in the words of a command; what is missing is named with its help text."""
+    """Message of a usage error; a missing parameter is described by its help text."""
     missing = getattr(error, "param", None)
     if type(error).__name__ != "MissingParameter" or missing is None:
         return str(error.format_message()).rstrip(".")
@@ -95,13 +95,13 @@ def _usage_message(error: Any) -> str:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Print a line to the error stream and exit."""
+    """Print a line to standard error and exit."""
     print(f"tapmachine: {message}", file=sys.stderr)
     sys.exit(code)
 
 
 def speaker(silent: bool) -> Callable[[str], None]:
-    """A function that prints to the error stream, so that output can be piped; if silent, one that does nothing."""
+    """Return a function that prints to standard error, or does nothing if silent."""
     return (lambda line: None) if silent else (lambda line: print(line, file=sys.stderr))
 
 
@@ -120,14 +120,14 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
 
 
 def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
-    """A run, or the file of a machine, which is like a run without data; and its machine."""
+    """Open a run or a machine file (a run without data), and load its machine."""
     from tapmachine.data.errors import RunError
     from tapmachine.runs.folder import MachineFile, RunFolder
     from tapmachine.runs.machines import machine_of
 
     folder = MachineFile(path) if path.is_file() else RunFolder(path)
     if folder.settings() is None or not folder.machine_path.exists():
-        raise RunError(f"{path}: is not the folder of a run, or has no checkpoint yet")
+        raise RunError(f"{path}: is not a run folder, or has no checkpoint yet")
     return folder, machine_of(folder, device=device)
 
 
@@ -143,7 +143,7 @@ def numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple
 
 
 def summary(record: dict[str, Any]) -> str:
-    """A record in one line."""
+    """One-line summary of a record."""
     from tapmachine.training.progress import in_words
 
     return ", ".join([f"epoch {record['epoch']}", *in_words(record)]) if record else "no epochs"

@@ -17,7 +17,7 @@ def compare(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare approximations on a machine: free energy, errors of means and correlations, convergence, time."""
+    """Compare approximations on a machine: free energy, errors of means and correlations, convergence and time."""
     from tapmachine.analysis.schemes import compare_schemes
     from tapmachine.data.rows import spaced
     from tapmachine.machine.checks import check_rows

@@ -14,13 +14,13 @@ def demo(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Train on embedded digits in less than a minute, clean noisy ones, and write a page about the machine."""
+    """Train on the built-in digits in less than a minute, denoise some of them and write a report."""
     from tapmachine.apps.demo import SETTINGS, run_demo
     from tapmachine.runs.build import pick_device
 
     say = speaker(quiet)
     say(f"Training {SETTINGS.hidden[0]} hidden units on 8×8 digits for {SETTINGS.epochs} epochs …")
-    with warnings_as_lines(quiet=True):  # what there is to warn of is on the page
+    with warnings_as_lines(quiet=True):  # the page shows the warnings
         found = run_demo(out, pick_device(device), progress=not quiet, say=say)
     if not quiet:
         stable, last = int(found.landscape.stable.sum()), found.last

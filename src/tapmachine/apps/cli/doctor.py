@@ -14,7 +14,7 @@ def doctor(
     run: Annotated[Path | None, typer.Argument(help="Run folder to check as well.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the installation (packages, devices, compilers, disk) and, if given, the files of a run."""
+    """Check the installation (packages, devices, compilers, disk) and, optionally, the files of a run."""
     from tapmachine.apps.doctor import check_installation, check_run
 
     findings = check_installation(Path("."))

@@ -16,11 +16,11 @@ def convert(
     target: Annotated[Path, typer.Argument(help="File to write: .safetensors or .h5.", show_default=False)],
     update: Annotated[
         int | None,
-        typer.Option(help="Number of the update in an .h5 file.", show_default="the last one to read, 1 to write"),
+        typer.Option(help="Update number in an .h5 file.", show_default="last when reading, 1 when writing"),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Convert a machine between the HDF5 files of rbms and clusterbm and .safetensors files."""
+    """Convert a machine between .safetensors and the HDF5 formats of rbms and clusterbm."""
     from tapmachine.machine.files import data_description, load, save
     from tapmachine.machine.interchange import read_rbms, write_rbms
     from tapmachine.runs.folder import RunFolder
@@ -36,6 +36,6 @@ def convert(
     elif target.suffix == ".safetensors":
         save(machine, target, {} if source.suffix in hdf5 else data_description(source))
     else:
-        raise ValueError(f"{target}: its name must end in .safetensors or .h5")
+        raise ValueError(f"{target}: expected a .safetensors or .h5 file")
     if not quiet:
         print(f"{target}: {machine.summary()}")

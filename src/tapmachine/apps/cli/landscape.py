@@ -19,7 +19,7 @@ def landscape(
         ),
     ] = "data",
     epochs: Annotated[
-        str | None, typer.Option(help="Epochs to look at, such as 1,5,20.", show_default="all that were kept")
+        str | None, typer.Option(help="Epochs to analyze, such as 1,5,20.", show_default="all kept machines")
     ] = None,
     same: Annotated[
         float, typer.Option(help="Distance (RMS over units) below which two solutions are the same.")
@@ -28,13 +28,13 @@ def landscape(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Output folder.", show_default="landscape in the run folder; FILE-landscape for a file"
+            "--out", "-o", help="Output folder.", show_default="landscape in the run folder, or FILE-landscape"
         ),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Find the TAP solutions of a run's machines, epoch by epoch; write tables, figures and their tree."""
+    """Find the TAP solutions of a run's machine at each kept epoch; writes tables, figures and a tree."""
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.analysis.landscape import diagnose, track_landscape
     from tapmachine.analysis.landscape.embedding import embed_over_starts

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noise:
-    """What a user says of the noise.
+    """Noise options of the command line.
 
     Attributes:
-        name: of the channel; None for one that suits the units.
-        given: its parameters; None for those that are not given.
+        name: Name of the channel; None for the default of the units.
+        given: Parameters of channels; None if not set.
     """
 
     name: str | None
     given: dict[str, float | None]
 
     def channel(self, units: "Units") -> tuple[str, "Channel"]:
-        """The channel and its name, if they suit the units."""
+        """Return the channel and its name. Raises ValueError if it does not support the units."""
         suitable = [word for word, entry in CHANNELS.items() if _suits(entry, units)]
         name = self.name or suitable[0]
         if name not in suitable:
@@ -39,7 +39,7 @@ class Noise:
         entry, n_states = CHANNELS[name], units.support.n_states
         for option, value in self.given.items():
             if value is not None and entry.parameter != option:
-                raise ValueError(f"--{option} is not for the channel {name}, which has --{entry.parameter}")
+                raise ValueError(f"--{option} is not available for --channel {name}; use --{entry.parameter}")
         value = self.given[entry.parameter]
         if value is None and entry.required:
             raise ValueError(f"missing --{entry.parameter}, which --channel {name} requires")
@@ -50,7 +50,7 @@ class Noise:
             raise ValueError(f"--{entry.parameter} is {value:g}; expected a value between {low:g} and {high:g}")
 
     def in_words(self, name: str, channel: "Channel", units: "Units") -> str:
-        """The channel that was used with its parameter, and why."""
+        """Describe the channel that was used, its parameter and why."""
         parameter = CHANNELS[name].parameter
         value = getattr(channel, parameter)
         estimated = ", estimated" if self.given[parameter] is None else ""
@@ -71,5 +71,5 @@ def _suits(entry: ChannelWord, units: "Units") -> bool:
 
 
 def _kind(units: "Units") -> str:
-    """The unit type as --visible has it."""
+    """Name of the unit type, as for --visible."""
     return word_for(units) or type(units).__name__

@@ -28,36 +28,38 @@ Out = Annotated[
     typer.Option(
         "--out",
         "-o",
-        help="Results: a .npy, .csv, .tsv or .parquet file (default: the form of the data, otherwise .npy).",
+        help="Output file: .npy, .csv, .tsv or .parquet (default: the format of the data, otherwise .npy).",
         show_default=False,
     ),
 ]
 Deviations = Annotated[
-    Path | None, typer.Option("--std", help="Standard deviations of the results: a .npy, .csv, .tsv or .parquet file.")
+    Path | None, typer.Option("--std", help="Output file for standard deviations: .npy, .csv, .tsv or .parquet.")
 ]
-Rounded = Annotated[bool, typer.Option("--rounded", help="Most probable states, in place of means.")]
+Rounded = Annotated[bool, typer.Option("--rounded", help="Write the most probable states instead of means.")]
 Examples = Annotated[
-    bool, typer.Option("--examples/--no-examples", help="Whether rows of the run's data that look alike help.")
+    bool, typer.Option("--examples/--no-examples", help="Also start from similar rows of the run's data.")
 ]
-PictureFile = Annotated[Path | None, typer.Option(help="A .png file of the first rows, if they are images.")]
+PictureFile = Annotated[Path | None, typer.Option(help="Picture of the first rows (.png), if rows are images.")]
 
 
 @app.command(epilog="Example:  tapmachine denoise runs/d noisy.npy --channel bsc --p 0.2 --out clean.npy")
 def denoise(
     run: Run,
-    noisy: Annotated[str, typer.Argument(help="The noisy rows; NaN is what was not observed.", show_default=False)],
+    noisy: Annotated[str, typer.Argument(help="Noisy rows; NaN marks unobserved values.", show_default=False)],
     out: Out = None,
     channel: Annotated[
         str | None,
         typer.Option(
-            help="bsc (flipped bits, spins or categories; their default), gaussian (the default for real values), "
-            "erasure or poisson.",
+            help="Noise model: bsc (flipped bits, spins or categories; their default), gaussian (the default for "
+            "real values), erasure or poisson.",
             show_default=False,
         ),
     ] = None,
     p: Annotated[float | None, typer.Option(help="Probability of a flip (default: estimated).")] = None,
-    sigma: Annotated[float | None, typer.Option(help="Spread of Gaussian noise (default: estimated).")] = None,
-    rate: Annotated[float | None, typer.Option(help="Of Poisson noise: counts for the value 1.")] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="Standard deviation of Gaussian noise (default: estimated).")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Mean count of Poisson noise for a value of 1.")] = None,
     std: Deviations = None,
     rounded: Rounded = False,
     examples: Examples = True,
@@ -65,7 +67,7 @@ def denoise(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Take noise off rows, with a run's machine as the prior; writes their posterior means."""
+    """Denoise rows with a run's machine as the prior; writes posterior means."""
     if channel is not None and channel not in CHANNELS:
         raise ValueError(f"--channel is {channel!r}; expected one of {', '.join(CHANNELS)}")
     noise = Noise(channel, {"p": p, "sigma": sigma, "rate": rate})
@@ -76,18 +78,18 @@ def denoise(
 @app.command(epilog="Example:  tapmachine impute runs/d gaps.csv --out filled.csv --std uncertainty.csv")
 def impute(
     run: Run,
-    data: Annotated[str, typer.Argument(help="Rows with gaps: NaN, or empty cells of a .csv.", show_default=False)],
+    data: Annotated[str, typer.Argument(help="Rows with missing values: NaN or empty cells.", show_default=False)],
     out: Out = None,
     std: Deviations = None,
     interval: Annotated[
         float | None,
         typer.Option(
-            help="Of tables: write intervals of this probability, and probabilities of categories, to OUT-gaps.",
+            help="Tables only: write intervals of this probability and category probabilities to OUT-gaps.",
             show_default=False,
         ),
     ] = None,
     draws: Annotated[
-        int, typer.Option(min=0, help="Of tables: number of multiple imputations, written to OUT-1, OUT-2, ….")
+        int, typer.Option(min=0, help="Tables only: number of multiple imputations, written to OUT-1, OUT-2, ….")
     ] = 0,
     rounded: Rounded = False,
     examples: Examples = True,
@@ -96,9 +98,9 @@ def impute(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Fill the gaps of rows, with a run's machine as the prior; writes them with posterior means.
+    """Fill in missing values with a run's machine as the prior; writes posterior means.
 
-    Of tables: numbers are means, categories the most probable ones.
+    In tables, missing categories are replaced by the most probable ones.
     """
     out = out or default_target("imputed", data)
     _restore(run, data, None, out, std, rounded, examples, picture, device, quiet)
@@ -109,7 +111,7 @@ def impute(
 def _write_gaps(
     run: Path, source: str, out: Path, interval: float | None, draws: int, device: str, seed: int, quiet: bool
 ) -> None:
-    """Write what is known of each gap, and multiple imputations."""
+    """Write intervals and probabilities of each gap, and multiple imputations."""
     import torch
 
     from tapmachine.runs.build import pick_device
@@ -124,7 +126,7 @@ def _write_gaps(
         if interval is not None:
             path = beside(out, "gaps").with_suffix(".csv" if out.suffix == ".npy" else out.suffix)
             save_columns(path, gap_columns(posterior, schema, interval))
-            say(f"{path}: one line for each gap")
+            say(f"{path}: one line per gap")
         generator = torch.Generator(machine.device).manual_seed(seed)
         for number, rows in enumerate(posterior.draws(draws, generator) if draws else (), 1):
             save_array(beside(out, str(number)), rows, found.layout, None, found.schema, found.columns)
@@ -144,7 +146,7 @@ def _restore(
     device: str,
     quiet: bool,
 ) -> None:
-    """Denoises rows; without noise, fills their gaps."""
+    """Denoise rows; without noise, fill in missing values."""
     import numpy as np
     import torch
 
@@ -162,12 +164,12 @@ def _restore(
     is_table = has_exact_posterior(machine)
     shape = data_description(folder.machine_path).get("image_shape")
     if picture is not None and shape is None:
-        raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
+        raise ValueError(f"{run}: rows are not images; --picture cannot be used")
     name, channel = ("", Missing()) if noise is None else noise.channel(units)
     found, parts = read_rows(folder, source, channel.sees_states, name != "poisson", say)
     y = torch.cat(list(parts)).to(machine.device)
     if name == "gaussian" and noise is not None and noise.given["sigma"] is None and channel.unknown(y, units) is None:
-        raise ValueError(f"{source}: its values are all alike, so that the noise cannot be estimated; give --sigma")
+        raise ValueError(f"{source}: all values are equal, so the noise cannot be estimated; use --sigma")
     train = training_rows(folder).to(machine.device) if examples and not is_table else None
     with warnings_as_lines(quiet), named(source):
         posterior = denoise(machine, y, channel, data=train)
@@ -189,7 +191,7 @@ def _restore(
         what = noise.in_words(name, posterior.channel, units)
     if not quiet:
         print(_summary(out, posterior, what, variance))
-    if picture is not None and shape is not None:  # last: results must not depend on a library for pictures
+    if picture is not None and shape is not None:  # last, so that results do not depend on Matplotlib
         figure = new_figure(9, 2.2)
         rows = {"given": y, "restored": result.to(y.dtype)}
         image_strips(figure.subplots(), {name: z[:SHOWN].cpu() for name, z in rows.items()}, (shape[0], shape[1]))
@@ -197,7 +199,7 @@ def _restore(
 
 
 def free_solutions(folder: "RunFolder", machine: "BoltzmannMachine", say: Callable[[str], None]) -> "Solution | None":
-    """Of the free machine, from the run's data; None, for those from the rows themselves, if they are not there."""
+    """TAP solutions of the machine from the run's data; None if the data are not available."""
     from tapmachine.likelihood.tap import solve_from_rows
     from tapmachine.runs.data import read_data_of
 
@@ -205,35 +207,35 @@ def free_solutions(folder: "RunFolder", machine: "BoltzmannMachine", say: Callab
         with warnings_as_lines(quiet=False):
             rows = read_data_of(folder).train
     except ValueError as error:
-        say(f"tapmachine: warning: {error}; ln Z is found from the rows that are scored")
+        say(f"tapmachine: warning: {error}; ln Z is estimated from the scored rows instead")
         return None
     return solve_from_rows(machine, rows.to(machine.device))
 
 
 def training_rows(folder: "RunFolder") -> "Tensor":
-    """Rows that a run was trained on, as examples."""
+    """Training rows of a run."""
     from tapmachine.runs.data import read_data_of
 
     try:
         with warnings_as_lines(quiet=False):
             return read_data_of(folder).train
     except ValueError as error:
-        raise ValueError(f"{error}; to do without the run's data, use --no-examples") from None
+        raise ValueError(f"{error}; use --no-examples to work without the run's data") from None
 
 
 def _summary(out: Path, posterior: "Posterior", what: str, variance: "Tensor") -> str:
     failed = int((~posterior.converged).sum())
     said = f", {failed} of them not converged" if failed else ""
-    deviation = f"; typical deviation {float(variance.mean().sqrt()):.3g}" if variance.numel() else ""
+    deviation = f"; typical standard deviation {float(variance.mean().sqrt()):.3g}" if variance.numel() else ""
     return f"{out}: {len(posterior)} rows {what}{said}{deviation}"
 
 
 def read_rows(
     folder: "RunFolder", source: str, are_states: bool, are_values: bool, say: Callable[[str], None]
 ) -> tuple["DataSet", "Iterator[Tensor]"]:
-    """Rows for a run's machine, as they are read, and in parts as it takes them.
+    """Read rows for a run's machine; returns the data set, and its rows as states, in parts.
 
-    Bytes are scaled as those of the training were, unless they are counts; states are binarized likewise.
+    Bytes are scaled and states binarized as in training; counts are not scaled.
     """
     from dataclasses import replace
 
@@ -251,7 +253,7 @@ def read_rows(
     for note in found.notes:
         say(note)
     if settings.binarize is not None:
-        say(f"values above {settings.binarize:g} are taken as 1, others as 0, as in training")
+        say(f"values above {settings.binarize:g} become 1, others 0, as in training")
 
     def parts() -> "Iterator[Tensor]":
         rows = found.rows

@@ -78,8 +78,7 @@ def recover(
         typer.Option(
             "--out",
             "-o",
-            help="Recovered signals: a .npy, .csv or .tsv file (default: recovered.csv for text, otherwise "
-            "recovered.npy).",
+            help="Output file: .npy, .csv or .tsv (default: recovered.csv for text, otherwise recovered.npy).",
             show_default=False,
         ),
     ] = None,
@@ -88,14 +87,14 @@ def recover(
     examples: Annotated[
         bool,
         typer.Option(
-            "--examples/--no-examples", help="Start also from rows of the run's data with similar measurements."
+            "--examples/--no-examples", help="Also start from rows of the run's data with similar measurements."
         ),
     ] = True,
     picture: PictureFile = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Recover signals x from measurements such as y = Fx + noise; writes their posterior means."""
+    """Recover signals x from measurements such as y = Fx + noise; writes posterior means."""
     import numpy as np
 
     from tapmachine.machine.checks import in_double
@@ -138,7 +137,7 @@ def recover(
         save_array(std, variance.clamp(min=0).sqrt().to(machine.dtype))
     if not quiet:
         print(_summary(out, posterior, kind, noise is None, used))
-    if picture is not None and shape is not None:  # last: results must not depend on a library for pictures
+    if picture is not None and shape is not None:  # last, so that results do not depend on Matplotlib
         from tapmachine.analysis.plots import image_strips, new_figure
 
         figure = new_figure(9, 1.2)
@@ -147,7 +146,7 @@ def recover(
 
 
 def _check_words(kind: str, noise: float | None, edges: str | None, engine: str | None) -> None:
-    """Raise a ValueError for unknown words, and for options that the kind of measurements does not have."""
+    """Raise a ValueError for unknown names, and for options that the kind of measurements does not have."""
     from tapmachine.posterior.measurements.recovery import ENGINES
 
     if kind not in MEASUREMENTS:
@@ -156,7 +155,7 @@ def _check_words(kind: str, noise: float | None, edges: str | None, engine: str 
         raise ValueError(f"--engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     entry = MEASUREMENTS[kind]
     if noise is not None and not entry.has_noise:
-        raise ValueError(f"--noise is not available for --kind {kind}, whose noise is that of the counts")
+        raise ValueError(f"--noise is not available for --kind {kind}, which includes the noise of the counts")
     if noise is not None and not 0 <= noise < math.inf:
         raise ValueError(f"--noise is {noise:g}; expected a standard deviation, 0 or more")
     if entry.has_edges and edges is None:
@@ -166,7 +165,7 @@ def _check_words(kind: str, noise: float | None, edges: str | None, engine: str 
 
 
 def _read(source: str) -> "DataSet":
-    """Numbers of a file as they are: bytes are not scaled, and NaN is allowed."""
+    """Read numbers from a file without scaling; NaN is allowed."""
     from tapmachine.data.sources import read
 
     return read(source, gaps=True, scale_beyond=None)
@@ -184,7 +183,7 @@ def _channel(kind: str, matrix: Any, noise: float | None, bias: Any, edges: str 
 
 
 def _bias(text: str) -> Any:
-    """A number, or those of a file, (M,)."""
+    """A number, or the numbers in a file, (M,)."""
     import numpy as np
 
     from tapmachine.data.errors import DataError
@@ -219,20 +218,20 @@ def _image_shape(folder: "RunFolder") -> tuple[int, int]:
 
     shape = data_description(folder.machine_path).get("image_shape")
     if shape is None:
-        raise ValueError(f"{folder.path}: its rows are not images, so there is no picture of them")
+        raise ValueError(f"{folder.path}: rows are not images; --picture cannot be used")
     return shape[0], shape[1]
 
 
 def _notes_on_training(folder: "RunFolder") -> list[str]:
-    """How rows were changed before the machine was trained on them, which the matrix must agree with."""
+    """Notes on how the training data were transformed, which the matrix must take into account."""
     from tapmachine.machine.files import data_description
     from tapmachine.runs.data import settings_of
 
     threshold = settings_of(folder).binarize
     if threshold is not None:
-        return [f"signals are 0 or 1, as the data of the run, which were binarized at {threshold:g}"]
+        return [f"signals are 0 or 1, like the run's data, which were binarized at {threshold:g}"]
     if data_description(folder.machine_path).get("scale_beyond") == 1:
-        return ["signals are in [0, 1], as the data of the run, which were scaled from bytes 0–255"]
+        return ["signals are in [0, 1], like the run's data, which were scaled from bytes 0–255"]
     return []
 
 

@@ -13,13 +13,13 @@ from tapmachine.apps.cli.common import Data, Device, Quiet, app, open_run, speak
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run folder, or the file of a machine; several for a comparison.", show_default=False),
+        typer.Argument(help="Run folders or machine files; several are compared.", show_default=False),
     ],
     labels: Annotated[
         str | None,
         typer.Option(
-            help=".npy or .csv file with one label per row of the data, for colors.",
-            show_default="known for digits and mnist",
+            help="Labels for colors: a .npy or .csv file with one label per row.",
+            show_default="built in for digits and mnist",
         ),
     ] = None,
     starts: Annotated[int, typer.Option(min=1, help="Maximum number of data rows to solve from.")] = 500,
@@ -31,18 +31,18 @@ def report(
             "--out",
             "-o",
             help="HTML file to write.",
-            show_default="report.html in the first run folder; FILE.html for a file",
+            show_default="report.html in the first run folder, or FILE.html",
         ),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write a self-contained page about one machine or several: a map of solutions, samples, columns, scores."""
+    """Write a self-contained HTML report on one or more machines: map of solutions, samples, columns, scores."""
     from tapmachine.apps.report import Options, write_report
     from tapmachine.runs.build import pick_device
 
     if out is not None and (out.suffix != ".html" or out.is_dir()):
-        raise ValueError(f"{out}: the page is an .html file, such as report.html")
+        raise ValueError(f"{out}: expected an .html file, such as report.html")
     folders = [open_run(run)[0] for run in runs]
     words = [*map(str, runs), *(["--labels", labels] if labels else []), *(["--data", data] if data else [])]
     options = Options(pick_device(device), starts, data, labels, title, f"tapmachine report {shlex.join(words)}")

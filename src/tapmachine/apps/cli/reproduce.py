@@ -24,16 +24,16 @@ FORMATS = ("png", "pdf", "svg")
 def reproduce(
     figure: Annotated[
         str | None,
-        typer.Argument(help="Labels of figures in the paper, separated by commas, or all.", show_default=False),
+        typer.Argument(help="Labels of figures in the paper, separated by commas; or all.", show_default=False),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Use small machines and the embedded digits.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use small machines and the built-in digits.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Output folder.", show_default="reproduced/full, or …/quick")
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder with the files of MNIST and cbcl_faces.npz.", show_default="MNIST is downloaded"),
+        typer.Option(help="Folder with the MNIST files and cbcl_faces.npz.", show_default="MNIST is downloaded"),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Number of machines trained in parallel.")] = 1,
     as_printed: Annotated[
@@ -49,7 +49,7 @@ def reproduce(
         bool, typer.Option("--unique-solutions", help="Average gradients over distinct solutions, not over particles.")
     ] = False,
     weight_momentum: Annotated[
-        bool, typer.Option("--weight-momentum", help="Momentum on the weights only, as in Alg. 2.")
+        bool, typer.Option("--weight-momentum", help="Use momentum on the weights only, as in Alg. 2.")
     ] = False,
     table_units: Annotated[
         bool, typer.Option("--table-units", help="Train on values from 0 to 1 as they are, as in Table I.")
@@ -59,13 +59,13 @@ def reproduce(
     ] = False,
     beside: Annotated[
         Path | None,
-        typer.Option(help="Folder with the claims of another procedure or seed, to be shown beside these."),
+        typer.Option(help="Folder of another procedure or seed, whose results are shown for comparison."),
     ] = None,
     models: Annotated[
-        str | None, typer.Option(help="Names of models, separated by commas; others are left out.", show_default="all")
+        str | None, typer.Option(help="Names of the models to use, separated by commas.", show_default="all")
     ] = None,
     most_epochs: Annotated[
-        int | None, typer.Option(min=1, help="Limit of the epochs of each training.", show_default="none")
+        int | None, typer.Option(min=1, help="Maximum number of epochs per training.", show_default="none")
     ] = None,
     formats: Annotated[
         str, typer.Option("--format", help="Formats of the figures, separated by commas: png, pdf, svg.")
@@ -74,7 +74,7 @@ def reproduce(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Make figures and tables of the paper; repeat the command to resume after a crash."""
+    """Reproduce figures and tables of the paper; rerun the command to resume after a crash."""
     from tapmachine.apps.reproduce import FIGURES, experiment
 
     if show_list:
@@ -82,12 +82,12 @@ def reproduce(
             print(f"{name:24}{experiment(name).TITLE}")
         return
     if figure is None:
-        raise ValueError("missing figure: give the label of one, or all; --list shows the labels")
+        raise ValueError("missing figure: give its label, or all; --list shows the labels")
     names = list(FIGURES) if figure == "all" else figure.split(",")
     modules = [experiment(name) for name in names]
     for folder in (data, beside):
         if folder is not None and not folder.is_dir():
-            raise ValueError(f"{folder}: there is no such folder")
+            raise ValueError(f"{folder}: no such folder")
     kinds = formats.split(",")
     if unknown := [kind for kind in kinds if kind not in FORMATS]:
         raise ValueError(f"format is {unknown[0]!r}; expected {', '.join(FORMATS)}")
@@ -97,7 +97,7 @@ def reproduce(
     from tapmachine.apps.reproduce.procedure import Procedure
     from tapmachine.runs.build import pick_device
 
-    new_figure(1, 1)  # says so at once, if there is nothing to draw with
+    new_figure(1, 1)  # fails at once if Matplotlib is missing
     procedure = Procedure(
         printed_iteration=as_printed or printed_iteration,
         unique_solutions=as_printed or unique_solutions,
@@ -128,22 +128,22 @@ def reproduce(
             print(lab.save_figure(name, module.draw(lab), kinds))
     say(f"{time.perf_counter() - begun:.0f} s on {lab.device}")
     if lab.missing:
-        fail(f"some panels were left out: {'; '.join(sorted(lab.missing))}", BAD_INPUT)
+        fail(f"some panels are missing: {'; '.join(sorted(lab.missing))}", BAD_INPUT)
 
 
 def _chosen(names: str | None) -> frozenset[str]:
-    """The names of models in a list of them; a ValueError if there is no such model."""
+    """Parse a list of model names. Raises ValueError for unknown models."""
     from tapmachine.apps.reproduce.models import ALL_MODELS
 
     chosen = frozenset(names.split(",")) if names else frozenset()
     known = [model.name for model in ALL_MODELS]
     if unknown := sorted(chosen - {*known}):
-        raise ValueError(f"there is no model {unknown[0]!r}; there are {', '.join(known)}")
+        raise ValueError(f"models has {unknown[0]!r}; expected names among {', '.join(known)}")
     return chosen
 
 
 def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:
-    """Trains what is not trained yet, several at a time in separate processes."""
+    """Train models that are not trained yet, several at a time in separate processes."""
     if jobs == 1:
         for model in models:
             lab.run(model)
@@ -167,7 +167,7 @@ def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:
                     for other in running.values():
                         other.terminate()
                     fail(
-                        f"training {name} ended with status {process.returncode}; repeat the command to resume",
+                        f"training {name} ended with status {process.returncode}; rerun the command to resume",
                         BAD_INPUT,
                     )
 
@@ -181,13 +181,13 @@ def _arguments(lab: "Lab") -> list[str]:
 
 
 def train_one(name: str, out: str, data: str, words: str, procedure: str) -> None:
-    """Trains one model, in a separate process."""
+    """Train one model in a separate process."""
     from tapmachine.apps.cli.common import one_line_errors
     from tapmachine.apps.reproduce.lab import Lab
     from tapmachine.apps.reproduce.models import ALL_MODELS
     from tapmachine.apps.reproduce.procedure import Procedure
 
     model = {model.name: model for model in ALL_MODELS}[name]
-    with one_line_errors(), suppress(KeyboardInterrupt):  # which the process that started this one speaks of
+    with one_line_errors(), suppress(KeyboardInterrupt):  # reported by the parent process
         lab = Lab(Path(out), data=Path(data) if data else None, say=speaker(False), **json.loads(words))
         replace(lab, procedure=Procedure(**json.loads(procedure))).run(model)

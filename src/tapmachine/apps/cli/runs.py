@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @app.command(epilog="Example:  tapmachine info runs/d")
 def info(run: Run, as_json: AsJson = False) -> None:
-    """Show what a run or the file of a machine holds: data, machine, and how far training has come."""
+    """Show the data, machine and training progress of a run or machine file."""
     from tapmachine.machine.files import data_description
     from tapmachine.runs.data import schema_of, settings_of
     from tapmachine.runs.folder import MachineFile
@@ -49,7 +49,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
     print(f"{run}: {machine.summary()}, {machine.dtype}".replace("torch.", ""))
     if isinstance(folder, MachineFile):
         known = {name: value for name, value in data_description(run).items() if value is not None}
-        print("data: " + (", ".join(f"{name} {value}" for name, value in known.items()) or "nothing is known"))
+        print("data: " + (", ".join(f"{name} {value}" for name, value in known.items()) or "unknown"))
         return
     print(f"data: {settings.get('data')}")
     asked = settings_of(folder).all_epochs
@@ -65,7 +65,7 @@ def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_file(row: dict[str, Any], data: str) -> dict[str, Any]:
-    """The row of an estimator for the data of one file, in the words of `evaluate` without --ais."""
+    """Result row of an estimator, in the format of `evaluate` without --ais."""
     shared = {name: row[name] for name in ("log_partition", "log_partition_error", "seconds")}
     scores = {"rows": row["n_rows"], "mean": row["train"], "standard_error": row["train_error"]}
     return {"estimator": row["estimator"], "data": data} | scores | shared
@@ -79,19 +79,19 @@ def evaluate(
         bool, typer.Option("--ais", help="Compare all estimators, including annealed importance sampling.")
     ] = False,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Enumerate machines of up to 25 binary units on the smaller side.")
+        bool, typer.Option("--exact", help="Enumerate the states; at most 25 binary units on the smaller side.")
     ] = False,
     temperatures: Annotated[
-        int | None, typer.Option(help="Number of temperatures of --ais, which it implies.", show_default="adaptive")
+        int | None, typer.Option(help="Number of temperatures; implies --ais.", show_default="adaptive")
     ] = None,
     device: Device = "auto",
     seed: Seed = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score a machine: the log-likelihood of data in nats, exact or annealed, with TAP's beside it.
+    """Estimate the log-likelihood of data in nats: exact or annealed, and by TAP for comparison.
 
-    "per unit" is the mean divided by the number of all units, visible and hidden.
+    "per unit" is the mean divided by the number of visible and hidden units.
     """
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.likelihood import compare_likelihoods
@@ -134,7 +134,7 @@ def evaluate(
         common = "–" if error is None else f"{error:.3f}"
         numbers = f"{row['rows']:8}{row['mean']:12.3f}{row['standard_error']:10.3f}{common:>11}{row['per_unit']:12.4f}"
         print(f"{row['estimator']:20}{Path(row['data']).name[:11]:12}{numbers}{row.get('n_solutions', ''):>11}")
-    print("per unit: the mean divided by the number of all units, visible and hidden")
+    print("per unit: the mean divided by the number of visible and hidden units")
 
 
 def _data_to_score(folder: "RunFolder", data: str | None, say: Callable[[str], None]) -> dict[str, "Tensor"]:
@@ -157,11 +157,11 @@ def _scores(
     say: Callable[[str], None],
     schema: "Schema | None" = None,
 ) -> list[dict[str, Any]]:
-    """Exact or annealed log-likelihoods, and TAP's beside them; each with one ln Z for all data.
+    """Exact or annealed log-likelihoods, and those of TAP; each uses one ln Z for all data.
 
-    Those of a table with a schema are in the units of the data.
+    For a table with a schema, they are in the units of the data.
 
-    Of rows with missing units, the log-likelihood of the observed ones, without TAP's beside it.
+    For rows with missing values, they are of the observed values, and TAP is omitted.
     """
     import torch
 
@@ -199,7 +199,7 @@ def _scores(
         row = {"estimator": estimator, "data": name, "rows": len(score)}
         rows.append(row | {key: float(z) for key, z in values.items()} | others)
 
-    few = max(map(len, sets.values())) if len(machine.layers) <= 2 else MOST_DEEP_ROWS  # each row has runs of its own
+    few = max(map(len, sets.values())) if len(machine.layers) <= 2 else MOST_DEEP_ROWS  # annealed row by row
     for name, x in sets.items():
         gaps = missing[name]
         gaps = None if gaps is None else spaced(gaps, few)
@@ -210,7 +210,7 @@ def _scores(
             score = replace(score, values=score.values - log_scale.to(score.values))
         add(partition.method, name, score, log_partition_error=partition.error)
     if any(gaps is not None for gaps in missing.values()):
-        say("values are missing: log-likelihoods are those of the observed ones, without TAP's")
+        say("some values are missing: log-likelihoods are of the observed values, without TAP")
         return rows
     if schema is not None:
         return rows
@@ -228,7 +228,7 @@ def _scores(
     if has_drifted(gap, rows[0]["mean"], partition.error):
         warnings.warn(
             f"TAP's log-likelihood is {abs(gap):.1f} nats too {'low' if gap > 0 else 'high'}: TAP is not reliable for "
-            f"this machine; go by the {partition.method} one",
+            f"this machine; use the {partition.method} one",
             LikelihoodWarning,
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""tapmachine sample: rows drawn from a machine, also with some columns given"""
+"""tapmachine sample: samples of a machine, optionally with some columns fixed"""
 
 import math
 from collections.abc import Sequence
@@ -28,20 +28,20 @@ def sample(
     given: Annotated[
         str | None,
         typer.Option(
-            help="Values of some columns, as in species=Adelie,island=Dream; the others are drawn given these.",
+            help="Fixed values of some columns, as in species=Adelie,island=Dream; samples the others.",
             show_default=False,
         ),
     ] = None,
-    n_sweeps: Annotated[int, typer.Option(min=0, help="Sweeps of block Gibbs sampling for each sample.")] = 1000,
+    n_sweeps: Annotated[int, typer.Option(min=0, help="Number of block Gibbs sweeps per sample.")] = 1000,
     start_from: Annotated[
-        str, typer.Option("--from", help="Starting points of the chains: data, or solutions, from those of TAP.")
+        str, typer.Option("--from", help="Starting points of the chains: data, or solutions (of TAP).")
     ] = "data",
     source: Annotated[
         str | None,
         typer.Option(
             "--data",
-            help="Data to start from, as for train.",
-            show_default="the data of the run; required for the file of a machine",
+            help="Data to start from, in any format that train accepts.",
+            show_default="the run's data; required for a machine file",
         ),
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Picture of the samples (.png), if rows are images.")] = None,
@@ -49,9 +49,9 @@ def sample(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Draw samples by Gibbs chains that start from data, or from the TAP solutions of the machine; exactly for tables.
+    """Draw samples by Gibbs chains started from data or TAP solutions; for tables, draw exact samples.
 
-    Samples of a table are written as its cells to a .csv, .tsv or .parquet file.
+    Use a .csv, .tsv or .parquet file to write samples of a table with its categories and units.
     """
     import torch
 
@@ -63,15 +63,15 @@ def sample(
     from tapmachine.runs.data import data_for, schema_of
 
     if start_from not in ("data", "solutions"):
-        raise ValueError(f"--from is {start_from!r}; it must be data or solutions")
+        raise ValueError(f"--from is {start_from!r}; expected data or solutions")
     if given is not None and start_from != "data":
         raise ValueError("--given cannot be combined with --from solutions")
     if out.suffix not in SUFFIXES or out.is_dir():
-        raise ValueError(f"{out}: samples are written to a .npy, .csv, .tsv or .parquet file, such as samples.npy")
+        raise ValueError(f"{out}: expected a .npy, .csv, .tsv or .parquet file, such as samples.npy")
     folder, machine = open_run(run, pick_device(device))
     shape = data_description(folder.machine_path).get("image_shape")
     if picture is not None and shape is None:
-        raise ValueError(f"{run}: its rows are not images, so there is no picture of them")
+        raise ValueError(f"{run}: rows are not images; --picture cannot be used")
     columns, schema = data_description(folder.machine_path).get("columns"), schema_of(folder)
     if has_exact_posterior(machine) and start_from == "data":
         starts = torch.full((count, math.prod(machine.layers[0].state_shape)), torch.nan)
@@ -87,7 +87,7 @@ def sample(
     save_array(out, drawn, TextLayout(names=None if columns is None else tuple(columns)), schema=schema)
     if not quiet:
         print(f"{out}: {count} samples")
-    if picture is not None and shape is not None:  # last: samples must not depend on a library for pictures
+    if picture is not None and shape is not None:  # last, so that samples do not depend on Matplotlib
         figure = new_figure(6, 6)
         image_grid(figure.subplots(), drawn, (shape[0], shape[1]))
         figure.savefig(picture, dpi=100)
@@ -102,7 +102,7 @@ def _draw(
     generator: "torch.Generator",
     quiet: bool,
 ) -> "Tensor":
-    """Samples, as many as starts: exactly for tables, otherwise by chains."""
+    """One sample per start: exact for tables, otherwise by Gibbs chains."""
     from tapmachine.machine.checks import check_rows
     from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
     from tapmachine.runs.conditional import conditional_samples, has_exact_posterior
@@ -121,7 +121,7 @@ def _draw(
 
 
 def _given(text: str | None, names: Sequence[str], schema: "Schema | None") -> "Tensor | None":  # (n,)
-    """The values of columns in NAME=VALUE pairs as a row, with NaN for all others."""
+    """Parse NAME=VALUE pairs into a row, with NaN for all other columns."""
     from tapmachine.data.given import given_row
     from tapmachine.runs.declarations import pairs_from_text
 

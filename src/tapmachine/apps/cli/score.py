@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 @app.command(epilog="Example:  tapmachine score runs/d new.npy --out scores.csv")
 def score(
     run: Run,
-    data: Annotated[str, typer.Argument(help="The rows; NaN is what is missing.", show_default=False)],
+    data: Annotated[str, typer.Argument(help="Rows to score; NaN marks missing values.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .csv, .tsv or .parquet file (default: print).")
+        Path | None, typer.Option("--out", "-o", help="Output file: .csv, .tsv or .parquet (default: print).")
     ] = None,
-    top: Annotated[int, typer.Option(min=0, help="Number of most surprising columns to name in each row.")] = 3,
+    top: Annotated[int, typer.Option(min=0, help="Number of most surprising columns to list per row.")] = 3,
     units: Annotated[
         Path | None,
-        typer.Option(help="Surprise of each value given the rest of its row: a .npy, .csv, .tsv or .parquet file."),
+        typer.Option(help="Output file for the surprise of each value: .npy, .csv, .tsv or .parquet."),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Score how surprising rows are: −ln P of each in nats, by TAP; exactly for tables.
+    """Score how surprising each row is: −ln P in nats, by TAP; exact for tables.
 
-    With named columns, the most surprising ones of each row are named, with their surprise given the rest of the row;
-    that of numbers is for the unit of one standard deviation.
+    If the columns have names, the most surprising ones of each row are listed with their surprise given the rest of
+    the row; for numbers, it is computed in units of one standard deviation.
     """
     import numpy as np
     import torch
@@ -59,7 +59,7 @@ def score(
         is_table = has_exact_posterior(machine)
         solutions = None
         if units is not None and not is_table and not isinstance(found.rows, LazyRows) and np.isnan(found.rows).any():
-            raise ValueError("has gaps; --units needs complete rows, or the machine of a table")
+            raise ValueError("has missing values; --units requires complete rows, or a machine of a table")
         if not is_table:
             say("solving …")
             solutions = free_solutions(folder, machine, say)
@@ -84,7 +84,7 @@ def score(
         save_array(units, surprise, found.layout)
     if not quiet and out is not None:
         worst = int(scores.nan_to_num(-torch.inf).argmax())
-        average = f"{scores.nanmean():.4g} nats on average, most for row {worst} ({scores[worst]:.4g})"
+        average = f"{scores.nanmean():.4g} nats on average, highest for row {worst} ({scores[worst]:.4g})"
         print(f"{out}: {len(scores)} rows, {average}")
 
 
@@ -110,7 +110,7 @@ def _scores(
     all_units: bool,
     blames: bool,
 ) -> "tuple[Tensor, Tensor | None, Tensor | None]":
-    """−ln P of rows in the units of the data; the surprise of each value; and that in units that compare columns."""
+    """−ln P of rows in the units of the data, the surprise of each value, and the same in standardized units."""
     import torch
 
     from tapmachine.posterior import anomaly_score, conditional_surprise

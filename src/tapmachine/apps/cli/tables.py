@@ -1,4 +1,4 @@
-"""tapmachine predict, and what impute writes of each gap: columns of tables by name"""
+"""tapmachine predict, and the gap files of impute: columns of tables by name"""
 
 import sys
 from dataclasses import replace
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 TABLES = (".csv", ".tsv", ".parquet")
 ROWS_AT_A_TIME = 4096
-NOT_A_TABLE = "requires the machine of a table: mixed or real-valued columns with the default hidden units"
+NOT_A_TABLE = "requires a machine trained on a table (mixed or real-valued columns) with the default hidden units"
 
 
 @app.command(epilog="Example:  tapmachine predict runs/penguins new.csv --column species --out species.csv")
 def predict(
     run: Run,
-    data: Annotated[str, typer.Argument(help="Rows with the other columns; gaps are fine.", show_default=False)],
+    data: Annotated[str, typer.Argument(help="Rows with the other columns; NaN is allowed.", show_default=False)],
     column: Annotated[str, typer.Option(help="Name of the column to predict.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .csv, .tsv or .parquet file (default: print).")
+        Path | None, typer.Option("--out", "-o", help="Output file: .csv, .tsv or .parquet (default: print).")
     ] = None,
-    interval: Annotated[float, typer.Option(help="Probability of the intervals of numbers.")] = 0.9,
+    interval: Annotated[float, typer.Option(help="Coverage probability of the intervals.")] = 0.9,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Predict a column of a table from the others: probabilities of categories; means and intervals of numbers."""
+    """Predict a column of a table from the others: category probabilities, or means and intervals of numbers."""
     import numpy as np
     import torch
 
@@ -103,7 +103,7 @@ def probabilities(column: "Column", mean: "np.ndarray[Any, Any]") -> "np.ndarray
 
 
 def exact_posterior(machine: "BoltzmannMachine", rows: "Tensor") -> "TablePosterior":
-    """The posterior of the missing cells of rows, or a ValueError if the machine is not that of a table."""
+    """Posterior of the missing cells. Raises ValueError unless the machine was trained on a table."""
     from tapmachine.machine.checks import in_double
     from tapmachine.posterior.table import TablePosterior
     from tapmachine.runs.conditional import has_exact_posterior
@@ -121,12 +121,12 @@ def plain_schema(folder: Any, n_columns: int) -> "Schema":
 
     names = data_description(folder.machine_path).get("columns") or [str(column) for column in range(n_columns)]
     if len(names) != n_columns:
-        raise ValueError(f"has {n_columns} columns, where the training data had {len(names)}")
+        raise ValueError(f"has {n_columns} columns, but the training data had {len(names)}")
     return Schema(tuple(Column(name, "real", "float", "float64", "") for name in names))
 
 
 def gap_columns(posterior: "TablePosterior", schema: "Schema", level: float) -> "list[RawColumn]":
-    """A table with a line for each gap: row, column, value, ends of the interval, or probabilities of categories."""
+    """A table with one line per gap: row, column, value, ends of the interval, or probabilities of categories."""
     import numpy as np
 
     from tapmachine.data.raw_columns import RawColumn
@@ -158,7 +158,7 @@ def gap_columns(posterior: "TablePosterior", schema: "Schema", level: float) -> 
 
 
 def beside(path: Path, word: str) -> Path:
-    """The path of a file beside another one: filled-1.csv for filled.csv."""
+    """Path with a suffix added to the file name: filled-1.csv for filled.csv."""
     return path.with_name(f"{path.stem}-{word}{path.suffix}")
 
 

@@ -27,7 +27,7 @@ HINTS = get_type_hints(Settings)
 
 
 def parameter(declared: "Field[Any]", hint: Any) -> inspect.Parameter:
-    """The option of a setting, by its declaration. The default is None, so as not to override a settings file."""
+    """Command-line option of a setting. The default is None, so that it does not override a settings file."""
     option, name = option_of(declared), declared.name
     if name == "data":
         info: Any = typer.Argument(help=option.help_text(), show_default=False)
@@ -40,7 +40,7 @@ def parameter(declared: "Field[Any]", hint: Any) -> inspect.Parameter:
 
 
 def _with_settings_as_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with a parameter for each setting in place of its **flags."""
+    """Replace the **flags of a command by one parameter per setting."""
     parameters = inspect.signature(command).parameters.values()
     options = [parameter(declared, HINTS[declared.name]) for declared in fields(Settings)]
     first = [option for option in options if option.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -56,7 +56,7 @@ def _with_settings_as_options(command: Callable[..., None]) -> Callable[..., Non
 @_with_settings_as_options
 def train(
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Directory of the run.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder.", show_default=False)],
     settings: Annotated[
         Path | None, typer.Option(help="JSON settings file; command-line flags take precedence.")
     ] = None,
@@ -67,8 +67,8 @@ def train(
 ) -> None:
     """Train a machine in a run folder, or continue a run.
 
-    After a crash, --out RUN is enough, and the run ends in the same bits. With --epochs and --out, a run continues to
-    a larger number of epochs, also if it was finished.
+    After a crash, --out RUN alone resumes the run, with bitwise identical results. With a larger --epochs, a run
+    continues, even if it was finished.
     """
     chosen = _settings(out, settings, {name: value for name, value in flags.items() if value is not None})
     from tapmachine.accelerator.distributed import leads, together
@@ -81,7 +81,7 @@ def train(
         with warnings_as_lines(quiet), together(pick_device(device)) as local_device:
             run = run_training(chosen, out, local_device, progress=not silent, say=speaker(silent))
     except KeyboardInterrupt:
-        fail("interrupted; the last checkpoint is saved: run the same command to continue", INTERRUPTED)
+        fail("interrupted; the last checkpoint is saved; rerun the command to continue", INTERRUPTED)
     last = run.records[-1] if run.records else {}
     if as_json and leads():
         print(json.dumps({"run": str(out), "resumed_at": run.resumed_at, "last": last}))
@@ -90,7 +90,7 @@ def train(
 
 
 def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
-    """The settings of the file, or of the run to continue, and those of the command line, which take precedence."""
+    """Settings of the file or of the run to continue, overridden by command-line options."""
     in_run = out / "settings.json"
     if path is None and "data" not in flags and in_run.exists():
         path = in_run
@@ -105,7 +105,7 @@ def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
 
 
 def _absolute(source: str) -> str:
-    """The absolute path of a file or folder, so that a run finds its data from anywhere; named data sets stay."""
+    """Make the path of a data file absolute, so that the run can be continued from any folder."""
     from tapmachine.data.sources import NAMED
 
     path, mark, key = source.partition(".npz:")

@@ -1,4 +1,4 @@
-"""A page about a run: one HTML file with all it needs inside, to be opened from disk."""
+"""Report page of a run: a self-contained HTML file."""
 
 from tapmachine.apps.report.writing import Options, Report, write_report
 

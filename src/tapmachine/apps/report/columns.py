@@ -42,14 +42,14 @@ class Column(NamedTuple):
 
 
 class ColumnSummary(NamedTuple):
-    """One column of the data beside that of samples.
+    """Comparison of one column in data and samples.
 
     Attributes:
-        column: the column.
-        gaps: share of the values that are missing.
-        mean, deviation: of data and of samples; NaN for categories.
-        edges: of bins, for numbers.
-        shares: of the data and of the samples in each bin or category.
+        column: The column.
+        gaps: Fraction of missing values.
+        mean, deviation: Mean and standard deviation in data and samples; NaN for categories.
+        edges: Bin edges, for numbers.
+        shares: Fractions of data and samples in each bin or category.
     """
 
     column: Column
@@ -86,7 +86,7 @@ def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]
 
 
 def summarize(column: Column, data: Array, samples: Array) -> ColumnSummary:
-    """One column of the data beside that of samples."""
+    """Compare one column in data and samples."""
     seen = data[~np.isnan(data)]
     gaps = 1 - len(seen) / max(1, len(data))
     if not column.is_number:
@@ -103,7 +103,7 @@ def summarize(column: Column, data: Array, samples: Array) -> ColumnSummary:
 
 
 def bin_edges(data: Array, samples: Array, whole: bool) -> Array:
-    """Edges of bins that hold all data and almost all samples; one for each of a few whole numbers."""
+    """Bin edges that cover all data and almost all samples; one bin per value for a few whole numbers."""
     every = np.concatenate((data, np.quantile(samples, [0.002, 0.998]) if len(samples) else []))
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
     if whole and high - low < FEW_VALUES:
@@ -119,10 +119,10 @@ def _shares(counts: Array) -> list[float]:
 
 
 def associations(columns: list[Column], values: list[Array]) -> Array:  # (n, n)
-    """Association of each pair of columns over rows in which both are known, from −1 or 0 to 1; 1 on the diagonal.
+    """Association of each pair of columns over rows where both are known, in [−1, 1] or [0, 1]; 1 on the diagonal.
 
-    Of numbers and binary columns, their correlation; of a number and a category, the correlation ratio; of two
-    categories, Cramér's V. NaN if a column is constant.
+    Correlation for numbers and binary columns; correlation ratio for a number and a category; Cramér's V for
+    two categories. NaN if a column is constant.
     """
     n = len(columns)
     matrix = np.eye(n)

@@ -12,7 +12,7 @@ function startFields(run) {
     svg.append(frame);
     svg.setAttribute("tabindex", "0");
     svg.setAttribute("role", "application");
-    svg.setAttribute("aria-label", `${layer.unit.length} receptive fields; arrow keys go from one to the next`);
+    svg.setAttribute("aria-label", `${layer.unit.length} receptive fields; use the arrow keys to move between them`);
     let chosen = 0;
 
     function show(place) {

@@ -23,7 +23,7 @@ CURVES = {
 
 
 class Figure(NamedTuple):
-    """A figure: SVG, what it shows, and the name of a file to save it to."""
+    """A figure: SVG, caption, and file name to save it under."""
 
     svg: str
     caption: str
@@ -31,7 +31,7 @@ class Figure(NamedTuple):
     is_signed: bool = False
 
     def html(self) -> str:
-        """The figure in a page."""
+        """HTML of the figure."""
         kind = "figure signed" if self.is_signed else "figure"
         return (
             f'<figure class="{kind}" data-name="{escape(self.name)}">{self.svg}'
@@ -53,11 +53,11 @@ def image_svg(
     Args:
         images: (K, pixels).
         shape: height and width of each.
-        label: what they are, for people who do not see them.
+        label: text alternative for screen readers.
         columns: number of images in a row (default: about a square).
         colors: color of the frame of each.
         signed: as for `image_grid`.
-        names: of the rows, written above them.
+        names: names of the rows, shown above them.
     """
     columns = min(columns or max(1, round(len(images) ** 0.5)), max(1, len(images)))
     gap = max(2, round(max(shape) / 5)) if colors is not None else max(1, round(max(shape) / 6))
@@ -85,7 +85,7 @@ def image_svg(
 
 
 def training_curves(records: Sequence[dict[str, Any]]) -> Figure | None:
-    """Log-likelihoods over the epochs, as they were measured in training."""
+    """Log-likelihoods measured during training, by epoch."""
     series = {
         title: [(float(r["epoch"]), float(r[name])) for r in records if r.get(name) is not None]
         for name, title in CURVES.items()
@@ -96,36 +96,36 @@ def training_curves(records: Sequence[dict[str, Any]]) -> Figure | None:
     methods = sorted({r["log_likelihood_method"] for r in records if r.get("log_likelihood_method")})
     by = f", {' and '.join(methods)} except for TAP's" if methods else ""
     svg = charts.line_chart(series, "epoch", "nats per row")
-    return Figure(svg, f"Mean log-likelihood over the epochs{by}. Higher is better.", "training")
+    return Figure(svg, f"Mean log-likelihood by epoch{by}. Higher is better.", "training")
 
 
 def free_energies(track: LandscapeTrack) -> Figure:
-    """Free energies of the solutions over the epochs."""
+    """Free energies of the solutions by epoch."""
     points = [(float(s.epoch), float(f)) for s in track.snapshots for f in s.free_energy.tolist()]
     means = [(float(s.epoch), s.mean_free_energy) for s in track.snapshots if s.n_solutions]
-    svg = charts.scatter(points, "epoch", "F, nats", means, len(track.epochs) > 2, "free energies over the epochs")
-    return Figure(svg, "Free energies of all solutions over the epochs, and their mean.", "free_energies")
+    svg = charts.scatter(points, "epoch", "F, nats", means, len(track.epochs) > 2, "free energies by epoch")
+    return Figure(svg, "Free energies of all solutions by epoch, and their mean.", "free_energies")
 
 
 def n_solutions(track: LandscapeTrack) -> Figure:
-    """Number of solutions over the epochs."""
+    """Number of solutions by epoch."""
     series = {
         "solutions": [(float(s.epoch), float(s.n_solutions)) for s in track.snapshots],
-        "stable ones": [(float(s.epoch), float(s.stable.sum())) for s in track.snapshots],
+        "stable": [(float(s.epoch), float(s.stable.sum())) for s in track.snapshots],
     }
     svg = charts.line_chart(series, "epoch", "solutions")
     return Figure(svg, f"Number of distinct solutions reached from {len(track.starts)} starts.", "solutions")
 
 
 def shown_fields(ranking: ReceptiveFields) -> Tensor:
-    """Units whose receptive fields are shown: the most active ones first, or the most spread."""
+    """Units to show: the most active ones first, or those with the most spread-out fields."""
     if bool(torch.isnan(ranking.activation).any()):
         return ranking.by_spread(MOST_FIELDS)
     return ranking.by_activation(MOST_FIELDS)
 
 
 def field_columns(ranking: ReceptiveFields) -> int:
-    """Number of receptive fields in a row of the figure."""
+    """Number of receptive fields per row of the figure."""
     return max(1, round(1.6 * math.sqrt(len(shown_fields(ranking)))))
 
 

@@ -48,8 +48,8 @@ class LandscapeFindings(NamedTuple):
     Attributes:
         track: the landscape at the kept epochs.
         embedding: embedding of the solutions, fitted to the starts; None if there are too few.
-        sentences: what is true at each epoch.
-        labels: of the starts, if there are any.
+        sentences: findings at each epoch.
+        labels: labels of the starts, if available.
     """
 
     track: LandscapeTrack
@@ -65,14 +65,14 @@ class Findings:
     Attributes:
         name: name of the run.
         machine: the last machine of the run.
-        settings, records: those of the run folder.
-        landscape: the solutions of the machines; None where the mean field has none.
-        table: the columns of data that are not images.
+        settings, records: contents of the run folder.
+        landscape: TAP solutions; None for machines without any.
+        table: findings on the columns, for data other than images.
         likelihoods: log-likelihoods by all estimators.
         rankings: receptive fields of every hidden layer.
         rows, samples: rows of the data, and Gibbs chains started there.
         sample_labels: the label of the nearest row of the data for each sample.
-        columns: the columns by name, of data that are not images.
+        columns: columns by name, for data other than images.
         image_shape: height and width of rows that are images.
     """
 
@@ -106,8 +106,8 @@ def look_at(
         device: device to compute on.
         n_starts: maximum number of rows of the data to start solutions from.
         say: called with a line of progress.
-        source: other data than the run's, such as a file.
-        labels: file with a label for each row of the data.
+        source: data to use instead of the run's.
+        labels: file with one label per row of the data.
     """
     machines = KeptMachines(folder, device)
     machine = machines[max(machines)]
@@ -189,12 +189,12 @@ def _landscape(
         for found, snapshot in zip(sentences, track.snapshots, strict=True):
             if snapshot.n_solutions > 1:
                 share = own.purity(snapshot.basin)
-                found.append(f"{share:.0%} of the starts have the most frequent label of their basin.")
+                found.append(f"{share:.0%} of the starts have the majority label of their basin.")
     return LandscapeFindings(track, embed_over_starts(track), sentences, own)
 
 
 def _on_record(records: list[dict[str, Any]], epoch: int) -> list[str]:
-    """The log-likelihood that was measured in training, if it was at this epoch."""
+    """Log-likelihood at this epoch, if it was measured during training."""
     for record in records:
         if record.get("epoch") == epoch and record.get("log_likelihood") is not None:
             method = record.get("log_likelihood_method")
@@ -207,7 +207,7 @@ def _on_record(records: list[dict[str, Any]], epoch: int) -> list[str]:
 
 @torch.no_grad()
 def table_likelihoods(machine: BoltzmannMachine, data: RunData[Tensor]) -> LikelihoodComparison:
-    """The log-likelihood of the observed cells of a table, and that of independent columns."""
+    """Log-likelihood of the observed cells of a table, compared with independent columns."""
     begin = time.perf_counter()
     machine = in_double(machine)
     sets = [spaced(x.to(machine.device), N_SCORED) for x in (data.train, data.held_out) if x is not None]

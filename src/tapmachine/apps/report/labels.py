@@ -1,4 +1,4 @@
-"""Labels of rows, which color the map, the tree and the samples of a page."""
+"""Labels of rows, used as colors of the map, the tree and the samples."""
 
 import csv
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tapmachine.runs.data import RunData
 
 Array = np.ndarray[Any, Any]
 
-MOST_CLASSES = 20  # classes with a color of their own; the rest are gray
+MOST_CLASSES = 20  # classes with distinct colors; the rest are gray
 REST = "other"
 
 
@@ -42,7 +42,7 @@ class Labels:
         return Labels(self.names, self.index[index])
 
     def purity(self, basin: Tensor) -> float:
-        """Share of rows whose label is the most frequent one of their cluster; those in none, −1, are left out."""
+        """Fraction of rows with the majority label of their cluster; rows without a cluster (−1) are ignored."""
         inside = basin >= 0
         if not bool(inside.any()):
             return float("nan")
@@ -52,7 +52,7 @@ class Labels:
 
 
 def make_labels(values: Any) -> Labels:  # (N,)
-    """Labels of any values, numbered in their order; all but the most frequent classes are joined."""
+    """Labels from arbitrary values, numbered in sorted order; rare classes are merged."""
     names, index, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     index = index.reshape(-1)
     texts = [f"{name:g}" if isinstance(name, np.floating) else str(name) for name in names]
@@ -65,15 +65,15 @@ def make_labels(values: Any) -> Labels:  # (N,)
 
 
 def labels_of(data: RunData[Tensor], path: str | None) -> Labels | None:
-    """The labels of the training rows: from a file, or those that are known for a named data set.
+    """Labels of the training rows, from a file or from a named data set.
 
     Args:
         data: Data of a run, in memory.
-        path: A .npy or .csv file with one label for each row of the data, or for each of the first ones, up to the last
-            training row.
+        path: A .npy or .csv file with one label per row of the data, or at least for all rows up to the last training
+            row.
 
     Raises:
-        DataError: If the file cannot be read, or has another number of labels.
+        DataError: If the file cannot be read, or has the wrong number of labels.
     """
     n_train = len(data.train) if data.index is None else int(data.index[-1]) + 1
     if path is not None:
@@ -83,7 +83,7 @@ def labels_of(data: RunData[Tensor], path: str | None) -> Labels | None:
     elif data.name == "mnist":
         try:
             values = mnist_labels()
-        except DataError:  # the page does without
+        except DataError:  # labels are optional
             return None
     else:
         return None
@@ -92,11 +92,11 @@ def labels_of(data: RunData[Tensor], path: str | None) -> Labels | None:
 
 
 def read_labels(path: Path, *lengths: int) -> Array:  # (N,)
-    """One label for each row from a .npy file, or from a .csv file of one column with or without a header.
+    """Read one label per row from a .npy file, or a one-column .csv file with or without a header.
 
     Args:
         path: The file.
-        lengths: Numbers of labels that are expected, the first of which is named if there is another number.
+        lengths: Accepted numbers of labels; errors mention the first.
     """
     try:
         if path.suffix not in (".npy", ".csv"):
@@ -110,7 +110,7 @@ def read_labels(path: Path, *lengths: int) -> Array:  # (N,)
         values = values.reshape(-1)
     if values.ndim != 1 or len(values) not in lengths:
         shape = f"{len(values)} labels" if values.ndim == 1 else f"shape {values.shape}"
-        raise DataError(f"{path}: has {shape}; expected {lengths[0]} labels, one for each row of the data")
+        raise DataError(f"{path}: has {shape}; expected {lengths[0]} labels, one per row of the data")
     return values
 
 
@@ -119,7 +119,7 @@ def _from_text(path: Path, lengths: tuple[int, ...]) -> Array:
         rows = [row for row in csv.reader(file) if row]
     for line, row in enumerate(rows, 1):
         if len(row) != 1:
-            raise ValueError(f"line {line} has {len(row)} columns; expected one label on each line")
+            raise ValueError(f"line {line} has {len(row)} columns; expected one label per line")
     cells = [row[0].strip() for row in rows]
     if len(cells) - 1 in lengths and len(cells) not in lengths:
         cells = cells[1:]  # below a header

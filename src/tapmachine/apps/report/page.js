@@ -101,7 +101,7 @@ function canvasOf(run, source, row, className, label) {
   return canvas;
 }
 
-// Rows that are no images: the columns in which they differ most from the data, by name.
+// For rows that are not images: the columns in which they differ most from the data, by name.
 function namedColumns(run, canvas) {
   const { names, usual } = run.data;
   if (!names.length) return null;

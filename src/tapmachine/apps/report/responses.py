@@ -1,4 +1,4 @@
-"""What hidden units and classes respond to, by the columns of a table."""
+"""Responses of hidden units and classes to the columns of a table."""
 
 from typing import NamedTuple
 
@@ -23,9 +23,9 @@ class ClassSummary(NamedTuple):
     """A class of the rows of a table.
 
     Attributes:
-        share: of the rows.
-        values: the mean of each number; of each category, the most probable one with its probability.
-        pulls: how far from all rows, for shading: in standard deviations, or as a difference of probabilities.
+        share: Fraction of the rows.
+        values: Mean of each number; most probable category with its probability.
+        pulls: Difference from all rows, for shading: in standard deviations or probabilities.
     """
 
     share: float
@@ -34,7 +34,7 @@ class ClassSummary(NamedTuple):
 
 
 def hidden_responses(machine: BoltzmannMachine, x: Tensor, columns: list[Column]) -> tuple[list[str], Array]:
-    """Association of the means of hidden units, given complete rows, with columns; those that vary most."""
+    """Association of the hidden units that vary most, given complete rows, with the columns."""
     if machine.is_pairwise or not columns:
         return [], np.zeros((0, len(columns)))
     complete = x[~x.isnan().any(1)] if x.is_floating_point() else x
@@ -52,7 +52,7 @@ def hidden_responses(machine: BoltzmannMachine, x: Tensor, columns: list[Column]
 
 
 def _is_latent(machine: BoltzmannMachine, n: int) -> Array:
-    """Which hidden components are more than a way to write the correlations of Gaussian columns."""
+    """Hidden components that do more than encode the correlations of Gaussian columns."""
     hidden = machine.layers[1]
     if not isinstance(hidden, Mixed):
         return np.ones(n)
@@ -65,7 +65,7 @@ def _is_latent(machine: BoltzmannMachine, n: int) -> Array:
 
 
 def classes_of(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSummary]:
-    """The classes of a table, by falling share; nothing if there are other hidden units beside them."""
+    """Classes of a table in decreasing order of size; empty if there are other hidden units."""
     mixture = mixture_of(in_double(machine))
     if len(mixture.covariances) > 1:
         return []

@@ -1,4 +1,4 @@
-"""What the page's script needs: places, numbers and pictures of solutions, small enough to be inside the page."""
+"""Data for the page's script: positions, numbers and pictures of solutions, small enough to embed."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ GRID = 1000  # places on the map are whole numbers up to this
 
 
 def for_script(found: Findings) -> dict[str, Any] | None:
-    """All that the script needs, as JSON can hold it; None without a map."""
+    """Data for the script as JSON values; None without a map."""
     landscape = found.landscape
     if landscape is None or landscape.embedding is None or landscape.embedding.data is None:
         return None
@@ -44,7 +44,7 @@ def for_script(found: Findings) -> dict[str, Any] | None:
 
 
 def shown_solutions(snapshot: Snapshot, most: int = MOST_SOLUTIONS) -> Tensor:
-    """The solutions with the most starts, by falling number of starts."""
+    """The solutions with the most starts, in decreasing order."""
     return snapshot.counts.argsort(descending=True, stable=True)[:most]
 
 
@@ -92,7 +92,7 @@ def _epochs(landscape: LandscapeFindings, view: View, most: int) -> list[dict[st
 
 
 def _nearest(points: Tensor, before: Tensor | None) -> list[int]:
-    """For each solution the nearest one of the epoch before, whence it moves on the map."""
+    """For each solution, the nearest one of the previous epoch, where its animation starts."""
     if before is None or len(before) == 0 or len(points) == 0:
         return [-1] * len(points)
     return torch.cdist(points.double(), before.double()).argmin(1).tolist()

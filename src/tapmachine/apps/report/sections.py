@@ -20,7 +20,7 @@ N_TOP_ROWS = 6  # rows of the data that a hidden unit responds to most
 
 
 def facts(found: Findings) -> str:
-    """The main numbers, each with an explanation that can be unfolded."""
+    """The main numbers, each with a collapsible explanation."""
     cards = [("machine", found.machine.summary())]
     if found.records:
         n_epochs = int(found.records[-1].get("epoch", 0))
@@ -55,7 +55,7 @@ def facts(found: Findings) -> str:
 
 
 def best_likelihood(found: Findings) -> LikelihoodRow | None:
-    """The most trustworthy log-likelihood: exact, then annealed."""
+    """The most reliable log-likelihood: exact, then annealed."""
     rows = {row.estimator: row for row in found.likelihoods.rows if row.train == row.train}
     return next((rows[name] for name in ("exact", "annealed", "AIS", "TAP") if name in rows), None)
 
@@ -76,19 +76,19 @@ def likelihoods(found: Findings) -> str:
     if any(row.estimator == "pseudo" for row in rows):
         note = '<p class="small">The pseudo-likelihood is on a different scale: use it only to compare machines.</p>'
     if found.landscape is None:
-        note = '<p class="small">Of the observed values, with real columns standardized.</p>'
+        note = '<p class="small">Log-likelihood of the observed values, with real columns standardized.</p>'
     words = explain("log-likelihood", "ln Z")
     return f'<div class="wide">{table(heads, body)}</div>{note}{items(found.likelihoods.warnings)}{words}'
 
 
 def explain(*names: str) -> str:
-    """Explanations that can be unfolded."""
+    """Collapsible explanations."""
     parts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(EXPLANATIONS[name])}</dd>" for name in names)
-    return unfold("What do these words mean?", f"<dl>{parts}</dl>", "words")
+    return unfold("What do these terms mean?", f"<dl>{parts}</dl>", "words")
 
 
 def training(found: Findings) -> str:
-    """Curves of the training, and how the landscape grew."""
+    """Training curves, and the growth of the landscape."""
     shown: list[Figure | None] = [figures.training_curves(found.records)]
     if found.landscape is not None and len(found.landscape.track.epochs) > 1:
         shown += [figures.n_solutions(found.landscape.track), figures.free_energies(found.landscape.track)]
@@ -96,7 +96,7 @@ def training(found: Findings) -> str:
 
 
 def grid(shown: Sequence[Figure]) -> str:
-    """Figures side by side, where there is room."""
+    """Figures side by side if they fit."""
     return f'<div class="pictures">{"".join(own.html() for own in shown)}</div>' if shown else ""
 
 
@@ -127,14 +127,14 @@ def solutions_without_script(found: Findings) -> str:
     view = View(found)
     if view.kind == "image":
         images = view.values(last.means[0][numbers])
-        caption = f"The {len(numbers)} solutions with the largest basins at epoch {last.epoch}, from the largest on."
+        caption = f"The {len(numbers)} solutions with the largest basins at epoch {last.epoch}, largest first."
         return Figure(figures.image_svg(images, (view.height, view.width), caption), caption, "solutions").html()
     rows = [(f"solution {i}", float(last.free_energy[i]), int(last.counts[i])) for i in numbers.tolist()]
     return f'<div class="wide">{table(("", "F", "starts"), rows)}</div>'
 
 
 def tree(found: Findings) -> str:
-    """The tree of solutions; nothing with a single epoch."""
+    """The tree of solutions; empty for a single epoch."""
     assert found.landscape is not None
     track = found.landscape.track
     if len(track.epochs) < 2 or len(track.tree.counts) == 0:
@@ -144,18 +144,18 @@ def tree(found: Findings) -> str:
     n_leaves = sum(node.leaf >= 0 for node in branches(track.tree))
     of = "" if n_leaves == len(track.tree.counts) else f" (the {n_leaves} with the largest basins)"
     caption = (
-        f"How the solutions of the last epoch{of} split during training, from left to right. Lines are wider where "
-        "more starts go through them."
+        f"How the solutions of the last epoch{of} split during training, from left to right. Line widths "
+        "show the number of starts."
     )
     help_text = (
-        '<p class="small scripted" hidden>Click a branch to fold or unfold it, and a leaf to pin its solution.</p>'
+        '<p class="small scripted" hidden>Click a branch to collapse or expand it, and a leaf to pin its solution.</p>'
     )
     figure = f'<figure class="figure" data-name="tree"><div class="wide">{svg}</div><figcaption>{escape(caption)}'
     return f"<h3>Tree</h3>{figure}</figcaption></figure>{help_text}{explain('tree', 'start', 'basin')}"
 
 
 def learned(found: Findings) -> str:
-    """Receptive fields, samples and data, of images."""
+    """Receptive fields, samples and data, for images."""
     shape = found.image_shape
     if shape is None:
         return ""
@@ -168,7 +168,7 @@ def learned(found: Findings) -> str:
             '<div class="card" data-part="field" aria-live="polite" hidden></div></div>'
         )
     near = ", framed in the color of the nearest row's label" if found.sample_labels is not None else ""
-    caption = f"Samples: Gibbs chains, {SAMPLE_SWEEPS} sweeps after the rows beside them{near}."
+    caption = f"Samples: Gibbs chains, {SAMPLE_SWEEPS} sweeps from the rows of data shown{near}."
     shown = [
         figures.samples(found.samples, size, caption, "samples", found.sample_labels),
         figures.samples(found.rows, size, "Rows of the data.", "data"),

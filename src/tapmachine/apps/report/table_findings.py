@@ -23,19 +23,19 @@ MOST_PAIRED = 24  # columns of a matrix of associations
 
 
 class TableFindings(NamedTuple):
-    """What a page says about a table.
+    """Findings on a table.
 
     Attributes:
-        summaries: some or all columns, in the order of the table.
-        n_columns: number of all columns.
-        paired: names of the columns whose associations are shown.
-        associations: those of the data and of samples, (n, n) each.
-        units: names of hidden units.
-        responses: association of each hidden unit with the columns that are paired, (units, n).
-        classes: the classes of the rows, if the machine has any.
-        n_rows, n_gappy: number of rows, and of those with gaps.
-        independent: whether the samples are independent draws.
-        binary_shares: share of the second value of each binary column in the data and in samples.
+        summaries: Comparisons of some or all columns, in the order of the table.
+        n_columns: Total number of columns.
+        paired: Names of the columns whose associations are shown.
+        associations: Associations in data and in samples, (n, n) each.
+        units: Names of hidden units.
+        responses: Association of each hidden unit with the paired columns, (units, n).
+        classes: Classes of the rows, if the machine has any.
+        n_rows, n_gappy: Number of rows, and of rows with gaps.
+        independent: Whether the samples are independent draws.
+        binary_shares: Fraction of the second value of each binary column in data and samples.
     """
 
     summaries: list[ColumnSummary]
@@ -53,7 +53,7 @@ class TableFindings(NamedTuple):
 
 @torch.no_grad()
 def table_findings(data: RunData[Tensor], machine: BoltzmannMachine, seed: int = 0) -> TableFindings:
-    """Compare the columns of data, which may have gaps, with those of samples.
+    """Compare the columns of data and samples; the data may have gaps.
 
     Args:
         data: Data of a run, with NaN for gaps.
@@ -101,7 +101,7 @@ def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, 
 
 
 def _most_associated(columns: list[Column], values: list[Array]) -> list[int]:
-    """Columns that are not constant; of many, those with the strongest correlations."""
+    """Columns that are not constant; if there are many, those with the strongest correlations."""
     varied = [i for i, own in enumerate(values) if len(own[~np.isnan(own)]) and np.ptp(own[~np.isnan(own)]) > 0]
     if len(varied) <= MOST_PAIRED:
         return varied

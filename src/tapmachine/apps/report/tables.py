@@ -1,4 +1,4 @@
-"""The sections of a page about a table: columns, associations, and what classes or hidden units respond to."""
+"""The sections of a page about a table: columns, associations, classes and hidden units."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ LONG_TABLE = 15  # rows of a table that is unfolded by a click
 
 
 def columns(found: TableFindings) -> str:
-    """Distributions of all columns, and numbers about them."""
-    how = "independent draws" if found.independent else "ends of Gibbs chains that start from rows of the data"
+    """Distributions and statistics of all columns."""
+    how = "independent draws" if found.independent else "final states of Gibbs chains started from rows of the data"
     gaps = f" {found.n_gappy} of {found.n_rows} rows have gaps." if found.n_gappy else " No values are missing."
     n_shown = len(found.summaries)
-    which = f" Of {found.n_columns} columns, those {n_shown} are shown in which samples differ most."
+    which = f" The {n_shown} of {found.n_columns} columns with the largest differences are shown."
     key = (
         f'<p class="legend"><i style="background:{COLORS[0]}"></i>data <i style="background:{COLORS[1]}"></i>samples '
         f'<span class="small">({how})</span></p>'
@@ -29,7 +29,7 @@ def columns(found: TableFindings) -> str:
     drawn = [_column(own).html() for own in found.summaries if not (together and own.column.kind == "binary")]
     pictures = f'{key}<div class="small-pictures">{"".join(drawn)}</div>' if drawn else ""
     return (
-        f"<h2>Columns</h2><p>Each column of the data beside that of samples.{gaps}"
+        f"<h2>Columns</h2><p>Distribution of each column in data and samples.{gaps}"
         f"{which if n_shown < found.n_columns else ''}</p>{_binary(found, how) if together else ''}{pictures}"
         f"{_numbers(found.summaries)}{explain('difference')}"
     )
@@ -45,9 +45,9 @@ def _column(own: ColumnSummary) -> Figure:
 
 def _binary(found: TableFindings, how: str) -> str:
     """Binary columns in one figure: their shares in data and samples."""
-    svg = scatter(found.binary_shares, "share in the data", "share in samples", [(0.0, 0.0), (1.0, 1.0)])
+    svg = scatter(found.binary_shares, "fraction in the data", "fraction in samples", [(0.0, 0.0), (1.0, 1.0)])
     n = len(found.binary_shares)
-    caption = f"{n} binary columns, a dot each: the share of the second value in the data and in samples ({how})."
+    caption = f"{n} binary columns, one dot each: the fraction of the second value in data and samples ({how})."
     return Figure(svg, caption, "binary_columns").html()
 
 
@@ -92,7 +92,7 @@ def associations(found: TableFindings) -> str:
 
 
 def responses(found: TableFindings, names: Sequence[str]) -> str:
-    """What classes or hidden units respond to, by the names of columns."""
+    """Responses of classes or hidden units to the columns."""
     if found.classes:
         heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("class", "share", *names))
         rows = ""
@@ -104,8 +104,8 @@ def responses(found: TableFindings, names: Sequence[str]) -> str:
             rows += f'<tr><th scope="row">{index}</th><td>{own.share:.0%}</td>{cells}</tr>'
         body = f'<table class="classes"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
         return (
-            "<h2>Classes</h2><p>What the rows of each class are like: the mean of numbers, and the most probable "
-            "category. Red is more than in all rows, blue less.</p>"
+            "<h2>Classes</h2><p>Typical values of each class: the mean of numbers, and the most probable "
+            "category. Red is above the average of all rows, blue below.</p>"
             f'<div class="wide">{body}</div>{explain("class")}'
         )
     heading = "<h2>What hidden units respond to</h2>"

@@ -1,4 +1,4 @@
-// The tree: leaves show their solution, and branches can be folded.
+// The tree: leaves show their solution, and branches can be collapsed.
 
 function startTree(run) {
   const svg = run.root.querySelector(".tree");
@@ -8,7 +8,7 @@ function startTree(run) {
   const row = Number(svg.dataset.row), width = svg.viewBox.baseVal.width;
   const folded = new Set();
 
-  // As it was drawn, without what is folded: leaves below each other, others amid theirs.
+  // The layout without collapsed branches: leaves one below another, branches centered on their leaves.
   function layout() {
     const hidden = [], y = [];
     let next = 0.5;

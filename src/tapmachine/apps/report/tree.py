@@ -1,4 +1,4 @@
-"""The tree of solutions as a drawing: a node where a branch splits, with its picture, its starts and their labels."""
+"""Drawing of the tree of solutions: each split is a node with its picture, starts and labels."""
 
 from math import log
 from typing import NamedTuple
@@ -21,13 +21,13 @@ LEFT, RIGHT, BAR, WIDTH = 34.0, 190.0, 70.0, 820.0
 
 
 class Node(NamedTuple):
-    """A branch of the tree up to where it splits, or to the last epoch.
+    """A branch of the tree until it splits or the last epoch.
 
     Attributes:
-        parent: index of the branch that it comes from, −1 for a root.
-        epoch: the last epoch before it splits, or the last of all.
+        parent: index of the parent branch, −1 for a root.
+        epoch: last epoch before it splits, or the last epoch.
         leaf: index of the solution at the last epoch; −1 for a branch that splits.
-        starts: which starts are in it, (K,), bool.
+        starts: mask of the starts in the branch, (K,), bool.
         means: visible means at that epoch.
         n_leaves: number of leaves above it.
     """
@@ -41,7 +41,7 @@ class Node(NamedTuple):
 
 
 def branches(tree: SolutionTree) -> list[Node]:
-    """The branches of the populated part of a tree, each after the one that it comes from."""
+    """Branches of the populated part of a tree, parents first."""
     enough = max(1.0, POPULATED * len(tree.basin))
     n_leaves = min(MOST_LEAVES, max(1, int((tree.counts >= enough).sum())))
     kept, small = tree.largest_leaves(n_leaves).tolist(), tree.pruned(n_leaves)
@@ -74,10 +74,10 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
     """The tree as SVG, from the first epoch on the left to the last on the right.
 
     Args:
-        tree: of the track.
-        view: of the page.
-        labels: of the starts.
-        places: place in the script's list of each solution of the last epoch that is on the map.
+        tree: tree of the track.
+        view: view of the page.
+        labels: labels of the starts.
+        places: index in the script's list of each solution of the last epoch on the map.
     """
     nodes = branches(tree)
     first, last = tree.epochs[0], tree.epochs[-1]
@@ -114,7 +114,7 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
 
 
 def _heights(nodes: list[Node]) -> list[float]:
-    """A height for each node: leaves below each other, others amid theirs."""
+    """Vertical position of each node: leaves one below another, branches centered on their leaves."""
     heights, row = [0.0] * len(nodes), 0.5
     for index, node in enumerate(nodes):
         if node.leaf >= 0:
@@ -168,7 +168,7 @@ def _node(
 
 
 def _label_bar(labels: Labels, starts: Tensor, left: float) -> str:
-    """Shares of the labels, from the most frequent one, as a bar."""
+    """Bar of the label frequencies, most frequent first."""
     counts = torch.bincount(labels.index[starts], minlength=len(labels.names))
     total, parts = max(1, int(counts.sum())), []
     for own in counts.argsort(descending=True, stable=True).tolist():

@@ -11,11 +11,11 @@ MOST_BARS = 400
 
 
 class View:
-    """Rows of values as numbers from 0 to 1, no more than a page can hold.
+    """Rows of values scaled to [0, 1], reduced in size for the page.
 
     Attributes:
         kind: `image`, `heat` or `bars`.
-        height, width: of what is stored for a row, in values.
+        height, width: stored size of a row, in values.
     """
 
     def __init__(self, found: Findings) -> None:
@@ -38,7 +38,7 @@ class View:
             self.names = []
 
     def values(self, rows: Tensor) -> Tensor:  # (K, *state_shape) -> (K, height·width)
-        """Values from 0 to 1, fewer than those of the rows if those are many."""
+        """Values scaled to [0, 1]; large rows are reduced in size."""
         share = ((rows.double() - self.lower) / self.length).clamp(0, 1)
         if self.kind == "heat":
             return adaptive_avg_pool1d(share.transpose(1, 2), self.width).flatten(1)
@@ -49,7 +49,7 @@ class View:
         return adaptive_avg_pool2d(images, (self.height, self.width)).flatten(1)
 
     def small(self, rows: Tensor) -> Tensor:  # (K, pixels) -> (K, height·width)
-        """Images of any values, made as small as those of the view."""
+        """Images of arbitrary values, reduced to the size of the view."""
         assert self._shape is not None
         images = rows.double().view(-1, 1, self._shape[0], self._shape[1])
         return adaptive_avg_pool2d(images, (self.height, self.width)).flatten(1)

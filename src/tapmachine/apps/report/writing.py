@@ -1,4 +1,4 @@
-"""The report page of one run or several: a self-contained HTML file."""
+"""The report page of one or more runs: a self-contained HTML file."""
 
 import json
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ from tapmachine.display.html import escape, items, table
 from tapmachine.machine.files import write_atomically
 from tapmachine.runs.folder import MachineFile, RunFolder
 
-# Nothing is fetched from anywhere, whatever is in the page.
+# The page loads no external resources.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 SCRIPTS = ("page.js", "map.js", "gallery.js", "tree.js", "fields.js", "save.js")
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a page is made.
+    """Options of a page.
 
     Attributes:
         device: device to compute on.
         n_starts: maximum number of rows of the data to start solutions from.
-        data: other data than the run's; required for a machine in a file by itself.
-        labels: .npy or .csv file with a label for each row of the data.
+        data: data to use instead of the run's; required for a machine file.
+        labels: .npy or .csv file with one label per row of the data.
         title: title of the page (default: the names of the runs).
-        command: the command that made it.
+        command: command shown on the page.
     """
 
     device: str = "cpu"
@@ -45,7 +45,7 @@ class Options:
 
 
 class Report(NamedTuple):
-    """A page that was written, and what it says."""
+    """A written page and its contents."""
 
     path: Path
     findings: list[Findings]
@@ -58,14 +58,14 @@ def write_report(
     say: Say = lambda line: None,
     out: Path | None = None,
 ) -> Report:
-    """Write the page of one run, or of several side by side; a run may be a machine in a file by itself.
+    """Write a page about one or more runs, side by side. Machine files are accepted in place of runs.
 
     Args:
         folders: the run folders.
-        options: how the page is made.
+        options: options of the page.
         more: figures to put first.
         say: called with a line of progress.
-        out: file to write (default: report.html in the first run folder, or an .html file beside the machine's file).
+        out: file to write (default: report.html in the first run folder, or an .html file next to the machine file).
 
     Returns:
         The path of the page, and its contents.
@@ -101,7 +101,7 @@ def page(findings: Sequence[Findings], title: str | None = None, more: Sequence[
 
 
 def _run(found: Findings, is_alone: bool) -> str:
-    """All about one run."""
+    """The part of the page about one run."""
     script = for_script(found)
     parts = ["" if is_alone else f"<h2>{escape(found.name)}</h2>", sections.facts(found)]
     if found.landscape is not None:
@@ -135,7 +135,7 @@ def _run(found: Findings, is_alone: bool) -> str:
 
 
 def _comparison(findings: Sequence[Findings]) -> str:
-    """The main numbers of all runs, and the settings in which they differ."""
+    """The main numbers of all runs, and the settings that differ."""
     rows: list[tuple[object, ...]] = [("machine", *(found.machine.summary() for found in findings))]
     best = [sections.best_likelihood(found) for found in findings]
     rows.append(("log-likelihood of training data", *(own.train if own else None for own in best)))
@@ -161,7 +161,7 @@ def _comparison(findings: Sequence[Findings]) -> str:
 
 
 def _json(value: object) -> str:
-    """JSON that cannot end the element it is in."""
+    """JSON that is safe inside a script element."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
