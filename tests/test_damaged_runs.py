@@ -139,7 +139,7 @@ def test_a_checkpoint_of_other_shapes(runs, tmp_path):
     tensors["machine.weights.0"] = tensors["machine.weights.0"].T.contiguous()
     with RunFolder(folder) as run:
         run.checkpoint(epoch, tensors, values)
-    with pytest.raises(RunError, match="its checkpoint does not fit"):
+    with pytest.raises(RunError, match="its checkpoint does not match"):
         run_training(runs.settings, folder)
 
 

@@ -154,7 +154,7 @@ def test_states_in_bytes_stay_states(tmp_path):
     assert states.any()
     np.save(tmp_path / "states.npy", states)
     _, said = words("impute", tmp_path / "run", tmp_path / "states.npy", "-o", tmp_path / "out.npy")
-    assert "bytes are 0 or 1 only, and are not scaled" in said
+    assert "all bytes are 0 or 1; not scaled" in said
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), states)
 
 
@@ -201,7 +201,7 @@ def test_row_names_are_no_data(first, index, tmp_path):
     found = read(tmp_path / "x.csv")
     np.testing.assert_array_equal(found.rows, TABLE)
     assert found.notes == (
-        f"{tmp_path}/x.csv: first column skipped as row names; to use it as data, name it in the header",
+        f"{tmp_path}/x.csv: first column used as row names; to use it as data, name it in the header",
     )
     np.testing.assert_array_equal(read(tmp_path / "x.csv", gaps=True).rows, TABLE)
     (tmp_path / "y.csv").write_text(table())
@@ -355,7 +355,7 @@ def sparse(**changes):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (sparse(indices=[0, 1, 9]), "is not a sparse matrix as SciPy saves it"),
+        (sparse(indices=[0, 1, 9]), "is not a valid SciPy sparse matrix"),
         (sparse(indices=[0, 1, -1]), "do not match"),
         (sparse(indices=[0.0, 1.0, 2.0]), "is not a sparse matrix"),
         (sparse(indptr=[0, 1]), "is not a sparse matrix"),
@@ -363,8 +363,8 @@ def sparse(**changes):
         (sparse(data=["a", "b", "c"]), "not numbers"),
         (sparse(shape=(3, -3)), "is not a sparse matrix"),
         (sparse(shape=(2**40, 3)), "a row or column of which would take more than 1,073,741,824 bytes"),
-        (sparse(format=b"dia"), r"holds a sparse dia array of shape \(3, 3\); save a matrix as csr"),
-        (sparse(shape=(9,)), "save a matrix as csr"),
+        (sparse(format=b"dia"), r"holds a sparse dia array of shape \(3, 3\); use .tocsr"),
+        (sparse(shape=(9,)), "use .tocsr"),
     ],
 )
 def test_sparse_matrices_that_are_none(arrays, message, tmp_path):
@@ -380,7 +380,7 @@ def test_sparse_matrices_that_are_none(arrays, message, tmp_path):
         ("x.tsv", "size\tcolor\n1\tblue\n", "line 2, column 2 (color) is 'blue', not a number; encode text"),
         ("x.tsv", "1,2\n3,4\n", "is '3,4', not a number; columns are separated by tabs"),
         ("x.csv", "1,5;2,5\n1,0;2,0\n", "is '5;2', not a number; columns are separated by commas"),
-        ("x.csv", "a,b\n1,2\n3,inf\n", "row 1, column 1 is inf; every value must be finite, or NaN if it is missing"),
+        ("x.csv", "a,b\n1,2\n3,inf\n", "row 1, column 1 is inf; expected finite values, or NaN for missing ones"),
         ("x.fasta", ">one\nACDE\n", "is a sequence alignment; save it as whole numbers"),
         ("x.txt", ">one\nACDE\n", "is a sequence alignment; save it as whole numbers"),
     ],

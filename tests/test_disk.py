@@ -146,7 +146,7 @@ def test_folders_that_are_no_data(tmp_path):
     (folder / ".hidden").write_text("which some systems leave behind")
     assert read(folder).rows.shape == (200, 16)
     for array, message in (
-        (x[:50, :9], r"2.npy: has rows of float64 of shape \(9,\), where .*0.npy has float64 of shape \(16,\)"),
+        (x[:50, :9], r"2.npy: has rows of float64 of shape \(9,\), but .*0.npy has float64 of shape \(16,\)"),
         (x[:50].astype(np.float32), r"2.npy: has rows of float32 of shape \(16,\), where .*0.npy has float64"),
         (np.where(np.arange(800).reshape(50, 16) == 37 * 16 + 5, np.nan, x[:50]), "2.npy: row 37, column 5 is nan"),
         (x[:0], "2.npy: has shape .* at least one row"),
@@ -160,7 +160,7 @@ def test_folders_that_are_no_data(tmp_path):
         read(folder)
     np.save(folder / "2.npy", x[:50])
     (folder / "notes.txt").write_text("on these data")
-    with pytest.raises(DataError, match=r"notes.txt: is in a folder of data, which must hold .npy files"):
+    with pytest.raises(DataError, match=r"notes.txt: is not a .npy file; a data folder must contain only"):
         read(folder)
 
 

@@ -124,7 +124,7 @@ def test_as_printed_beside_the_default(tmp_path, monkeypatch):
     for options, said in (
         (("--format", "gif"), "format is 'gif'"),
         (("--models", "x"), "models has 'x'; expected names among"),
-        (("--beside", tmp_path / "none"), "there is no such folder"),
+        (("--beside", tmp_path / "none"), "no such folder"),
     ):
         assert said in str(reproduce("fedist", "--quick", *options).exception)
     with pytest.raises(RunError, match=r"has no claims\.csv"):

@@ -114,7 +114,7 @@ def change(frame, name, values, row=None):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda f: change(f, "species", None), "column 'species' has no values, only gaps"),
+        (lambda f: change(f, "species", None), "column 'species' has only missing values"),
         (lambda f: change(f, "mass", np.inf, 3), "column 'mass' is inf in row 3"),
         (lambda f: change(f, "sex", 7, 2), "column 'sex' holds numbers and text"),
         (lambda f: change(f, "sex", pd.Timestamp(0)), "column 'sex' holds datetime"),
@@ -137,7 +137,7 @@ def test_an_identifier_is_no_category():
     [
         (lambda f: change(f, "species", "Emperor", 4), "column 'species' is 'Emperor' in row 4, a new category"),
         (lambda f: change(f, "sex", "x", 1), "column 'sex' is 'x' in row 1, a new category"),
-        (lambda f: change(f, "mass", "heavy"), "column 'mass' holds text; it held numbers"),
+        (lambda f: change(f, "mass", "heavy"), "column 'mass' holds text, but held numbers"),
         (lambda f: f.drop(columns="year"), "column 'year' of the training data is missing"),
         (lambda f: f.assign(extra=1), "column 'extra' was not in the training data"),
         (lambda f: f[f.columns[::-1]], "column 0 is 'sex', where 'mass' was"),
@@ -219,7 +219,7 @@ def test_probabilities_of_a_column_are_ratios_of_likelihoods(column, fitted):
 
 
 def test_predictions_that_make_no_sense(fitted):
-    with pytest.raises(ValueError, match="column 'mass' is real, which has no probabilities"):
+    with pytest.raises(ValueError, match="column 'mass' is real, not categorical or binary"):
         fitted.predict_proba(penguins(), "mass")
     with pytest.raises(ValueError, match="column is 'wings'; expected one of 'mass'"):
         fitted.predict(penguins(), "wings")
@@ -249,6 +249,6 @@ def test_floats_are_numbers_as_ever(quick_tables):
     assert list(model.sample(3).columns) == ["mass", "other"]
     assert list(model.impute(frame).index) == list(frame.index)
     assert isinstance(plain.sample(3), np.ndarray)
-    with pytest.raises(ValueError, match="Column 0 is 'other', where 'mass' was"):
+    with pytest.raises(ValueError, match="Column 0 is 'other', but was 'mass'"):
         model.transform(frame[["other", "mass"]])
     assert list(model.sample(2, given={"mass": 4.0})["mass"]) == [4.0, 4.0]

@@ -184,7 +184,7 @@ def test_labels_from_files(suffix, run_of_table, tmp_path):
     from tapmachine.runs.data import data_for
 
     data = data_for(RunFolder(run_of_table), gaps=True)
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="missing values are dropped"):
         complete = data_for(RunFolder(run_of_table))
     for own in (data, complete):
         found = labels_of(own, str(path))

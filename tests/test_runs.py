@@ -101,7 +101,7 @@ def test_formats(tmp_path):
         ("a.npy", b"hello", "is not a .npy, .npz, .csv, .parquet, .h5ad or idx file"),
         ("a.npz", b"hello", "is not an .npz file"),
         ("a.csv", b"", "is empty"),
-        ("a.csv", b"1,2\n3\n", "line 2 has 1 columns, where the first has 2"),
+        ("a.csv", b"1,2\n3\n", "line 2 has 1 columns, but the first has 2"),
         ("a.csv", b"x,y\n1,2\n3,z\n", r"line 3, column 2 \(y\) is 'z', not a number; encode text as numbers"),
         ("a.csv", b"1,2\n3,nan\n", "row 1, column 1 is nan"),
         ("a.csv", b"\xff\xfe1,2", "is not text in UTF-8"),
@@ -123,7 +123,7 @@ def test_arrays_that_are_no_rows_of_numbers(tmp_path):
     path = tmp_path / "a.npy"
     for array, message in (
         (np.array([["a", "b"]]), "not numbers"),
-        (np.zeros(5), "two dimensions or more"),
+        (np.zeros(5), "at least two dimensions"),
         (np.zeros((0, 5)), "at least one row"),
         (np.zeros((5, 0)), "at least one row"),
         (np.array([[1.0, np.inf]]), "row 0, column 1 is inf"),
@@ -918,7 +918,7 @@ def test_a_checkpoint_of_another_version(data, tmp_path):
     del tensors["machine.weights.0"]
     with RunFolder(tmp_path / "run") as run:
         run.checkpoint(epoch, tensors, values)
-    with pytest.raises(RunError, match="its checkpoint does not fit"):
+    with pytest.raises(RunError, match="its checkpoint does not match"):
         run_training(settings(data, epochs=2), tmp_path / "run")
 
 

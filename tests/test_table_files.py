@@ -270,7 +270,7 @@ def test_kinds_of_columns_by_name(data, tmp_path):
     plain = tmp_path / "plain.csv"
     birds()[["mass", "flipper"]].to_csv(plain, index=False)
     _, said = words("train", plain, "--columns", "flipper=count", "--hidden", 2, "--out", tmp_path / "b")
-    assert "flipper: count: as given" in said
+    assert "flipper: count: as specified" in said
     for option, message in (
         ("flipper=integer", "expected NAME=KIND, separated by commas, with kinds real, count"),
         ("flipper", "expected NAME=KIND"),
@@ -294,10 +294,10 @@ def changed(**values):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (changed(mass=None), "column 'mass' has no values, only gaps; leave it out"),
+        (changed(mass=None), "column 'mass' has only missing values; drop it"),
         (changed(mass=np.inf), "column 'mass' is inf in row 0; expected finite numbers"),
         (lambda f: f.assign(mass=["heavy", *f["mass"][1:]]), "line 2, column 2 (mass) is 'heavy' among numbers"),
-        (lambda f: f.rename(columns={"sex": "mass"}), "column 'mass' occurs twice; give columns different names"),
+        (lambda f: f.rename(columns={"sex": "mass"}), "column 'mass' occurs twice; use unique column names"),
     ],
 )
 def test_bad_tables(spoil, message, tmp_path):
@@ -320,7 +320,7 @@ def test_a_constant_column_is_noted(tmp_path):
         (lambda f: f.replace("Adelie", "Emperor"), "column 'species' is 'Emperor' in row"),
         (lambda f: f[["mass", "species", "flipper", "sex"]], "column 0 is 'mass', where 'species' was"),
         (lambda f: f.drop(columns="flipper"), "column 'flipper' of the training data is missing"),
-        (changed(wings=2), "column 'wings' was not in the training data; leave it out"),
+        (changed(wings=2), "column 'wings' was not in the training data; drop it"),
         (changed(flipper=-np.inf), "column 'flipper' is -inf in row 0"),
     ],
 )

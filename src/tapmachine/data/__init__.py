@@ -1,1 +1,1 @@
-"""Where rows come from: named data sets, file formats, rows on disk."""
+"""Data sources: named data sets, file formats, rows on disk."""

@@ -1,4 +1,4 @@
-"""Arrays in .npy, .npz and idx files, also compressed, with checks against damaged and hostile files."""
+"""Arrays in .npy, .npz and idx files, optionally compressed, with checks against damaged and hostile files."""
 
 import gzip
 import io
@@ -19,7 +19,7 @@ from tapmachine.data.errors import DataError
 Array = np.ndarray[Any, Any]
 
 MANY_BYTES = 2**28  # any compressed file may expand to this size, or to
-MOST_TIMES = 100  # this many times its own size, whichever is larger
+MOST_TIMES = 100  # this multiple of its compressed size, whichever is larger
 DENSE_BYTES = 2**30  # a row or column of any sparse matrix may take this much memory
 NPY = b"\x93NUMPY"  # first bytes of a .npy file
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -48,7 +48,7 @@ def _check_header(file: BinaryIO, size: int) -> None:
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read_header(file)
     if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
-        raise ValueError(f"its header says {dtype} of shape {shape}, which it does not hold")
+        raise ValueError(f"its header declares {dtype} of shape {shape}, which does not match its size")
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def _npz_array(file: zipfile.ZipFile, path: Path, key: str) -> Any:
 
     def member(name: str) -> Array:
         if entries[name].file_size > most:
-            raise DataError(f"{path}: holds more than {most:,} bytes, which is out of proportion to its size")
+            raise DataError(f"{path}: holds more than {most:,} bytes, far too many for its compressed size")
         with file.open(entries[name]) as part:
             return from_npy(part.read(most + 1), path)
 
@@ -84,9 +84,9 @@ def _npz_array(file: zipfile.ZipFile, path: Path, key: str) -> Any:
     if not key and entries.keys() >= {"format", "shape", "data"}:
         return _from_sparse(member, path)
     if not key and len(keys) != 1:
-        raise DataError(f"{path}: holds {', '.join(keys)}; say which one, as in {path}:{keys[0]}")
+        raise DataError(f"{path}: holds {', '.join(keys)}; choose one, as in {path}:{keys[0]}")
     if key and key not in entries:
-        raise DataError(f"{path}: holds {', '.join(keys)}, but no {key!r}")
+        raise DataError(f"{path}: holds {', '.join(keys)}, but not {key!r}")
     return member(key or keys[0])
 
 
@@ -96,7 +96,7 @@ def _from_sparse(member: Callable[[str], Array], path: Path) -> Any:
 
     kind, shape, data = str(member("format").astype(str)), tuple(member("shape").tolist()), member("data")
     if kind not in ("csr", "csc", "coo") or len(shape) != 2:
-        raise DataError(f"{path}: holds a sparse {kind} array of shape {shape}; save a matrix as csr, by .tocsr()")
+        raise DataError(f"{path}: holds a sparse {kind} array of shape {shape}; use .tocsr() before saving")
     if data.dtype.kind not in "biuf":
         raise DataError(f"{path}: holds {data.dtype.name}, not numbers")
     most = max(DENSE_BYTES, _most_bytes(path.stat().st_size))
@@ -112,12 +112,12 @@ def _from_sparse(member: Callable[[str], Array], path: Path) -> Any:
             outer = np.repeat(np.arange(len(member("indptr")) - 1), np.diff(member("indptr")))
             places = (outer, member("indices")) if kind == "csr" else (member("indices"), outer)
         if any(place.shape != data.shape or (place.size and place.min() < 0) for place in places):
-            raise IndexError("its values and their places do not match")  # SciPy would count backwards
+            raise IndexError("its values and indices do not match")  # SciPy would count backwards
         if any(place.dtype.kind not in "iu" for place in places):
-            raise TypeError("its places are no whole numbers")
+            raise TypeError("its indices are not integers")
         return coo_array((data, places), shape).tocsr()
     except (IndexError, ValueError, TypeError) as error:
-        raise DataError(f"{path}: is not a sparse matrix as SciPy saves it: {error}") from None
+        raise DataError(f"{path}: is not a valid SciPy sparse matrix: {error}") from None
 
 
 def from_idx(content: bytes, name: str) -> Array:
@@ -129,20 +129,20 @@ def from_idx(content: bytes, name: str) -> Array:
     shape = struct.unpack(f">{n_dimensions}I", content[4:start])
     dtype = np.dtype(IDX_TYPES[kind])
     if len(content) - start != math.prod(shape) * dtype.itemsize:
-        raise DataError(f"{name}: has {len(content) - start} bytes of data, where its header says shape {shape}")
+        raise DataError(f"{name}: has {len(content) - start} bytes of data, but its header declares shape {shape}")
     return np.frombuffer(content, dtype, offset=start).reshape(shape)
 
 
 def decompressed(content: bytes, path: Path) -> bytes:
-    """Decompress the content of a .gz file. Raises DataError if it expands out of proportion."""
+    """Decompress the content of a .gz file. Raises DataError for decompression bombs."""
     most = _most_bytes(len(content))
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
         expanded = file.read(most + 1)
     if len(expanded) > most:
-        raise DataError(f"{path}: holds more than {most:,} bytes, which is out of proportion to its size")
+        raise DataError(f"{path}: holds more than {most:,} bytes, far too many for its compressed size")
     return expanded
 
 
 def _most_bytes(size: int) -> int:
-    """The most bytes that a compressed file of a size may hold; decompression bombs hold a thousand times its size."""
+    """Maximum decompressed size of a file; decompression bombs expand about a thousandfold."""
     return max(MANY_BYTES, MOST_TIMES * size)

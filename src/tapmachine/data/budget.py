@@ -1,7 +1,7 @@
-"""How long to train, in which batches, and how fast: defaults that follow from the data.
+"""Default epochs, batch size, number of chains and learning rate, from the size of the data.
 
 They were chosen on tables of 400 to 16,000 rows and 15 to 800 columns, and on MNIST (docs/design_notes.md). Small data
-sets are passed over often, but not so often that 200 hidden units memorize 400 rows; large ones at least 50 times.
+sets get many epochs, but not so many that 200 hidden units memorize 400 rows; large ones get at least 50.
 """
 
 import math
@@ -9,12 +9,12 @@ import math
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_BATCHES = 100, 10, 4
 FEWEST_EPOCHS, MOST_EPOCHS, ENOUGH_STEPS = 50, 300, 20_000
 FEWEST_CHAINS, MOST_CHAINS, ROWS_PER_CHAIN = 100, 500, 120
-FEWEST_ON_DEVICE, MOST_ON_DEVICE, ROWS_PER_CHAIN_ON_DEVICE = 500, 800, 75  # on an accelerator chains cost little
+FEWEST_ON_DEVICE, MOST_ON_DEVICE, ROWS_PER_CHAIN_ON_DEVICE = 500, 800, 75  # chains are cheap on an accelerator
 SLOWEST, FASTEST, TYPICAL_ROWS, AT_TYPICAL = 4.0, 8.0, 1500, 5.0
 
 
 def default_batch_size(n_rows: int) -> int:
-    """Rows of each gradient step: 100, or a quarter of fewer than 400 rows, but 10 at least.
+    """Number of rows per gradient step: a quarter of the rows, from 10 to 100.
 
     Example:
         >>> [default_batch_size(n) for n in (5, 100, 60_000)]
@@ -24,10 +24,10 @@ def default_batch_size(n_rows: int) -> int:
 
 
 def default_epochs(n_batches: int | None) -> int:
-    """Passes over the data: 300, or as many as make 20,000 steps, but 50 at least.
+    """Number of passes over the data: enough for 20,000 steps, from 50 to 300.
 
     Args:
-        n_batches: steps of one pass; None if it is not known.
+        n_batches: Number of steps per pass; None if unknown.
 
     Example:
         >>> [default_epochs(n) for n in (10, 100, 600)]
@@ -39,7 +39,7 @@ def default_epochs(n_batches: int | None) -> int:
 
 
 def default_chains(n_rows: int, on_device: bool = False) -> int:
-    """Persistent chains: one for 120 rows, between 100 and 500; on an accelerator one for 75, between 500 and 800.
+    """Number of persistent chains: one per 120 rows, from 100 to 500; on accelerators one per 75, from 500 to 800.
 
     Example:
         >>> [default_chains(n) for n in (400, 15_000, 60_000)]
@@ -53,5 +53,5 @@ def default_chains(n_rows: int, on_device: bool = False) -> int:
 
 
 def pace(n_rows: int) -> float:
-    """Factor of the learning rate: from 4 for small data sets, which are soon over-fitted, to 8 for large ones."""
+    """Factor of the learning rate: from 4 for small data sets, which overfit quickly, to 8 for large ones."""
     return min(FASTEST, max(SLOWEST, AT_TYPICAL * math.sqrt(n_rows / TYPICAL_ROWS)))

@@ -23,7 +23,7 @@ def check_tensor(x: object, name: str = "x") -> Tensor:
 
 
 def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = None) -> int:
-    """The value as an int, if it is a whole number in that range, NumPy's included; or a ValueError."""
+    """Return a whole number, including NumPy integers, as an int. Raises ValueError if it is out of range."""
     try:
         count = at_least - 1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Tables with columns of several kinds as rows of numbers, and back: the schema of a table."""
+"""The schema of a table: converts columns of several kinds to rows of numbers, and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,11 +26,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table: their kinds, and how cells become numbers and numbers cells.
+    """Columns of a table: their kinds, and how cells are encoded as numbers and decoded.
 
     Encoded rows are grouped by kind: real columns, standardized one by one; counts; binary columns, 0 or 1; and
-    categorical columns as one-hot vectors, those with equally many categories side by side. Gaps are NaN, in all
-    components of a category. Encoded rows are states of the visible units that `tapmachine.RBM` makes for a table.
+    categorical columns as one-hot vectors, grouped by number of categories. Missing values are NaN, in all components
+    of a category. Encoded rows are states of the visible units that `tapmachine.RBM` makes for a table.
 
     Attributes:
         columns: The columns in the order of the table.
@@ -55,17 +55,17 @@ class Schema:
 
     @classmethod
     def infer(cls, table: Sequence[RawColumn], kinds: Mapping[str, str] | None = None) -> "Schema":
-        """The schema of a table, column by column.
+        """Infer the schema of a table.
 
         Booleans, and text or integers with two values, are binary; other text and categories are categorical; small
         non-negative integers that vary like counts are counts; all other numbers are real.
 
         Args:
             table: The columns.
-            kinds: Kinds by name, which take precedence: real, count, binary or categorical.
+            kinds: Kinds by name, which override inferred ones: real, count, binary or categorical.
 
         Raises:
-            ValueError: In one sentence that names the column.
+            ValueError: If a column has no valid kind.
         """
         _check_unique([column.name for column in table])
         if not table:
@@ -89,7 +89,7 @@ class Schema:
         return tuple(c.name for c in self.columns if c.categories and all(isinstance(v, str) for v in c.categories))
 
     def describe(self) -> str:
-        """One line for each column: its kind, and why."""
+        """Describe each column in one line: its kind, and why."""
         return "\n".join(column.describe() for column in self.columns)
 
     # ----- components
@@ -101,7 +101,7 @@ class Schema:
 
     @cached_property
     def components(self) -> dict[str, slice]:
-        """The components of each column in encoded rows, by name."""
+        """Components of each column in encoded rows, by name."""
         slices, first = {}, 0
         for index in self._encoded_order:
             column = self.columns[index]
@@ -127,7 +127,7 @@ class Schema:
 
     @property
     def log_scales(self) -> Array:  # (n_columns,)
-        """ln s of each real column, 0 for others: ln P of a cell in data units is its encoded ln P minus this."""
+        """ln s of each real column, 0 for others: subtract it from ln P of encoded cells to get data units."""
         return np.array([np.log(column.scale) if column.kind == "real" else 0.0 for column in self.columns])
 
     def log_scale(self, rows: Array) -> Array:  # (N, n_components) -> (N,)
@@ -138,28 +138,27 @@ class Schema:
     # ----- rows
 
     def check_names(self, names: Sequence[str], optional: Sequence[str] = ()) -> None:
-        """Raise a ValueError if columns are missing, new, duplicated or in another order."""
+        """Raise a ValueError if columns are missing, new, duplicated or in a different order."""
         _check_unique(names)
         for name in self.names:
             if name not in names and name not in optional:
                 raise ValueError(f"column {name!r} of the training data is missing")
         for name in names:
             if name not in self.names:
-                raise ValueError(f"column {name!r} was not in the training data; leave it out")
+                raise ValueError(f"column {name!r} was not in the training data; drop it")
         expected = [name for name in self.names if name in names]
         for place, (name, there) in enumerate(zip(names, expected, strict=True)):
             if name != there:
                 raise ValueError(
-                    f"columns are in another order than in training: column {place} is {name!r}, where {there!r} was; "
-                    "reorder them, as by X[model.feature_names_in_]"
+                    f"columns are not in the order of training: column {place} is {name!r}, but was {there!r}; "
+                    "reorder them with X[model.feature_names_in_]"
                 )
 
     def encode(self, table: Sequence[RawColumn], optional: Sequence[str] = ()) -> Array:  # (N, n_components), float64
-        """Rows of numbers, with NaN for gaps; optional columns that are not there are all gaps.
+        """Encode a table as rows of numbers, with NaN for missing values and missing optional columns.
 
         Raises:
-            ValueError: In one sentence that names the column, if a column is missing or new, or a value is not one of
-                its kind.
+            ValueError: If a column is missing or new, or a value does not match the kind of its column.
         """
         self.check_names([column.name for column in table], optional)
         by_name = {column.name: column for column in table}
@@ -170,7 +169,7 @@ class Schema:
         return rows
 
     def decode(self, rows: Array) -> list[RawColumn]:  # (N, n_components)
-        """The table of encoded rows, or of their means: the most probable category, integers rounded."""
+        """Decode rows or their means to a table, with the most probable categories and rounded integers."""
         rows = np.asarray(rows, np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.n_components:
             raise ValueError(f"rows have shape {rows.shape}; expected (n_rows, {self.n_components})")
@@ -181,13 +180,13 @@ class Schema:
         return int(sum(np.isnan(rows[:, where]).any(1).sum() for where in self.components.values()))
 
     def spread(self, variance: Array) -> Array:  # (N, n_components) -> (N, n_columns)
-        """Standard deviations of cells in the units of the data, from variances of the components."""
+        """Standard deviations of cells in the units of the data, from the variances of their components."""
         parts = [column.scale**2 * variance[:, self.components[column.name]].sum(1) for column in self.columns]
         deviations: Array = np.sqrt(np.maximum(np.stack(parts, 1), 0))
         return deviations
 
     def by_column(self, values: Array) -> Array:  # (N, n_components) -> (N, n_columns)
-        """The sum over the components of each column."""
+        """Sum over the components of each column."""
         return np.stack([values[:, self.components[name]].sum(1) for name in self.names], 1)
 
     # ----- files
@@ -198,7 +197,7 @@ class Schema:
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> "Schema":
-        """The schema that `to_dict` described."""
+        """Restore a schema from `to_dict`."""
         made = []
         for values in description["columns"]:
             own = dict(values)
@@ -210,4 +209,4 @@ class Schema:
 def _check_unique(names: Sequence[str]) -> None:
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise ValueError(f"column {name!r} occurs twice; give columns different names")
+            raise ValueError(f"column {name!r} occurs twice; use unique column names")

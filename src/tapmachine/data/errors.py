@@ -2,7 +2,7 @@
 
 
 class TapmachineError(Exception):
-    """An error that this package raises deliberately. Each is a `ValueError`, `RuntimeError` or the like as well."""
+    """Base class of all errors of this package. Subclasses also derive from a built-in error such as `ValueError`."""
 
 
 class DivergenceError(TapmachineError, RuntimeError):
@@ -10,19 +10,19 @@ class DivergenceError(TapmachineError, RuntimeError):
 
 
 class FileError(TapmachineError, ValueError):
-    """A file that cannot be read as what it should be, or a machine that a file cannot hold."""
+    """A file cannot be read, or a machine cannot be saved in a format."""
 
 
 class DataError(TapmachineError, ValueError):
-    """Data that cannot be read, or are not rows of numbers."""
+    """Data cannot be read, or are not rows of numbers."""
 
 
 class SettingsError(TapmachineError, ValueError):
-    """Settings that do not make sense, by themselves or together."""
+    """Invalid settings or combinations of settings."""
 
 
 class RunError(TapmachineError, ValueError):
-    """A run folder that cannot be used as asked."""
+    """A run folder cannot be used."""
 
 
 class EstimateError(TapmachineError, ValueError):
@@ -30,7 +30,7 @@ class EstimateError(TapmachineError, ValueError):
 
 
 class MissingDataError(DataError):
-    """Data that a figure of the paper needs, and that cannot be downloaded."""
+    """Data for a figure of the paper are missing and cannot be downloaded."""
 
 
 class Stopped(TapmachineError, RuntimeError):  # noqa: N818
@@ -38,32 +38,32 @@ class Stopped(TapmachineError, RuntimeError):  # noqa: N818
 
 
 class StoppedRun(TapmachineError, RuntimeError):  # noqa: N818
-    """A run was stopped by a signal; it is saved, and the same call continues it."""
+    """A run was stopped by a signal. It is saved; repeat the call to resume it."""
 
 
 class TapmachineWarning(UserWarning):
-    """A warning that this package issues deliberately."""
+    """Base class of all warnings of this package."""
 
 
 class TrainingWarning(TapmachineWarning):
-    """A warning about a training."""
+    """Warning about training."""
 
 
 class DataWarning(TapmachineWarning):
-    """Something about data that their user should know."""
+    """Warning about data."""
 
 
 class PosteriorWarning(TapmachineWarning):
-    """Rows whose posterior may be unreliable."""
+    """Warning about rows whose posterior may be unreliable."""
 
 
 class RunWarning(TapmachineWarning):
-    """Something about a run folder that its user should know."""
+    """Warning about a run folder."""
 
 
 class LikelihoodWarning(TapmachineWarning):
-    """A log-likelihood that may be unreliable."""
+    """Warning about a log-likelihood that may be unreliable."""
 
 
 class HiddenWarning(TapmachineWarning):
-    """A warning about hidden means."""
+    """Warning about hidden means."""

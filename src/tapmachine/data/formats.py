@@ -1,4 +1,4 @@
-"""Files of data by their format: .npy, .npz, .csv, Parquet, AnnData and idx files, and folders of .npy files.
+"""Data files by format: .npy, .npz, .csv, Parquet, AnnData and idx files, and folders of .npy files.
 
 Nothing in a file is executed. `arrays.py` reads arrays, `text.py` text, and `table_files.py` Parquet and AnnData.
 """
@@ -22,26 +22,26 @@ def read_folder(folder: Path) -> dict[str, Array]:
     """Read a folder of .npy files as memory maps, by path, sorted by name."""
     paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     if not paths:
-        raise DataError(f"{folder}: is an empty folder; one of data holds .npy files")
+        raise DataError(f"{folder}: is an empty folder; expected .npy files")
     for path in paths:
         if path.suffix != ".npy" or path.is_dir():
-            raise DataError(f"{path}: is in a folder of data, which must hold .npy files and nothing else")
+            raise DataError(f"{path}: is not a .npy file; a data folder must contain only .npy files")
     return {str(path): map_npy(path) for path in paths}
 
 
 def read_file(
     path: Path, key: str, gaps: bool, as_table: bool = False, texts: Collection[str] = ()
 ) -> tuple[Any, TextLayout | None]:
-    """Read a file: an array, a sparse matrix, or the columns of a table; and the names of columns and rows.
+    """Read an array, a sparse matrix or the columns of a table from a file, with names of columns and rows.
 
     Uncompressed .npy files are memory-mapped.
 
     Args:
-        path: the file.
-        key: name of the array in an .npz file.
-        gaps: whether cells of a .csv file may be empty; they become NaN.
-        as_table: whether columns are returned in any case, if they have names.
-        texts: names of columns that hold text, whatever it looks like.
+        path: The file.
+        key: Name of the array in an .npz file.
+        gaps: Whether cells of a .csv file may be empty; they become NaN.
+        as_table: Whether to return columns whenever they have names.
+        texts: Names of columns to read as text.
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".npz"):

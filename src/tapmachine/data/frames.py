@@ -1,4 +1,4 @@
-"""DataFrames of pandas and polars as columns, and back. Neither is imported unless it is used."""
+"""Conversion of pandas and polars DataFrames to columns, and back. Both are imported on demand."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ POLARS_TYPES = {"Boolean": "bool", "Float32": "float", "Float64": "float", "Stri
 def library_of(table: Any) -> str | None:
     """The library of a DataFrame, pandas or polars; None for anything else."""
     for name in ("pandas", "polars"):
-        module = sys.modules.get(name)  # whoever has a DataFrame has imported it
+        module = sys.modules.get(name)  # a DataFrame exists only if its library was imported
         if module is not None and isinstance(table, module.DataFrame):
             return name
     return None
@@ -32,7 +32,7 @@ def has_float_columns_only(frame: Any) -> bool:
 
 @dataclass(frozen=True)
 class FrameType:
-    """What it takes to make DataFrames like the training data.
+    """Description of a DataFrame, to make others like it.
 
     Attributes:
         library: pandas or polars.
@@ -46,7 +46,7 @@ class FrameType:
 
     @classmethod
     def of(cls, frame: Any) -> "FrameType":
-        """That of a DataFrame."""
+        """Describe a DataFrame."""
         names = tuple(str(name) for name in frame.columns)
         return cls(library_of(frame) or "pandas", names, tuple(str(dtype) for dtype in frame.dtypes))
 
@@ -55,7 +55,7 @@ def to_columns(frame: Any) -> list[RawColumn]:
     """The columns of a DataFrame.
 
     Raises:
-        ValueError: If a name is not a string, or a column holds values of several types or other than numbers, text,
+        ValueError: If a name is not a string, or a column holds mixed types or values other than numbers, text,
             booleans or categories.
     """
     for name in frame.columns:
@@ -64,7 +64,7 @@ def to_columns(frame: Any) -> list[RawColumn]:
     names = list(frame.columns)
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise ValueError(f"column {name!r} occurs twice; give columns different names")
+            raise ValueError(f"column {name!r} occurs twice; use unique column names")
     make = _from_polars if library_of(frame) == "polars" else _from_pandas
     return [make(name, frame[name]) for name in names]
 
@@ -83,7 +83,7 @@ def _from_pandas(name: str, series: Any) -> RawColumn:
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return RawColumn(name, {"b": "bool", "f": "float"}.get(kind, "int"), numbers, word)
     if kind in "mMc":
-        raise ValueError(f"column {name!r} holds {word}; convert it to numbers, or leave it out")
+        raise ValueError(f"column {name!r} holds {word}; convert it to numbers, or drop it")
     return RawColumn.of(name, [None if gap else value for value, gap in zip(series.tolist(), gaps, strict=True)], word)
 
 
@@ -99,7 +99,7 @@ def _from_polars(name: str, series: Any) -> RawColumn:
     if kind in NUMBERS:
         return RawColumn(name, kind, np.array([np.nan if v is None else float(v) for v in values]), word)
     if kind != "text" and word not in ("Object", "Null"):
-        raise ValueError(f"column {name!r} holds {word}; convert it to numbers or text, or leave it out")
+        raise ValueError(f"column {name!r} holds {word}; convert it to numbers or text, or drop it")
     return RawColumn.of(name, values, word)
 
 
@@ -112,7 +112,7 @@ def _check_categories(name: str, categories: Sequence[Any]) -> None:
 
 
 def from_columns(columns: Sequence[RawColumn], library: str, index: Any = None) -> Any:
-    """A DataFrame of columns with their types; integers and booleans with gaps become nullable ones."""
+    """Make a DataFrame from columns; integers and booleans with missing values become nullable."""
     if library == "polars":
         import polars
 
@@ -132,7 +132,7 @@ def _to_pandas(column: RawColumn, index: Any) -> Any:
     if column.type in ("bool", "int"):
         convert = bool if column.type == "bool" else int
         cells = [None if gap else convert(v) for v, gap in zip(column.values.tolist(), gaps, strict=True)]
-        if gaps.any() and dtype[:1].islower() and dtype != "object":  # NumPy's types have no gaps
+        if gaps.any() and dtype[:1].islower() and dtype != "object":  # NumPy integers and booleans cannot be missing
             dtype = {"bool": "boolean"}.get(dtype, dtype.replace("uint", "UInt").replace("int", "Int"))
         return pandas.Series(cells, index=index, dtype=dtype)
     return pandas.Series(column.values, index=index, dtype={"text": "object"}.get(dtype, dtype or None))

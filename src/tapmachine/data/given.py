@@ -12,15 +12,15 @@ from tapmachine.data.raw_columns import NUMBERS, RawColumn
 
 
 def given_row(values: Mapping[str, Any], names: Sequence[str], schema: Schema | None = None) -> Tensor:  # (n,)
-    """A row in which some columns have values, encoded by a schema if there is one; all others are NaN.
+    """Make a row with values for some columns, encoded by a schema if there is one, and NaN for the others.
 
     Args:
-        values: Values by name of the column; text for numbers is read as such.
+        values: Values by column name; numbers may be given as text.
         names: Names of the columns.
-        schema: Of a table.
+        schema: Schema of a table.
 
     Raises:
-        ValueError: If a column is unknown, or a value is not one of its kind.
+        ValueError: If a column is unknown, or a value does not match its kind.
 
     Example:
         >>> from tapmachine.data.given import given_row

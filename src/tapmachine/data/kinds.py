@@ -1,4 +1,4 @@
-"""Kinds of columns: which one a column is, and how its cells become numbers."""
+"""Column kinds: inferring them, and encoding cells as numbers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +11,8 @@ Array = np.ndarray[Any, Any]
 
 KINDS = ("real", "count", "binary", "categorical")  # in the order of encoded rows
 
-MOST_CATEGORIES = 256  # of a column; with more, it is taken for an identifier
-LARGEST_COUNT = 100  # integers beyond it are taken as real
+MOST_CATEGORIES = 256  # of a column; with more, it is probably an identifier
+LARGEST_COUNT = 100  # larger integers are treated as real
 LEAST_DISPERSION = (
     0.8  # variance of counts over their mean, which is 1 for a Poisson distribution and more for mixtures
 )
@@ -28,10 +28,10 @@ class Column:
         kind: real, count, binary or categorical.
         type: The type of its cells: bool, int, float, text or category.
         dtype: Name of that type in the library that the table comes from.
-        why: Why it is of this kind.
-        shift, scale: Of real columns, whose values are shift + scale·x for encoded x.
+        why: Reason for the kind.
+        shift, scale: For real columns: values are shift + scale·x for encoded x.
         categories: The values of binary and categorical columns, in the order of their codes.
-        ordered: Whether categories are ordered; it is kept, and does not affect the model.
+        ordered: Whether categories are ordered; it does not affect the model.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Column:
         return len(self.categories) if self.kind == "categorical" else 1
 
     def describe(self) -> str:
-        """One line: the kind, and why."""
+        """Describe the kind and its reason in one line."""
         named = ", ".join(str(value) for value in self.categories[:NAMED])
         named += f" and {len(self.categories) - NAMED} more" if len(self.categories) > NAMED else ""
         order = "ordered " if self.ordered else ""
@@ -63,14 +63,14 @@ class Column:
         return f"{self.name}: {what}: {self.why}"
 
     def encode(self, column: RawColumn) -> Array:  # (N,) -> (N, width)
-        """Numbers for cells, with NaN for gaps; a ValueError for a cell that is not of this kind."""
+        """Encode cells as numbers, with NaN for missing values. Raises ValueError for invalid cells."""
         check_numbers(column)
         if self.kind in ("binary", "categorical"):
             return self._encode_categories(column)
         if column.type not in NUMBERS and column.gaps.all():
             return np.full((len(column.values), 1), np.nan)
         if column.type not in NUMBERS:
-            raise ValueError(f"column {self.name!r} holds {column.type}; it held numbers in training")
+            raise ValueError(f"column {self.name!r} holds {column.type}, but held numbers in training")
         if self.kind == "count":
             self._reject(column, (column.values < 0) | (column.values != np.round(column.values)), "expected a count")
         return ((column.values - self.shift) / self.scale)[:, None]
@@ -95,7 +95,7 @@ class Column:
             raise ValueError(f"column {self.name!r} is {value!r} in row {bad[0]}, {rule}")
 
     def decode(self, rows: Array) -> RawColumn:  # (N, width) -> (N,)
-        """Cells for numbers, or for their means."""
+        """Decode numbers or their means to cells."""
         gaps = np.asarray(np.isnan(rows).any(axis=1))
         if self.kind in ("binary", "categorical"):
             filled = np.where(gaps[:, None], 0.0, rows)
@@ -123,14 +123,14 @@ class Column:
 
 
 def infer_column(column: RawColumn, kind: str | None = None) -> Column:
-    """The kind of a column, or the column as a given kind; a ValueError that names the column if it has none."""
+    """Infer or set the kind of a column. Raises ValueError if the column does not fit any kind."""
     check_numbers(column)
     seen = column.values[~column.gaps]
     if not len(seen):
-        raise ValueError(f"column {column.name!r} has no values, only gaps; leave it out")
+        raise ValueError(f"column {column.name!r} has only missing values; drop it")
     distinct = sorted(set(seen.tolist())) if column.type != "category" else []
     constant = "; constant" if len(set(seen.tolist())) == 1 else ""
-    why = "as given"
+    why = "as specified"
     if kind is None:
         kind, why = _pick(column, seen, distinct)
     base = (column.name, kind, column.type, column.dtype, why + constant)
@@ -138,9 +138,9 @@ def infer_column(column: RawColumn, kind: str | None = None) -> Column:
         categories = _categories(column, distinct, kind)
         return Column(*base, categories=categories, ordered=column.ordered)
     if column.type not in NUMBERS:
-        raise ValueError(f"column {column.name!r} holds {column.type} and cannot be {kind}; expected categorical")
+        raise ValueError(f"column {column.name!r} holds {column.type} and cannot be {kind}; use categorical")
     if kind == "count" and ((seen < 0).any() or (seen != np.round(seen)).any()):
-        raise ValueError(f"column {column.name!r} cannot be a count: it has values that are not integers, 0 or more")
+        raise ValueError(f"column {column.name!r} cannot be a count: it has values other than non-negative integers")
     if kind == "count":
         return Column(*base)
     return Column(*base, shift=float(seen.mean()), scale=float(seen.std()) or 1.0)
@@ -176,8 +176,8 @@ def _categories(column: RawColumn, distinct: list[Any], kind: str) -> tuple[Any,
     if len(categories) > MOST_CATEGORIES:
         raise ValueError(
             f"column {column.name!r} has {len(categories)} categories, more than {MOST_CATEGORIES}; merge rare ones, "
-            "or leave the column out if it is an identifier"
+            "or drop the column if it is an identifier"
         )
     if kind == "categorical" and len(categories) < 2:
-        raise ValueError(f"column {column.name!r} has one value and cannot be categorical; leave its kind out")
+        raise ValueError(f"column {column.name!r} has one value and cannot be categorical; do not set its kind")
     return categories

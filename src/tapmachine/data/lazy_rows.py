@@ -1,4 +1,4 @@
-"""Rows that are read when they are needed: of arrays that are too large for memory, and of sparse matrices."""
+"""Rows that are read on demand, from arrays larger than memory and from sparse matrices."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -8,28 +8,28 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-LARGE_BYTES = 2**30  # of rows, beyond which they are not read into memory
-SPARSE_SHARE = 8  # of that: rows of sparse matrices that are made dense at once
+LARGE_BYTES = 2**30  # size of rows above which they stay on disk
+SPARSE_SHARE = 8  # fraction of that for sparse rows that are made dense at once
 VALUES_AT_A_TIME = 2**20  # that are looked at
 SPARSE_VALUES = 2**21  # of rows of a sparse matrix that are dense at a time, unless a single row has more
 
 
 class LazyRows:
-    """Rows of arrays that stay where they are, as memory maps do; the next array continues where the last one ends.
+    """Concatenated rows of arrays that are read on demand, such as memory maps.
 
-    `rows[10:20]` and `rows[indices]` read some of them, and `numpy.asarray(rows)` reads all. Rows of sparse matrices
-    are dense when they are read.
+    `rows[10:20]` and `rows[indices]` read some rows, and `numpy.asarray(rows)` reads all. Rows of sparse matrices
+    are returned as dense.
 
     Args:
-        arrays: by their names; of one dtype, and of one shape but for the number of rows. Sparse matrices are in
-            SciPy's CSR format.
-        convert: what is done to rows when they are read, flat; it does the same to each, whichever come with it.
-        numbers: indices of the rows to use (default: all).
+        arrays: Arrays by name, with the same dtype and the same shape except for the number of rows. Sparse matrices
+            are in SciPy's CSR format.
+        convert: Function applied to flattened rows when they are read; it must act on each row independently.
+        numbers: Indices of the rows to use (default: all).
 
     Attributes:
         shape: (N, n).
-        dtype: of what is read.
-        is_sparse: whether the rows are those of sparse matrices.
+        dtype: Data type of the rows.
+        is_sparse: Whether the arrays are sparse matrices.
 
     Example:
         >>> import numpy as np
@@ -64,7 +64,7 @@ class LazyRows:
             numbers = np.arange(selected.start, selected.stop, selected.step)
         else:
             if index.dtype == bool or not ((index >= 0) & (index < len(self))).all():
-                raise IndexError(f"rows are chosen by their numbers, from 0 to {len(self) - 1}")
+                raise IndexError(f"row indices must be integers from 0 to {len(self) - 1}")
             numbers = self._numbers.start + index
         arrays = list(self._arrays.values())
         rows = np.empty((len(numbers), *arrays[0].shape[1:]), arrays[0].dtype)
@@ -82,14 +82,14 @@ class LazyRows:
         return whole
 
     def parts(self) -> Iterator[tuple[int, Array]]:
-        """All rows, some at a time, with the index of the first."""
+        """Iterate over all rows in parts, with the index of the first row of each."""
         step = max(1, VALUES_AT_A_TIME // self.shape[1])
         for first in range(0, len(self), step):
             yield first, self[first : first + step]
 
     @property
     def most_sampled(self) -> int:
-        """Number of rows that may stand for all: of a sparse matrix, those that take little memory as dense ones."""
+        """Maximum number of rows in a sample; smaller for sparse matrices with wide rows."""
         return max(1, SPARSE_VALUES // self.shape[1]) if self.is_sparse else len(self)
 
     @property
@@ -99,18 +99,18 @@ class LazyRows:
         return max(1, LARGE_BYTES // row_bytes // (SPARSE_SHARE if self.is_sparse else 1))
 
     def mapped(self, function: Callable[[Array], Array]) -> "LazyRows":
-        """The rows with a function applied when they are read."""
+        """Rows with a function applied when they are read."""
         return LazyRows(self._arrays, lambda rows: function(self._convert(rows)), self._numbers)
 
     def between(self, first: int, last: int) -> "LazyRows":
-        """The rows from `first` to before `last`; nothing is read."""
+        """Rows from `first` up to `last`, without reading them."""
         return LazyRows(self._arrays, self._convert, self._numbers[first:last])
 
     def place(self, row: int) -> tuple[str, int]:
-        """The name of the array that holds a row, and the row's index there."""
+        """Name of the array that holds a row, and the index of the row there."""
         array_index = int(np.searchsorted(self._ends, self._numbers[row], side="right"))
         return list(self._arrays)[array_index], self._numbers[row] - self._begin(array_index)
 
     def _begin(self, array_index: int) -> int:
-        """The index of an array's first row."""
+        """Index of the first row of an array."""
         return int(self._ends[array_index - 1]) if array_index else 0

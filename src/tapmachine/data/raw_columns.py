@@ -1,4 +1,4 @@
-"""Columns of a table as they come, from a DataFrame or a text file: values with gaps, and their type."""
+"""Raw columns of a DataFrame or text file: values, missing values and their type."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 NUMBERS = ("bool", "int", "float")
-MIXED = "holds numbers and text; convert it to one type, as by X[{0!r}] = X[{0!r}].astype(str)"
+MIXED = "holds numbers and text; convert it to one type, for example by X[{0!r}] = X[{0!r}].astype(str)"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RawColumn:
 
     @classmethod
     def of(cls, name: str, values: Sequence[Any], dtype: str = "object") -> "RawColumn":
-        """A column of Python objects, with None or NaN for gaps, whose type is that of its values.
+        """Make a column from Python objects, with None or NaN for missing values; infers its type.
 
         Raises:
             ValueError: If they are not all numbers, all booleans or all text.
@@ -53,7 +53,7 @@ class RawColumn:
         if kind in NUMBERS:
             return cls(name, kind, np.array([math.nan if v is None else float(v) for v in values]), dtype)
         if kind != "text":
-            raise ValueError(f"column {name!r} holds {kind} values; convert it to numbers or text, or leave it out")
+            raise ValueError(f"column {name!r} holds {kind} values; convert it to numbers or text, or drop it")
         objects = np.empty(len(values), object)
         objects[:] = [None if value is None else str(value) for value in values]
         return cls(name, "text", objects, dtype)
@@ -66,7 +66,7 @@ class RawColumn:
         return np.array([value is None for value in self.values], bool)
 
     def in_place_of(self, other: "RawColumn") -> "RawColumn":
-        """Another column with the values that this one has; its type stays."""
+        """Column with other values and the same type."""
         gaps = self.gaps
         if gaps.all() or (self.type in NUMBERS) != (other.type in NUMBERS):
             return other
@@ -75,7 +75,7 @@ class RawColumn:
         return RawColumn(other.name, other.type, values, other.dtype, other.categories, other.ordered)
 
     def filled_from(self, other: "RawColumn") -> "RawColumn":
-        """The column with its gaps filled from another one of the same kind."""
+        """Column with missing values filled from another column of the same kind."""
         gaps = self.gaps
         if gaps.all():  # its type was not known
             return other
@@ -85,7 +85,7 @@ class RawColumn:
 
 
 def check_numbers(column: RawColumn) -> None:
-    """Raise a ValueError for infinities, which are not gaps."""
+    """Raise a ValueError for infinite values."""
     if column.type not in NUMBERS:
         return
     bad = np.flatnonzero(np.isinf(column.values))

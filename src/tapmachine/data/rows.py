@@ -1,4 +1,4 @@
-"""Rows of data in memory, on disk or of sparse matrices: evenly spaced rows, or all rows in parts."""
+"""Rows in memory, on disk or in sparse matrices: evenly spaced rows, or all rows in parts."""
 
 import math
 from collections.abc import Iterator
@@ -13,28 +13,28 @@ from tapmachine.data.lazy_rows import LazyRows
 Array = np.ndarray[Any, Any]
 Rows = Tensor | LazyRows
 
-SAMPLE_ROWS = 10_000  # rows that stand for the data where not all are in memory
+SAMPLE_ROWS = 10_000  # sample size for data that are not in memory
 VALUES_AT_A_TIME = 2**18  # values checked at a time: masks and float64 copies of all would take as much memory again
 
 
 def spaced(x: Rows | Array, most: int) -> Tensor:
-    """At most so many evenly spaced rows; of a sparse matrix, also no more than take little memory when dense."""
+    """Select at most `count` evenly spaced rows; fewer from sparse matrices whose dense rows are large."""
     most = min(most, x.most_sampled) if isinstance(x, LazyRows) else most
     return every(x, most)
 
 
 def every(x: Rows | Array, most: int) -> Tensor:
-    """At most so many evenly spaced rows, whatever memory they take."""
+    """Select at most `count` evenly spaced rows, regardless of memory."""
     return as_tensor(x[:: -(-len(x) // most)])
 
 
 def held_in_memory(x: Rows) -> Tensor:
-    """All rows if they are in memory; of others, as many evenly spaced ones as fit into memory when dense."""
+    """All rows if they are in memory; otherwise as many evenly spaced rows as fit into memory."""
     return x if isinstance(x, Tensor) else every(x, x.most_in_memory)
 
 
 def parts(x: Rows | Array) -> Iterator[tuple[int, Tensor]]:
-    """All rows, some at a time, with the index of the first."""
+    """Iterate over all rows in parts, with the index of the first row of each."""
     step = rows_at_a_time(math.prod(x.shape[1:]))
     for first in range(0, len(x), step):
         yield first, as_tensor(x[first : first + step])
@@ -62,8 +62,8 @@ def rows_at_a_time(width: int) -> int:
 
 
 def from_array(values: np.ndarray[Any, Any], name: str) -> Tensor:
-    """An array of real numbers as a tensor, which may share its memory. Raises ValueError for other types."""
+    """Convert an array of real numbers to a tensor, which may share its memory. Raises ValueError for other types."""
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
-        raise ValueError(f"{name} holds {values.dtype.name}; it must hold real numbers, float64 at most")
-    # Torch wants memory that it may write to, and numbers as this machine has them.
+        raise ValueError(f"{name} holds {values.dtype.name}; expected real numbers of at most 64 bits")
+    # torch requires writable memory and native byte order.
     return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ("C", "W")))

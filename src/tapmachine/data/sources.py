@@ -1,7 +1,7 @@
-"""Data from files and from the network: rows of numbers, checked, with a word on where they come from.
+"""Read and check rows of numbers from files and from the network.
 
-Nothing here knows of machines. A file is read by what it is (npy, npz, csv, idx); nothing in it is executed. Large
-.npy files stay on disk: their rows are read when they are needed.
+Files are read by format (npy, npz, csv, idx); nothing in them is executed. Large .npy files stay on disk: their rows
+are read on demand.
 """
 
 import csv
@@ -30,7 +30,7 @@ __all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_la
 Array = np.ndarray[Any, Any]
 
 NAMED = ("digits", "mnist", "mnist-test")
-INTENSITIES = 127  # bytes that go beyond it are taken for intensities, 0 to 255; others may be states or counts
+INTENSITIES = 127  # larger bytes are intensities, 0 to 255; otherwise bytes may be states or counts
 MNIST_FOLDER = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 # Digests of the content after decompression, which do not depend on how it was compressed.
 MNIST = {
@@ -45,16 +45,16 @@ class DataSet:
     """Rows of numbers.
 
     Attributes:
-        rows: (N, n), real numbers; images are flattened, and intensities in bytes scaled to [0, 1]. Those of large .npy
-            files stay on disk, and those of large sparse matrices are made dense when they are read.
-        name: where they come from.
-        image_shape: of a row, if it is one.
-        scale_beyond: the argument of `read` with which other files mean the same: 1 if bytes were scaled, None if
-            they must not be.
-        layout: of a text file.
-        notes: lines on what was done to the data.
-        schema: kinds of the columns of a table with text; its rows are encoded.
-        columns: such a table as it was read.
+        rows: (N, n), real numbers; images are flattened, and bytes with intensities are scaled to [0, 1]. Large .npy
+            files stay on disk, and large sparse matrices are made dense when they are read.
+        name: Name of the source.
+        image_shape: Height and width, if rows are images.
+        scale_beyond: Argument of `read` that scales other files in the same way: 1 if bytes were scaled, None if they
+            must not be.
+        layout: Layout of a text file.
+        notes: Notes on how the data were processed.
+        schema: Schema of a table with text, whose rows are encoded.
+        columns: Original columns of such a table.
     """
 
     rows: Array | LazyRows
@@ -67,7 +67,7 @@ class DataSet:
     columns: tuple[RawColumn, ...] = ()
 
     def digest(self) -> str:
-        """A fingerprint of the rows: the same in memory, on disk, in one file or several."""
+        """Digest of the rows, independent of how they are stored."""
         digest = hashlib.sha256(f"{self.rows.dtype} {self.rows.shape}".encode())
         parts = self.rows.parts() if isinstance(self.rows, LazyRows) else [(0, self.rows)]
         for _, part in parts:
@@ -83,23 +83,23 @@ def read(
     columns: Mapping[str, str] | None = None,
     optional: Sequence[str] = (),
 ) -> DataSet:
-    """Rows from a named data set, a file or a folder of files.
+    """Read rows from a named data set, a file or a folder of files.
 
     Args:
-        source: `digits` (8×8, comes with scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
-            .npy, .npz, .csv or idx file, which may end in .gz, or of a .parquet or .h5ad file. An array of an .npz with
-            several is named after a colon, as in `faces.npz:train`; large sparse matrices of SciPy stay sparse. A
-            folder holds .npy files, which are taken in the order of their names.
-        gaps: whether values may be missing: NaN, or in a .csv file an empty cell.
-        scale_beyond: bytes (uint8, of any shape) are divided by 255 if the largest of them is greater than this; with
-            None they never are.
-        schema: of the table that the file must be like (default: inferred, if a .csv or .parquet file has other
-            columns than numbers).
-        columns: kinds of columns by name, which take precedence: real, count, binary or categorical.
-        optional: columns of the schema that may be missing.
+        source: `digits` (8×8, from scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
+            .npy, .npz, .csv or idx file, which may end in .gz, or of a .parquet or .h5ad file. To select an array of an
+            .npz file, append its name, as in `faces.npz:train`; large SciPy sparse matrices stay sparse. The .npy files
+            of a folder are read in alphabetical order.
+        gaps: Whether values may be missing: NaN, or empty cells in a .csv file.
+        scale_beyond: Bytes (uint8) are divided by 255 if the largest is greater than this value; None disables
+            scaling.
+        schema: Schema that the table must have (default: inferred, if a .csv or .parquet file has columns other than
+            numbers).
+        columns: Column kinds by name, which override inferred ones: real, count, binary or categorical.
+        optional: Columns of the schema that may be missing.
 
     Raises:
-        DataError: if it cannot be read, naming file, row and column where that helps.
+        DataError: If the data cannot be read; it names the file, row and column.
 
     Example:
         >>> from tapmachine.data.sources import read
@@ -111,7 +111,7 @@ def read(
     path, _, key = str(source).partition(".npz:")
     path, key = (f"{path}.npz", key) if key else (str(source), "")
     if "\0" in path:
-        raise DataError(f"{path!r}: no file has such a name")
+        raise DataError(f"{path!r}: invalid file name")
     layout = None
     try:
         if Path(path).is_dir():
@@ -143,7 +143,7 @@ def _from_table(
     kinds: Mapping[str, str] | None,
     optional: Sequence[str],
 ) -> DataSet:
-    """Encoded rows of a table with columns of text."""
+    """Encode the rows of a table with columns of text."""
     try:
         own = schema or Schema.infer(columns, kinds)
         rows = own.encode(columns, optional)
@@ -160,18 +160,18 @@ def _from_table(
 def as_rows(
     arrays: Mapping[str, Any], name: str, gaps: bool = False, scale_beyond: int | None = INTENSITIES
 ) -> DataSet:
-    """Arrays by their names as one data set: their first dimension counts rows.
+    """Combine named arrays into one data set; their first dimension is rows.
 
     Large memory maps stay on disk, and large sparse matrices, in SciPy's CSR format, stay sparse.
 
-    With gaps, NaN is a value that is missing.
+    With `gaps`, NaN marks a missing value.
     """
     first_name, first = next(iter(arrays.items()))
     for own_name, array in arrays.items():
         _check_array(array, own_name)
         if (array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]):
             kinds = [f"{own.dtype.name} of shape {own.shape[1:]}" for own in (array, first)]
-            raise DataError(f"{own_name}: has rows of {kinds[0]}, where {first_name} has {kinds[1]}")
+            raise DataError(f"{own_name}: has rows of {kinds[0]}, but {first_name} has {kinds[1]}")
     image_shape = first.shape[1:] if first.ndim == 3 else _square(first.shape[1]) if first.ndim == 2 else None
     rows = LazyRows(arrays)
     largest = max(float(np.fmax.reduce(part, axis=None)) for _, part in rows.parts())
@@ -180,7 +180,7 @@ def as_rows(
         rows, later = rows.mapped(lambda part: part.astype(np.float32) / 255), 1
         notes.append(f"{name}: bytes 0–255 scaled to [0, 1]")
     elif first.dtype == np.uint8 and scale_beyond == 1:
-        notes.append(f"{name}: bytes are 0 or 1 only, and are not scaled")
+        notes.append(f"{name}: all bytes are 0 or 1; not scaled")
     rows = rows.mapped(_as_floats)
     if first.dtype.kind == "f":
         _check_finite(rows, gaps)
@@ -194,12 +194,12 @@ def as_rows(
 
 
 def _notes_on_text(data_set: DataSet, layout: TextLayout) -> tuple[str, ...]:
-    """What may surprise in how a text file was read."""
+    """Notes on how a text file was interpreted."""
     if layout.n_index and data_set.name.endswith(".h5ad"):
         return (f"{data_set.name}: matrix X, with var_names as columns and obs_names as row names",)
     if layout.n_index:
         columns = "first column" if layout.n_index == 1 else f"first {layout.n_index} columns"
-        return (f"{data_set.name}: {columns} skipped as row names; to use it as data, name it in the header",)
+        return (f"{data_set.name}: {columns} used as row names; to use it as data, name it in the header",)
     n = data_set.rows.shape[1]
     if layout.names is None and n > 3 and np.array_equal(data_set.rows[:1], [range(n)]):
         return (f"{data_set.name}: first line 0 to {n - 1} read as data; if it is a header, give the columns names",)
@@ -218,9 +218,9 @@ def _check_array(array: Any, name: str) -> None:
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name}: holds {array.dtype.name}, not numbers")
     if array.ndim < 2:
-        raise DataError(f"{name}: has shape {array.shape}; it must have two dimensions or more, the first one of rows")
+        raise DataError(f"{name}: has shape {array.shape}; expected at least two dimensions, with rows first")
     if 0 in array.shape:
-        raise DataError(f"{name}: has shape {array.shape}; there must be at least one row and one column")
+        raise DataError(f"{name}: has shape {array.shape}; expected at least one row and one column")
 
 
 def _check_finite(rows: LazyRows, gaps: bool) -> None:
@@ -230,7 +230,7 @@ def _check_finite(rows: LazyRows, gaps: bool) -> None:
             row, column = bad[0]
             name, own_row = rows.place(first + int(row))
             value = part[row, column]
-            rule = "every value must be finite" + (", or NaN if it is missing" if gaps else "")
+            rule = "expected finite values" + (", or NaN for missing ones" if gaps else "")
             rule = f"{rule}; {COMPLETE_ROWS}" if np.isnan(value) else rule
             raise DataError(f"{name}: row {own_row}, column {column} is {value}; {rule}")
 
@@ -247,14 +247,14 @@ def _digits() -> DataSet:
 
 
 def digit_labels() -> Array:  # (1797,)
-    """Which digit each row of `digits` shows."""
+    """Digit shown by each row of `digits`."""
     from sklearn.datasets import load_digits
 
     return np.asarray(load_digits().target)
 
 
 def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
-    """Which digit each row of `mnist` shows; from a file, or downloaded once."""
+    """Digit shown by each row of `mnist`, from a file or downloaded once."""
     if path is None:
         return from_idx(*_download("labels")).astype(np.int64)
     try:
@@ -265,15 +265,15 @@ def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
 
 def _mnist(name: str) -> DataSet:
     data_set = as_rows({name: from_idx(*_download("train" if name == "mnist" else "test"))}, name)
-    return replace(data_set, notes=())  # that they are in [0, 1] is part of the name
+    return replace(data_set, notes=())  # rows of this data set are always in [0, 1]
 
 
 def _download(part: str) -> tuple[bytes, str]:
-    """The content of a file of MNIST, and its path."""
+    """Content and path of an MNIST file."""
     try:
         import pooch
     except ImportError:
-        raise DataError("mnist is downloaded by pooch, which is not installed; use: pip install pooch") from None
+        raise DataError("downloading mnist requires pooch; use: pip install pooch") from None
     name, digest = MNIST[part]
     try:
         path = pooch.retrieve(MNIST_FOLDER + name, known_hash=None, fname=name, path=pooch.os_cache("tapmachine"))
@@ -281,5 +281,5 @@ def _download(part: str) -> tuple[bytes, str]:
         raise DataError(f"mnist could not be downloaded ({error}); give the path of {name} instead") from None
     content = gzip.decompress(Path(path).read_bytes())
     if hashlib.sha256(content).hexdigest() != digest:
-        raise DataError(f"{path}: is not the file it should be; delete it and try again")
+        raise DataError(f"{path}: is corrupt; delete it and try again")
     return content, path

@@ -1,4 +1,4 @@
-"""Tables in Parquet and AnnData files. Their libraries are optional, and imported when such a file is there."""
+"""Tables in Parquet and AnnData files. Their libraries are optional and imported on demand."""
 
 import io
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ Array = np.ndarray[Any, Any]
 
 
 def from_parquet(path: Path, as_table: bool) -> tuple[Array | list[RawColumn], TextLayout]:
-    """The columns of a Parquet file with their types; an array if all are floats, unless a table is asked for.
+    """Read the columns of a Parquet file, or an array if all are floats and no table is requested.
 
-    An index that pandas has saved is not data.
+    An index saved by pandas is not part of the data.
     """
     try:
         import pandas
@@ -36,7 +36,7 @@ def from_parquet(path: Path, as_table: bool) -> tuple[Array | list[RawColumn], T
         labels = tuple("" if name is None else str(name) for name in frame.index.names)
         layout = TextLayout(names=labels + names, index=tuple(map(tuple, index.to_numpy().tolist())))
     if not names or not len(frame):
-        raise DataError(f"{path}: has shape {frame.shape}; there must be at least one row and one column")
+        raise DataError(f"{path}: has shape {frame.shape}; expected at least one row and one column")
     if has_float_columns_only(frame) and not as_table:
         return frame.to_numpy(), layout
     try:
@@ -46,7 +46,7 @@ def from_parquet(path: Path, as_table: bool) -> tuple[Array | list[RawColumn], T
 
 
 def from_h5ad(path: Path) -> tuple[Any, TextLayout]:
-    """The matrix X of an AnnData file, dense or in SciPy's CSR format, with the names of its columns and rows."""
+    """Read the matrix X of an AnnData file, dense or in SciPy's CSR format, with column and row names."""
     try:
         import anndata
     except ImportError:
@@ -56,14 +56,14 @@ def from_h5ad(path: Path) -> tuple[Any, TextLayout]:
     except (OSError, KeyError, ValueError, TypeError, anndata._io.utils.AnnDataReadError) as error:
         raise DataError(f"{path}: is not an AnnData file: {' '.join(str(error).split())}") from None
     if cells.X is None:
-        raise DataError(f"{path}: has no matrix X; save the one to use as adata.X")
+        raise DataError(f"{path}: has no matrix X; store the data in adata.X")
     matrix = cells.X.tocsr() if hasattr(cells.X, "tocsr") else np.asarray(cells.X)
     names, rows = (tuple(map(str, labels)) for labels in (cells.var_names, cells.obs_names))
     return matrix, TextLayout(names=("", *names), index=tuple((row,) for row in rows))
 
 
 def to_parquet(columns: Sequence[RawColumn], layout: TextLayout | None) -> bytes:
-    """The content of a Parquet file with these columns, and the index of a layout."""
+    """Content of a Parquet file with columns and the index of a layout."""
     try:
         import pandas
         import pyarrow  # noqa: F401

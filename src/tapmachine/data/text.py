@@ -1,4 +1,4 @@
-"""Tables of numbers in text files: .csv files with names, index columns and gaps, and how to write the same layout."""
+"""Tables in text files: reading .csv files with names, index columns and gaps, and writing the same layout."""
 
 import csv
 import io
@@ -24,9 +24,9 @@ WHOLE = re.compile(r"[+-]?\d+")  # integers
 TRUTH = {"True": True, "False": False}
 MIN_TEXT_CELLS = 2  # of a column of text
 
-ENCODE = "encode text as numbers (categories as 0, 1, 2, …), or leave the column out"
+ENCODE = "encode text as numbers (categories as 0, 1, 2, …), or drop the column"
 COMPLETE_ROWS = (
-    "expected complete rows: remove those with gaps for training; `tapmachine impute` fills gaps with a trained machine"
+    "expected complete rows; remove the others, or fill them in by `tapmachine impute` with a trained machine"
 )
 ALIGNMENT = "is a sequence alignment; save it as whole numbers (0, 1, 2, …) in a .npy file, for --visible categorical"
 
@@ -36,9 +36,9 @@ class TextLayout:
     """Separator, names and index of a text file, so that results can be written in the same layout.
 
     Attributes:
-        separator: the character between cells.
-        names: names of all columns, those of the index first; None without a header.
-        index: cells of the index columns, which are not data, for each row.
+        separator: Character between cells.
+        names: Names of all columns, index columns first; None without a header.
+        index: Cells of the index columns for each row.
     """
 
     separator: str = ","
@@ -60,8 +60,8 @@ def from_csv(
 ) -> tuple[Array | list[RawColumn], TextLayout]:
     """Read numbers separated by commas, or by the separator of the first line, with or without a header.
 
-    If the table has a header and columns of text, or a table is asked for, its columns are returned. Columns named in
-    `texts` are text, whatever it looks like.
+    Returns columns if the table has a header and columns of text, or if a table is requested. Columns named in
+    `texts` are read as text.
     """
     separator, numbered = _cells(content, path, gaps)
     table = [cells for _, cells in numbered]
@@ -78,7 +78,7 @@ def from_csv(
     rows, index = [], []
     for line_number, cells in numbered[0 if names is None else 1 :]:
         if len(cells) != len(table[0]):
-            raise DataError(f"{path}: line {line_number} has {len(cells)} columns, where the first has {len(table[0])}")
+            raise DataError(f"{path}: line {line_number} has {len(cells)} columns, but the first has {len(table[0])}")
         values = [float("nan") if gaps and not cell else _parsed(cell) for cell in cells[n_index:]]
         if None in values:
             column = n_index + values.index(None)
@@ -97,9 +97,9 @@ def _text_table(
     as_table: bool,
     texts: Collection[str],
 ) -> list[RawColumn] | None:
-    """The columns of a table of which some are text throughout; None if there are none.
+    """Columns of a table with text columns; None if there are none.
 
-    A word among numbers is taken for a mistake: a ValueError that names its line and column.
+    Raises ValueError for text in a column of numbers.
     """
     if any(len(cells) != len(names) for cells in table):
         return None
@@ -143,7 +143,7 @@ def columns_as_cells(columns: Sequence[RawColumn]) -> list[list[str]]:
 
 
 def _cells(content: bytes, path: Path, gaps: bool) -> tuple[str, list[tuple[int, list[str]]]]:
-    """The separator, and the cells of each line with its line number."""
+    """Separator, and the cells of each line with its line number."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -161,7 +161,7 @@ def _cells(content: bytes, path: Path, gaps: bool) -> tuple[str, list[tuple[int,
         for row in csv.reader(lines, delimiter=separator)
     ]
     if len(table) < len(lines):
-        raise DataError(f"{path}: a quoted cell goes over several lines; a row must be one line")
+        raise DataError(f"{path}: a quoted cell spans several lines; expected one line per row")
     return separator, [(line_number, cells) for (line_number, _), cells in zip(numbered, table, strict=True)]
 
 
@@ -171,8 +171,8 @@ def _is_header(table: Sequence[Sequence[str]], gaps: bool) -> bool:
     if len(table) < 2:
         return False
     if len(first) > 2 and not first[0] and list(first[1:]) == [str(column) for column in range(len(first) - 1)]:
-        return all(row and row[0] for row in table[1:])  # otherwise the first column may have gaps
-    named = [cell for cell in first if cell or not gaps]  # a row of gaps is no line of names
+        return all(row and row[0] for row in table[1:])  # otherwise the first column may have missing values
+    named = [cell for cell in first if cell or not gaps]  # a row of missing values is not a header
     return bool(named) and all(_parsed(cell) is None for cell in named)
 
 
@@ -185,7 +185,7 @@ def _complaint(cell: str, separator: str) -> str:
     if not cell:
         return f"is empty; {COMPLETE_ROWS}"
     if any(mark in cell for mark in SEPARATORS if mark != " "):
-        remedy = f"columns are separated by {SEPARATORS[separator]} here, and decimals take a point"
+        remedy = f"columns are separated by {SEPARATORS[separator]}; use decimal points"
     else:
         remedy = ENCODE
     return f"is {cell!r}, not a number; {remedy}"
@@ -204,7 +204,7 @@ def as_cells(values: Array) -> list[list[str]]:  # (N, n)
 
 
 def to_text(cells: Sequence[Sequence[str]], layout: TextLayout) -> str:
-    """The text of a file with these cells in a layout."""
+    """Text of a file with these cells in a layout."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter=layout.separator, lineterminator="\n")
     if layout.names is not None:

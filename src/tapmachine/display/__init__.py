@@ -1,4 +1,4 @@
 """Small pictures and tables as text: SVG charts, PNG images and HTML, without Matplotlib.
 
-They are used by the report page and by what objects show of themselves in a notebook.
+Used by the report page and the notebook representations of objects.
 """

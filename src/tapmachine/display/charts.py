@@ -1,4 +1,4 @@
-"""Charts as SVG, for pages and notebooks in light and dark: text has the color around it."""
+"""SVG charts for pages and notebooks, in light and dark mode: text takes the surrounding color."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tapmachine.display.html import escape
 
-# Readable on white and on black, and told apart by people who are color-blind as well as ten colors can be.
+# Readable on white and black, and as distinct for color-blind readers as ten colors can be.
 COLORS = (
     "#4c82c3", "#e8872b", "#d9534f", "#3fa7a0", "#5aa54b", "#c9a227", "#a773ab", "#ef8aa5", "#9c755f", "#8a8f98",
 )  # fmt: skip
@@ -18,12 +18,12 @@ Points = Sequence[tuple[float, float]]
 
 
 def color(index: int) -> str:
-    """The color of a series or class; those beyond ten go round the color wheel by the golden angle."""
+    """Color of a series or class; after the first ten, colors follow the golden angle around the color wheel."""
     return COLORS[index] if index < len(COLORS) else f"hsl({(index * 137.5) % 360:.0f} 50% 52%)"
 
 
 class Axes(NamedTuple):
-    """A frame with scales: places in pixels of values on two axes."""
+    """Axes that map values to pixels."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -36,7 +36,7 @@ class Axes(NamedTuple):
     log_x: bool = False
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """The place of a point."""
+        """Position of a point in pixels."""
         low, high = (math.log(1 + z) for z in self.x) if self.log_x else self.x
         share_x = ((math.log(1 + x) if self.log_x else x) - low) / ((high - low) or 1.0)
         share_y = (y - self.y[0]) / ((self.y[1] - self.y[0]) or 1.0)
@@ -44,7 +44,7 @@ class Axes(NamedTuple):
         return self.left + inner_x * share_x, self.height - self.bottom - inner_y * share_y
 
     def path(self, points: Points) -> str:
-        """Points as the data of a path."""
+        """SVG path data of points."""
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in (self.at(*point) for point in points))
 
     def frame(self, x_label: str, y_label: str, x_ticks: Sequence[float] | None = None) -> str:
@@ -69,7 +69,7 @@ class Axes(NamedTuple):
 
 
 def svg(width: float, height: float, inside: str, label: str) -> str:
-    """An SVG element that is as wide as there is room, up to its size."""
+    """An SVG element that shrinks to the available width."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
         f'aria-label="{escape(label)}" style="width:{width:.0f}px;max-width:100%;height:auto">{inside}</svg>'
@@ -106,7 +106,7 @@ def limits(values: Sequence[float], margin: float = 0.05) -> tuple[float, float]
 
 
 def legend(names: Sequence[str], x: float, y: float, colors: Sequence[str]) -> str:
-    """Names with their colors, below each other."""
+    """Legend: names with their colors, one below another."""
     return "".join(
         f'<rect x="{x:.1f}" y="{y + 15 * index - 8:.1f}" width="10" height="10" rx="2" fill="{own}"/>'
         + text(x + 15, y + 15 * index + 1, name)
@@ -115,7 +115,7 @@ def legend(names: Sequence[str], x: float, y: float, colors: Sequence[str]) -> s
 
 
 def line_chart(series: Mapping[str, Points], x_label: str, y_label: str, height: float = 260.0) -> str:
-    """Lines over a common axis, each with a name and a color; a dot for a single point."""
+    """Named lines over a common axis; a single point is drawn as a dot."""
     known = {name: [p for p in points if math.isfinite(p[1])] for name, points in series.items()}
     known = {name: points for name, points in known.items() if points}
     every = [point for points in known.values() for point in points]
@@ -158,7 +158,7 @@ def scatter(points: Points, x_label: str, y_label: str, line: Points = (), log_x
 def histogram(
     series: Mapping[str, Sequence[float]], edges: Sequence[float], x_label: str, height: float = 120.0
 ) -> str:
-    """Shares of values in bins: the first series as bars, others as outlines."""
+    """Histograms: the first series as bars, the others as outlines."""
     highest = max((value for values in series.values() for value in values), default=1.0) or 1.0
     axes = Axes((edges[0], edges[-1]), (0.0, highest), 300, height, 8, 8, 6, 30)
     parts = [f'<path d="M{axes.left} {height - axes.bottom}H{axes.width - axes.right}" style="{AXIS}"/>']
@@ -177,7 +177,7 @@ def histogram(
 
 
 def bar_chart(names: Sequence[str], series: Mapping[str, Sequence[float]], title: str, width: float = 300.0) -> str:
-    """Horizontal bars below a title, one for each name and series, with their shares beside them in percent."""
+    """Horizontal bars below a title, one per name and series, labeled in percent."""
     row, left = 9.0 * len(series) + 7.0, min(150.0, 12.0 + 7.5 * max((len(name) for name in names), default=0))
     highest = max((value for values in series.values() for value in values), default=1.0) or 1.0
     length, parts = (width - left - 62) / highest, [text(left, 12, title)]

@@ -10,7 +10,7 @@ STYLE = (
 
 
 def escape(value: object) -> str:
-    """Text that means nothing but itself in a page."""
+    """Escape text for HTML."""
     return html.escape(str(value))
 
 
@@ -22,7 +22,7 @@ def number(value: object, digits: int = 3) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], name: str = "numbers", digits: int = 3) -> str:
-    """A table whose first column is text, and others numbers."""
+    """A table with text in the first column and numbers in the others."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{number(cell, digits)}</td>" for cell in rest)}</tr>'
@@ -37,18 +37,18 @@ def pairs(rows: Iterable[tuple[str, object]]) -> str:
 
 
 def items(sentences: Iterable[str], name: str = "") -> str:
-    """A list of sentences; empty without any."""
+    """A list of sentences; an empty string if there are none."""
     inside = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     kind = f' class="{name}"' if name else ""
     return f"<ul{kind}>{inside}</ul>" if inside else ""
 
 
 def unfold(summary: str, inside: str, name: str = "", is_open: bool = False) -> str:
-    """HTML that can be unfolded below a line of text."""
+    """Collapsible HTML below a line of text."""
     kind = f' class="{name}"' if name else ""
     return f"<details{kind}{' open' if is_open else ''}><summary>{escape(summary)}</summary>{inside}</details>"
 
 
 def card(title: str, *parts: str) -> str:
-    """What an object shows of itself in a notebook: a title and some HTML in a frame."""
+    """Notebook representation of an object: a title and HTML in a frame."""
     return f'<div style="{STYLE}"><strong>{escape(title)}</strong>{"".join(parts)}</div>'

@@ -28,12 +28,12 @@ def png(pixels: Tensor, palette: Sequence[tuple[int, int, int]] | None = None) -
 
 
 def data_uri(content: bytes) -> str:
-    """A PNG file inside a page."""
+    """Data URI of a PNG file."""
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
 def gray(shares: Tensor) -> Tensor:  # values from 0 to 1 -> uint8
-    """Shares of white as gray values, rounded so that files are small."""
+    """Values from 0 (black) to 1 (white) as gray levels, rounded to keep files small."""
     return ((shares.clamp(0, 1) * LEVELS).round() * (255 / LEVELS)).round().to(torch.uint8)
 
 
@@ -43,7 +43,7 @@ def diverging(values: Tensor) -> Tensor:  # values from −1 to 1 -> uint8
 
 
 def diverging_palette() -> list[tuple[int, int, int]]:
-    """Colors from blue by way of white to red."""
+    """Colors from blue through white to red."""
     colors = []
     for index in range(2 * DIVERGING + 1):
         share = abs(index - DIVERGING) / DIVERGING
@@ -54,21 +54,21 @@ def diverging_palette() -> list[tuple[int, int, int]]:
 
 
 def sheet(values: Tensor) -> str:  # (K, n), from 0 to 1
-    """Rows of values as the rows of one gray image, for a script to take apart; empty without rows."""
+    """Encode rows of values as the rows of one gray image, to be decoded by a script; empty without rows."""
     return data_uri(png(gray(values))) if len(values) else ""
 
 
 def image_grid(
     images: Tensor, shape: tuple[int, int], columns: int | None = None, signed: bool | None = None, gap: int = 1
 ) -> tuple[str, int, int]:  # (K, pixels)
-    """Small images side by side, each on its own scale, as a data URI with its width and height in pixels.
+    """Small images side by side, each scaled separately, as a data URI with its width and height in pixels.
 
     Args:
-        images: the images, one in each row.
-        shape: height and width of each.
-        columns: number of images in a row (default: about a square).
-        signed: whether values have a sign (default: whether there are negative ones).
-        gap: pixels between images.
+        images: Images, one per row.
+        shape: Height and width of each image.
+        columns: Number of images per row (default: roughly square layout).
+        signed: Whether to color values by sign (default: if any value is negative).
+        gap: Pixels between images.
     """
     images = images.detach().cpu().double()
     count, (height, width) = len(images), shape

@@ -1,4 +1,4 @@
-"""A progress bar in notebooks, which needs nothing but IPython."""
+"""Progress bar for notebooks; requires only IPython."""
 
 import sys
 import time
@@ -7,22 +7,22 @@ from typing import Any
 
 from tapmachine.display.html import escape
 
-LEAST_SECONDS = 0.1  # between two updates
+LEAST_SECONDS = 0.1  # between updates
 
 
 def in_notebook() -> bool:
-    """Whether the code runs in the kernel of a notebook, such as Jupyter's."""
-    module = sys.modules.get("IPython")  # which a kernel has imported
+    """Whether the code runs in a notebook kernel, such as Jupyter."""
+    module = sys.modules.get("IPython")  # a kernel has imported it
     shell = None if module is None else module.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
 
 
 class NotebookBar:
-    """One output that is updated in place, and that keeps the last state of the training.
+    """Progress bar that is updated in place and keeps the final state.
 
     Args:
-        total: number of epochs.
-        finished: number of epochs that are done.
+        total: Number of epochs.
+        finished: Number of finished epochs.
     """
 
     def __init__(self, total: int, finished: int = 0) -> None:
@@ -34,13 +34,13 @@ class NotebookBar:
         self.handle = import_module("IPython.display").display(self, display_id=True)  # a kernel has it
 
     def advance(self, summary: str) -> None:
-        """Count an epoch, and show what is known of it."""
+        """Count an epoch and show its record."""
         self.finished, self.summary = self.finished + 1, summary or self.summary
         if time.monotonic() - self.shown > LEAST_SECONDS:
             self._show()
 
     def stop(self) -> None:
-        """Show the last state."""
+        """Show the final state."""
         self._show()
 
     def _show(self) -> None:

@@ -28,11 +28,11 @@ class ProductMixture(NamedTuple):
     Attributes:
         log_weights: ln w_c, which add up to Z of the machine, (C,).
         means: Means of the Gaussian columns, (C, n_real).
-        covariances: Their covariances, (S, n_real, n_real); component c has number c // (C / S).
-        real: Places of the Gaussian columns among all components, (n_real,).
+        covariances: Their covariances, (S, n_real, n_real); component c uses entry c // (C / S).
+        real: Indices of the Gaussian columns among all components, (n_real,).
         blocks: The other columns.
-        places: The place of the first component of each block.
-        fields: What each component adds to the fields of a block, (C, *state_shape) each.
+        places: Index of the first component of each block.
+        fields: Field added to each block by each component, (C, *state_shape) each.
     """
 
     log_weights: Tensor
@@ -49,7 +49,7 @@ class ProductMixture(NamedTuple):
         return len(self.real) + sum(math.prod(block.state_shape) for block in self.blocks)
 
     def states_of(self, index: int, x: Tensor) -> Tensor:  # (N, n) -> (N, *state_shape)
-        """The part of rows that belongs to a block."""
+        """Part of the rows that belongs to a block."""
         block, place = self.blocks[index], self.places[index]
         states: Tensor = x[:, place : place + math.prod(block.state_shape)].unflatten(1, block.state_shape)
         return states
@@ -72,7 +72,7 @@ class ProductMixture(NamedTuple):
         return total
 
     def of_gaussian(self, x: Tensor) -> "Iterator[GaussianPart]":  # of rows in order
-        """What the observed Gaussian columns say of the components, some rows at a time; nothing without columns."""
+        """Statistics of the observed Gaussian columns for each component, in parts; empty without Gaussian columns."""
         n, (n_sets, _, _) = len(self.real), self.covariances.shape
         if n == 0:
             return
@@ -108,7 +108,7 @@ class GaussianPart(NamedTuple):
 
     @staticmethod
     def of(mixture: ProductMixture, x: Tensor) -> "GaussianPart":  # (R, n_real)
-        """Of the observed real values of each row, in each class."""
+        """Condition the components on the observed real values of each row."""
         seen = ~x.isnan()
         precisions, log_det = observed_precisions(mixture.covariances, seen)
         off = torch.where(seen, x, 0.0).unsqueeze(1) - mixture.means * seen.unsqueeze(1)  # (R, C, n)
@@ -125,7 +125,7 @@ def observed_precisions(covariances: Tensor, seen: Tensor) -> tuple[Tensor, Tens
 
     Args:
         covariances: (S, n, n).
-        seen: Which columns were observed, (R, n), bool.
+        seen: Mask of observed columns, (R, n), bool.
 
     Returns:
         Precision matrices, (R, S, n, n), and the log-determinants of the covariances, (R, S).
@@ -139,8 +139,8 @@ def observed_precisions(covariances: Tensor, seen: Tensor) -> tuple[Tensor, Tens
 
 
 def is_product_mixture(machine: BoltzmannMachine) -> bool:
-    """Whether the machine is one of classes: visible units of any types with fields below one `Categorical` unit, whose
-    Gaussian ones may be coupled to hidden `Gaussian` and `SpikeSlab` units as well.
+    """Whether the machine is a mixture of classes: visible units with fields, coupled to one hidden `Categorical` unit;
+    Gaussian visible units may also be coupled to hidden `Gaussian` and `SpikeSlab` units.
     """
     layers = list(machine.layers)
     if len(layers) != 2 or machine.n_rows is not None or not isinstance(layers[0], Mixed):
@@ -163,7 +163,7 @@ def is_product_mixture(machine: BoltzmannMachine) -> bool:
 
 @torch.no_grad()
 def as_product_mixture(machine: BoltzmannMachine) -> ProductMixture:  # in float64
-    """The visible units of a machine for which `is_product_mixture` holds, as a mixture.
+    """Mixture of the visible units of a machine for which `is_product_mixture` holds.
 
     Raises:
         EstimateError: If Z is infinite.
@@ -195,20 +195,20 @@ def as_product_mixture(machine: BoltzmannMachine) -> ProductMixture:  # in float
 
 
 def _blocks(layer: Units) -> list[tuple[Units, int]]:
-    """The blocks of a layer and the places of their first components."""
+    """Blocks of a layer, and indices of their first components."""
     blocks: list[Units] = list(layer.blocks) if isinstance(layer, Mixed) else [layer]  # type: ignore[arg-type]
     sizes = [math.prod(block.state_shape) for block in blocks]
     return [(block, sum(sizes[:index])) for index, block in enumerate(blocks)]
 
 
 def _real_places(layer: Units) -> Tensor:
-    """Places of the components of `Gaussian` blocks."""
+    """Indices of the components of `Gaussian` blocks."""
     places = [torch.arange(place, place + block.n) for block, place in _blocks(layer) if type(block) is Gaussian]
     return torch.cat([torch.arange(0), *places]).to(layer.device)
 
 
 def _gaussian_machine(machine: BoltzmannMachine, real: Tensor) -> BoltzmannMachine:
-    """The machine of the Gaussian columns alone."""
+    """Machine of the Gaussian columns only."""
     columns = [block for block, _ in _blocks(machine.layers[0]) if type(block) is Gaussian]
     field, precision = (torch.cat([getattr(b, name).detach() for b in columns]) for name in ("field", "precision"))
     hidden = deepcopy(machine.layers[1])
@@ -217,7 +217,7 @@ def _gaussian_machine(machine: BoltzmannMachine, real: Tensor) -> BoltzmannMachi
 
 
 def _any_state(block: Units) -> Tensor:
-    """A state of each unit, to stand for missing ones."""
+    """A valid state of each unit, used as a placeholder for missing values."""
     if block.is_categorical:
         return torch.ones((), dtype=block.dtype, device=block.device)
     lower, upper = block.bounds()

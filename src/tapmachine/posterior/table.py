@@ -1,4 +1,4 @@
-"""Missing cells of tables given the observed ones, exactly: moments, probabilities, intervals, draws, surprise."""
+"""Exact posterior of missing cells of tables: moments, probabilities, intervals, draws, surprise."""
 
 import math
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Gaussian, Mixed, Units
 
 N_BISECTIONS = 60  # of a quantile
-REACH = 12.0  # standard deviations around the means of the components in which quantiles are looked for
+REACH = 12.0  # search range of quantiles, in standard deviations around the component means
 N_DRAWS = 1000  # for the intervals of columns that are not Gaussian
 
 
 class TablePosterior(NamedTuple):
-    """The posterior of the missing cells of rows, for machines of tables: a mixture of products.
+    """Posterior of the missing cells of rows, for machines of tables: a mixture of products.
 
     Attributes:
         mixture: The machine as a mixture.
@@ -50,11 +50,11 @@ class TablePosterior(NamedTuple):
         """Condition a machine of a table on the observed cells of rows.
 
         Args:
-            machine: A machine whose visible units are a mixture of products, as those that are fitted to tables.
+            machine: A machine whose visible units are a mixture of products, such as one fitted to a table.
             x: Rows; NaN for missing cells. All q components of a missing category are NaN.
 
         Raises:
-            ValueError: If the machine is of another kind.
+            ValueError: If the machine has another form.
         """
         mixture = mixture_of(machine)
         x = x.to(mixture.log_weights)
@@ -82,7 +82,7 @@ class TablePosterior(NamedTuple):
 
     @property
     def classes(self) -> Tensor:  # (N, C)
-        """Probabilities of the components: the classes of the rows, if there are no spike-and-slab units."""
+        """Probabilities of the components, which are classes of rows if there are no spike-and-slab units."""
         return self.log_joint.softmax(1)
 
     @property
@@ -112,7 +112,7 @@ class TablePosterior(NamedTuple):
         return Moments(mean, variance)
 
     def imputed(self) -> Tensor:  # (N, n)
-        """Rows with missing cells filled: by their means, or the most probable category (one-hot) or value of two."""
+        """Rows with missing cells filled by their means, or by the most probable category (one-hot) or binary value."""
         filled = self.moments.mean
         for index, block in enumerate(self.mixture.blocks):
             part = self.mixture.states_of(index, filled)
@@ -124,12 +124,12 @@ class TablePosterior(NamedTuple):
         return filled
 
     def intervals(self, level: float = 0.9, seed: int = 0) -> tuple[Tensor, Tensor]:  # (N, n) each
-        """Central intervals that hold missing values with a probability; the values themselves where observed.
+        """Central intervals of missing values with a given probability; observed cells keep their values.
 
-        Those of Gaussian columns are quantiles of the mixture; others are quantiles of 1000 draws.
+        Gaussian columns use quantiles of the mixture, others quantiles of 1000 draws.
 
         Args:
-            level: The probability.
+            level: Probability of the intervals.
             seed: Random seed of the draws.
         """
         if not 0 < level < 1:
@@ -161,11 +161,11 @@ class TablePosterior(NamedTuple):
         return result
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Tensor:  # (n, N, n_cells)
-        """Complete rows drawn from the posterior: multiple imputation.
+        """Draw complete rows from the posterior (multiple imputation).
 
         Args:
-            n: Number of draws of each row.
-            generator: Random numbers (default: torch's).
+            n: Number of draws per row.
+            generator: Random number generator (default: torch's).
         """
         n, mixture, x = check_count("n", n), self.mixture, self.x
         component = torch.multinomial(self.classes, n, replacement=True, generator=generator)  # (N, n)
@@ -194,8 +194,8 @@ class TablePosterior(NamedTuple):
     def cell_surprise(self) -> Tensor:  # (N, n)
         """−ln P(x_ij | other observed cells of the row) in nats; NaN for missing cells.
 
-        That of a category stands at its first component, with 0 at the others. Without the cell, a component has the
-        weight w_c P_c(x)/P_c(x_ij | rest), where the columns of a component depend on each other only if Gaussian.
+        The surprise of a category is stored at its first component, with 0 at the others. Without the cell, a
+        component has the weight w_c P_c(x)/P_c(x_ij | rest); within a component, only Gaussian columns are dependent.
         """
         surprise, mixture = torch.full_like(self.x, torch.nan), self.mixture
         log_joint, first, n_per_set = self.log_joint, 0, len(mixture.means) // len(mixture.covariances)
@@ -263,15 +263,15 @@ class TablePosterior(NamedTuple):
 
 
 def mixture_of(machine: BoltzmannMachine) -> ProductMixture:
-    """The visible units of a machine of a table as a mixture.
+    """Mixture of the visible units of a machine of a table.
 
     Raises:
-        ValueError: If the machine is of another kind.
+        ValueError: If the machine has another form.
     """
     if is_product_mixture(machine):
         return as_product_mixture(machine)
     if not is_gaussian_mixture(machine):
-        raise ValueError(f"the machine is {machine.summary()}; expected one that was fitted to a table")
+        raise ValueError(f"the machine is {machine.summary()}; expected a machine fitted to a table")
     gaussians = as_gaussian_mixture(machine)
     real = torch.arange(machine.layers[0].n, device=machine.device)
     return ProductMixture(gaussians.log_weights, gaussians.means, gaussians.covariances, real, [], [], [])

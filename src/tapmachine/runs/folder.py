@@ -121,7 +121,7 @@ class RunFolder:
         except (ValueError, RecursionError, TypeError, KeyError):
             raise RunError(f"{path}: is not a settings file of a run") from None
         if version != FORMAT:
-            raise RunError(f"{path}: has format {version!r}; this version reads format {FORMAT}")
+            raise RunError(f"{path}: has format {version!r}; this version reads {FORMAT}")
         if not isinstance(settings, dict) or not isinstance(content.get("earlier", []), list):
             raise RunError(f"{path}: is not a settings file of a run")
         return dict(content)

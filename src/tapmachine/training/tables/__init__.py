@@ -1,21 +1,21 @@
-"""Where the training of tables starts: the maximum likelihood of a small machine, found exactly.
+"""Initialization for tables: exact maximum likelihood of a small machine.
 
 Columns of tables differ in scale and are correlated, many of them strongly; rows form clusters and have heavy tails. In
-the coordinates of the columns a machine for them is so stiff that gradient steps crawl. The start is therefore found in
-whitened coordinates y, where the covariance is the identity, in four steps:
+the original coordinates the problem is so ill-conditioned that gradient descent is slow. The machine is therefore
+initialized in whitened coordinates y, where the covariance is the identity, in four steps:
 
-1. The covariance is shrunk toward its diagonal by as much as cross-validation asks for.
+1. The covariance is shrunk toward its diagonal; cross-validation determines by how much.
 2. A mixture of Gaussians with one covariance is fitted by expectation maximization: a machine with one categorical
    hidden unit, each state of which moves the mean of the visible units. Cross-validation determines the number of
    clusters. The coordinates are then changed to those in which the covariance of the clusters is the identity.
 3. A few spike-and-slab hidden units are fitted with ln Z summed over all sets of active units. With weights w_j, the
-   visible units have the precision matrix q + Σ_j w_j w_jᵀ if all units are inactive, and an active unit takes its term
-   out, so that Z is finite for all weights. Cross-validation, with the whitening inside, determines when to stop.
+   visible units have the precision matrix q + Σ_j w_j w_jᵀ if all units are inactive, and an active unit removes its
+   term, so that Z is finite for all weights. Cross-validation, with the whitening inside, determines when to stop.
 4. The coordinates are changed once more, to those in which that precision matrix is the identity.
 
-Tables with gaps, with weights or with columns of several types have the first two steps only, in which the clusters are
-latent classes that change the distributions of all columns (`classes.py`, `columns.py`), with their number, the
-shrinkage and the width of the covariance by cross-validation (`selection.py`).
+Tables with gaps, weights or columns of several types use only the first two steps, in which the clusters are latent
+classes that change the distributions of all columns (`classes.py`, `columns.py`). Their number, the shrinkage and the
+width of the covariance are chosen by cross-validation (`selection.py`).
 """
 
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from tapmachine.training.tables.columns import fit_table, machine_of_classes
 from tapmachine.training.tables.slabs import Slabs, best_n_steps
 from tapmachine.units import Gaussian, Units
 
-MOST_SLABS = 8  # hidden units that the start fits; the sum has 2^8 terms
+MOST_SLABS = 8  # fitted hidden units; the sum has 2^8 terms
 CLUSTERS = (2, 3, 4, 6, 8)  # numbers of clusters to choose from, besides 1
 FEW_ROWS = 20  # with fewer, the start is a Gaussian
 MOST_ROWS = 20_000  # for the covariance
@@ -38,14 +38,14 @@ FITTED_ROWS = 1000  # for the clusters and the slabs
 
 
 class TableStart(NamedTuple):
-    """A machine for real-valued rows x = shift + transform·z, with mean 0 and variance 1 of its visible units z.
+    """A machine for real-valued rows x = shift + transform·z, whose visible units z have mean 0 and variance 1.
 
     Attributes:
         machine: `Gaussian` visible and `SpikeSlab` hidden units, with a `Categorical` one for clusters; in float64.
             For tables with gaps, weights or columns of several types: the machine in the units of the data.
         transform: (n, n); None if the machine is in the units of the data.
         shift: (n,).
-        notes: What was noticed about the data, one line each.
+        notes: Notes on the data, one line each.
     """
 
     machine: BoltzmannMachine
@@ -57,15 +57,15 @@ class TableStart(NamedTuple):
 def start_for_table(
     x: Tensor, n_hidden: int, seed: int = 0, weights: Tensor | None = None, units: Units | None = None
 ) -> TableStart:  # (N, n)
-    """Fit the start of a machine to the rows of a table.
+    """Fit an initial machine to the rows of a table.
 
     Args:
-        x: Rows, with real numbers on any scales; constant and collinear columns are fine. NaN is missing; rows without
-            any value are ignored. The q components of a category are one-hot, or all missing.
-        n_hidden: Number of hidden units, which includes one for each cluster. Of the others the first few, at most 8,
-            are fitted; the remaining ones have no weights yet.
-        seed: Random seed of the initial weights, of the clusters and of the folds.
-        weights: A weight for each row (default: 1); a row with weight 2 counts like two rows.
+        x: Rows of real numbers on any scale; columns may be constant or collinear. NaN marks missing values; rows
+            without any value are ignored. The q components of a category are one-hot, or all missing.
+        n_hidden: Number of hidden units, including one per cluster. At most 8 of the others are fitted; the remaining
+            ones have zero weights.
+        seed: Random seed of the initial weights, the clusters and the folds.
+        weights: Weight of each row (default: 1); a row of weight 2 counts as two rows.
         units: Visible units of the columns, such as `Mixed([Gaussian(3), Binary(2)])` (default: `Gaussian`).
 
     Raises:

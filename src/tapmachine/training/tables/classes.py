@@ -22,16 +22,16 @@ TOLERANCE = 1e-4  # gain of a step, in nats per row, below which it ends
 
 
 class Table(NamedTuple):
-    """Rows with standardized real columns, and the units that fit the columns one by one.
+    """Rows with standardized real columns, and units fitted to each column independently.
 
     Attributes:
         x: Rows, NaN for missing values, (N, n).
         weights: Weights of the rows, (N,).
         blocks: The units in the order of the columns, fitted to them.
-        real: Places of the Gaussian columns.
-        mean, deviation: Of the Gaussian columns before they were standardized.
+        real: Indices of the Gaussian columns.
+        mean, deviation: Mean and standard deviation of the Gaussian columns before standardization.
         others: The blocks that are not Gaussian.
-        places: Places of their first components.
+        places: Indices of their first components.
     """
 
     x: Tensor
@@ -45,10 +45,10 @@ class Table(NamedTuple):
 
     @staticmethod
     def of(x: Tensor, units: Units, weights: Tensor | None = None) -> "Table":
-        """Fit the columns one by one, each to its observed values.
+        """Fit each column independently to its observed values.
 
         Raises:
-            ValueError: If all values of a column are missing; it names the column.
+            ValueError: If all values of a column are missing.
         """
         x = x.detach().double().cpu()
         weights = torch.ones(len(x), dtype=x.dtype) if weights is None else weights.detach().double().cpu()
@@ -83,7 +83,7 @@ class Table(NamedTuple):
 
 
 def _fit_columns(block: Units, x: Tensor, weights: Tensor) -> None:  # (N, *state_shape)
-    """Fit the units of a block, each to the rows in which it was observed."""
+    """Fit each unit of a block to the rows in which it was observed."""
     missing = block.per_unit(x.isnan().to(x.dtype)) > 0  # (N, n)
     if not bool(missing.any()):
         block.fit_to(x, weights)
@@ -91,7 +91,7 @@ def _fit_columns(block: Units, x: Tensor, weights: Tensor) -> None:  # (N, *stat
     for column in range(block.n):
         seen = ~missing[:, column]
         part = x[seen].clone()
-        part[:] = part[:, column : column + 1]  # what stands in the other columns does not matter
+        part[:] = part[:, column : column + 1]  # the values of other columns do not matter
         one = deepcopy(block).fit_to(part, weights[seen])
         with torch.no_grad():
             for name, value in one.state_dict().items():  # precisions are buffers
@@ -100,7 +100,7 @@ def _fit_columns(block: Units, x: Tensor, weights: Tensor) -> None:  # (N, *stat
 
 
 class Statistics(NamedTuple):
-    """What the step of maximization needs: sums over rows, weighted by the probabilities of classes."""
+    """Expected statistics for the M step: sums over rows, weighted by class probabilities."""
 
     log_likelihood: Tensor  # of each row
     belongs: Tensor  # weights of rows times the probabilities of classes, (N, K)
@@ -125,13 +125,13 @@ def fit_classes(
     Args:
         table: The rows.
         n_classes: Number of classes.
-        shrinkage: Share by which the correlations are shrunk toward 0.
-        smoothing: Number of rows, distributed like all rows, that are added to each class.
+        shrinkage: Fraction by which the correlations are shrunk toward 0.
+        smoothing: Number of pseudo-rows, distributed like all rows, added to each class.
         seed: Random seed of the initial classes.
-        n_steps: Largest number of steps.
-        start: A mixture to start from (default: classes by k-means).
-        width: Least variance within classes, relative to that of all rows.
-        single: A mixture of one class, fitted to the table, from which k-means fills gaps (default: fitted).
+        n_steps: Maximum number of steps.
+        start: Initial mixture (default: classes by k-means).
+        width: Minimum variance within classes, relative to that of all rows.
+        single: One-class mixture fitted to the table, used to fill gaps for k-means (default: fitted here).
     """
     mixture = start
     if mixture is None:
@@ -148,7 +148,7 @@ def fit_classes(
 
 
 def expectations(mixture: ProductMixture, table: Table) -> Statistics:
-    """The probabilities of the classes of each row, and the expected moments of its Gaussian columns.
+    """Class probabilities of each row, and expected moments of its Gaussian columns.
 
     With the precision matrix Λ of all columns and the deviations r, 0 where missing, missing columns have the expected
     deviations −Λ_mm⁻¹(Λr)_m and the covariance Λ_mm⁻¹, which costs little if there are few of them.
@@ -174,7 +174,7 @@ def expectations(mixture: ProductMixture, table: Table) -> Statistics:
 
 
 class _Deviations(NamedTuple):
-    """Gaussian columns of some rows: expected deviations from the means of the classes, and covariances of gaps."""
+    """Gaussian columns of some rows: expected deviations from the class means, and covariances of gaps."""
 
     off: Tensor  # (R, K, n)
     distances: Tensor  # squared Mahalanobis distances of the observed columns, (R, K)
@@ -212,7 +212,7 @@ class _Deviations(NamedTuple):
 def _maximized(
     mixture: ProductMixture, table: Table, found: Statistics, shrinkage: float, smoothing: float, width: float
 ) -> ProductMixture:
-    """The parameters under which the expected log-likelihood is highest, apart from shrinkage and smoothing."""
+    """Parameters that maximize the expected log-likelihood, apart from shrinkage and smoothing."""
     counts = found.belongs.sum(0)
     total = counts.sum()
     log_shares = ((counts + smoothing) / (total + smoothing * len(counts))).log()
@@ -256,7 +256,7 @@ def _first_classes(
     width: float,
     single: ProductMixture | None,
 ) -> ProductMixture:
-    """One class with independent columns; or the classes that k-means finds in rows with their gaps filled."""
+    """One class with independent columns, or classes found by k-means after filling gaps."""
     n, x = len(table.real), table.x
     identity = torch.eye(n, dtype=x.dtype)
     fields = [block_field(block).unsqueeze(0) for block in table.others]
@@ -277,7 +277,7 @@ def _first_classes(
 
 
 def _filled(single: ProductMixture, table: Table) -> Tensor:
-    """Rows for k-means: missing real values by their means given the others, other columns standardized."""
+    """Rows for k-means: missing real values replaced by conditional means, other columns standardized."""
     x = table.x.clone()
     if len(table.real):
         parts = [part.solved[:, 0] for part in single.of_gaussian(x)]

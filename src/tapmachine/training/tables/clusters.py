@@ -1,4 +1,4 @@
-"""The Gaussian of a table with a shrunk covariance, and mixtures of Gaussians with one covariance."""
+"""Gaussians with a shrunk covariance, and mixtures of Gaussians with a shared covariance."""
 
 import math
 from typing import NamedTuple
@@ -12,12 +12,12 @@ from tapmachine.units import Gaussian
 SHRINKAGES = (1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7)
 N_FOLDS = 5
 N_PARTITIONS, PARTITION_STEPS, MIXTURE_STEPS = 5, 20, 20  # k-means from several starts, then expectation maximization
-WIDTH = 0.01  # least variance of clusters, relative to that of all rows: a column of few values is no density otherwise
+WIDTH = 0.01  # minimum relative variance of clusters, as columns with few values would have infinite densities
 LOG_2PI = math.log(2 * math.pi)
 
 
 class Columns(NamedTuple):
-    """The Gaussian of a table: x = mean + deviation·u, with correlations of u that are shrunk toward 0."""
+    """Gaussian fitted to a table: x = mean + deviation·u, with correlations of u shrunk toward 0."""
 
     mean: Tensor
     deviation: Tensor
@@ -31,7 +31,7 @@ class Columns(NamedTuple):
         units = Gaussian(x.shape[1]).double().fit_to(x)
         mean, deviation = x.mean(0), units.precision.detach().rsqrt()
         u = (x - mean) / deviation
-        correlations = (u.T @ u / len(u)).fill_diagonal_(1.0)  # 1 also for columns that are constant
+        correlations = (u.T @ u / len(u)).fill_diagonal_(1.0)  # 1 for constant columns
         smallest = float(torch.linalg.eigvalsh(correlations)[0])
         return Columns(mean, deviation, shrunk(correlations, shrinkage), shrinkage, x.amin(0) == x.amax(0), smallest)
 
@@ -52,18 +52,18 @@ class Columns(NamedTuple):
 
 
 def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
-    """A covariance matrix with its off-diagonal entries reduced by a share."""
+    """A covariance matrix with its off-diagonal entries reduced by a fraction."""
     return (1 - shrinkage) * covariance + shrinkage * covariance.diagonal().diag()
 
 
 def folds(n_rows: int, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Rows to fit to and rows left out, of each fold."""
+    """Training and held-out rows of each fold."""
     fold = torch.randperm(n_rows, generator=torch.Generator().manual_seed(seed)) % min(N_FOLDS, n_rows)
     return [((fold != k).nonzero().flatten(), (fold == k).nonzero().flatten()) for k in range(int(fold.max()) + 1)]
 
 
 def best_shrinkage(x: Tensor, seed: int) -> float:
-    """The share of the diagonal in the correlations with the highest likelihood of rows left out."""
+    """The shrinkage of correlations with the highest held-out likelihood."""
     if len(x) < 3:
         return SHRINKAGES[-1]
     totals = torch.zeros(len(SHRINKAGES), dtype=x.dtype)
@@ -75,8 +75,8 @@ def best_shrinkage(x: Tensor, seed: int) -> float:
 
 
 def best_n_clusters(x: Tensor, shrinkage: float, candidates: list[int], seed: int) -> int:
-    """The number of clusters with the highest likelihood of rows left out; 1 if it is no better than the Gaussian's."""
-    gains = []  # over the Gaussian, of each row left out
+    """The number of clusters with the highest held-out likelihood; 1 if it does not improve on the Gaussian."""
+    gains = []  # over the Gaussian, for each held-out row
     for fitted, left_out in folds(len(x), seed):
         columns = Columns.of(x[fitted], shrinkage)
         scores = [Clusters.of(columns, x[fitted], k, seed).log_density(x[left_out]) for k in (1, *candidates)]
@@ -92,7 +92,7 @@ def significantly_best(gain: Tensor) -> int:  # (candidates, N)
 
 
 class Clusters(NamedTuple):
-    """A mixture of Gaussians with one covariance, for x = mean + transform·y: Σ_k share_k N(y; center_k, 1)."""
+    """A mixture of Gaussians with a shared covariance, for x = mean + transform·y: Σ_k share_k N(y; center_k, 1)."""
 
     centers: Tensor  # (n, K)
     shares: Tensor  # (K,)
@@ -101,7 +101,7 @@ class Clusters(NamedTuple):
 
     @staticmethod
     def of(columns: Columns, x: Tensor, n_clusters: int, seed: int) -> "Clusters":
-        """Fit it by expectation maximization, from clusters by k-means; a single one is the Gaussian of the columns."""
+        """Fit by expectation maximization, initialized by k-means; a single cluster is the Gaussian of the columns."""
         if n_clusters == 1:
             transform = columns.deviation.unsqueeze(1) * torch.linalg.cholesky(columns.correlations)
             return Clusters(torch.zeros_like(x[:1].T), torch.ones_like(x[0, :1]), columns.mean, transform)

@@ -1,4 +1,4 @@
-"""The start of tables with gaps, weights or columns of several types: latent classes, chosen by cross-validation."""
+"""Initialization for tables with gaps, weights or columns of several types: latent classes by cross-validation."""
 
 import math
 
@@ -34,8 +34,8 @@ def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMi
 def machine_of_classes(mixture: ProductMixture, table: Table) -> BoltzmannMachine:
     """The machine in the units of the data, in float64, with ln Z of 0 up to the priors of the hidden units.
 
-    Its hidden layer is one `Categorical` unit, after as many `Gaussian` units as there are real columns, which hold
-    their correlations.
+    Its hidden layer has one `Gaussian` unit per real column, which hold the correlations, followed by a
+    `Categorical` unit.
     """
     n_classes = max(2, len(mixture.log_weights))  # one class is two equal ones
     log_shares, means = mixture.log_weights, mixture.means

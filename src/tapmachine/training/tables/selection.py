@@ -1,4 +1,4 @@
-"""Cross-validation of the latent classes of a table: by the likelihood of the observed cells of rows left out."""
+"""Cross-validation of the latent classes of a table by the likelihood of observed cells of held-out rows."""
 
 import math
 from typing import NamedTuple
@@ -11,23 +11,23 @@ from tapmachine.training.tables.classes import Table, expectations, fit_classes
 from tapmachine.training.tables.clusters import folds
 
 SHRINKAGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-5)
-MORE_SHRINKAGE = (3.0, 10.0)  # factors that are tried with classes, within which correlations are weaker
+MORE_SHRINKAGE = (3.0, 10.0)  # factors to try with classes, within which correlations are weaker
 WIDTHS = (1.0, 1.1, 1.2, 1.35, 1.5)  # factors of the covariance to choose from
 WARM_STEPS = 8  # of expectation maximization from a similar mixture
 COLD_STEPS = 20  # from k-means
 PATIENCE = 2  # numbers of classes without a gain, after which no larger ones are tried
 SHARE_OF_ERROR = 0.5  # gain of more classes, in standard errors, below which fewer are preferred
 
-Parts = list[tuple[Table, Table]]  # rows to fit to and rows left out, of each fold
+Parts = list[tuple[Table, Table]]  # training and held-out rows of each fold
 
 
 class Selection(NamedTuple):
-    """What cross-validation has chosen.
+    """Parameters chosen by cross-validation.
 
     Attributes:
-        shrinkage: Share by which correlations are shrunk toward 0.
+        shrinkage: Fraction by which correlations are shrunk toward 0.
         n_classes: Number of classes.
-        width: Factor of the covariance, which is too small for new rows if rows are few or tails heavy.
+        width: Factor of the covariance, to correct for few rows or heavy tails.
     """
 
     shrinkage: float
@@ -37,7 +37,7 @@ class Selection(NamedTuple):
 
 @torch.no_grad()
 def select(table: Table, candidates: list[int], seed: int) -> Selection:
-    """The shrinkage, the number of classes and the width that predict the rows left out best.
+    """Choose the shrinkage, the number of classes and the width that best predict held-out rows.
 
     Args:
         table: The rows.
@@ -76,7 +76,7 @@ def select(table: Table, candidates: list[int], seed: int) -> Selection:
 
 
 def _best_shrinkage(parts: Parts) -> float:
-    """That of a single class."""
+    """Shrinkage of a single class."""
     totals = torch.zeros(len(SHRINKAGES), dtype=torch.float64)
     for some, others in parts:
         mixture = None
@@ -87,7 +87,7 @@ def _best_shrinkage(parts: Parts) -> float:
 
 
 def _best_width(fits: list[ProductMixture], parts: Parts) -> tuple[float, Tensor]:
-    """The best width, and with it the weighted log-likelihoods of the rows left out, (N,)."""
+    """The best width, and its weighted log-likelihoods of the held-out rows, (N,)."""
     scores = []
     for width in WIDTHS if len(fits[0].real) else WIDTHS[:1]:
         wider = [fit._replace(covariances=width * fit.covariances) for fit in fits]

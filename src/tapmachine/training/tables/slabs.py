@@ -9,15 +9,15 @@ from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.training.tables.clusters import LOG_2PI, Clusters, Columns, folds, significantly_best
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units
 
-MOST_STEPS, EVERY = 400, 10  # of the fit, and between two evaluations on the rows left out
+MOST_STEPS, EVERY = 400, 10  # of the fit, and between evaluations on held-out rows
 LEARNING_RATE = 0.02
 INITIAL_SPREAD = 0.2  # length of the initial weights of a unit
 INITIAL_ODDS = -1.0  # log-odds of an active unit
 
 
 def best_n_steps(x: Tensor, shrinkage: float, n_clusters: int, n_slabs: int, seed: int) -> int:
-    """The number of steps with the highest likelihood of rows left out; 0 if it is no better than without slabs."""
-    gains = []  # over the mixture, of each row left out, after 0, EVERY, … steps
+    """The number of steps with the highest held-out likelihood; 0 if slabs do not improve it."""
+    gains = []  # over the mixture, for each held-out row, after 0, EVERY, … steps
     for fitted, left_out in folds(len(x), seed):
         columns = Columns.of(x[fitted], shrinkage)
         clusters = Clusters.of(columns, x[fitted], n_clusters, seed)
@@ -73,7 +73,7 @@ class Slabs:
         return log_partition
 
     def fit(self, y: Tensor, n_steps: int, left_out: Tensor | None = None) -> Tensor:  # -> (evaluations, N of left_out)
-        """Ascend the likelihood; return the log-densities of rows left out, every so many steps."""
+        """Maximize the likelihood; return the log-densities of held-out rows at regular intervals."""
         curve = []
         optimizer = torch.optim.Adam([p.requires_grad_() for p in self.parameters], LEARNING_RATE)
         for step in range(n_steps + 1):
@@ -88,7 +88,7 @@ class Slabs:
 
     @torch.no_grad()
     def machine(self, n_hidden: int) -> tuple[BoltzmannMachine, Tensor, Tensor]:
-        """The machine in the coordinates u with y = shift + transform·u and precision matrix 1, and these two."""
+        """The machine in coordinates u, y = shift + transform·u, with precision matrix 1; and transform and shift."""
         n, n_slabs = self.weights.shape
         n_clusters = len(self.log_shares) if len(self.log_shares) > 1 else 0
         precision = self.log_q.exp() * torch.eye(n, dtype=torch.float64) + self.weights @ self.weights.T
