@@ -441,7 +441,7 @@ def test_progress_of_all_blocks_is_told():
         (lambda m: ais_log_likelihood(m, torch.zeros(1, 3), 1000), "estimate is a int"),
         (lambda m: exact_log_likelihood(torch.zeros(1, 3), m), "machine is a Tensor; expected one such as"),
         (lambda m: exact_log_likelihood(m.half(), torch.zeros(1, 3)), "the machine is torch.float16"),
-        (lambda m: tap_log_likelihood(m, np.zeros((1, 3))), "x is a ndarray; it must be a torch.Tensor, as torch"),
+        (lambda m: tap_log_likelihood(m, np.zeros((1, 3))), "x is a ndarray; expected a torch.Tensor, such as torch"),
         (lambda m: ais_log_partition(m, 5, samples=torch.zeros(2, 3)), "they require reverse=True"),
         (lambda m: ais_log_partition(m, 5, data=torch.full((2, 3), 0.5)), r"x\[0, 0\] is 0.5"),
         (lambda m: ais_log_partition(m, 5, data=torch.zeros(0, 3)), "at least one row"),

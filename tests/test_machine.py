@@ -259,7 +259,7 @@ def test_nan_where_nothing_is_clamped_is_not_looked_at():
     [
         (lambda m: clamp(m, torch.full((2, 3), 0.5)), r"layer 0: Binary: x\[0, 0\] is 0.5; it must be 0 or 1"),
         (lambda m: clamp(m, torch.zeros(2, 4)), "shape"),
-        (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer is 2; it must be a whole number from 0 to 1"),
+        (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer is 2; expected a whole number from 0 to 1"),
         (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(3)), "mask must be a tensor of bool"),
         (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(4, 3, dtype=torch.bool)), "different numbers of rows"),
         (lambda m: condition(m, Tilt(torch.tensor([1.0, float("nan"), 0.0]), 0.0)), r"evidence.field\[1\] is nan"),

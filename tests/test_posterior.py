@@ -712,7 +712,7 @@ FLIPS = BinarySymmetric(0.1)
         ),
         (lambda: denoise(rbm(TruncatedGaussian(2), Binary(2)), torch.tensor([[0.5, 1.0]]), PoissonNoise()), "a count"),
         (lambda: PoissonNoise().evidence(torch.zeros(1, 2)), "is not a tilt"),
-        (lambda: nearest_neighbors(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; it must be a whole number"),
+        (lambda: nearest_neighbors(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; expected a whole number"),
         (lambda: denoise(RBM(), ZEROS, FLIPS), "its machine_, after fitting"),
         (lambda: conditional_surprise(MACHINE, torch.full((1, 8), NAN)), "has missing values"),
     ],

@@ -235,7 +235,7 @@ def test_conditional_samples(run, tmp_path):
     assert drawn["mass"].mean() == pytest.approx(expected, abs=4 * deviation / 300**0.5)
     for given, message in (
         ("species=Emperor", "column 'species' is 'Emperor' in row 0, a new category"),
-        ("wings=2", "given names 'wings'; expected columns among 'species'"),
+        ("wings=2", "given has column 'wings'; expected columns among 'species'"),
         ("mass=heavy", "given has 'heavy' for column 'mass'; expected a number"),
         ("mass", "--given has 'mass' without a value"),
     ):
@@ -260,7 +260,7 @@ def test_conditional_samples_of_the_estimator():
     some = table_model.sample(5, given={"species": "Gentoo"})
     assert set(some["species"]) == {"Gentoo"}
     pd.testing.assert_series_equal(some.dtypes, frame.dtypes)
-    with pytest.raises(ValueError, match="given names 'wings'"):
+    with pytest.raises(ValueError, match="given has column 'wings'"):
         table_model.sample(1, given={"wings": 2})
 
 
@@ -296,7 +296,10 @@ def changed(**values):
     [
         (changed(mass=None), "column 'mass' has only missing values; drop it"),
         (changed(mass=np.inf), "column 'mass' is inf in row 0; expected finite numbers"),
-        (lambda f: f.assign(mass=["heavy", *f["mass"][1:]]), "line 2, column 2 (mass) is 'heavy' among numbers"),
+        (
+            lambda f: f.assign(mass=["heavy", *f["mass"][1:]]),
+            "line 2, column 2 (mass) is 'heavy' in a column of numbers",
+        ),
         (lambda f: f.rename(columns={"sex": "mass"}), "column 'mass' occurs twice; use unique column names"),
     ],
 )

@@ -31,7 +31,7 @@ class Demo(NamedTuple):
         page: path of the page.
         last: record of the last epoch.
         landscape: the solutions of the trained machine.
-        wrong_before, wrong_after: share of pixels that differ from the clean digits.
+        wrong_before, wrong_after: fraction of pixels that differ from the clean digits.
     """
 
     page: Path

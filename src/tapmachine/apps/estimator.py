@@ -42,7 +42,7 @@ N_MEASURED = 5  # epochs of a training, besides the first
 class RBM(CellMachine):
     """A Restricted or Deep Boltzmann Machine with the scikit-learn interface.
 
-    Training is that of `tapmachine.fit`; the fitted machine, `machine_`, works with the rest of the package.
+    It is trained with `tapmachine.fit`; the fitted machine, `machine_`, works with the rest of the package.
     All results are reproducible with the same `random_state`, including the scores and the sequence of samples.
     Hidden units are binary, except above Gaussian visible units in one hidden layer. For a real-valued table they are
     `Gaussian` units, one per column, which hold the correlations; `SpikeSlab` units, at most 8 of them with weights,
@@ -272,7 +272,7 @@ class RBM(CellMachine):
             raise
 
     def _chosen_hidden(self) -> str:
-        """The type of the hidden units of `partial_fit`, which cannot fit a machine for a table."""
+        """Hidden unit type of `partial_fit`, which cannot fit machines of tables."""
         return "binary" if self.hidden_units == "auto" else self.hidden_units
 
     def _settings(self, epochs: Any, **others: Any) -> Settings:

@@ -263,7 +263,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return tuple(results) if return_std else results[0]
 
     def _rows_with_gaps(self, array: Array) -> Tensor:
-        """As `_rows`, with missing values left as they are."""
+        """Like `_rows`, but keeps missing values."""
         gaps = np.isnan(array)
         lower = self.machine_.layers[0].bounds()[0]
         anything = float(lower) if lower.dim() == 0 and bool(torch.isfinite(lower)) else 0.0
@@ -316,5 +316,5 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return torch.clamp(x, lower, upper)
 
     def _states(self, array: Array) -> Tensor:
-        """States of the machine in float64, checked."""
+        """Checked states of the machine in float64."""
         return check_rows(self.machine_, self._rows(array)).to(self._double.dtype)

@@ -13,12 +13,10 @@ SUPPORTED_DTYPES = (torch.float32, torch.float64)
 def check_tensor(x: object, name: str = "x") -> Tensor:
     """Return x if it is a dense tensor of real numbers; raise a ValueError otherwise."""
     if not isinstance(x, Tensor):
-        raise ValueError(
-            f"{name} is a {type(x).__name__}; it must be a torch.Tensor, as torch.as_tensor({name}) makes it"
-        )
+        raise ValueError(f"{name} is a {type(x).__name__}; expected a torch.Tensor, such as torch.as_tensor({name})")
     if x.is_complex() or x.layout != torch.strided or x.is_meta:
         kind = f"{x.dtype}, {x.layout}, on {x.device}".replace("torch.", "")
-        raise ValueError(f"{name} is a tensor of {kind}; it must be a dense one of real numbers")
+        raise ValueError(f"{name} is a tensor of {kind}; expected a dense tensor of real numbers")
     return x
 
 
@@ -30,5 +28,5 @@ def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = 
         count = at_least - 1
     if count < at_least or (at_most is not None and count > at_most):
         range_ = f", {at_least} or more" if at_most is None else f" from {at_least} to {at_most}"
-        raise ValueError(f"{name} is {value!r}; it must be a whole number{range_}")
+        raise ValueError(f"{name} is {value!r}; expected a whole number{range_}")
     return count

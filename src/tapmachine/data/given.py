@@ -29,7 +29,7 @@ def given_row(values: Mapping[str, Any], names: Sequence[str], schema: Schema | 
     """
     for name in values:
         if name not in names:
-            raise ValueError(f"given names {name!r}; expected columns among {', '.join(map(repr, names))}")
+            raise ValueError(f"given has column {name!r}; expected columns among {', '.join(map(repr, names))}")
     if schema is None:
         row = np.full(len(names), np.nan)
         for name, value in values.items():

@@ -21,7 +21,7 @@ NAMED = 5  # categories that are named
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its kind, and what is needed to encode and decode it.
+    """A column of a table: its kind, and how to encode and decode it.
 
     Attributes:
         name: Name of the column.

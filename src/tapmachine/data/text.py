@@ -118,7 +118,10 @@ def _text_table(
             columns.append(RawColumn.of(names[place], cells, "text"))
         elif len(numbers) < len(seen):
             row = next(row for row, cell in enumerate(cells) if cell is not None and _parsed(cell) is None)
-            mixed = mixed or f"line {lines[row]}, column {place + 1} ({names[place]}) is {cells[row]!r} among numbers"
+            mixed = (
+                mixed
+                or f"line {lines[row]}, column {place + 1} ({names[place]}) is {cells[row]!r} in a column of numbers"
+            )
         else:
             kind = "int" if seen and all(WHOLE.fullmatch(cell) for cell in seen) else "float"
             values = np.array([math.nan if cell is None else float(cell) for cell in cells])

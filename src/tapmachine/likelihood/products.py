@@ -26,7 +26,7 @@ class ProductMixture(NamedTuple):
     """The visible units of a machine as a mixture: Σ_c w_c N(x_real; μ_c, Σ_s(c)) Π_j P_j(x_j; U_j + W_jc).
 
     Attributes:
-        log_weights: ln w_c, which add up to Z of the machine, (C,).
+        log_weights: ln w_c, (C,), where Σ_c w_c is Z of the machine.
         means: Means of the Gaussian columns, (C, n_real).
         covariances: Their covariances, (S, n_real, n_real); component c uses entry c // (C / S).
         real: Indices of the Gaussian columns among all components, (n_real,).

@@ -63,7 +63,7 @@ def describe_damage(path: Path, damaged: dict[int, bytes]) -> str:
 
 
 def set_aside(path: Path, damaged: dict[int, bytes]) -> None:
-    """Add damaged lines to a file of such lines."""
+    """Append damaged lines to a file."""
     before = path.read_bytes() if path.exists() else b""
     new = [line for line in damaged.values() if line not in before.split(b"\n")]  # not twice, after a kill
     write_atomically(path, before + b"".join(line + b"\n" for line in new))

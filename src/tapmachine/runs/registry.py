@@ -37,8 +37,8 @@ class ChannelWord:
 
     Attributes:
         home: Location of the class, as `module:name`.
-        parameter: Option of `tapmachine denoise` for the argument of the class, and the name of the attribute.
-        needs: What the visible units must have: `states` (finitely many), `numbers`, `bounded numbers`, or `anything`.
+        parameter: Name of the option of `tapmachine denoise` and of the attribute of the class.
+        needs: Requirement on the visible units: `states` (finitely many), `numbers`, `bounded numbers`, or `anything`.
         limits: Smallest and largest value of the parameter.
         required: Whether the parameter is required.
     """

@@ -1,6 +1,6 @@
 """The settings of a training, each declared once. Without torch, so that `--help` is quick.
 
-`tapmachine train` and the JSON files of runs follow from these declarations; a test holds `RBM` to them.
+`tapmachine train` and the JSON files of runs are derived from these declarations; a test compares `RBM` with them.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ class Settings:
     )
     rescale: bool = setting(
         True,
-        "Whether real values are shifted and scaled for training; the machine is in units of the data either way.",
+        "Whether to shift and scale real values during training; the machine keeps the units of the data.",
         flags="--rescale/--no-rescale",
     )
     binarize: float | None = setting(None, "Threshold: values above it become 1, others 0.", FINITE, default_text="off")
@@ -128,7 +128,7 @@ class Settings:
     momentum: float = setting(0.5, "Momentum of the gradient steps.", BELOW_ONE)
     field_momentum: bool = setting(
         True,
-        "Whether momentum applies to the parameters of the units, or to the weights only.",
+        "Whether to apply momentum to unit parameters as well as weights.",
         flags="--field-momentum/--no-field-momentum",
     )
     weight_decay: float = setting(0.0, "Coefficient of the L2 penalty on the weights.", at_least(0))

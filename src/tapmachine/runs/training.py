@@ -124,7 +124,7 @@ def run_training(
 
 
 def initial_machine(settings: Settings, device: torch.device | str = "cpu") -> BoltzmannMachine:
-    """The machine that a run with these settings starts from, before its first epoch, in the units of the data."""
+    """Initial machine of a run with these settings, before the first epoch, in the units of the data."""
     return _prepared(settings, read_data(settings), device)[1].in_units_of_data()
 
 

@@ -11,7 +11,7 @@ from tapmachine.apps.cli.common import BAD_INPUT, AsJson, app
 
 @app.command(epilog="Example:  tapmachine doctor runs/d")
 def doctor(
-    run: Annotated[Path | None, typer.Argument(help="Run folder to check as well.", show_default=False)] = None,
+    run: Annotated[Path | None, typer.Argument(help="Run folder to check.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the installation (packages, devices, compilers, disk) and, optionally, the files of a run."""

@@ -52,7 +52,7 @@ def reproduce(
         bool, typer.Option("--weight-momentum", help="Use momentum on the weights only, as in Alg. 2.")
     ] = False,
     table_units: Annotated[
-        bool, typer.Option("--table-units", help="Train on values from 0 to 1 as they are, as in Table I.")
+        bool, typer.Option("--table-units", help="Train on unscaled values from 0 to 1, as in Table I.")
     ] = False,
     centered: Annotated[
         bool, typer.Option("--centered", help="Center gradients where the units allow it, unlike the paper.")

@@ -1,4 +1,4 @@
-"""tapmachine info and evaluate: what is in a run"""
+"""tapmachine info and evaluate: contents and scores of a run"""
 
 import json
 import warnings

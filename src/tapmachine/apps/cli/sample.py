@@ -28,7 +28,7 @@ def sample(
     given: Annotated[
         str | None,
         typer.Option(
-            help="Fixed values of some columns, as in species=Adelie,island=Dream; samples the others.",
+            help="Fixed values of some columns, as in species=Adelie,island=Dream; the others are sampled.",
             show_default=False,
         ),
     ] = None,

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Column(NamedTuple):
-    """A column in the units of the data: its place in rows, its kind, and the names of its categories."""
+    """A column in the units of the data: its index in rows, its kind and the names of its categories."""
 
     name: str
     kind: str  # real, count, binary or categorical

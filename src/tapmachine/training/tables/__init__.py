@@ -5,13 +5,13 @@ the original coordinates the problem is so ill-conditioned that gradient descent
 initialized in whitened coordinates y, where the covariance is the identity, in four steps:
 
 1. The covariance is shrunk toward its diagonal; cross-validation determines by how much.
-2. A mixture of Gaussians with one covariance is fitted by expectation maximization: a machine with one categorical
+2. A mixture of Gaussians with a shared covariance is fitted by expectation maximization: a machine with one categorical
    hidden unit, each state of which moves the mean of the visible units. Cross-validation determines the number of
-   clusters. The coordinates are then changed to those in which the covariance of the clusters is the identity.
+   clusters. The coordinates are then changed so that the covariance of the clusters is the identity.
 3. A few spike-and-slab hidden units are fitted with ln Z summed over all sets of active units. With weights w_j, the
    visible units have the precision matrix q + Σ_j w_j w_jᵀ if all units are inactive, and an active unit removes its
    term, so that Z is finite for all weights. Cross-validation, with the whitening inside, determines when to stop.
-4. The coordinates are changed once more, to those in which that precision matrix is the identity.
+4. The coordinates are changed again, so that this precision matrix is the identity.
 
 Tables with gaps, weights or columns of several types use only the first two steps, in which the clusters are latent
 classes that change the distributions of all columns (`classes.py`, `columns.py`). Their number, the shrinkage and the

@@ -34,7 +34,7 @@ def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMi
 def machine_of_classes(mixture: ProductMixture, table: Table) -> BoltzmannMachine:
     """The machine in the units of the data, in float64, with ln Z of 0 up to the priors of the hidden units.
 
-    Its hidden layer has one `Gaussian` unit per real column, which hold the correlations, followed by a
+    Its hidden layer has one `Gaussian` unit per real column, to model the correlations, followed by a
     `Categorical` unit.
     """
     n_classes = max(2, len(mixture.log_weights))  # one class is two equal ones
