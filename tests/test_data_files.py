@@ -261,7 +261,7 @@ def test_gaps_of_a_table_are_filled_in_the_same_table(table_run, separator, tmp_
     (tmp_path / "gaps.csv").write_text(table(rows=rows, index=index, separator=separator))
     printed, said = words("impute", table_run, "gaps.csv", "--std", "std.csv")
     assert printed.startswith("imputed.csv: 4 rows with 2 gaps filled; typical standard deviation")
-    assert "gaps.csv: first column skipped as row names" in said
+    assert "gaps.csv: first column used as row names" in said
     words("impute", table_run, "gaps.csv", "-o", "imputed.npy", "--std", "std.npy")
     filled, deviations = (cells(tmp_path / f"{name}.csv", separator) for name in ("imputed", "std"))
     for found in (filled, deviations):
@@ -357,11 +357,11 @@ def sparse(**changes):
     [
         (sparse(indices=[0, 1, 9]), "is not a valid SciPy sparse matrix"),
         (sparse(indices=[0, 1, -1]), "do not match"),
-        (sparse(indices=[0.0, 1.0, 2.0]), "is not a sparse matrix"),
-        (sparse(indptr=[0, 1]), "is not a sparse matrix"),
-        (sparse(indptr=[0, 5, 1, 2]), "is not a sparse matrix"),
+        (sparse(indices=[0.0, 1.0, 2.0]), "is not a valid SciPy sparse matrix"),
+        (sparse(indptr=[0, 1]), "is not a valid SciPy sparse matrix"),
+        (sparse(indptr=[0, 5, 1, 2]), "is not a valid SciPy sparse matrix"),
         (sparse(data=["a", "b", "c"]), "not numbers"),
-        (sparse(shape=(3, -3)), "is not a sparse matrix"),
+        (sparse(shape=(3, -3)), "is not a valid SciPy sparse matrix"),
         (sparse(shape=(2**40, 3)), "a row or column of which would take more than 1,073,741,824 bytes"),
         (sparse(format=b"dia"), r"holds a sparse dia array of shape \(3, 3\); use .tocsr"),
         (sparse(shape=(9,)), "use .tocsr"),

@@ -147,7 +147,7 @@ def test_folders_that_are_no_data(tmp_path):
     assert read(folder).rows.shape == (200, 16)
     for array, message in (
         (x[:50, :9], r"2.npy: has rows of float64 of shape \(9,\), but .*0.npy has float64 of shape \(16,\)"),
-        (x[:50].astype(np.float32), r"2.npy: has rows of float32 of shape \(16,\), where .*0.npy has float64"),
+        (x[:50].astype(np.float32), r"2.npy: has rows of float32 of shape \(16,\), but .*0.npy has float64"),
         (np.where(np.arange(800).reshape(50, 16) == 37 * 16 + 5, np.nan, x[:50]), "2.npy: row 37, column 5 is nan"),
         (x[:0], "2.npy: has shape .* at least one row"),
         (np.array([{"a": 1}]), "2.npy: is not a plain array"),

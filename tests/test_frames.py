@@ -140,7 +140,7 @@ def test_an_identifier_is_no_category():
         (lambda f: change(f, "mass", "heavy"), "column 'mass' holds text, but held numbers"),
         (lambda f: f.drop(columns="year"), "column 'year' of the training data is missing"),
         (lambda f: f.assign(extra=1), "column 'extra' was not in the training data"),
-        (lambda f: f[f.columns[::-1]], "column 0 is 'sex', where 'mass' was"),
+        (lambda f: f[f.columns[::-1]], "column 0 is 'sex', but was 'mass'"),
         (lambda f: change(f, "species", None, 2), "column 'species' is missing in row 2"),
         (lambda f: f.to_numpy(), "expected a DataFrame with the columns"),
         (lambda f: f[:0], "no rows"),

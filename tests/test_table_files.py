@@ -321,7 +321,7 @@ def test_a_constant_column_is_noted(tmp_path):
     ("spoil", "message"),
     [
         (lambda f: f.replace("Adelie", "Emperor"), "column 'species' is 'Emperor' in row"),
-        (lambda f: f[["mass", "species", "flipper", "sex"]], "column 0 is 'mass', where 'species' was"),
+        (lambda f: f[["mass", "species", "flipper", "sex"]], "column 0 is 'mass', but was 'species'"),
         (lambda f: f.drop(columns="flipper"), "column 'flipper' of the training data is missing"),
         (changed(wings=2), "column 'wings' was not in the training data; drop it"),
         (changed(flipper=-np.inf), "column 'flipper' is -inf in row 0"),
