@@ -91,7 +91,7 @@ def test_one_row_whose_column_is_all_gaps_is_imputed(model):
 
 def test_arrays(tmp_path):
     x = table()[["size", "weight"]].to_numpy()
-    model = RBM(random_state=0).fit(x)
+    model = RBM(4, random_state=0).fit(x[:150])
     gappy = x[:4].copy()
     gappy[0, 1] = np.nan
     lower, upper = model.intervals(gappy)

@@ -75,8 +75,8 @@ def start_for_table(
         >>> import torch
         >>> from tapmachine.training.tables import start_for_table
         >>> x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 100.0, 0.01])
-        >>> start_for_table(x, 16).machine.summary()
-        '3 Gaussian – 16 SpikeSlab'
+        >>> start_for_table(x, 3).machine.summary()
+        '3 Gaussian – 3 SpikeSlab'
     """
     x = spaced(x, MOST_ROWS).detach().double().cpu()
     weights = None if weights is None else spaced(weights.unsqueeze(1), MOST_ROWS).flatten()
