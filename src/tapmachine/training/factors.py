@@ -69,7 +69,7 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
 
 
 def largest_variance(machine: BoltzmannMachine, x: Tensor | None) -> float:
-    """Largest variance of hidden units of precision 1 in any direction: at the start of training, or currently."""
+    """Largest variance over all directions, for hidden units of precision 1: at the start of training, and now."""
     if x is not None:
         fitted = deepcopy(machine)
         fitted.layers[0].fit_to(x)

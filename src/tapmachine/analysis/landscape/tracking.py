@@ -86,7 +86,7 @@ class LandscapeTrack:
         """How many solutions were born and how many merged into others, from each epoch to the next.
 
         A solution continues as the one that most of its starts lead to at the next epoch; those that continue as
-        one have merged, and one that is no other's continuation was born. All of the first epoch were born.
+        one have merged, and one that continues no other was born, as were all of the first epoch.
         """
         found = [(self.snapshots[0].n_solutions, 0)]
         for before, after in pairwise(self.snapshots):
@@ -209,7 +209,7 @@ def _tree(
     same: float,
     max_sweeps: int,
 ) -> SolutionTree:
-    """From the last epoch back to the first, each solution starts where it was at the epoch after."""
+    """From the last epoch back to the first, each solution starts from its position in the following epoch."""
     parents: list[Tensor] = []
     failed = [0]
     current: Solution = last.solutions
