@@ -271,11 +271,12 @@ def test_the_gradient_of_relaxed_belief_propagation(visible):
 @pytest.mark.parametrize("word", [word for word in hidden_words() if word != "auto"])
 def test_hidden_units_of_every_type_learn(word):
     """From the estimator, whose features are their means: better than independent units."""
-    is_slow = word in ("truncated-gaussian", "gauss-bernoulli")
+    is_slow, is_bounded = word in ("truncated-gaussian", "gauss-bernoulli"), word not in ("gaussian", "spike-slab")
     n_rows, n_hidden, epochs = (200, 2, 60) if is_slow else (300, 4, 80)
+    rate = 0.3 if is_bounded else 0.1  # fields of unbounded units grow with their weights
     x = (load_digits().data[:n_rows] > 7).astype(float)
-    model = RBM(n_hidden, hidden_units=word, epochs=epochs, learning_rate=0.3, decay=1.0, random_state=0).fit(x)
+    model = RBM(n_hidden, hidden_units=word, epochs=epochs, learning_rate=rate, decay=1.0, random_state=0).fit(x)
     assert word_for(model.machine_.layers[1]) == word
     assert model.transform(x).shape == (n_rows, n_hidden)
     p = np.clip(x.mean(0), 1e-3, 1 - 1e-3)
-    assert model.score(x) > (x * np.log(p) + (1 - x) * np.log(1 - p)).sum(1).mean() + 0.5
+    assert model.score(x) > (x * np.log(p) + (1 - x) * np.log(1 - p)).sum(1).mean() + 1
