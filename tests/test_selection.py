@@ -306,7 +306,7 @@ def test_a_run_with_held_out_rows_stops_and_is_finished(tmp_path):
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     kept = records[-1]["kept_epoch"]
     assert len(records) < 100
-    assert f"epoch {kept} was better and is kept" in out
+    assert f"epoch {kept} kept" in out
     lines = [line for line in out.splitlines() if line.startswith("epoch ")]
     assert len(lines) == len(measured(records))  # epochs that were not measured have none
     machine = load(tmp_path / "run/machine.safetensors")

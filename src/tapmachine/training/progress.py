@@ -88,7 +88,7 @@ def in_words(record: Record) -> list[str]:
     if "n_unique" in known:
         words.append(f"{known['n_unique']:.0f} solution{'' if known['n_unique'] == 1 else 's'}")
     if "kept_epoch" in known:
-        words.append(f"epoch {known['kept_epoch']:.0f} was better and is kept")
+        words.append(f"epoch {known['kept_epoch']:.0f} kept")
     if "seconds" in known:
         words.append(f"{known['seconds']:.2g} s")
     return words
