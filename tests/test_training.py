@@ -25,6 +25,7 @@ from tapmachine import (
     Custom,
     Gaussian,
     NaiveMeanField,
+    Poisson,
     Spin,
     TAPObjective,
     Tilt,
@@ -327,6 +328,19 @@ def test_the_papers_update():
         W, U = W + v, U + u
     torch.testing.assert_close(machine.weights[0].detach(), W)
     torch.testing.assert_close(machine.layers[0].field.detach(), U)
+
+
+def test_chains_of_an_undone_step_are_those_before_it():
+    machine = rbm(Poisson(4), Binary(2))
+    x = torch.poisson(torch.full((40, 4), 3.0), generator=torch.Generator().manual_seed(0))
+    trainer = Trainer(machine, x, epochs=1, batch_size=20, objective=PCD(1), monitor=QUIET)
+    assert trainer.step(x[:20]).good
+    before = [z.clone() for z in trainer.step.carry]
+    with torch.no_grad():
+        machine.layers[0].field.fill_(60.0)  # rates of e^60, and a loss that is not finite
+    assert not trainer.step(x[:20]).good
+    assert all(torch.equal(z, other) for z, other in zip(trainer.step.carry, before, strict=True))
+    assert trainer.step(x[:20]).good
 
 
 @pytest.mark.parametrize("objective", [TAPObjective(n_sweeps=2), PCD(1)], ids=repr)

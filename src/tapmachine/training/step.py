@@ -178,7 +178,7 @@ class Step:
             center_gradients(of_weights, of_fields, self.offsets)
         flat = [p.grad.flatten() for p in self.parameters if p.grad is not None]
         norm = torch.stack([torch.dot(gradient, gradient) for gradient in flat]).sum().sqrt()
-        self._remember(gradients.loss)
+        self._remember(gradients.loss + norm)
         return norm, means
 
     @torch.no_grad()
@@ -202,13 +202,17 @@ class Step:
             offset.copy_(torch.where(good & torch.isfinite(mean), offset.lerp(mean, FOLLOW), offset))
         return torch.stack((gradients.loss.double(), norm.double(), good.double()))
 
-    def _remember(self, loss: Tensor) -> None:
-        """Store the parameters if their loss is finite, which is known only in the step after their update."""
+    def _remember(self, total: Tensor) -> None:
+        """Store the parameters if their loss and gradient are finite, which is known only after their update.
+
+        Args:
+            total: The loss plus the norm of the gradient.
+        """
         if self._may_read():
-            if math.isfinite(loss):
+            if math.isfinite(total):
                 torch._foreach_copy_(self.last_good, self.parameters)
             return
-        good = torch.isfinite(loss)
+        good = torch.isfinite(total)
         for p, last in zip(self.parameters, self.last_good, strict=True):
             last.copy_(torch.where(good, p, last))
 
