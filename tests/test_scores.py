@@ -24,7 +24,7 @@ from tapmachine import (
     rbm,
     save,
 )
-from tapmachine.apps import estimator_uses
+from tapmachine.apps.estimator import uses
 from tapmachine.data.errors import FileError, LikelihoodWarning, TrainingWarning
 from tapmachine.likelihood import unbiased
 from tapmachine.likelihood.unbiased import CHEAP, Effort, unbiased_log_likelihood, unbiased_log_partition
@@ -95,7 +95,7 @@ def test_annealing_grows_until_the_error_bar_is_small_or_says_that_it_is_not(fit
     assert much.value == pytest.approx(float(exact_log_partition(machine)), abs=6 * much.error)
     model = pickle.loads(pickle.dumps(fitted))
     model._log_partition = None
-    monkeypatch.setattr(estimator_uses, "unbiased_log_partition", lambda *_: little)
+    monkeypatch.setattr(uses, "unbiased_log_partition", lambda *_: little)
     with pytest.warns(LikelihoodWarning, match=r"standard error of ln Z is .* nats, above 0\.1"):
         model.score(digits[:2])
     assert model.score_error_ > 0.1

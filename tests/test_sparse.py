@@ -28,7 +28,7 @@ def values(kind, rows=120, columns=20):
 def in_parts(monkeypatch):
     """Matrices of more than 20 rows of 20 columns are read in parts, and stay sparse."""
     monkeypatch.setattr(lazy_rows, "SPARSE_VALUES", 400)
-    monkeypatch.setattr("tapmachine.apps.estimator_input.SPARSE_VALUES", 400)
+    monkeypatch.setattr("tapmachine.apps.estimator.input.SPARSE_VALUES", 400)
 
 
 @pytest.mark.parametrize("weights", ["none", "whole numbers", "fractions"])

@@ -8,8 +8,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from tapmachine.apps.estimator_tables import TableMachine, _has_schema
-from tapmachine.apps.estimator_uses import Array
+from tapmachine.apps.estimator.tables import TableMachine, _has_schema
+from tapmachine.apps.estimator.uses import Array
 from tapmachine.data.frames import from_columns, from_numbers, library_of
 from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.weight import log_weight

@@ -8,9 +8,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from tapmachine.apps.estimator_columns import ColumnMachine
-from tapmachine.apps.estimator_tables import _has_schema
-from tapmachine.apps.estimator_uses import Array
+from tapmachine.apps.estimator.columns import ColumnMachine
+from tapmachine.apps.estimator.tables import _has_schema
+from tapmachine.apps.estimator.uses import Array
 from tapmachine.data.checks import check_count
 from tapmachine.data.frames import from_columns, from_numbers, library_of
 from tapmachine.likelihood.products import is_product_mixture

@@ -13,9 +13,9 @@ import torch
 from sklearn.utils import Tags, check_random_state
 from torch import Tensor
 
-from tapmachine.apps.estimator_gaps import CellMachine
-from tapmachine.apps.estimator_input import weighted_lazy_rows
-from tapmachine.apps.estimator_training import (
+from tapmachine.apps.estimator.gaps import CellMachine
+from tapmachine.apps.estimator.input import weighted_lazy_rows
+from tapmachine.apps.estimator.training import (
     N_STARTS,
     LastTraining,
     check_observed,

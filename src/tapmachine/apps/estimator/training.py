@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.apps.estimator_input import checked_weights
+from tapmachine.apps.estimator.input import checked_weights
 from tapmachine.data.rows import Rows, spaced
 from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from tapmachine.apps.estimator_input import dense_in_parts
-from tapmachine.apps.estimator_uses import Array, TrainedMachine
+from tapmachine.apps.estimator.input import dense_in_parts
+from tapmachine.apps.estimator.uses import Array, TrainedMachine
 from tapmachine.data.checks import check_count
 from tapmachine.data.columns import Schema
 from tapmachine.data.frames import (

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from tapmachine.analysis.features import hidden_means, warn_of_failures
-from tapmachine.apps.estimator_input import check_names, columns_named, dense_in_parts, matrix_of
+from tapmachine.apps.estimator.input import check_names, columns_named, dense_in_parts, matrix_of
 from tapmachine.data.errors import DataWarning, LikelihoodWarning
 from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
 from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
