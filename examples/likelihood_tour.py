@@ -1,8 +1,8 @@
-"""A tour of the likelihoods: four estimates of one number, and where each of them can be believed.
+"""Tour of the likelihoods: compare four estimates of ln Z and show when each of them is accurate.
 
     python examples/likelihood_tour.py [folder]
 
-Writes likelihood.png into the folder (default: demo) and prints a table.
+Writes likelihood.png to the folder (default: demo) and prints a table.
 """
 
 import sys
@@ -30,14 +30,17 @@ BLUE, RED, GRAY = "#2f6fb0", "#d1495b", "#9aa5b1"
 
 
 def machine_of(strength: float) -> BoltzmannMachine:
-    """Two patterns, each the weights of half of the hidden spins. Strong ones are modes, and so are their negatives."""
+    """Return a machine in which two patterns are the weights of one half of the hidden spins each.
+
+    If the weights are strong, the patterns and their negatives are modes.
+    """
     position = (torch.arange(N_VISIBLE, dtype=torch.float64) + 0.5) / N_VISIBLE
     patterns = torch.stack([torch.cos(torch.pi * (1 + k % 2) * position).sign() for k in range(N_HIDDEN)], dim=-1)
     return rbm(Spin(N_VISIBLE).double(), Spin(N_HIDDEN).double(), strength * patterns)
 
 
 def draw_errors(axes: Axes) -> None:
-    """ln Z by TAP and by annealing, less the exact one, over the strength of the couplings."""
+    """Plot the errors of ln Z by TAP and by annealing against the strength of the couplings."""
     errors: dict[str, list[float]] = {"TAP, average": [], "TAP, log-sum-exp": [], "AIS": []}
     bars = []
     for strength in STRENGTHS:
@@ -59,7 +62,7 @@ def draw_errors(axes: Axes) -> None:
 
 
 def draw_bracket(axes: Axes) -> None:
-    """Forward and reverse annealing close in on the truth as temperatures are added."""
+    """Plot how forward and reverse annealing converge to the exact value with more temperatures."""
     machine = machine_of(0.1)
     exact = float(exact_log_partition(machine))
     long_run = ais_log_partition(machine, 1000, N_RUNS)
@@ -78,7 +81,7 @@ def draw_bracket(axes: Axes) -> None:
 
 
 def draw_schedules(axes: Axes) -> None:
-    """Where an adaptive schedule spends its temperatures."""
+    """Plot the inverse temperatures of an adaptive and a linear schedule."""
     machine = machine_of(0.1)
     adaptive = adaptive_schedule(machine, 200)
     share = linear_schedule(200)
@@ -95,7 +98,7 @@ def main(folder: Path) -> None:
     print(compare_likelihoods(machine, x[:200], x[200:], schedule=500))
     figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LikelihoodWarning)  # few temperatures, on purpose
+        warnings.simplefilter("ignore", LikelihoodWarning)  # few temperatures are used on purpose
         draw_errors(axes[0])
         draw_bracket(axes[1])
         draw_schedules(axes[2])

@@ -1,8 +1,8 @@
-"""A tour of the solver: patterns recalled by a Hopfield machine, and how good the free energies are.
+"""Tour of the solver: recall patterns with a Hopfield machine, and measure the accuracy of free energies.
 
     python examples/solver_tour.py [folder]
 
-Writes solver.png into the folder (default: demo) and prints what it found.
+Writes solver.png to the folder (default: demo) and prints the results.
 """
 
 import sys
@@ -29,7 +29,7 @@ LETTERS = {
     "P": "XXXXXX.. XX...XX. XX...XX. XXXXXX.. XX...... XX...... XX...... XX......",
 }
 SIDE = 8
-FLIPPED = 0.2  # share of the pixels
+FLIPPED = 0.2  # fraction of the pixels
 SCALES = [0.02 * 1.7**k for k in range(7)]
 N_MACHINES = 9
 SCHEMES: dict[str, tuple[Scheme, int, str]] = {
@@ -46,14 +46,14 @@ def patterns() -> Tensor:  # (3, 64), spins
 
 
 def hopfield(stored: Tensor) -> BoltzmannMachine:
-    """A machine with the stored patterns as its solutions: couplings through the pseudo-inverse."""
+    """Return a machine whose solutions are the stored patterns, with couplings from the pseudo-inverse."""
     projector = torch.linalg.pinv(stored) @ stored
     weights = 4.0 * (projector + projector.T) / 2
     return pairwise(Spin(stored.shape[1]).double(), weights.fill_diagonal_(0.0))
 
 
 def errors_of_the_free_energy(generator: torch.Generator) -> dict[str, list[float]]:
-    """Median of |F − F_exact| over small random machines, for every scheme, over the scale of their couplings."""
+    """Return the median of |F − F_exact| over small random machines, for every scheme and scale of the couplings."""
     draws = [torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(N_MACHINES)]
     found: dict[str, list[float]] = {name: [] for name in SCHEMES}
     for scale in SCALES:
@@ -103,7 +103,7 @@ def main(folder: Path) -> None:
     errors = errors_of_the_free_energy(generator)
     middle = min(range(len(SCALES)), key=lambda k: abs(SCALES[k] - 0.1))
     for name in SCHEMES:
-        print(f"{name}: F is off by {errors[name][middle]:.1e} at couplings of {SCALES[middle]:.2f}")
+        print(f"{name}: error of F {errors[name][middle]:.1e} for couplings of scale {SCALES[middle]:.2f}")
 
     figure = plt.figure(figsize=(9.5, 3.8), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=(1, 1.5))

@@ -1,8 +1,8 @@
-"""The figures of the page "What TAP is": a fixed point, a free energy, and a Hopfield memory.
+"""Draw the figures of the page "What TAP is": fixed points, free energies, and a Hopfield memory.
 
     python examples/start_figures.py docs/images/start
 
-Takes about 10 s on one core.
+The script runs for about 10 s on one core.
 """
 
 import math
@@ -19,7 +19,7 @@ import torch
 
 from tapmachine import NaiveMeanField, Spin, exact_log_partition, pairwise, rbm, solve
 
-WEAK, STRONG = 0.6, 1.7  # couplings J of the ferromagnet, each spin coupled to all others with J/N
+WEAK, STRONG = 0.6, 1.7  # couplings J of the ferromagnet; each pair of spins is coupled with J/N
 BLUE, RED, GRAY = "#2f6fb0", "#d1495b", "#9aa5b1"
 LETTERS = {
     "T": "XXXXXXXX XXXXXXXX ...XX... ...XX... ...XX... ...XX... ...XX... ...XX...",
@@ -29,7 +29,7 @@ LETTERS = {
 
 
 def fixed_point(folder: Path) -> None:
-    """m = tanh(Jm): iterate, and the value settles where the curve meets the diagonal."""
+    """Plot the iteration of m = tanh(Jm), which converges to an intersection of the curve with the diagonal."""
     figure, axes = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
     grid = np.linspace(-1.05, 1.05, 400)
     for ax, coupling, starts in zip(axes, (WEAK, STRONG), ((0.95, -0.6), (0.12, -0.12)), strict=True):
@@ -53,7 +53,7 @@ def fixed_point(folder: Path) -> None:
 
 
 def free_energy(folder: Path, n: int = 12) -> None:
-    """Left: F over the magnetization of a ferromagnet. Right: the error of F over the strength of random couplings."""
+    """Plot F against the magnetization (left), and the error of F against the strength of couplings (right)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
     m = np.linspace(-0.999, 0.999, 600)
     divergence = 0.5 * ((1 + m) * np.log1p(m) + (1 - m) * np.log1p(-m))
@@ -91,7 +91,7 @@ def free_energy(folder: Path, n: int = 12) -> None:
 
 
 def hopfield(folder: Path) -> None:
-    """Three letters stored in the couplings; from a noisy letter the iteration settles at the stored one."""
+    """Plot three stored letters, their noisy versions, and the letters that the iteration converges to."""
     rows = [[1.0 if pixel == "X" else -1.0 for pixel in art.replace(" ", "")] for art in LETTERS.values()]
     stored = torch.tensor(rows, dtype=torch.float64)
     projector = torch.linalg.pinv(stored) @ stored

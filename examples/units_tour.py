@@ -1,8 +1,8 @@
-"""A tour of the unit types: each prior, tilted, its exact moments and a histogram of its exact draws.
+"""Tour of the unit types: plot each prior with and without a tilt, its exact moments, and a histogram of draws.
 
     python examples/units_tour.py [folder]
 
-Writes units.png into the folder (default: demo) and prints a table.
+Writes units.png to the folder (default: demo) and prints a table.
 """
 
 import sys
@@ -23,7 +23,7 @@ INK, PRIOR, TILTED, MEAN = "#222222", "#9aa5b1", "#2f6fb0", "#d1495b"
 
 
 def tour() -> list[tuple[str, Units, Tilt]]:
-    """A title, one unit and a tilt for each type, in float64."""
+    """Return a title, a layer of one unit, and a tilt for each panel, in float64."""
     torch.set_default_dtype(torch.float64)
     inf = float("inf")
     return [
@@ -41,7 +41,7 @@ def tour() -> list[tuple[str, Units, Tilt]]:
 
 
 def tilted_log_probability(units: Units, x: Tensor, tilt: Tilt) -> Tensor:
-    """ln P(x) + Bx − ½Ax² − ln Z(B,A), of one unit."""
+    """Return the tilted log-probability of one unit, ln P(x) + Bx − ½Ax² − ln Z(B,A)."""
     exponent = tilt.field * x - 0.5 * tilt.precision * x**2
     if isinstance(units, Categorical):
         exponent = exponent.sum(-1)
@@ -49,7 +49,7 @@ def tilted_log_probability(units: Units, x: Tensor, tilt: Tilt) -> Tensor:
 
 
 def states_of(units: Units) -> Tensor | None:
-    """All states of a discrete unit, or None."""
+    """Return all states of a discrete unit, or None for a continuous one."""
     if isinstance(units, Binary):
         return torch.tensor([[0.0], [1.0]])
     if isinstance(units, Spin):
@@ -60,7 +60,7 @@ def states_of(units: Units) -> Tensor | None:
 
 
 def draw(axes: plt.Axes, title: str, units: Units, tilt: Tilt, draws: Tensor) -> None:
-    """Prior in gray, tilted prior in blue, draws as bars, the mean in red."""
+    """Plot the prior in gray, the tilted prior in blue, draws as a histogram, and the mean in red."""
     no_tilt = Tilt(0.0, 0.0)
     states = states_of(units)
     if states is not None:

@@ -1,6 +1,8 @@
-"""Runs the scripts of examples/gallery and moves their pictures to a folder: python tools/gallery.py FOLDER [DATA].
+"""Run the scripts of examples/gallery in a folder, to which they write their figures.
 
-Scripts whose data are not part of the package are skipped if there is no folder DATA with their file.
+    python tools/gallery.py FOLDER [DATA]
+
+Scripts that require a data file are skipped if the folder DATA does not contain it.
 """
 
 import os
@@ -14,21 +16,21 @@ SCRIPTS = sorted((Path(__file__).parents[1] / "examples" / "gallery").glob("[a-z
 
 
 def data_file(script: Path) -> str | None:
-    """Name of the file that a script takes as its argument, if any."""
+    """Name of the data file that a script takes as its argument, or None."""
     found = re.search(r'else "([\w.]+)"$', script.read_text(), re.MULTILINE)
     return found[1] if found else None
 
 
 def seconds_stated(script: Path) -> float:
-    """The time that a script says it takes."""
-    found = re.search(r"^Takes (\d+) s\.", script.read_text(), re.MULTILINE)
+    """Run time in seconds that the docstring of a script states."""
+    found = re.search(r"^Run time: (\d+) s\.", script.read_text(), re.MULTILINE)
     if found is None:
-        raise ValueError(f"{script.name}: does not say how long it takes")
+        raise ValueError(f"{script.name}: the docstring states no run time; expected a line such as `Run time: 7 s.`")
     return float(found[1])
 
 
 def main(folder: Path, data: Path | None) -> int:
-    """Run all scripts; the number of those that failed."""
+    """Run all scripts and return the number of failures."""
     folder.mkdir(parents=True, exist_ok=True)
     failed = 0
     for script in SCRIPTS:

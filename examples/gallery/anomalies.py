@@ -1,9 +1,10 @@
 """Anomalies.
 
-A machine that has never seen a zero scores held-out digits by −ln P. Left: zeros are more surprising than the other
-digits. Right: the surprise of each pixel given the rest of the image shows which of them do not fit.
+A machine trained on digits without any zeros scores held-out digits by −ln P. Left: on average, zeros have higher
+scores than the other digits. Right: the surprise of each pixel given the rest of the image shows which pixels are
+unusual.
 
-Takes 7 s.
+Run time: 7 s.
 """
 
 import matplotlib.pyplot as plt

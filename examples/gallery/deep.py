@@ -1,10 +1,10 @@
 """Deep machines.
 
-A machine with two hidden layers, 64-48-24, on digits: the lowest layers are pretrained as an RBM, then all layers are
-trained together. Left: receptive fields of the first hidden layer. Right: those of the second, projected through the
-first: combinations of several of them.
+A machine with two hidden layers, 64-48-24, is trained on digits. The lowest two layers are first pretrained as an RBM,
+then all layers are trained together. Left: receptive fields of the first hidden layer. Right: receptive fields of the
+second hidden layer, projected through the first; each combines several receptive fields of the first layer.
 
-Takes 32 s.
+Run time: 32 s.
 """
 
 import matplotlib.pyplot as plt

@@ -1,10 +1,10 @@
 """Denoising.
 
-Held-out digits with 15 % of their pixels flipped, restored by a machine as the prior. The flip probability is
-estimated from the noisy images. Gray levels are posterior means: where they are neither black nor white, the machine
-is uncertain.
+Held-out digits with 15 % of their pixels flipped are restored with a machine as the prior. The flip probability is
+estimated from the noisy images. Gray levels are posterior means; intermediate values indicate that the machine is
+uncertain.
 
-Takes 8 s.
+Run time: 8 s.
 """
 
 import matplotlib.pyplot as plt

@@ -1,9 +1,9 @@
 """Digits in 20 lines.
 
-A machine with 64 hidden units is trained on scikit-learn's 8×8 digits, binarized. Left: receptive fields of its
-hidden units. Right: samples drawn by block Gibbs sampling.
+A machine with 64 hidden units is trained on scikit-learn's 8×8 digits, binarized. Left: receptive fields of the hidden
+units. Right: samples drawn by block Gibbs sampling.
 
-Takes 9 s.
+Run time: 9 s.
 """
 
 import matplotlib.pyplot as plt

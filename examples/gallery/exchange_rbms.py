@@ -1,10 +1,10 @@
 """Exchange with rbms.
 
-Machines in the HDF5 files of rbms and clusterbm can be scored and explored here, and machines trained here can be
-used there. A file with several updates, as rbms writes it during training, is read update by update: the
-log-likelihood rises, and the solutions become more. Needs h5py.
+tapmachine reads the HDF5 files of rbms and clusterbm to score and explore their machines, and it writes machines that
+these packages can read. During training, rbms stores several updates in one file, which tapmachine reads one by one:
+the log-likelihood and the number of solutions increase from update to update. This script requires h5py.
 
-Takes 8 s.
+Run time: 8 s.
 """
 
 import tempfile

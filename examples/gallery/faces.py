@@ -1,10 +1,10 @@
 """Faces.
 
-A machine with truncated Gaussian visible units and 100 hidden units is trained on the CBCL faces, 19×19 gray values
-in [0, 1]. The receptive fields are faces under light from different directions. The data are not part of the package:
-give the path of `cbcl_faces.npz`, with an array `train` of 19×19 bytes.
+A machine with truncated Gaussian visible units and 100 hidden units is trained on the CBCL faces, images of 19×19 gray
+values in [0, 1]. The receptive fields resemble faces under light from different directions. The data are not part of
+the package. Pass the path of `cbcl_faces.npz`, which contains an array `train` of 19×19 bytes.
 
-Takes 50 s.
+Run time: 50 s.
 """
 
 import sys

@@ -1,11 +1,12 @@
 """The landscape of a Hopfield network.
 
-Left: three patterns are stored in the couplings of 100 spins. The solutions from 500 random starts, by their overlap
-with the first two patterns: the patterns, their mirror images, and mixtures of all three, which have a higher free
-energy. The size of a dot is the number of starts that lead to it. Right: more and more patterns are stored in 200
-spins. Recall from a start with a fifth of the spins replaced at random breaks down near 0.14 patterns per spin.
+Left: three patterns are stored in the couplings of 100 spins. The panel shows the solutions found from 500 random
+starts, by their overlap with the first two patterns. They are the patterns, their mirror images, and mixtures of all
+three, which have a higher free energy. The size of a dot is the number of starts that lead to the solution. Right: an
+increasing number of patterns is stored in 200 spins. Recall from a start with a fifth of the spins replaced at random
+breaks down near 0.14 patterns per spin.
 
-Takes 5 s.
+Run time: 5 s.
 """
 
 import matplotlib.pyplot as plt

@@ -1,10 +1,10 @@
 """Inpainting.
 
 The lower half of each image is missing. The machine completes it, starting from 20 similar training images. The last
-row shows the standard deviation of each pixel: the completion is uncertain where digits with the same upper half
+row shows twice the standard deviation of each pixel. The completion is uncertain where digits with the same upper half
 differ.
 
-Takes 9 s.
+Run time: 9 s.
 """
 
 import matplotlib.pyplot as plt

@@ -1,10 +1,10 @@
 """A mixed table with gaps.
 
-The Palmer penguins: species, island and sex, and four measurements; some cells are empty. `RBM` takes the DataFrame
-as it is, fills the gaps and predicts any column from the others. Further cells are removed here to see how well that
-works. Give the path of `penguins.csv`.
+The Palmer penguins table has columns for species, island and sex and four measurements, with some missing cells. `RBM`
+accepts the DataFrame directly, imputes missing cells and predicts any column from the others. To measure the accuracy,
+this script removes additional cells and compares their values with the imputed ones. Pass the path of `penguins.csv`.
 
-Takes 20 s.
+Run time: 20 s.
 """
 
 import sys

@@ -1,10 +1,11 @@
 """Protein logos.
 
 A machine with categorical visible units, one for each site of the WW domain, is trained on 7,503 distinct aligned
-sequences, with weights that count similar sequences less. The logos show the three hidden units with the largest
-weights: letters above the line activate a unit, letters below it inhibit it. Give the path of `msa_ww_domain.npz`.
+sequences. Row weights reduce the influence of similar sequences. The logos show the three hidden units with the largest
+weights: letters above the line activate a unit, letters below the line inhibit it. Pass the path of
+`msa_ww_domain.npz`.
 
-Takes 21 s.
+Run time: 21 s.
 """
 
 import sys

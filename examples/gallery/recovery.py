@@ -1,9 +1,9 @@
 """Recovery from few measurements.
 
-Digits of 64 pixels from 24 random projections. Least squares cannot tell which of the many images with these
-projections is meant; with a machine as the prior, most digits are recovered exactly.
+Digits with 64 pixels are recovered from 24 random projections. Many images have the same projections, so least squares
+cannot recover the original. With a machine as the prior, most digits are recovered exactly.
 
-Takes 8 s.
+Run time: 8 s.
 """
 
 import matplotlib.pyplot as plt

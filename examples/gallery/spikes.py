@@ -1,11 +1,12 @@
 """Spikes.
 
-The activity of 15 cells of a retina in 40,000 time bins. A pairwise machine and a machine with 8 hidden units are
-fitted to the first half; both can be enumerated, so that their probabilities of all 32,768 patterns are exact. Left:
-these probabilities over the frequencies in the second half. Right: how many cells are active at once. Independent
-cells miss the synchrony. Give the path of `spikes.npz`.
+The data are the activity of 15 cells of a retina in 40,000 time bins. A pairwise machine and a machine with 8 hidden
+units are fitted to one half of the data. Both can be enumerated, so their probabilities of all 32,768 patterns are
+exact. Left: these probabilities against the frequencies in the other half. Right: distribution of the number of
+simultaneously active cells. A model with independent cells does not reproduce the synchrony. Pass the path of
+`spikes.npz`.
 
-Takes 35 s.
+Run time: 35 s.
 """
 
 import sys
