@@ -22,6 +22,7 @@ class Context(NamedTuple):
         weights: Weight of each row of the batch, (M,); None for equal weights.
         world: The processes that share rows and particles.
         hidden: For machines with several hidden layers, `hidden_machine` of this process's number of rows.
+        compile_sweeps: Whether to compile the sweeps toward solutions separately from the rest of the step.
     """
 
     machine: BoltzmannMachine
@@ -31,6 +32,7 @@ class Context(NamedTuple):
     weights: Tensor | None = None
     world: World = World()
     hidden: BoltzmannMachine | None = None
+    compile_sweeps: bool = False
 
     @property
     def rows(self) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tapmachine.accelerator.compilation import compiled
 from tapmachine.accelerator.nested import over_tensors
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
@@ -56,7 +57,11 @@ def unique_weights(machine: BoltzmannMachine, moments: Sequence[Moments], weight
 
 
 def clamped_free_energy(
-    machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None, hidden: BoltzmannMachine | None = None
+    machine: BoltzmannMachine,
+    x: Tensor,
+    scheme: Scheme | None = None,
+    hidden: BoltzmannMachine | None = None,
+    compile_sweeps: bool = False,
 ) -> Tensor:  # (M,)
     """F of the machine clamped to each row, differentiable.
 
@@ -69,6 +74,7 @@ def clamped_free_energy(
         x: States of the visible layer, (M, *state_shape).
         scheme: The equations for several hidden layers (default: `TAP()`).
         hidden: `hidden_machine` of the same number of rows, to be reused: a compiled step cannot create modules.
+        compile_sweeps: Whether to compile the sweeps of several hidden layers.
     """
     layers = list(machine.layers)
     on_visible = -layers[0].log_prior_of_rows(x)
@@ -82,7 +88,7 @@ def clamped_free_energy(
         hidden = hidden_machine(machine, x, validate=False)
     else:
         replace_rows(hidden, machine, x)
-    moments, value = free_energy_from(hidden, None, scheme, CLAMPED_SWEEPS)
+    moments, value = free_energy_from(hidden, None, scheme, CLAMPED_SWEEPS, compile_sweeps)
     # `hidden` keeps the field xW fixed, so the gradient of −xWa, its contribution to F, is added here.
     sent = ((x.flatten(1) @ machine.weights[0]) * moments[0].mean.flatten(1)).sum(-1)
     return torch.as_tensor(on_visible + value - (sent - sent.detach()))
@@ -103,15 +109,15 @@ def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -
 
 
 def free_energy_from(
-    machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int
+    machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
 ) -> tuple[list[Moments], Tensor]:
     """Moments of all layers after `n_sweeps` sweeps, and F there, (K,), differentiable. Arguments as `sweep_from`."""
-    process, state = _swept(machine, x, scheme, n_sweeps)
+    process, state = _swept(machine, x, scheme, n_sweeps, compile_sweeps)
     return process.moments(state), scheme.free_energy_of_state(machine, process, state)
 
 
 def finite_free_energy_from(
-    machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int
+    machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
 ) -> tuple[list[Moments], Tensor, Tensor]:
     """`free_energy_from` if some particles may have a non-finite F; also returns the particle used for each.
 
@@ -122,7 +128,7 @@ def finite_free_energy_from(
     This is for counts, for which F is non-finite where TAP's reaction makes their priors unnormalizable. For other
     units a non-finite F means that a step was too long, and it has to be undone.
     """
-    process, state = _swept(machine, x, scheme, n_sweeps)
+    process, state = _swept(machine, x, scheme, n_sweeps, compile_sweeps)
     particles = torch.arange(len(x), device=x.device)
     may_read, has_counts = _may_read(machine), any(units.has_counts for units in machine.layers)
     if may_read or not has_counts:
@@ -154,17 +160,20 @@ def sweep_from(
 
 
 @torch.no_grad()
-def _swept(machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int) -> tuple[Process, State]:
+def _swept(
+    machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
+) -> tuple[Process, State]:
     """Iteration on a machine, and its state after `n_sweeps` sweeps."""
     layers, process = list(machine.layers), scheme.bind(machine)
     may_read = _may_read(machine)
-    if not may_read:
+    if not may_read or compile_sweeps:
         process.root_steps = ROOT_STEPS
+    step = compiled(process.step) if compile_sweeps else process.step
 
     def sweep(lowest: Moments) -> State:
         state = process.begin(layers, [lowest, *[None] * (len(layers) - 1)])
         for _ in range(_n_steps(process, n_sweeps)):
-            state, _ = process.step(layers, state)
+            state, _ = step(layers, state)
         return state
 
     if x is None:

@@ -33,12 +33,15 @@ class Objective(ABC):
     Attributes:
         can_be_captured: Whether a step can be captured as a CUDA graph.
         gains_by_compilation: Whether compiling a step is worthwhile in a long training.
+        has_many_sweeps: Whether to compile only the sweeps. The compiler unrolls the loop over them, so compiling the
+            whole step would take minutes.
         is_split: Whether each of several processes computes its share of F, rather than all of it.
         scheme: Scheme that is also used to clamp machines with several hidden layers; None for `TAP()`.
     """
 
     can_be_captured: bool = True
     gains_by_compilation: bool = False
+    has_many_sweeps: bool = False
     is_split: bool = False
     scheme: Scheme | None = None
 
@@ -59,7 +62,9 @@ class Objective(ABC):
 
     def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
         """F of the machine clamped to each of this process's rows, (M,); F of the free one, (); and the next state."""
-        on_data = clamped_free_energy(context.machine, context.rows, self.scheme, context.hidden)
+        on_data = clamped_free_energy(
+            context.machine, context.rows, self.scheme, context.hidden, context.compile_sweeps
+        )
         return on_data, *self.model_free_energy(context, carry)
 
 

@@ -25,7 +25,7 @@ from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
 
 N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # defaults
-MOST_COMPILED_SWEEPS = 20
+MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls them, and takes minutes for more
 
 
 @final
@@ -78,8 +78,8 @@ class TAPObjective(Objective):
         self.unique = unique
         self.is_split = not (self.merged or unique or self.start.is_random)
         self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
-        # The compiler unrolls all sweeps, and takes minutes for many of them.
-        self.gains_by_compilation = n_sweeps is not None and n_sweeps <= MOST_COMPILED_SWEEPS
+        self.gains_by_compilation = n_sweeps is not None
+        self.has_many_sweeps = n_sweeps is not None and n_sweeps > MOST_UNROLLED_SWEEPS
 
     def __repr__(self) -> str:
         options = f"n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme}, merged={self.merged}"
@@ -119,14 +119,16 @@ class TAPObjective(Objective):
             moments = list(solution.moments)
             values = self.scheme.free_energy(context.machine, moments, solution.tilts)
         elif n_excluded is not None:
-            moments, values, kept = finite_free_energy_from(context.machine, x, self.scheme, self.n_sweeps)
+            moments, values, kept = finite_free_energy_from(
+                context.machine, x, self.scheme, self.n_sweeps, context.compile_sweeps
+            )
             weights = None if weights is None else weights[kept]
             carry = self.start.finish(moments[0].mean, carry)
             # A step with too few finite particles is undone and reported.
             others = (kept != torch.arange(len(kept), device=kept.device)).sum()
             n_excluded = n_excluded + torch.where(torch.isfinite(values[0]), others, 0)
         else:
-            moments, values = free_energy_from(context.machine, x, self.scheme, self.n_sweeps)
+            moments, values = free_energy_from(context.machine, x, self.scheme, self.n_sweeps, context.compile_sweeps)
             carry = self.start.finish(moments[0].mean, carry)
         if n_excluded is not None:
             return mixture(context.machine, moments, values, weights), (*carry, n_excluded)

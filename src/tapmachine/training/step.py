@@ -90,7 +90,8 @@ class Step:
         self.world = world()
         if self.world.size > batch_size:
             raise ValueError(f"there are {self.world.size} processes for batches of {batch_size} rows; use fewer")
-        self.loss = compiled(loss) if compile else loss
+        self.compile_sweeps = compile and objective.has_many_sweeps
+        self.loss = compiled(loss) if compile and not self.compile_sweeps else loss
         self._before = compiled(self._before_the_update) if compile else self._before_the_update
         self._after = compiled(self._after_the_update) if compile else self._after_the_update
         for units in machine.layers:
@@ -117,7 +118,9 @@ class Step:
 
     def context(self, batch: Tensor, weights: Tensor | None) -> Context:
         """Inputs of the loss of a batch."""
-        return Context(self.machine, batch, self.data, self.generator, weights, self.world, self.hidden)
+        return Context(
+            self.machine, batch, self.data, self.generator, weights, self.world, self.hidden, self.compile_sweeps
+        )
 
     def backward(self, context: Context, loss: Tensor, carry: Carry) -> Gradients:
         """Compute the gradients of the loss, or this process's contribution to them."""
