@@ -2,8 +2,6 @@
 
 import csv
 import gzip
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +12,7 @@ from typer.testing import CliRunner
 
 from tapmachine import Spin, exact_log_partition, find_solutions, tap_log_likelihood
 from tapmachine.apps.cli import app
-from tapmachine.apps.cli.reproduce import TRAIN_ONE
+from tapmachine.apps.cli.reproduce import RUN_ONE
 from tapmachine.apps.reproduce import (
     FIGURES,
     adaptive,
@@ -24,11 +22,13 @@ from tapmachine.apps.reproduce import (
     experiment,
     free_energy_curves,
     models,
+    parallel,
     parameters,
     solutions,
 )
 from tapmachine.apps.reproduce.lab import Lab, images_of, images_table, nearest
 from tapmachine.apps.reproduce.models import BINARY_500, DEEP_2, DEEP_3, FACES, FACES_256, REAL_500, TABLE, quick
+from tapmachine.apps.reproduce.procedure import AS_PRINTED
 from tapmachine.data.errors import DataError, MissingDataError, RunError
 from tapmachine.data.sources import mnist_labels
 from tapmachine.solver import random_start
@@ -272,8 +272,23 @@ def test_a_claim_needs_all_its_numbers(tmp_path):
     assert checks.two_bands(lab).verdict == "does not hold"
 
 
-def test_what_several_jobs_run_is_there():
-    """Each of several jobs is a process that trains one model; an unknown one is all that is wrong here."""
-    words = [sys.executable, "-c", TRAIN_ONE, "no-such-model", "out", "", "{}", "{}"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.stderr.strip().endswith("KeyError: 'no-such-model'")
+def test_tasks_of_parallel_processes(tmp_path):
+    """Long trainings come first, figures wait for their machines, and the table of claims for everything."""
+    lab = Lab(tmp_path, quick=True, procedure=AS_PRINTED, only=frozenset({"deep-2", "binary-mnist-100"})).open()
+    tasks = {task.name: task for task in parallel.tasks_of(lab, ["landscape", "dbmtraining", "adatap", "claims"])}
+    assert list(tasks) == ["adatap", "deep-2", "binary-mnist-100", "landscape", "dbmtraining"]
+    assert tasks["landscape"].requires == {"binary-mnist-100"}
+    assert [tasks[name].measured for name in ("deep-2", "binary-mnist-100")] == [False, True]
+    for task in tasks.values():
+        assert parallel.from_words(parallel.to_words(lab, task), print) == (lab, task)
+    ready = parallel.Task("figure", "freeEnergies")
+    parallel.run_tasks(lab, [ready], 2, RUN_ONE)
+    assert (tmp_path / "freeEnergies.csv").exists()
+    with pytest.raises(RunError, match=r"training unknown ended with status 1; rerun the command to resume"):
+        parallel.run_tasks(lab, [parallel.Task("model", "unknown")], 2, RUN_ONE)
+
+
+def test_number_of_parallel_processes(monkeypatch):
+    for cores, expected in ((4, [1, 4]), (16, [1, 12])):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        assert [parallel.default_jobs(device) for device in ("cpu", "cuda")] == expected

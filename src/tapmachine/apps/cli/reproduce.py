@@ -1,21 +1,13 @@
 """tapmachine reproduce: the paper's figures"""
 
-import json
-import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tapmachine.apps.cli.common import BAD_INPUT, Device, Quiet, Seed, app, fail, speaker, warnings_as_lines
-
-if TYPE_CHECKING:
-    from tapmachine.apps.reproduce.lab import Lab
-    from tapmachine.apps.reproduce.models import Model
-
 
 FORMATS = ("png", "pdf", "svg")
 
@@ -35,7 +27,12 @@ def reproduce(
         Path | None,
         typer.Option(help="Folder with the MNIST files and cbcl_faces.npz.", show_default="MNIST is downloaded"),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Number of machines trained in parallel.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of parallel processes.", show_default="1 on a CPU, one per core up to 12 on a GPU"
+        ),
+    ] = None,
     as_printed: Annotated[
         bool,
         typer.Option(
@@ -94,6 +91,7 @@ def reproduce(
 
     from tapmachine.analysis.plots import new_figure
     from tapmachine.apps.reproduce.lab import Lab
+    from tapmachine.apps.reproduce.parallel import default_jobs, run_tasks, tasks_of
     from tapmachine.apps.reproduce.procedure import Procedure
     from tapmachine.runs.build import pick_device
 
@@ -122,8 +120,9 @@ def reproduce(
     ).open()
     begun = time.perf_counter()
     with warnings_as_lines(quiet):
-        needed = {model.name: model for module in modules for model in module.needed(lab)}
-        _train(lab, list(needed.values()), jobs)
+        n_processes = jobs or default_jobs(lab.device)
+        if n_processes > 1:
+            run_tasks(lab, tasks_of(lab, names), n_processes, RUN_ONE)
         for name, module in zip(names, modules, strict=True):
             print(lab.save_figure(name, module.draw(lab), kinds))
     say(f"{time.perf_counter() - begun:.0f} s on {lab.device}")
@@ -142,52 +141,13 @@ def _chosen(names: str | None) -> frozenset[str]:
     return chosen
 
 
-def _train(lab: "Lab", models: "list[Model]", jobs: int) -> None:
-    """Train models that are not trained yet, several at a time in separate processes."""
-    if jobs == 1:
-        for model in models:
-            lab.run(model)
-        return
-    import os
-    import subprocess
-
-    # Processes that share the cores must not each use all of them.
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
-    environment = threads | os.environ
-    waiting, running = [model.name for model in models], dict[str, subprocess.Popen[bytes]]()
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            name = waiting.pop(0)
-            running[name] = subprocess.Popen([sys.executable, "-c", TRAIN_ONE, name, *_arguments(lab)], env=environment)
-        time.sleep(0.2)
-        for name, process in list(running.items()):
-            if process.poll() is not None:
-                del running[name]
-                if process.returncode:
-                    for other in running.values():
-                        other.terminate()
-                    fail(
-                        f"training {name} ended with status {process.returncode}; rerun the command to resume",
-                        BAD_INPUT,
-                    )
+RUN_ONE = f"import sys; from {__name__} import run_one; run_one(sys.argv[1])"
 
 
-TRAIN_ONE = f"import sys; from {__name__} import train_one; train_one(*sys.argv[1:])"
-
-
-def _arguments(lab: "Lab") -> list[str]:
-    words = {"quick": lab.quick, "device": lab.device, "seed": lab.seed, "most_epochs": lab.most_epochs}
-    return [str(lab.out), str(lab.data or ""), json.dumps(words), json.dumps(asdict(lab.procedure))]
-
-
-def train_one(name: str, out: str, data: str, words: str, procedure: str) -> None:
-    """Train one model in a separate process."""
+def run_one(words: str) -> None:
+    """Run one task in a separate process."""
     from tapmachine.apps.cli.common import one_line_errors
-    from tapmachine.apps.reproduce.lab import Lab
-    from tapmachine.apps.reproduce.models import ALL_MODELS
-    from tapmachine.apps.reproduce.procedure import Procedure
+    from tapmachine.apps.reproduce.parallel import from_words, run_task
 
-    model = {model.name: model for model in ALL_MODELS}[name]
     with one_line_errors(), suppress(KeyboardInterrupt):  # reported by the parent process
-        lab = Lab(Path(out), data=Path(data) if data else None, say=speaker(False), **json.loads(words))
-        replace(lab, procedure=Procedure(**json.loads(procedure))).run(model)
+        run_task(*from_words(words, speaker(False)))

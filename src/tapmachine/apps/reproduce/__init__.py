@@ -1,6 +1,8 @@
 """The paper's figures and tables by command: a module for each, which writes a CSV and draws the figure from it.
 
-Every module has a TITLE; needed(lab), the models that it still needs; and draw(lab), which makes what is missing first.
+Each module has a TITLE; `needed(lab)`, the models that must still be trained; and `draw(lab)`, which computes missing
+tables first. It may have `measured(lab)`, the models whose solutions must still be measured, and `prepare(lab)`, which
+computes those tables that may be computed beside other work; by default all of them are.
 """
 
 from importlib import import_module

@@ -20,6 +20,11 @@ WIDTH = 60  # of a column of the picture, in letters
 WIDTHS = {False: [0.33, 0.12, 0.55], True: [0.2, 0.1, 0.3, 0.1, 0.3]}
 
 
+def measured(lab: Lab) -> list[Model]:
+    """Models whose solutions are measured."""
+    return [*likelihood.measured(lab), *free_energy_bands.measured(lab), *estimates.measured(lab)]
+
+
 def needed(lab: Lab) -> list[Model]:
     """All that the figures need which it looks at."""
     looked_at = (likelihood, receptive_fields, free_energy_bands, denoising, estimates, deep_training)

@@ -22,6 +22,11 @@ FEW = 20  # solutions, too few for a density
 PAPERS, OURS = "unnormalized_free_energy", "free_energy"
 
 
+def measured(lab: Lab) -> list[Model]:
+    """Models whose solutions are measured."""
+    return needed(lab)
+
+
 def needed(lab: Lab) -> list[Model]:
     """Models whose solutions are not known yet."""
     return [model for model in _models(lab) if needs_solutions(lab, model)]

@@ -24,6 +24,11 @@ SHOWN_EPOCHS = (2, 5, 20, 50, 100)
 N_BINS = 20
 
 
+def measured(lab: Lab) -> list[Model]:
+    """Models whose solutions are measured."""
+    return needed(lab)
+
+
 def needed(lab: Lab) -> list[Model]:
     """The model, unless all of its numbers are known."""
     known = lab.knows("landscape-temperature") and not needs_solutions(lab, MODEL)

@@ -25,6 +25,11 @@ N_RUNS = 100
 N_VISIBLE = 100  # units of the pseudo-likelihood
 
 
+def measured(lab: Lab) -> list[Model]:
+    """Models whose solutions are measured."""
+    return needed(lab)
+
+
 def needed(lab: Lab) -> list[Model]:
     """The model, unless its log-likelihoods are known."""
     return [] if lab.knows("tap-ais-psuedo") else [BINARY_500]

@@ -119,7 +119,7 @@ FACES_256 = Model(
     n_starts=2400,
 )
 DEEP_2, DEEP_3 = DEEP_MODELS = tuple(
-    Model(f"deep-{n}", BINARY, (500,) * n, pretrain=50, learning_rate=0.001, keep_every=0) for n in (2, 3)
+    Model(f"deep-{n}", BINARY, (500,) * n, epochs=500, pretrain=50, learning_rate=0.001, keep_every=0) for n in (2, 3)
 )
 TABLE = (*BINARY_MODELS, *REAL_MODELS, FACES_256)  # I
 # The open ends of the paper's discussion: hidden units of other types, and training from noisy starts.

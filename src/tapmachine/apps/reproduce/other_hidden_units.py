@@ -29,6 +29,11 @@ NAMES = {
 N_FIELDS, N_RUNS, N_TEMPERATURES, SCORED = 24, 100, {False: 5000, True: 200}, 1000
 
 
+def measured(lab: Lab) -> list[Model]:
+    """Models whose solutions are measured."""
+    return needed(lab)
+
+
 def needed(lab: Lab) -> list[Model]:
     """Models whose numbers are not known yet."""
     known = lab.knows("discussion", "discussion-fields")

@@ -63,6 +63,11 @@ def needs_solutions(lab: Lab, model: Model) -> bool:
     return not lab.knows(*(f"{kind}-{model.name}" for kind in TABLES))
 
 
+def measure_solutions(lab: Lab, model: Model) -> None:
+    """Compute all tables of a model."""
+    _tables(lab, model)
+
+
 def _tables(lab: Lab, model: Model) -> dict[str, list[Row]]:
     """All tables of a model, measured epoch by epoch, so that after a crash the epochs that are there are kept."""
     if needs_solutions(lab, model):

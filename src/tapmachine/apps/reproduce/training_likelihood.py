@@ -14,6 +14,11 @@ TITLE = "TAP log-likelihood per unit over training: (a) binary-MNIST, (b) real-M
 LAST_EPOCH = 100  # that is shown
 
 
+def measured(lab: Lab) -> list[Model]:
+    """Models whose solutions are measured."""
+    return needed(lab)
+
+
 def needed(lab: Lab) -> list[Model]:
     """Models whose log-likelihood is not known yet."""
     return [model for models in panels(lab) for model in models if needs_solutions(lab, model)]

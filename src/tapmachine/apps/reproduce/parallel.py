@@ -1,0 +1,146 @@
+"""Parallel execution of a reproduction: machines are trained and measured, and tables computed, in separate processes.
+
+Each process works on one task: a model is trained and its solutions are measured, or the tables of one figure are
+computed from machines that are already trained. All results are files of the laboratory's folder, which the parent
+process draws the figures from.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tapmachine.apps.reproduce import experiment
+from tapmachine.apps.reproduce.lab import Lab
+from tapmachine.apps.reproduce.models import ALL_MODELS, BINARY, Model
+from tapmachine.apps.reproduce.procedure import Procedure
+from tapmachine.apps.reproduce.solutions import measure_solutions
+from tapmachine.data.errors import RunError
+
+ON_GPU = 12  # processes by default: one machine of the paper uses a small part of a GPU
+POLLING = 0.2  # seconds
+SUMMARY = "claims"  # the figure that reads the tables of all others
+
+
+@dataclass(frozen=True)
+class Task:
+    """A unit of work for one process.
+
+    Attributes:
+        kind: `model` or `figure`.
+        name: Name of the model or label of the figure.
+        requires: Names of the models that must be trained first.
+        measured: Whether the solutions of the model are measured after training.
+    """
+
+    kind: str
+    name: str
+    requires: frozenset[str] = frozenset()
+    measured: bool = False
+
+
+def default_jobs(device: str) -> int:
+    """Number of processes: 1 on a CPU; on a GPU, up to one per CPU core."""
+    return 1 if device == "cpu" else min(ON_GPU, os.cpu_count() or 1)
+
+
+def tasks_of(lab: Lab, figures: Sequence[str]) -> list[Task]:
+    """Tasks for some figures, the longest first."""
+    modules = {name: experiment(name) for name in figures}
+    needed = {name: module.needed(lab) for name, module in modules.items()}
+    models = {model.name: model for found in needed.values() for model in found}
+    measured = {model.name for module in modules.values() for model in _measured(module, lab)}
+    training = [
+        Task("model", model.name, measured=model.name in measured)
+        for model in sorted(models.values(), key=_duration, reverse=True)
+    ]
+    drawing = [
+        Task("figure", name, frozenset(model.name for model in found))
+        for name, found in needed.items()
+        if name != SUMMARY
+    ]
+    # Tables without models can be computed while machines are being trained.
+    return [*(task for task in drawing if not task.requires), *training, *(task for task in drawing if task.requires)]
+
+
+def _measured(module: object, lab: Lab) -> list[Model]:
+    models: list[Model] = getattr(module, "measured", lambda lab: [])(lab)
+    return models
+
+
+def _duration(model: Model) -> tuple[bool, bool, int, int]:
+    """Sort key: deep machines take longest, then those of real values."""
+    return model.pretrain > 0, model.data != BINARY, len(model.hidden), model.hidden[0]
+
+
+def run_tasks(lab: Lab, tasks: Sequence[Task], jobs: int, program: str) -> None:
+    """Run tasks in several processes. If one fails, the others are stopped; rerunning resumes all of them.
+
+    Args:
+        lab: Laboratory whose folder the results are written to.
+        tasks: Tasks, in order of preference.
+        jobs: Maximum number of processes.
+        program: Python program that decodes its argument with `from_words` and calls `run_task`.
+
+    Raises:
+        RunError: A process failed.
+    """
+    # Processes that share the cores must not each use all of them.
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} | os.environ
+    waiting, running, done = list(tasks), dict[Task, subprocess.Popen[bytes]](), set[str]()
+    untrained = {task.name for task in tasks if task.kind == "model"}
+    try:
+        while waiting or running:
+            ready = [task for task in waiting if not (task.requires & untrained) - done]
+            for task in ready[: jobs - len(running)]:
+                waiting.remove(task)
+                command = [sys.executable, "-c", program, to_words(lab, task)]
+                running[task] = subprocess.Popen(command, env=environment)
+            time.sleep(POLLING)
+            for task, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[task]
+                    done.add(task.name)
+                    if process.returncode:
+                        what = "training" if task.kind == "model" else "measuring"
+                        raise RunError(
+                            f"{what} {task.name} ended with status {process.returncode}; rerun the command to resume"
+                        )
+    finally:
+        for process in running.values():
+            process.terminate()
+
+
+def to_words(lab: Lab, task: Task) -> str:
+    """Encode a task and its laboratory as one argument of a command."""
+    values = {name: getattr(lab, name) for name in ("quick", "device", "seed", "most_epochs")}
+    paths = {"out": str(lab.out), "data": str(lab.data) if lab.data else None}
+    chosen = {"only": sorted(lab.only), "procedure": asdict(lab.procedure)}
+    return json.dumps({"lab": values | paths | chosen, "task": asdict(task) | {"requires": sorted(task.requires)}})
+
+
+def from_words(words: str, say: Callable[[str], None]) -> tuple[Lab, Task]:
+    """Decode the result of `to_words`."""
+    found = json.loads(words)
+    own = found["lab"]
+    paths = {"out": Path(own["out"]), "data": Path(own["data"]) if own["data"] else None}
+    chosen = {"only": frozenset(own["only"]), "procedure": Procedure(**own["procedure"])}
+    return Lab(**own | paths | chosen, say=say), Task(
+        **found["task"] | {"requires": frozenset(found["task"]["requires"])}
+    )
+
+
+def run_task(lab: Lab, task: Task) -> None:
+    """Run one task in this process."""
+    if task.kind == "figure":
+        module = experiment(task.name)
+        getattr(module, "prepare", module.draw)(lab)
+        return
+    model = next(model for model in ALL_MODELS if model.name == task.name)
+    lab.run(model)
+    if task.measured:
+        measure_solutions(lab, model)
