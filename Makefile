@@ -1,4 +1,4 @@
-# Everything runs in .venv, which the first target that needs it sets up. Needs Python 3.11 or newer and make.
+# Targets run in .venv, which is created when first needed. Requires Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,30 +11,30 @@ RELEASE := $(VENV)-release
 .PHONY: help demo tours test quick test-slow test-oldest test-newest torture lint format docs gallery release-check bench bench-peers accuracy survey hashes audit clean
 
 help:
-	@echo "make demo      set up, train a machine on digits, clean noisy ones; writes demo/report.html"
-	@echo "make tours     pictures of unit types, solver and likelihoods; writes tours/"
-	@echo "make test      set up, then run all tests"
-	@echo "make quick     run the first case of every test that is not long (90 seconds on two cores)"
+	@echo "make demo      train a machine on digits, denoise images, and write demo/report.html"
+	@echo "make tours     create figures of unit types, the solver and likelihoods in tours/"
+	@echo "make test      run all tests"
+	@echo "make quick     run the first case of every fast test (90 seconds on two cores)"
 	@echo "make test-slow run the tests that take minutes"
 	@echo "make test-oldest  run all tests with the oldest supported version of every dependency (oldest.txt), in $(OLDEST)"
 	@echo "make test-newest  run all tests with the newest version of every dependency, in $(NEWEST)"
-	@echo "make torture   kill, stop, damage and fill up, hundreds of times (more than an hour)"
-	@echo "make lint      ruff and mypy"
-	@echo "make format    let ruff rewrite the code"
-	@echo "make docs      build the documentation site, in site/; warnings are errors"
-	@echo "make gallery   run the scripts of the gallery and update their pictures (DATA=FOLDER for those that need data)"
-	@echo "make release-check  build sdist and wheel, check them, install the wheel elsewhere and try it"
-	@echo "make bench     time what is meant to be fast, and how it grows"
-	@echo "make bench-peers  the same work by scikit-learn, rbms, paysage and learnergy (MNIST=FOLDER, or it is downloaded)"
-	@echo "make accuracy  hold every unit type against mpmath at 20,000 points (minutes)"
-	@echo "make survey    hold AIS and TAP against exact ln Z on 200 random machines (minutes)"
-	@echo "make hashes    update hashes.txt, after a change of versions"
-	@echo "make audit     ask for known vulnerabilities of all versions in use (needs the network)"
+	@echo "make torture   run hundreds of tests with kills, signals, damaged files and full disks (more than an hour)"
+	@echo "make lint      run ruff and mypy"
+	@echo "make format    format the code with ruff"
+	@echo "make docs      build the documentation site in site/, with warnings as errors"
+	@echo "make gallery   run the gallery scripts and update their figures (DATA=FOLDER for scripts that need data)"
+	@echo "make release-check  build and check the sdist and the wheel, and test the wheel in a separate environment"
+	@echo "make bench     measure speed and scaling"
+	@echo "make bench-peers  compare with scikit-learn, rbms, paysage and learnergy (MNIST=FOLDER; downloaded by default)"
+	@echo "make accuracy  compare every unit type with mpmath at 20,000 points (minutes)"
+	@echo "make survey    compare AIS and TAP with the exact ln Z of 200 random machines (minutes)"
+	@echo "make hashes    update hashes.txt after a change of versions"
+	@echo "make audit     search for known vulnerabilities of all pinned versions (needs network access)"
 	@echo "make clean     remove the environments and caches"
 
 $(READY): pyproject.toml constraints.txt hashes.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "tapmachine needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 1; }
+		{ echo "tapmachine requires Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --require-hashes --only-binary :all: --no-deps -r hashes.txt
 	PIP_CONSTRAINT=constraints.txt $(PIP) --no-build-isolation -e '.[dev]'
@@ -48,12 +48,12 @@ tours: $(READY)
 	$(BIN)/python examples/solver_tour.py tours
 	$(BIN)/python examples/likelihood_tour.py tours
 
-# A process for each core with one thread each is twice as fast as one process with all of them.
+# One single-threaded process per core is twice as fast as one process with a thread per core.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-# Every module is at work but the demo and the paper's figures, though not every unit type, shape and seed; no other
-# processes, no documentation.
+# Covers every module except the demo and the paper's figures, but not every unit type, shape and seed. Tests of the
+# documentation and of subprocesses are excluded.
 quick: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 -m quick
 
@@ -68,7 +68,7 @@ $(OLDEST)/.ready: pyproject.toml oldest.txt
 test-oldest: $(OLDEST)/.ready
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n auto --maxprocesses 8
 
-# Upgraded every time, since there may be newer ones.
+# Packages are upgraded on every call, since there may be new releases.
 test-newest:
 	$(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[dev]'
@@ -93,7 +93,8 @@ gallery: $(READY)
 	$(BIN)/python tools/gallery.py docs/images/gallery $(DATA)
 	$(BIN)/python examples/start_figures.py docs/images/start
 
-# Build tools and the wheel each in an environment of their own, so that nothing of the development environment helps.
+# Separate environments for the build tools and the wheel ensure that the result does not depend on the development
+# environment.
 release-check:
 	rm -rf dist $(RELEASE)
 	$(PYTHON) -m venv $(RELEASE)/build
@@ -111,7 +112,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/growth.py
 
-# In an environment of its own: what the others need is no part of the project. Two ask for packages they do not use here.
+# A separate environment, because the dependencies of the other packages are not part of the project. Two of these
+# packages declare dependencies that are not needed here, and are installed without them.
 bench-peers:
 	$(PYTHON) -m venv $(VENV)/peers
 	PIP_CONSTRAINT=constraints.txt $(VENV)/peers/bin/python -m pip install --quiet --disable-pip-version-check -e . -r benchmarks/peers.txt
@@ -127,7 +129,7 @@ survey: $(READY)
 hashes:
 	$(PYTHON) tests/hashes.py
 
-# In an environment of its own: what it needs is no part of the project.
+# A separate environment, because pip-audit is not a dependency of the project.
 audit:
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit

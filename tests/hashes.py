@@ -12,8 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HEAD = """\
-# Every package that is one file for all platforms, with its digest, which pip compares before it installs anything.
-# The others (constraints.txt) have files for each platform and Python. After a change of versions: make hashes.
+# Digests of all packages with one file for all platforms. pip compares them before installing anything.
+# All other packages (constraints.txt) have a file per platform and Python version. Update this file with make hashes.
 """
 
 

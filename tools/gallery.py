@@ -1,4 +1,4 @@
-"""Run the scripts of examples/gallery in a folder, to which they write their figures.
+"""Run the scripts in examples/gallery, which write their figures to a folder.
 
     python tools/gallery.py FOLDER [DATA]
 
@@ -16,13 +16,13 @@ SCRIPTS = sorted((Path(__file__).parents[1] / "examples" / "gallery").glob("[a-z
 
 
 def data_file(script: Path) -> str | None:
-    """Name of the data file that a script takes as its argument, or None."""
+    """Name of the data file that a script requires, or None."""
     found = re.search(r'else "([\w.]+)"$', script.read_text(), re.MULTILINE)
     return found[1] if found else None
 
 
 def seconds_stated(script: Path) -> float:
-    """Run time in seconds that the docstring of a script states."""
+    """Run time in seconds, as stated in the docstring of a script."""
     found = re.search(r"^Run time: (\d+) s\.", script.read_text(), re.MULTILINE)
     if found is None:
         raise ValueError(f"{script.name}: the docstring states no run time; expected a line such as `Run time: 7 s.`")
@@ -36,7 +36,7 @@ def main(folder: Path, data: Path | None) -> int:
     for script in SCRIPTS:
         name = data_file(script)
         if name is not None and (data is None or not (data / name).is_file()):
-            print(f"{script.name}: skipped; it needs {name}")
+            print(f"{script.name}: skipped; requires {name}")
             continue
         arguments = [] if name is None or data is None else [str((data / name).resolve())]
         begin = time.monotonic()

@@ -1,12 +1,12 @@
-"""Docstrings for the documentation site: Google's "Example:" becomes "Examples:", which is shown as code."""
+"""Griffe extension that renames the section "Example:" of docstrings to "Examples:", which is rendered as code."""
 
 import griffe
 
 
 class Examples(griffe.Extension):
-    """Renames the section of every docstring."""
+    """Rename the section "Example:" in every docstring."""
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
-        """Called for every object that is documented."""
+        """Process the docstring of one documented object."""
         if obj.docstring is not None:
             obj.docstring.value = obj.docstring.value.replace("\nExample:\n", "\nExamples:\n")

@@ -1,7 +1,7 @@
-"""Pages of the documentation site that are made while it is built: the reference, the gallery and the changelog.
+"""MkDocs hooks that generate pages of the documentation site: the reference, the gallery and the changelog.
 
-The reference has a page for each namespace, from its `__all__`; the gallery has one for each script in
-examples/gallery, from its docstring and its picture.
+The reference has a page for each namespace, generated from its `__all__`. The gallery has a page for each script in
+examples/gallery, generated from its docstring and its figure.
 """
 
 import ast
@@ -37,7 +37,7 @@ TITLES = {
 
 
 def reference_pages() -> dict[str, str]:
-    """Markdown of the reference by file name: first the names outside of namespaces, then a page for each of those."""
+    """Markdown of the reference by file name: a page for top-level names, and a page for each namespace."""
     spaces = reference.namespaces()
     covered = {name for module in spaces.values() for name in module.__all__}
     rest = [name for name in tapmachine.__all__ if name not in spaces and name not in covered]
@@ -55,7 +55,7 @@ def _page(title: str, head: str, names: list[str]) -> str:
 
 
 def gallery_pages() -> dict[str, str]:
-    """Markdown of the gallery by file name: an overview with a picture of each script, and a page for each."""
+    """Markdown of the gallery by file name: an overview with a figure of each script, and a page for each script."""
     pages, cards = {}, []
     for path in GALLERY:
         code = path.read_text()
@@ -73,12 +73,12 @@ def gallery_pages() -> dict[str, str]:
 
 
 def changelog_page() -> dict[str, str]:
-    """Markdown of the changelog, with links as from docs/."""
+    """Markdown of the changelog, with links relative to docs/."""
     return {"changelog.md": (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Complete the navigation: pages that are made here, and pages of docs/ that mkdocs.yml does not mention."""
+    """Add generated pages, and pages of docs/ that are not listed in mkdocs.yml, to the navigation."""
     listed = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text()))
     folders = {"Guide": "docs/guide", "Benchmarks": "docs/benchmarks", "Background": "docs"}
     more = {
@@ -97,7 +97,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Make the pages."""
+    """Add the generated pages to the site."""
     for name, content in {**reference_pages(), **gallery_pages(), **changelog_page()}.items():
         if (old := files.get_file_from_path(name)) is not None:
             files.remove(old)
