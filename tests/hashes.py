@@ -1,6 +1,6 @@
-"""Writes hashes.txt anew: the digests of all packages in constraints.txt that are one file for all platforms.
+"""Write hashes.txt: the digests of all packages in constraints.txt with one file for all platforms.
 
-Run it by `make hashes` after a change of versions, and look at what has changed.
+Run `make hashes` after a change of versions, and review the difference.
 """
 
 import hashlib
