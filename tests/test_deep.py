@@ -139,7 +139,7 @@ def test_fields_of_higher_layers():
         torch.testing.assert_close(ranking.fields.flatten(1), expected.T)
         torch.testing.assert_close(ranking.activation, hidden_means(machine, data_of(machine, 5))[layer - 1].mean(0))
     for layer in (0, 4, True):
-        with pytest.raises(ValueError, match="numbered from 1 to 3"):
+        with pytest.raises(ValueError, match="expected a hidden layer from 1 to 3"):
             receptive_fields(machine, layer=layer)
 
 

@@ -154,7 +154,7 @@ def test_a_threshold_must_make_sense():
         find_solutions(machine, random_start(machine, 5), same=-1)
     found = find_solutions(machine, random_start(machine, 40))
     assert count_at(machine, found, [1e-3, 0.1, 1.0]) == [2, 2, 1]
-    with pytest.raises(ValueError, match="no smaller threshold"):
+    with pytest.raises(ValueError, match=r"thresholds contain 0\.0001"):
         count_at(machine, found, [1e-4])
 
 
@@ -334,7 +334,7 @@ def test_tracking_a_magnet():
     assert found.tree.cut(1).unique().numel() == 1
     assert found.at(10).n_solutions == 2
     assert found.rows.tolist() == list(range(20))
-    with pytest.raises(KeyError, match="epoch 5 was not kept; there are 1, 4, 10, 20"):
+    with pytest.raises(KeyError, match="epoch 5 was not kept; available epochs: 1, 4, 10, 20"):
         found.at(5)
     some = track_landscape(rising_magnet(), starts, epochs=[10, 1], n_starts=10)
     assert some.epochs == [1, 10]
@@ -485,13 +485,13 @@ def test_maps_of_solutions_by_all_layers(run):
     placed = embed_landscape(found)
     assert placed.data is None
     assert [len(points) for points in placed.solutions] == [s.n_solutions for s in found.snapshots]
-    with pytest.raises(ValueError, match="a map needs 4 points"):
+    with pytest.raises(ValueError, match="an embedding needs at least 4 points"):
         embed_landscape(found, epoch=1)
-    with pytest.raises(ValueError, match="no snapshot of epoch 2"):
+    with pytest.raises(ValueError, match="epoch is 2; the landscape has no snapshot"):
         embed_landscape(found, epoch=2)
     with pytest.raises(ValueError, match="data have 3 columns"):
         embed_landscape(found, torch.zeros(10, 3))
-    with pytest.raises(ValueError, match="no solutions"):
+    with pytest.raises(ValueError, match="landscape is empty"):
         embed_landscape([])
     one = embed_landscape(found.snapshots[-1], found.starts)
     assert len(one.solutions) == 1
@@ -544,15 +544,15 @@ def test_words_on_the_extremes():
     x = torch.eye(6).repeat(5, 1)
     words = diagnose(find_solutions(nothing, x))
     assert words[0] == "1 solution from 30 starts."
-    assert words[1] == "All starts end in it: the mean field has a single state."
-    assert "alone do not tell" in words[2]
-    assert "too few starts" in diagnose(find_solutions(nothing, x[:3]))[1]
+    assert words[1] == "All starts converge to the same solution, so the mean field has a single state."
+    assert "alone do not show" in words[2]
+    assert "Too few starts" in diagnose(find_solutions(nothing, x[:3]))[1]
     # Every pattern a solution: what a machine looks like that learns by heart.
     machine, patterns = hopfield(30, n=400, beta=8.0)
     words = diagnose(find_solutions(machine, patterns))
-    assert "30 starts end in separate solutions, most of them where they started" in words[1]
+    assert "30 starts converge to separate solutions, most of them close to the start" in words[1]
     uneven = torch.cat((torch.ones(95, 30), -torch.ones(5, 30)))
-    assert "95 of the starts end in the same one" in diagnose(find_solutions(magnet(2.0), uneven))[1]
+    assert "95 starts converge to the same solution" in diagnose(find_solutions(magnet(2.0), uneven))[1]
 
 
 def pairs_of_units(n_rows, seed=0):
@@ -578,11 +578,14 @@ def test_one_solution_is_no_verdict():
     ):
         landscape = find_solutions(machine, x[:40])
         words = diagnose(landscape, machine, x)
-        assert words[:2] == ["1 solution from 40 starts.", "All starts end in it: the mean field has a single state."]
+        assert words[:2] == [
+            "1 solution from 40 starts.",
+            "All starts converge to the same solution, so the mean field has a single state.",
+        ]
         assert verdict in words[2]
         assert "(exact)" in words[2]
-        assert ("under-fitting" in words[2]) == (verdict == "no better than that of independent units")
-        assert not any("under-fitting" in sentence for sentence in diagnose(landscape))
+        assert ("underfits" in words[2]) == (verdict == "no better than that of independent units")
+        assert not any("underfits" in sentence for sentence in diagnose(landscape))
     gain = float(exact_log_likelihood(machine_of_pairs(1.5), x)) + 12 * math.log(2)
     words = diagnose(find_solutions(machine_of_pairs(1.5), x[:40]), machine_of_pairs(1.5), x)
     assert float(words[2].split("(exact), ")[1].split(" above")[0]) == pytest.approx(gain, abs=0.1)
@@ -592,13 +595,13 @@ def test_one_solution_is_no_verdict():
 def test_a_machine_whose_mean_field_has_broken_down_and_one_that_overfits():
     strong, x = machine_of_pairs(8.0), pairs_of_units(400)
     words = diagnose(find_solutions(strong, x[:100]), strong, x)
-    assert any("the couplings are too strong for the mean field" in sentence for sentence in words)
+    assert any("The couplings are too strong for the mean field" in sentence for sentence in words)
     weak = machine_of_pairs(1.0)
     landscape = find_solutions(weak, x[:40])
     assert not any("too strong" in sentence for sentence in diagnose(landscape, weak, x))
     other = (torch.rand(400, 12, generator=torch.Generator().manual_seed(1)) < 0.5).double()  # halves do not agree
-    assert any("it over-fits by that" in sentence for sentence in diagnose(landscape, weak, x, other))
-    assert not any("over-fits" in sentence for sentence in diagnose(landscape, weak, x, pairs_of_units(400, seed=2)))
+    assert any("The machine overfits" in sentence for sentence in diagnose(landscape, weak, x, other))
+    assert not any("overfits" in sentence for sentence in diagnose(landscape, weak, x, pairs_of_units(400, seed=2)))
 
 
 def test_a_log_likelihood_that_cannot_be_had_is_no_evidence(monkeypatch):
@@ -609,7 +612,7 @@ def test_a_log_likelihood_that_cannot_be_had_is_no_evidence(monkeypatch):
         raise EstimateError("no")
 
     monkeypatch.setattr("tapmachine.analysis.landscape.diagnosis.unbiased_log_partition", refuse)
-    assert "no reliable log-likelihood" in diagnose(landscape, machine, x)[2]
+    assert "for lack of a reliable log-likelihood" in diagnose(landscape, machine, x)[2]
 
 
 # ----- pictures
@@ -704,7 +707,7 @@ def test_the_command_leaves_nothing_where_there_is_no_run(tmp_path):
 
 def test_the_command_says_what_is_wrong(run, tmp_path):
     for arguments, message in (
-        (["--epochs", "7000"], "epoch 7000 was not kept; there are 1, 2"),
+        (["--epochs", "7000"], "epoch 7000 was not kept; available epochs: 1, 2"),
         (["--epochs", "many"], "epochs is 'many'"),
         (["--same", "-1"], "same is -1"),
         (["--from", "nowhere"], "--from is 'nowhere'"),

@@ -329,9 +329,9 @@ def test_what_is_refused():
         (lambda: AdaptiveTAP(-0.1), "damping is -0.1"),
         (lambda: RelaxedBP(clip=1.5), "clip is 1.5"),
         (lambda: RelaxedBP(truncate=0.0), "truncate is 0.0"),
-        (lambda: solve(pairwise(Spin(3)), scheme=AdaptiveTAP(self_averaging=True)), "needs layers"),
+        (lambda: solve(pairwise(Spin(3)), scheme=AdaptiveTAP(self_averaging=True)), "does not support self_averaging"),
         (lambda: BeliefPropagation().free_energy(real, [], []), "For training, set n_sweeps of TAPObjective"),
-        (lambda: correlations(real, solve(real, torch.zeros(2, 3))), "there are 2 solutions"),
+        (lambda: correlations(real, solve(real, torch.zeros(2, 3))), "solution has 2 particles"),
     ):
         with pytest.raises(ValueError, match=message):
             make()
@@ -383,7 +383,7 @@ def test_comparison(monkeypatch):
     assert "nan" not in sampled.table()
     assert "RMSE means" in lines[0]
     assert lines[1].split()[2] == "–"  # the error of ln Z, which is not known
-    assert lines[-1].startswith("– is not available")
+    assert lines[-1].startswith("– means not available")
     assert "not available" not in table.table()
 
 
@@ -415,7 +415,7 @@ def test_the_command_line_compares(tmp_path):
     done = runner.invoke(app, ["compare", str(run), "--starts", "3"], catch_exceptions=False)
     assert done.exit_code == 0
     assert "AdaptiveTAP" in done.stdout
-    assert "by enumeration" in done.stdout
+    assert "from enumeration" in done.stdout
     done = runner.invoke(app, ["compare", str(run), "--starts", "3", "--json"], catch_exceptions=False)
     assert len(json.loads(done.stdout)["schemes"]) == 6
 

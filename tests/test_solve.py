@@ -394,7 +394,7 @@ def test_strong_couplings_with_several_states_in_float32(kinds):
         (torch.zeros(2, 4), r"start, layer 0: Binary: x has shape \(2, 4\); it must end in \(3,\)"),
         (torch.zeros(3), r"start, layer 0: the shape is \(3,\); expected \(K, 3\)"),
         (torch.zeros(0, 3), r"start, layer 0: the shape is \(0, 3\)"),
-        (Moments(torch.zeros(2, 3), torch.full((2, 3), -1.0)), r"start, layer 0: Binary: the variance\[0, 0\] is -1"),
+        (Moments(torch.zeros(2, 3), torch.full((2, 3), -1.0)), r"start, layer 0: Binary: variance\[0, 0\] is -1"),
         ([Moments(torch.zeros(2, 3), torch.zeros(2, 3))] * 3, "start has moments for 3 layers; the machine has 2"),
         ([], "start is an empty list; expected data of shape"),
         ("data", "start is a str; expected data of shape"),
@@ -432,7 +432,7 @@ def test_a_start_of_another_dtype_is_converted():
 def test_starts_that_do_not_fit_each_other():
     machine = rbm(Binary(3), Binary(2))
     start = [Moments(torch.zeros(2, 3), torch.zeros(2, 3)), Moments(torch.zeros(4, 2), torch.zeros(4, 2))]
-    with pytest.raises(ValueError, match="layer 1: start has 4 particles, but 2 in layer 0"):
+    with pytest.raises(ValueError, match="start has 4 particles in layer 1, but 2 in layer 0"):
         solve(machine, start)
     with pytest.raises(ValueError, match="start has 3 particles, but the machine is conditioned on 2 rows"):
         solve(clamp(machine, torch.zeros(2, 3)), torch.zeros(3, 3))
@@ -441,8 +441,8 @@ def test_starts_that_do_not_fit_each_other():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tol": 0.0}, "tol is 0.0; it must be"),
-        ({"tol": float("nan")}, "tol is nan; it must be"),
+        ({"tol": 0.0}, "tol is 0.0; expected"),
+        ({"tol": float("nan")}, "tol is nan; expected"),
         ({"max_sweeps": 0}, "max_sweeps is 0; expected a whole number, 1 or more"),
         ({"max_sweeps": 2.5}, "max_sweeps is 2.5; expected a whole number"),
         ({"batch_size": 0}, "batch_size is 0; expected a whole number"),

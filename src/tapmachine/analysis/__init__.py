@@ -1,4 +1,4 @@
-"""Analysis of trained machines: features, receptive fields, comparison of schemes, scores of estimates."""
+"""Analysis of trained machines: features, receptive fields, comparison of mean-field schemes, and metrics."""
 
 from tapmachine.analysis.features import hidden_means
 from tapmachine.analysis.receptive import ReceptiveFields, receptive_fields

@@ -1,4 +1,4 @@
-"""Hidden means as features of data."""
+"""Features of data: means of the hidden units."""
 
 import warnings
 
@@ -16,15 +16,21 @@ from tapmachine.solver import Scheme, solve
 
 @torch.no_grad()
 def hidden_means(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None) -> list[Tensor]:
-    """Means of every hidden layer given data, as features, (N, *state_shape) each.
+    """Compute the means of all hidden units given data, for use as features.
 
-    Exact with one hidden layer. With more, they are those of the mean-field solution clamped to each row; a warning
-    reports rows that do not converge.
+    The means are exact for machines with one hidden layer. For deep machines, they are the moments of the mean-field
+    solution with the visible units clamped to each row.
 
     Args:
-        machine: any machine with a hidden layer.
-        x: data, (N, n_visible).
-        scheme: mean-field scheme for deep machines (default: `TAP()`).
+        machine: A machine with at least one hidden layer.
+        x: Data of shape (N, n_visible).
+        scheme: Mean-field scheme for deep machines (default: `TAP()`).
+
+    Returns:
+        Means of each hidden layer, as a list of tensors of shape (N, *state_shape).
+
+    Warns:
+        HiddenWarning: If the mean-field equations do not converge for some rows.
 
     Example:
         >>> import torch
@@ -34,7 +40,7 @@ def hidden_means(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = N
         [(6, 4), (6, 3)]
     """
     if machine.is_pairwise:
-        raise ValueError("a pairwise machine has no hidden units")
+        raise ValueError("a pairwise machine has no hidden units; expected a machine with hidden layers")
     rows = check_rows(machine, x)
     if len(machine.layers) == 2:
         parts = [machine.conditional(1, [part, None]).mean for part in rows.split(_fitting(machine))]
@@ -49,13 +55,13 @@ def warn_of_failures(solution: Solution, what: str) -> None:
     failed = (~solution.converged).nonzero().squeeze(-1)
     if len(failed):
         warnings.warn(
-            f"{len(failed)} of {len(solution)} rows have no converged solution, the first is row {int(failed[0])}: "
-            f"their {what} are those of the last sweep",
+            f"{len(failed)} of {len(solution)} rows have no converged solution, the first is row {int(failed[0])}; "
+            f"the {what} after the last sweep are used",
             HiddenWarning,
             stacklevel=4,
         )
 
 
 def _fitting(machine: BoltzmannMachine) -> int:
-    """Rows at a time."""
+    """Return the number of rows processed at a time."""
     return max(1, CHUNK_VALUES // max(machine.sizes))

@@ -1,4 +1,4 @@
-"""Receptive fields, ranked."""
+"""Receptive fields of hidden units, ranked by spread and by activation."""
 
 from typing import NamedTuple
 
@@ -9,20 +9,22 @@ from tapmachine.analysis.features import hidden_means
 from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
 
-SOME_ROWS = 10_000  # of the data, that are enough for how active units are
-NORM = 0.1  # p of the norm that tells spread from localized fields
+SOME_ROWS = 10_000  # rows of data that are sufficient to estimate mean activations
+NORM = 0.1  # p of the ℓ_p norm that measures the spread of a field
 
 
 class ReceptiveFields(NamedTuple):
-    """The receptive fields of a hidden layer and the values they are ranked by.
+    """Receptive fields of a hidden layer, with the spread and activation by which they are ranked.
 
     Attributes:
-        fields: the weights of each hidden unit, (n_hidden, n_visible), or more dimensions for units with q states;
-            of higher layers through all layers between, W₁W₂….
-        spread: ln of the ℓ_p norm of each field, p = 0.1, as a multiple of its largest weight, (n_hidden,): large for a
-            field that reaches many visible units.
-        activation: the mean of each hidden unit given the data, averaged over them, (n_hidden,); NaN without data.
-        layer: which hidden layer it is, from 1.
+        fields: Weights between each hidden unit and the visible units, shape (n_hidden, n_visible), with additional
+            dimensions for categorical units. For higher layers, the weights are the product W₁W₂… of the weight
+            matrices.
+        spread: Logarithm of the ℓ_p norm (p = 0.1) of each field divided by its largest weight, shape (n_hidden,). The
+            spread is large for a field that covers many visible units.
+        activation: Mean of each hidden unit given the data, averaged over the rows, shape (n_hidden,); NaN without
+            data.
+        layer: Number of the hidden layer, starting at 1.
     """
 
     fields: Tensor
@@ -31,22 +33,22 @@ class ReceptiveFields(NamedTuple):
     layer: int = 1
 
     def by_spread(self, count: int | None = None, *, localized: bool = False) -> Tensor:
-        """Numbers of the most spread fields, or of the most localized ones."""
+        """Return the indices of the fields with the largest spread, or with the smallest if `localized` is True."""
         return self.spread.argsort(descending=not localized, stable=True)[:count]
 
     def by_activation(self, count: int | None = None, *, least: bool = False) -> Tensor:
-        """Numbers of the fields whose units are the most active, or the least."""
+        """Return the indices of the most active units, or of the least active units if `least` is True."""
         return self.activation.argsort(descending=not least, stable=True)[:count]
 
 
 @torch.no_grad()
 def receptive_fields(machine: BoltzmannMachine, x: Tensor | None = None, layer: int = 1) -> ReceptiveFields:
-    """The receptive fields of a machine, their spread and how active their units are [fig:bmnist-rf].
+    """Compute the receptive fields of a hidden layer, their spread, and the activation of the units [fig:bmnist-rf].
 
     Args:
-        machine: with a hidden layer.
-        x: data, (N, n_visible), for the activation.
-        layer: the hidden layer, from 1.
+        machine: A machine with at least one hidden layer.
+        x: Data of shape (N, n_visible) from which activations are computed (default: no activations).
+        layer: Number of the hidden layer, starting at 1 (default: 1).
 
     Example:
         >>> import torch
@@ -59,16 +61,16 @@ def receptive_fields(machine: BoltzmannMachine, x: Tensor | None = None, layer: 
         tensor([0, 1])
     """
     if machine.is_pairwise:
-        raise ValueError("a pairwise machine has no hidden units, and no receptive fields")
+        raise ValueError("a pairwise machine has no hidden units; expected a machine with hidden layers")
     if isinstance(layer, bool) or not (isinstance(layer, int) and 1 <= layer < len(machine.layers)):
-        raise ValueError(f"layer is {layer!r}; the hidden layers are numbered from 1 to {len(machine.layers) - 1}")
+        raise ValueError(f"layer is {layer!r}; expected a hidden layer from 1 to {len(machine.layers) - 1}")
     means = None if x is None else hidden_means(machine, x)[layer - 1]
     return _ranked(machine, layer, means)
 
 
 @torch.no_grad()
 def rank_all_fields(machine: BoltzmannMachine, x: Tensor) -> tuple[ReceptiveFields, ...]:
-    """Those of every hidden layer, with the activations over some of the data."""
+    """Compute the receptive fields of every hidden layer, with activations averaged over some of the rows."""
     if machine.is_pairwise:
         return ()
     means = hidden_means(machine, spaced(x, SOME_ROWS))

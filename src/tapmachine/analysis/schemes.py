@@ -1,4 +1,4 @@
-"""Which approximation is right for a machine? Schemes side by side, and the correlations they imply."""
+"""Comparison of mean-field schemes, and correlations by linear response."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,31 +19,34 @@ from tapmachine.solver import Scheme, solve
 from tapmachine.solver.registry import SCHEMES
 from tapmachine.solver.starts import StartingPoint, fitting, starting_moments
 
-NUDGE = 1e-4  # of a field, by which its response is measured
-IMPLAUSIBLE = 100.0  # times the variances: a response that is another solution's
+NUDGE = 1e-4  # perturbation of a field, used to measure the linear response
+IMPLAUSIBLE = 100.0  # a response larger than this multiple of the variances means that the solution has changed
 TOLERANCE = 1e-20
 MAX_SWEEPS = 5000
-MOST_ENUMERATED = 20  # bits of the smaller side's states, up to which the exact answer is worked out
+MOST_ENUMERATED = 20  # exact values are computed for up to 2^20 states of the smaller side
 GIBBS_SWEEPS = 2000
-MOST_NUDGED = 1000  # units, beyond which correlations take too long to be part of a table
+MOST_NUDGED = 1000  # maximum number of units for which the table contains correlations
 
 
 @torch.no_grad()
 def correlations(
     machine: BoltzmannMachine, solution: Solution, scheme: Scheme | None = None
 ) -> list[Tensor]:  # (size below, size above) for each weight matrix
-    """Covariance of every coupled pair of units at a solution, by linear response of the means to fields.
+    """Compute the covariance of every coupled pair of units at a solution by linear response.
 
-    Every unit is nudged by a small field of either sign, the equations are solved again from the solution, and the
-    means of its neighbors compared: exact for the scheme, whichever it is.
+    Each unit is perturbed by small positive and negative fields, and the equations are solved again, starting from the
+    solution. The covariances follow from the changes of the neighbors' means. The method works for every scheme.
 
     Args:
-        machine: a machine that is not conditioned on rows.
-        solution: one particle, as `solve(…).select(0)` gives it.
-        scheme: mean-field scheme of the solution (default: `TAP()`).
+        machine: A machine that is not conditioned on rows.
+        solution: A `Solution` with a single particle, such as `solve(…).select(0)`.
+        scheme: Mean-field scheme of the solution (default: `TAP()`).
+
+    Returns:
+        For each weight matrix, the covariances of the pairs of units that it couples, in the shape of the matrix.
 
     Raises:
-        EstimateError: if the nudged equations do not converge, or the solution is left, as a saddle is.
+        EstimateError: If the perturbed equations do not converge, or if they converge to a different solution.
 
     Example:
         >>> import torch
@@ -55,9 +58,9 @@ def correlations(
         (tensor(0.2298, dtype=torch.float64), tensor(0.2345, dtype=torch.float64))
     """
     if len(solution) != 1:
-        raise ValueError(f"there are {len(solution)} solutions; take one of them with .select(number)")
+        raise ValueError(f"solution has {len(solution)} particles; select one of them with .select(index)")
     if machine.n_rows is not None:
-        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; take one of them with .rows()")
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; select one of them with .rows()")
     double, covariances = in_double(machine), []
     for below, above, weights in double.edges():
         size = weights.shape[0]
@@ -71,29 +74,32 @@ def correlations(
             ]
             solved = solve(nudged, start, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
             if not bool(solved.converged.all()):
-                raise EstimateError(f"the equations of nudged units do not converge from the solution: {solved}")
+                raise EstimateError(f"the equations did not converge after perturbing the units: {solved}")
             means.append(solved.moments[above].mean.flatten(1))
         response = (means[0] - means[1]) / (2 * NUDGE)
         largest = (solution.moments[below].variance.max() * solution.moments[above].variance.max()).sqrt()
-        if bool(response.abs().max() > IMPLAUSIBLE * largest):  # no covariance is larger than 1 of it
-            raise EstimateError("the solution is left when its units are nudged: it is a saddle, or not converged")
+        if bool(response.abs().max() > IMPLAUSIBLE * largest):  # `largest` bounds covariances
+            raise EstimateError(
+                "the iteration does not return to the solution after a perturbation; it may be a saddle"
+            )
         covariances.append(response)
     return covariances
 
 
 @dataclass(frozen=True)
 class SchemeRow:
-    """The results of one scheme.
+    """Results of one scheme in a comparison.
 
     Attributes:
-        scheme: name of the scheme.
-        log_partition: −F of its lowest solution; NaN if none converged.
-        log_partition_error: its difference from the exact ln Z; NaN if that is unknown.
-        mean_error: root mean square error of the means over all units, against exact or sampled means.
-        correlation_error: the same for covariances of coupled pairs; NaN for large machines and without a response.
-        converged: share of the starts that converged.
-        sweeps: mean number of sweeps.
-        seconds: time for all starts.
+        scheme: Name of the scheme.
+        log_partition: Estimate of ln Z, the negative free energy of the lowest solution; NaN if no start converged.
+        log_partition_error: Difference between the estimate and the exact ln Z; NaN if ln Z is unknown.
+        mean_error: Root mean square error of the means of all units, relative to exact or sampled means.
+        correlation_error: Root mean square error of the covariances of coupled pairs; NaN for large machines, or if the
+            linear response cannot be computed.
+        converged: Fraction of the starts that converged.
+        sweeps: Mean number of sweeps per start.
+        seconds: Computing time for all starts, in seconds.
     """
 
     scheme: str
@@ -108,18 +114,18 @@ class SchemeRow:
 
 @dataclass(frozen=True)
 class SchemeComparison:
-    """The results of several schemes and the reference values.
+    """Comparison of several schemes with reference values.
 
     Attributes:
-        rows: one row per scheme.
-        reference: description of the reference values.
+        rows: Results, one `SchemeRow` per scheme.
+        reference: Description of the reference values.
     """
 
     rows: tuple[SchemeRow, ...]
     reference: str
 
     def table(self) -> str:
-        """The rows as text."""
+        """Format the results as a text table."""
         names = ("scheme", "ln Z", "its error", "RMSE means", "RMSE corr.", "converged", "sweeps", "seconds")
         lines = ["{:24}{:>12}{:>12}{:>12}{:>12}{:>11}{:>9}{:>9}".format(*names)]
         for row in self.rows:
@@ -127,17 +133,17 @@ class SchemeComparison:
             numbers = _cell(row.log_partition, "12.4f") + "".join(_cell(error, "12.2e") for error in errors)
             rest = f"{row.converged:11.1%}{row.sweeps:9.0f}{row.seconds:9.2f}"
             lines.append(f"{row.scheme:24}{numbers}{rest}")
-        lines.append(f"Errors are relative to {self.reference}; RMSE is over all units, or coupled pairs of units.")
+        lines.append(f"Errors are relative to {self.reference}. RMSE is over all units or all coupled pairs of units.")
         columns = ("log_partition", "log_partition_error", "mean_error", "correlation_error")
         if any(getattr(row, name) != getattr(row, name) for row in self.rows for name in columns):
             lines.append(
-                "– is not available: the exact ln Z beyond 2^20 states of the smaller side, correlations in large "
-                "machines or where they cannot be computed, anything of a scheme that did not converge."
+                "– means not available: ln Z is exact for up to 2^20 states of the smaller side, and correlations are "
+                "limited to small machines. Schemes that did not converge have no values."
             )
         return "\n".join(lines)
 
     def as_dicts(self) -> list[dict[str, float | str]]:
-        """The rows as dictionaries."""
+        """Return the results as a list of dictionaries, one per scheme."""
         return [asdict(row) for row in self.rows]
 
     def __repr__(self) -> str:
@@ -145,18 +151,18 @@ class SchemeComparison:
 
 
 def _cell(value: float, form: str) -> str:
-    """A number in its column; a dash for NaN."""
+    """Format a number as a table cell; NaN becomes a dash."""
     return "–".rjust(int(form.split(".")[0])) if value != value else format(value, form)
 
 
 class _Truth:
-    """What schemes are compared with: enumeration or, where that is not feasible, sampling."""
+    """Reference values for a comparison, by enumeration if feasible and by Gibbs sampling otherwise."""
 
     def __init__(self, machine: BoltzmannMachine, starts: list[Moments | None]) -> None:
         self.log_partition = float("nan")
         if can_enumerate(machine, MOST_ENUMERATED):
             exact = exact_moments(machine)
-            self.name = "exact values, by enumeration"
+            self.name = "exact values from enumeration"
             self.log_partition = float(exact.log_partition)
             self.means = [moments.mean for moments in exact.moments]
             self.correlations: list[Tensor] = list(exact.covariances)
@@ -180,7 +186,7 @@ class _Truth:
             total / GIBBS_SWEEPS - flat[below].outer(flat[above])
             for (below, above, _), total in zip(machine.edges(), pairs, strict=True)
         ]
-        self.name = f"means of {GIBBS_SWEEPS} Gibbs sweeps of {len(chain[0])} chains"
+        self.name = f"means over {GIBBS_SWEEPS} Gibbs sweeps of {len(chain[0])} chains"
 
 
 @torch.no_grad()
@@ -193,17 +199,21 @@ def compare_schemes(
     max_sweeps: int = 2000,
     callback: Callable[[str], None] | None = None,
 ) -> SchemeComparison:
-    """Compare free energy, means and correlations by several schemes with exact values or long Gibbs sampling.
+    """Compare the free energies, means and correlations of several schemes with exact or sampled values.
 
-    With exact values, the solution of lowest F of each scheme is compared; with sampled ones, from chains with the
-    same starts, the average over the solutions.
+    Small machines are compared with exact values, using the solution with the lowest free energy of each scheme. Larger
+    machines are compared with Gibbs chains from the same starts, using the average over all converged solutions.
 
     Args:
-        machine: any machine that is not conditioned. It is solved in float64.
-        starts: as for `solve`.
-        schemes: schemes to compare (default: all that apply to these units).
-        tol, max_sweeps: as for `solve`.
-        callback: called with the name of each scheme before it runs.
+        machine: A machine that is not conditioned on rows. It is solved in float64.
+        starts: Starting points, in the same form as for `solve`.
+        schemes: Schemes to compare (default: all schemes that support the machine's units).
+        tol: Convergence tolerance for the residual (default: 1e-14).
+        max_sweeps: Maximum number of sweeps per start (default: 2000).
+        callback: Function called with the name of each scheme before it runs.
+
+    Returns:
+        One row of results per scheme, and a description of the reference values.
 
     Example:
         >>> import torch
@@ -216,7 +226,7 @@ def compare_schemes(
     """
     check_machine(machine)
     if machine.n_rows is not None:
-        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; compare schemes on the free one")
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; expected an unconditioned machine")
     double = in_double(machine)
     moments = starting_moments(double, fitting(double, starts))
     truth = _Truth(double, moments)
@@ -232,7 +242,7 @@ def compare_schemes(
 
 
 def _usual_schemes(machine: BoltzmannMachine) -> list[Scheme]:
-    """Those that exist for a machine's units."""
+    """Return all schemes that support a machine's units."""
     found: list[Scheme] = []
     for scheme in (scheme_class() for scheme_class in SCHEMES.values()):
         try:
@@ -260,7 +270,7 @@ def _row(machine: BoltzmannMachine, scheme: Scheme, solution: Solution, truth: _
     off = [(own.mean.mean(0) - mean).flatten() for own, mean in zip(chosen.moments, truth.means, strict=True)]
     correlation_error = nan
     if sum(machine.sizes) <= MOST_NUDGED and (exact or len(good) == 1):
-        with suppress(EstimateError):  # NaN says so
+        with suppress(EstimateError):  # the error remains NaN
             found = correlations(machine, best, scheme)
             different = torch.cat([(a - b).flatten() for a, b in zip(found, truth.correlations, strict=True)])
             correlation_error = float(different.square().mean().sqrt())

@@ -1,20 +1,20 @@
-"""Scores of estimates against the truth."""
+"""Metrics that compare estimates with true values."""
 
 from math import inf, log10
 
 import torch
 from torch import Tensor
 
-BITS = "estimate and truth must be of one shape"
+BITS = "expected equal shapes"
 
 
 def _counts(truth: Tensor, estimate: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """True and false positives and negatives: a value counts as positive above the middle of the two states."""
+    """Count true and false positives and negatives; a value is positive if it is above the mean of the two states."""
     if truth.shape != estimate.shape:
         raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate {tuple(estimate.shape)}; {BITS}")
     estimate = estimate.to(truth.device)
     if bool(torch.isnan(truth).any() or torch.isnan(estimate).any()):
-        raise ValueError("truth or estimate holds NaN; choose the values to compare")
+        raise ValueError("truth or estimate contains NaN; select the values to compare")
     middle = 0.0 if _are_spins(truth, estimate) else 0.5
     yes, estimated = truth > middle, estimate > middle
     pairs = ((yes, estimated), (~yes, estimated), (~yes, ~estimated), (yes, ~estimated))
@@ -22,14 +22,14 @@ def _counts(truth: Tensor, estimate: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
 
 
 def _are_spins(truth: Tensor, estimate: Tensor) -> bool:
-    """Whether the two states are −1 and 1, not 0 and 1."""
+    """Return whether the two states are −1 and 1 (True) or 0 and 1 (False)."""
     return bool((truth < 0).any() or (estimate < 0).any())
 
 
 def mcc(truth: Tensor, estimate: Tensor) -> float:
-    """The Matthews correlation coefficient over all two-state values; 0 if one side is constant.
+    """Compute the Matthews correlation coefficient of two-state values; 0 if the truth or the estimate is constant.
 
-    Estimates between the two states count as the nearer one.
+    Estimates between the two states are rounded to the nearest state.
 
     Example:
         >>> import torch
@@ -43,20 +43,20 @@ def mcc(truth: Tensor, estimate: Tensor) -> float:
 
 
 def accuracy(truth: Tensor, estimate: Tensor) -> float:
-    """The fraction of two-state values that are correct."""
+    """Compute the fraction of two-state values that are estimated correctly."""
     tp, fp, tn, fn = _counts(truth, estimate)
     return float((tp + tn) / (tp + fp + tn + fn))
 
 
 def f1(truth: Tensor, estimate: Tensor) -> float:
-    """The F1 score of the upper state: the harmonic mean of precision and recall; 0 if it never occurs."""
+    """Compute the F1 score of the upper state, the harmonic mean of precision and recall; 0 if the state is absent."""
     tp, fp, _, fn = _counts(truth, estimate)
     size = 2 * tp + fp + fn
     return float(2 * tp / size) if size > 0 else 0.0
 
 
 def log_loss(truth: Tensor, estimate: Tensor, smallest: float = 1e-12) -> float:
-    """Mean log loss in nats of estimates that are means of two-state values."""
+    """Compute the mean log loss of two-state values in nats, where the estimates are their means."""
     _counts(truth, estimate)
     signed = _are_spins(truth, estimate)
     p = ((estimate + 1) / 2 if signed else estimate).double().clamp(smallest, 1 - smallest)
@@ -65,7 +65,7 @@ def log_loss(truth: Tensor, estimate: Tensor, smallest: float = 1e-12) -> float:
 
 
 def mse(truth: Tensor, estimate: Tensor) -> float:
-    """The mean squared error."""
+    """Compute the mean squared error."""
     if truth.shape != estimate.shape:
         raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate {tuple(estimate.shape)}; {BITS}")
     estimate = estimate.to(truth.device)
@@ -73,7 +73,7 @@ def mse(truth: Tensor, estimate: Tensor) -> float:
 
 
 def psnr(truth: Tensor, estimate: Tensor, span: float = 1.0) -> float:
-    """The peak signal-to-noise ratio in decibels, for values in an interval of length `span`.
+    """Compute the peak signal-to-noise ratio in decibels for values in an interval of length `span`.
 
     Example:
         >>> import torch

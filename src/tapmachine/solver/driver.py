@@ -1,4 +1,4 @@
-"""`solve`, the driver of all schemes: from initial states to solutions, each with a verified status."""
+"""Batched solver that finds fixed points from initial states and verifies the status of each solution."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,21 +18,21 @@ from tapmachine.solver.schemes.mean_field import TAP
 from tapmachine.solver.starts import StartingPoint, fitting, prior_moments, starting_moments
 from tapmachine.units import Units
 
-CPU_BATCH = 256  # particles at a time: enough for matrix products; more, if they are small
-CPU_VALUES = 2**22  # few enough for elementwise operations to stay in cache
+CPU_BATCH = 256  # particles per batch, enough for efficient matrix products; small machines use larger batches
+CPU_VALUES = 2**22  # values per batch for which elementwise operations stay in cache
 DEVICE_BATCH = 16_384
 MEMORY_SHARE = 0.25  # share of a device's free memory that a batch may use
 CPU_MEMORY = 2**30
 ROOT_STEPS = 3  # Newton steps per root on a device and in compiled code, where reading values would synchronize
 DEVICE_CHECKS = 4  # steps between convergence checks
-REFILL = 0.75  # share of the batch: if at most this many are active, others join or the batch shrinks
-DEVICE_REFILL = 0.5  # the same if steps have to be captured again
-SMALL_DEVICE_BATCH = 512  # particles: fewer take equally long on a GPU, so the batch is not reduced further
-MANY_PARTICLES, N_GROUPS = 6144, 3  # on a GPU: from this number, particles are processed in concurrent groups
+REFILL = 0.75  # the batch is refilled or shrunk when at most this fraction of its particles is active
+DEVICE_REFILL = 0.5  # value of REFILL on a GPU, where a changed batch requires a new CUDA graph
+SMALL_DEVICE_BATCH = 512  # particles; smaller batches take equally long on a GPU, so the batch is not reduced further
+MANY_PARTICLES, N_GROUPS = 6144, 3  # a GPU processes at least MANY_PARTICLES particles in N_GROUPS concurrent groups
 
 
 class Progress(NamedTuple):
-    """Progress of `solve`, for callbacks: numbers of particles."""
+    """Numbers of finished, converged and all particles, passed to the callback of `solve`."""
 
     finished: int
     converged: int
@@ -40,7 +40,7 @@ class Progress(NamedTuple):
 
 
 @torch.no_grad()
-@matmul_precision("float32")  # so that solutions are accurate, and F is that of the machine
+@matmul_precision("float32")  # lower precision would shift the solutions and their free energies
 def solve(
     machine: BoltzmannMachine,
     start: StartingPoint = None,
@@ -54,27 +54,33 @@ def solve(
 ) -> Solution:
     """Find fixed points of a machine's mean-field equations from many starting points at once.
 
-    Particles are independent: each stops when it has converged to `tol` and is replaced by the next one, so memory does
-    not grow with their number, except for the solutions themselves.
+    Each starting point is a particle, and particles are independent of each other. A particle that has converged to
+    `tol` is replaced by the next one, so only the memory for the solutions grows with the number of particles.
 
     Args:
-        machine: Any machine; it may be conditioned on a row of evidence for each particle.
-        start: Data x of shape (K, n_visible), which are initialized as a = x, c = 0; the `Moments` of the visible layer
-            (see `random_start`), or a list of the moments of this layer and of some or all layers above it; another
-            `Solution`; or None for the prior's moments.
-        scheme: The equations to solve. Default: `TAP()`.
-        tol: Convergence tolerance for the residual, the mean over all units of the squared changes of their mean and
-            variance. The paper's 1e-8 is sufficient for training; to count solutions, use 1e-14 with a machine in
-            float64.
-        max_sweeps: Maximum number of sweeps per particle. After the first, sweeps are done in steps of three (implicit)
-            or four (fixed damping), on a GPU in four such steps at a time, and an incomplete last step is omitted.
-        batch_size: Number of particles processed at a time. Default: chosen to fit into memory. It is halved if memory
-            runs out.
-        compile: Whether to compile the sweeps with `torch.compile`, which takes half a minute once. Needs torch 2.11.
-        callback: Called with the `Progress` each time some particles are finished.
+        machine: The machine to solve. It may be conditioned on one row of evidence per particle.
+        start: Starting points. A tensor x of shape (K, n_visible) contains data and sets the visible means to x and
+            the visible variances to 0. `Moments` specify the visible layer (see `random_start`), and a list of
+            `Moments` also some or all of the layers above it. For a `Solution`, the iteration starts from its moments.
+            By default, it starts from the mean and variance of the prior.
+        scheme: The equations to solve (default: `TAP()`).
+        tol: Convergence tolerance for the residual, which is the mean over all units of the squared changes of their
+            mean and variance. The paper's 1e-8 is sufficient for training. To count solutions, use 1e-14 with a
+            machine in float64.
+        max_sweeps: Maximum number of sweeps per particle. After the first sweep, implicit updates do three sweeps per
+            step and fixed damping four. A GPU does four steps between convergence checks. A last step that would
+            exceed the maximum is omitted.
+        batch_size: Number of particles processed at a time (default: chosen to fit into memory). The batch size is
+            halved whenever memory runs out.
+        compile: Whether to compile the sweeps with `torch.compile`, which takes half a minute once and requires
+            torch 2.11.
+        callback: Function called with a `Progress` each time some particles are finished.
 
     Returns:
-        The solution for every particle, in the order of the initial states, with a status for each.
+        A `Solution` with the result and the status of each particle, in the order of the starting points.
+
+    Raises:
+        ValueError: If an argument is invalid, or if `start` does not fit the machine.
 
     Example:
         >>> import torch
@@ -87,7 +93,7 @@ def solve(
         tensor([0.7312, 0.7309, 0.7308, 0.7312])
     """
     if not tol > 0:
-        raise ValueError(f"tol is {tol!r}; it must be greater than 0")
+        raise ValueError(f"tol is {tol!r}; expected a number greater than 0")
     max_sweeps = check_count("max_sweeps", max_sweeps)
     batch_size = None if batch_size is None else check_count("batch_size", batch_size)
     if not isinstance(scheme, Scheme | None):
@@ -99,7 +105,7 @@ def solve(
     if on_device or compile:
         process.root_steps = ROOT_STEPS
     steps = DEVICE_CHECKS if on_device else 1
-    steps = min(steps, (max_sweeps - 1) // process.sweeps_per_step)  # the first sweep is done when a particle joins
+    steps = min(steps, (max_sweeps - 1) // process.sweeps_per_step)  # `Process.begin` does the first sweep
     batch = _Batch(machine, process, starts, tol, max_sweeps, steps, compile)
     size = batch_size or fitting_batch(machine, process)
     more = True
@@ -119,12 +125,12 @@ def solve(
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether memory ran out; on a CPU torch raises a plain RuntimeError."""
+    """Return whether an error means that memory ran out; on a CPU, torch raises a plain RuntimeError."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
-    """Number of particles that fit into memory, limited to what is useful."""
+    """Return the default batch size: as many particles as fit into memory, up to a useful maximum."""
     values = process.values_per_particle()
     free, most = CPU_MEMORY, max(CPU_BATCH, CPU_VALUES // values)
     if machine.device.type == "cuda":
@@ -134,9 +140,9 @@ def fitting_batch(machine: BoltzmannMachine, process: Process) -> int:
 
 
 class _Batch:
-    """Active particles, waiting particles, and the results of finished ones.
+    """Active particles, waiting particles, and the results of finished particles.
 
-    Finished particles stay in the batch until enough of them can be removed at once.
+    Finished particles are removed from the batch in groups, not one by one.
     """
 
     def __init__(
@@ -150,7 +156,8 @@ class _Batch:
         compile: bool,
     ) -> None:
         self.machine, self.process, self.starts, self.tol, self.steps = machine, process, starts, tol, steps
-        self.last_age = max_sweeps - max(1, steps) * process.sweeps_per_step  # later, the next steps would be too many
+        # A particle of a greater age would exceed `max_sweeps` in its next steps.
+        self.last_age = max_sweeps - max(1, steps) * process.sweeps_per_step
         self._step = compiled(process.step, dynamic=True) if compile else process.step
         assert starts[0] is not None
         self.total = len(starts[0].mean)
@@ -160,7 +167,7 @@ class _Batch:
         self.captures = self.on_cuda and process.can_be_captured
         self.layers: list[Units] = []
         self.state: Any
-        self.previous: Any  # before the last steps
+        self.previous: Any  # the state before the last steps
         self.replay: Replay | None
         self._empty()
         self._allocate()
@@ -170,11 +177,11 @@ class _Batch:
         device = self.machine.device
         self.state = self.previous = self.replay = None
         self.rows, self.age = (torch.empty(0, dtype=torch.long, device=device) for _ in range(2))
-        self.open = torch.empty(0, dtype=torch.bool, device=device)  # which are unfinished
+        self.open = torch.empty(0, dtype=torch.bool, device=device)  # mask of the unfinished particles
         self.residual = torch.empty(0, dtype=self.machine.dtype, device=device)
 
     def put_back(self) -> None:
-        """Return active particles to the queue, to restart from their initial states."""
+        """Return the active particles to the queue, from which they restart at their initial states."""
         self.waiting = torch.cat((self.rows[self.open], self.waiting))
         self._empty()
         if self.on_cuda:
@@ -194,7 +201,7 @@ class _Batch:
         self.status = torch.full_like(like, Status.MAX_SWEEPS, dtype=torch.int8)
 
     def fill(self, size: int) -> bool:
-        """Remove finished particles and add others if that is efficient. False if nothing is left to do."""
+        """Replace finished particles by waiting ones if this is efficient; return False if no particles are left."""
         n_open = int(self.open.sum())
         waiting = len(self.waiting)
         share = DEVICE_REFILL if self.on_cuda else REFILL
@@ -224,7 +231,7 @@ class _Batch:
         return [None if start is None else Moments(*(z[rows] for z in start)) for start in self.starts]
 
     def advance(self) -> None:
-        """Advance all particles by some steps, without reading their values."""
+        """Advance all particles by a fixed number of steps without synchronizing with the device."""
         if self.steps == 0:
             self.residual = torch.full_like(self.age, torch.inf, dtype=self.machine.dtype)
         elif self.captures:
@@ -242,8 +249,8 @@ class _Batch:
         self.age += self.steps * self.process.sweeps_per_step
 
     def retire(self) -> int:
-        """Store finished particles. Returns their number."""
-        candidates = ~(self.residual >= self.tol) | (self.age > self.last_age)  # non-finite counts as finished, too
+        """Store the results of finished particles and return their number."""
+        candidates = ~(self.residual >= self.tol) | (self.age > self.last_age)  # a non-finite residual also ends one
         index = (candidates & self.open).nonzero().squeeze(-1)
         if len(index) == 0:
             return 0
@@ -253,7 +260,7 @@ class _Batch:
         return len(index)
 
     def _write(self, index: Tensor) -> Tensor:
-        """Verify candidates and store those that are finished. Returns a mask of these."""
+        """Verify the candidates, store the results of finished particles and return a mask of them."""
         rows = self.rows[index]
         layers = list(self.machine.rows(rows).layers)
         state = select(self.state, index)
@@ -278,7 +285,7 @@ class _Batch:
         return done
 
     def _write_failures(self, index: Tensor) -> None:
-        """Set the status of particles without a solution, and store their last finite moments."""
+        """Set the status of particles without a solution and store their last finite moments."""
         rows = self.rows[index]
         layers = list(self.machine.rows(rows).layers)
         unnormalizable = self.process.unnormalizable(select(self.state, index))
@@ -294,7 +301,7 @@ class _Batch:
                 target[rows] = value
 
     def solution(self) -> Solution:
-        """Results of all particles."""
+        """Return the results of all particles."""
         return Solution(
             tuple(self.moments),
             tuple(self.tilts),

@@ -9,23 +9,25 @@ from tapmachine.beliefs import Moments, Solution, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
-SAME = 1e-3  # root mean square over units, relative to their support: closer solutions are the same
-ROUGHLY_SAME = 0.01  # the same for solutions that have only converged to 1e-8
-SKETCH = 32  # number of directions in which points are compared first; projected distances are never longer
-CELL = 8  # number of these by which points are sorted into cells
-COMPARED_VALUES = 2**24  # numbers compared at a time
-CROWDED = 20  # number of neighbors of a point in the sketch from which all distances are computed at once
-FEW_PAIRS = 256  # pairs of members of two groups
+SAME = 1e-3  # default distance below which two solutions are considered equal
+ROUGHLY_SAME = 0.01  # value of SAME for solutions that have only converged to 1e-8
+SKETCH = 32  # number of directions onto which points are projected first; projected distances are never longer
+CELL = 8  # number of these directions that define the cells
+COMPARED_VALUES = 2**24  # number of values compared at a time
+CROWDED = 20  # average number of neighbors in the sketch above which all distances are computed at once
+FEW_PAIRS = 256  # up to this number, all pairs of members of two groups are compared at once
 
 
 @dataclass(frozen=True, eq=False)
 class MergedSolutions:
-    """Distinct solutions among many.
+    """Distinct solutions, as returned by `merge_solutions`.
 
     Attributes:
-        solutions: One for each group of equal solutions, the best converged one, in order of free energy.
-        index: Index in `solutions` of each original solution, (K,); −1 if it did not converge.
-        counts: Number of original solutions for each of `solutions`.
+        solutions: The distinct solutions in order of increasing free energy. The solution with the smallest residual
+            represents its group of equal solutions.
+        index: For each original solution, the index of its group in `solutions`, or −1 if it did not converge;
+            shape (K,).
+        counts: Number of original solutions in each group.
     """
 
     solutions: Solution
@@ -43,19 +45,26 @@ class MergedSolutions:
 
 @torch.no_grad()
 def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: float = SAME) -> MergedSolutions:
-    """Merge equal solutions; solutions that did not converge are excluded.
+    """Merge equal solutions and exclude solutions that did not converge.
 
-    Two solutions are the same if their distance is below `same`, or if they are connected by a chain of such solutions,
-    so their order does not matter. The distance is the root mean square, over all units, of the difference of their
-    means relative to the length of the unit's support (its prior's standard deviation, if infinite).
+    Two solutions are merged if their distance is below `same`, or if a chain of solutions at smaller distances
+    connects them. The result does not depend on the order of the solutions. The distance is the root mean square, over
+    all units, of the difference between the means divided by the length of the unit's support. For a unit with infinite
+    support, the prior's standard deviation replaces the length.
 
-    Solutions that have only converged to 1e-8, the default of `solve`, may be further apart if the free energy is flat;
-    to count them, solve in float64 with tol=1e-14, as `find_solutions` does.
+    With the default tolerance of `solve` (1e-8), equal solutions can differ by more than `same` if the free energy is
+    flat. To count solutions, solve in float64 with tol=1e-14, as `find_solutions` does.
 
     Args:
         machine: The machine that was solved.
         solutions: The result of `solve`.
-        same: Distance below which solutions are the same.
+        same: Distance below which two solutions are considered equal (default: 1e-3).
+
+    Returns:
+        The distinct solutions, the group of each original solution, and the size of each group.
+
+    Raises:
+        ValueError: If `same` is negative, or if the solutions belong to different rows of evidence.
 
     Example:
         >>> from tapmachine import Binary, rbm, solve
@@ -65,9 +74,9 @@ def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: flo
         tensor([20])
     """
     if machine.n_rows is not None:
-        raise ValueError("solutions belong to different rows of evidence; merge those of one row at a time")
+        raise ValueError("solutions belong to different rows of evidence; merge the solutions of one row at a time")
     if not same >= 0:
-        raise ValueError(f"same is {same!r}; it must be 0 or more")
+        raise ValueError(f"same is {same!r}; expected a nonnegative number")
     kept = solutions.converged.nonzero().squeeze(-1)
     points = as_points(machine, [Moments(*(z[kept] for z in moments)) for moments in solutions.moments])
     group = groups(points, same)
@@ -77,8 +86,8 @@ def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: flo
     best = torch.full((n_groups,), len(kept), device=kept.device)
     rank = torch.empty_like(by_residual)
     rank[by_residual] = torch.arange(len(kept), device=kept.device)
-    best = by_residual[best.scatter_reduce(0, group, rank, "amin")]  # the best converged one of each group
-    # Mirror images have the same free energy up to rounding: a coordinate determines their order.
+    best = by_residual[best.scatter_reduce(0, group, rank, "amin")]  # the smallest residual of each group
+    # Mirror images have equal free energies up to rounding; a coordinate makes their order unique.
     first = points[best].sum(-1).argsort(stable=True)
     order = first[_rounded(solutions.free_energy[kept[best[first]]]).argsort(stable=True)]
     place = torch.empty_like(order)
@@ -94,7 +103,7 @@ def _rounded(free_energy: Tensor) -> Tensor:
 
 
 def as_points(machine: BoltzmannMachine, moments: list[Moments]) -> Tensor:  # (K, n), float64
-    """Means of all layers, scaled so that the distance of two points is the root mean square over units."""
+    """Return the means of all layers, scaled so that Euclidean distances are root mean squares over units."""
     layers = list(machine.layers)
     size = sum(layer.n for layer in layers)
     scaled = [(mean / spread(layer)).flatten(1).double() for layer, (mean, _) in zip(layers, moments, strict=True)]
@@ -103,7 +112,7 @@ def as_points(machine: BoltzmannMachine, moments: list[Moments]) -> Tensor:  # (
 
 
 def spread(units: Units) -> Tensor:
-    """Scale of each component's mean: the length of its support or, if infinite, its prior's standard deviation."""
+    """Return the length of each component's support, or the prior's standard deviation if the length is infinite."""
     lower, upper = units.bounds()
     length = (upper - lower).expand(units.state_shape)
     zero = torch.zeros(units.state_shape, dtype=units.dtype, device=units.device)
@@ -113,18 +122,19 @@ def spread(units: Units) -> Tensor:
 
 
 def distances(first: Tensor, second: Tensor) -> Tensor:  # (K, n), (K, n) -> (K,)
-    """Distance between the points in each row."""
+    """Return the Euclidean distance between corresponding rows of two tensors."""
     chunk = max(1, COMPARED_VALUES // max(1, first.shape[-1]))
     parts = zip(first.split(chunk), second.split(chunk), strict=True)
     return torch.cat([torch.linalg.vector_norm(a - b, dim=-1) for a, b in parts])
 
 
 def groups(points: Tensor, radius: float) -> Tensor:  # (K, n) -> (K,)
-    """Group of each point: points within the radius of each other, or connected by others.
+    """Return the group of each point: points closer than the radius, and points connected by a chain of such pairs.
 
-    Comparing all pairs would take minutes. Points are sorted into cells by a few coordinates, and most join the first
-    one in their cell, their leader. Then only leaders are compared, and the members of those that are within three
-    radii. Projections only shorten distances, so they rule out nearly all pairs, and none wrongly.
+    Comparing all pairs would take minutes. Points are sorted into cells by a few coordinates, and most points are
+    assigned to a leader, the first point in their cell. After that, only leaders are compared, and the members of
+    leaders closer than three radii. Nearly all pairs are ruled out by their projected distances, which are lower bounds
+    of the true distances.
     """
     count, n = points.shape
     if count == 0:
@@ -138,7 +148,7 @@ def groups(points: Tensor, radius: float) -> Tensor:  # (K, n) -> (K,)
 
 
 def _leaders(points: Tensor, sketch: Tensor, radius: float) -> Tensor:
-    """For each point another one within the radius, shared by most points of a group; itself, if there is none."""
+    """Return the index of each point's leader, a point within the radius; a point can be its own leader."""
     numbers = torch.arange(len(points), device=points.device)
     width = max(radius, torch.finfo(points.dtype).tiny)
     _, cell = torch.unique((sketch[:, :CELL] / width).floor(), dim=0, return_inverse=True)
@@ -148,7 +158,7 @@ def _leaders(points: Tensor, sketch: Tensor, radius: float) -> Tensor:
 
 
 class _Joined:
-    """Groups of points, joined as pairs within the radius are found."""
+    """Groups of points, which are joined whenever a pair of points within the radius is found."""
 
     def __init__(self, points: Tensor, leader: Tensor, radius: float) -> None:
         self.points, self.radius = points, radius
@@ -160,13 +170,13 @@ class _Joined:
         self.begins = self.sizes.cumsum(0) - self.sizes
 
     def of_leaders(self, sketch: Tensor) -> Tensor:  # (K,)
-        """Join all leaders that belong together. Returns the group of each point."""
+        """Join all leaders that belong together and return the group of each point."""
         reach = 3 * self.radius * (1 + 1e-9) + 1e-9
         sketches = sketch[self.leaders]
         at = self.points[self.leaders]
         for rows in torch.arange(len(sketches), device=sketches.device).split(max(1, COMPARED_VALUES // len(sketches))):
             near = torch.cdist(sketches[rows], sketches) <= reach
-            if int(near.sum()) > CROWDED * len(rows):  # then computing all at once is faster
+            if int(near.sum()) > CROWDED * len(rows):  # computing all distances at once is faster
                 apart, alone = torch.cdist(at[rows], at), self.sizes == 1
                 near &= apart <= torch.where(alone[rows].unsqueeze(1) & alone, reach / 3, reach)
             pairs = near.nonzero()
@@ -176,7 +186,7 @@ class _Joined:
         return group
 
     def _compare(self, pairs: Tensor, reach: float) -> None:  # (2, ·), numbers of leaders
-        """Join leaders within the radius, and those close enough that their members may be."""
+        """Join leaders within the radius, and compare the members of leaders at up to three radii."""
         for part in pairs.split(self._chunk(), 1):
             first, second = part[:, self.label[part[0]] != self.label[part[1]]]
             apart = distances(self.points[self.leaders[first]], self.points[self.leaders[second]])
@@ -204,7 +214,7 @@ class _Joined:
             self._join(first[meet], second[meet])
 
     def _members_meet(self, first: Tensor, second: Tensor) -> bool:
-        """Whether any members of two large groups are within the radius."""
+        """Return whether any two members of two large groups are within the radius of each other."""
         mine, others = (
             self.points[self.members[self.begins[i] : self.begins[i] + self.sizes[i]]] for i in (first, second)
         )

@@ -1,7 +1,7 @@
-"""Interface of an iteration that solves for fixed points, and the common part of the mean-field schemes.
+"""Interface of the iterations that find fixed points, and the common part of the mean-field schemes.
 
-A process knows nothing of batches or stopping; `solve` drives it. Its states are nested tuples of tensors whose first
-dimension indexes particles, and particles are independent of each other.
+A process defines the iteration, while `solve` manages batches and decides when to stop. The state of a process is a
+nested tuple of tensors whose first dimension indexes particles. Particles are independent of each other.
 """
 
 from abc import ABC, abstractmethod
@@ -20,23 +20,23 @@ State = Any  # a nested tuple of tensors
 
 
 class Equations(Protocol):
-    """Equations of a mean-field scheme, as a process needs them."""
+    """Protocol for the equations of a mean-field scheme."""
 
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
-        """Mean and variance of the field on a layer's units."""
+        """Return the mean and variance of the field on a layer's units."""
 
     def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
-        """Moments of a layer under the tilt computed from the moments of all layers."""
+        """Return the moments of a layer under the tilt computed from the moments of all layers."""
 
     def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
-        """Tilt on a layer, computed from the moments of all layers."""
+        """Return the tilt on a layer, computed from the moments of all layers."""
 
     def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
-        """Free energy of each particle."""
+        """Return the free energy of each particle."""
 
 
 class Outcome(NamedTuple):
-    """The equations evaluated at some moments: the resulting tilts, the residual, and F."""
+    """Tilts, residual and free energy that result from evaluating the equations at a state."""
 
     tilts: list[Tilt]
     residual: Tensor
@@ -44,42 +44,42 @@ class Outcome(NamedTuple):
 
 
 class Process(ABC):
-    """Iteration on one machine.
+    """Base class of iterations bound to one machine.
 
-    The layers are an argument of every method, because those of a conditioned machine depend on the particles.
+    The layers are an argument of every method because the layers of a conditioned machine depend on the particles.
     """
 
     sweeps_per_step: int = 1
     can_be_captured: bool = True  # whether a step can be captured as a CUDA graph
-    root_steps: int | None = None  # Newton steps per root; None: until accurate, which reads values
+    root_steps: int | None = None  # Newton steps per root; None iterates until accurate, which synchronizes
 
     @abstractmethod
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
-        """State after a first sweep from these moments; None for layers computed from the one below."""
+        """Return the state after a first sweep; moments that are None are computed from the layer below."""
 
     @abstractmethod
     def step(self, layers: list[Units], state: State) -> tuple[State, Tensor]:
-        """State after the next sweeps, and an estimate of its residual, to be verified by `outcome`."""
+        """Return the state after the next sweeps and an estimate of its residual, which `outcome` verifies."""
 
     @abstractmethod
     def moments(self, state: State) -> list[Moments]:
-        """Moments of all layers."""
+        """Return the moments of all layers."""
 
     @abstractmethod
     def outcome(self, layers: list[Units], state: State) -> Outcome:
         """Evaluate the equations at the state."""
 
     def beliefs(self, layers: list[Units], state: State) -> tuple[list[Moments], list[Tilt]]:
-        """Moments of all layers, and tilts for their F: those they arise from, or else those they lead to."""
+        """Return the moments and tilts of all layers at which the free energy of the state is evaluated."""
         return self.moments(state), self.outcome(layers, state).tilts
 
     @abstractmethod
     def unnormalizable(self, state: State) -> Tensor:  # (K,), bool
-        """Mask of the particles that failed because a unit could not be normalized."""
+        """Return a mask of the particles that failed because a unit could not be normalized."""
 
     @abstractmethod
     def values_per_particle(self) -> int:
-        """Approximate number of values that a particle needs in the batch."""
+        """Return the approximate number of floating-point values stored per particle."""
 
 
 class MeanFieldProcess(Process):
@@ -102,7 +102,7 @@ class MeanFieldProcess(Process):
         return moments, self._tilts(layers, moments)
 
     def _tilts(self, layers: list[Units], moments: list[Moments]) -> list[Tilt]:
-        """Tilts that follow from these moments."""
+        """Return the tilts on all layers, computed from their moments."""
         return [self.equations.tilt(layers, self.couplings, layer_index, moments) for layer_index in range(len(layers))]
 
     def outcome(self, layers: list[Units], state: State) -> Outcome:
@@ -117,7 +117,7 @@ class MeanFieldProcess(Process):
         return failed
 
     def add_failures(self, failed: Tensor, layer_index: int, tilt: Tilt, moments: Moments) -> Tensor:  # (K,), bool
-        """Mask of the particles that failed before, or have a unit that cannot be normalized under its tilt."""
+        """Return the mask of failed particles, extended by those with a unit that its tilt makes unnormalizable."""
         if not self.unbounded[layer_index]:
             return failed
         finite = [torch.isfinite(torch.as_tensor(z)).flatten(1) for z in tilt]
@@ -126,7 +126,10 @@ class MeanFieldProcess(Process):
         return failed | (torch.isinf(moments.variance) & finite[0] & finite[1]).any(-1)
 
     def change(self, old: list[Moments], new: list[Moments], only: tuple[int, ...] | None = None) -> Tensor:  # (K,)
-        """Mean over all units of the squared change of mean and variance; `only` lists the layers that may change."""
+        """Return the mean over all units of the squared changes of mean and variance.
+
+        `only` lists the layers that have changed (default: all layers).
+        """
         layer_indices = tuple(range(len(old))) if only is None else only
         pairs = [pair for index in layer_indices for pair in zip(old[index], new[index], strict=True)]
         norms = [torch.linalg.vector_norm((after - before).flatten(1), dim=-1) for before, after in pairs]
@@ -134,7 +137,7 @@ class MeanFieldProcess(Process):
 
 
 def from_below(layers: list[Units], weights: Sequence[Tensor], moments: Sequence[Moments | None]) -> list[Moments]:
-    """Moments for all layers: missing ones are computed from the means of the layer below."""
+    """Return moments for all layers; missing moments are computed from the means of the layer below."""
     complete: list[Moments] = []
     for layer_index, layer_moments in enumerate(moments):
         if layer_moments is None:
@@ -146,12 +149,12 @@ def from_below(layers: list[Units], weights: Sequence[Tensor], moments: Sequence
 
 
 def choose(mask: Tensor, yes: Any, no: Any) -> Any:
-    """Combine two states: particles of the first where the mask is True, of the second elsewhere."""
+    """Combine two states, taking particles from `yes` where the mask is True and from `no` elsewhere."""
     return over_tensors(lambda a, b: torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b), yes, no)
 
 
 def select(state: Any, index: Tensor) -> Any:
-    """Select particles of a state."""
+    """Select the particles of a state at the indices `index`."""
     return over_tensors(lambda z: z[index], state)
 
 

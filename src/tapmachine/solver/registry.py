@@ -1,4 +1,4 @@
-"""Mean-field schemes of the package, by name."""
+"""Names of the mean-field schemes, as used by the command line."""
 
 from collections.abc import Callable
 

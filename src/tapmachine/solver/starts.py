@@ -1,4 +1,4 @@
-"""Initial states of solutions: data, random points, the prior, or other moments."""
+"""Initial states for `solve`: data, random points, moments of the prior, or given moments."""
 
 from collections.abc import Sequence
 from itertools import chain, repeat
@@ -22,13 +22,16 @@ def random_start(
 ) -> Moments:  # (n_particles, n_visible)
     """Draw random points inside the support of the visible units, as initial states for `solve`.
 
-    They are uniform on a bounded support (on the simplex for units with q states), and draws from the prior on an
-    unbounded support. Their variance is 0, as for data [eq:init_c].
+    Points are uniform on a bounded support (on the simplex for units with q states) and drawn from the prior on an
+    unbounded support. The variances are 0, as for data [eq:init_c].
 
     Args:
-        machine: Any machine.
+        machine: The machine to be solved.
         n_particles: Number of points.
-        generator: Random number generator on the machine's device. Default: one with a fixed seed.
+        generator: Random number generator on the machine's device (default: a new generator with seed 0).
+
+    Returns:
+        Moments of the visible layer, with means of shape (n_particles, n_visible).
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -46,13 +49,16 @@ def random_start(
 def noisy_start(
     machine: BoltzmannMachine, x: Tensor, noise: float, generator: torch.Generator | None = None
 ) -> Moments:  # (K, n_visible)
-    """Replace some values of data by random points of the support, as initial states for `solve`.
+    """Replace some data values by random points of the support, as initial states for `solve`.
 
     Args:
-        machine: Any machine.
-        x: Data, (K, n_visible).
-        noise: Share of the values to replace, from 0 to 1.
-        generator: Random number generator on the machine's device. Default: one with a fixed seed.
+        machine: The machine to be solved.
+        x: Data of shape (K, n_visible).
+        noise: Probability with which each value is replaced, from 0 to 1.
+        generator: Random number generator on the machine's device (default: a new generator with seed 0).
+
+    Returns:
+        Moments of the visible layer, with means of shape (K, n_visible) and variances 0.
 
     Example:
         >>> import torch
@@ -62,7 +68,7 @@ def noisy_start(
         torch.Size([4, 4])
     """
     if not 0 <= noise <= 1:
-        raise ValueError(f"noise is {noise!r}; it must lie in [0, 1]")
+        raise ValueError(f"noise is {noise!r}; expected a number from 0 to 1")
     units = machine.layers[0]
     x = check_tensor(x)
     x = x.to(machine.device, units.dtype if x.is_floating_point() else None)
@@ -76,7 +82,7 @@ def noisy_start(
 
 @torch.no_grad()
 def random_means(units: Units, count: int, generator: torch.Generator) -> Tensor:  # (count, *state_shape)
-    """Random points inside the support of a layer's units."""
+    """Draw random points inside the support of a layer's units."""
     shape = (count, *units.state_shape)
     if units.is_categorical:
         arrivals = torch.empty(shape, dtype=units.dtype, device=units.device).exponential_(generator=generator)
@@ -114,16 +120,16 @@ def _fitting_moments(units: Units, moments: Moments) -> Moments:
 
 
 def normalized(units: Units, moments: Moments) -> Moments:
-    """Moments whose probabilities of q states add up to 1 again after a change of dtype."""
+    """Rescale the probabilities of categorical units to sum to 1 after a change of dtype."""
     mean, variance = moments
     return Moments(mean / mean.sum(-1, keepdim=True) if units.is_categorical else mean, variance)
 
 
 @torch.no_grad()
 def starting_moments(machine: BoltzmannMachine, start: StartingPoint) -> list[Moments | None]:
-    """Validate initial states and return the moments of each layer; None for layers that are not specified.
+    """Validate initial states and return the moments of each layer, or None for layers without initial moments.
 
-    Data x become a = x, c = 0 in the visible layer [eq:init_a], [eq:init_c].
+    Data x set the visible means to a = x and the visible variances to c = 0 [eq:init_a], [eq:init_c].
     """
     layers = list(machine.layers)
     rows = machine.n_rows
@@ -148,7 +154,10 @@ def starting_moments(machine: BoltzmannMachine, start: StartingPoint) -> list[Mo
         moments = _checked(layer, moments, layer_index)
         count = len(moments.mean)
         if n_particles is not None and count != n_particles:
-            raise ValueError(f"layer {layer_index}: start has {count} particles, but {n_particles} in layer 0")
+            raise ValueError(
+                f"start has {count} particles in layer {layer_index}, but {n_particles} in layer 0; "
+                "expected equal numbers"
+            )
         n_particles = count
         checked.append(moments)
     if rows is not None and n_particles not in (rows, None):
@@ -157,7 +166,7 @@ def starting_moments(machine: BoltzmannMachine, start: StartingPoint) -> list[Mo
 
 
 def prior_moments(units: Units, n_particles: int) -> Moments:
-    """Mean and variance without a tilt; a point of the support with variance 0 where the mean is non-finite."""
+    """Return the mean and variance of the prior, or a point of the support with variance 0 where they are infinite."""
     no_tilt = Tilt(torch.zeros((n_particles, *units.state_shape), dtype=units.dtype, device=units.device), 0.0)
     mean, variance = units.moments(no_tilt)
     finite = torch.isfinite(mean) & torch.isfinite(variance)
@@ -185,9 +194,11 @@ def _checked(units: Units, moments: Moments, layer_index: int) -> Moments:
             )
         variance = units.as_states(moments.variance)
         if variance.shape != mean.shape:
-            raise ValueError(f"the variance has shape {tuple(variance.shape)}, but the mean {tuple(mean.shape)}")
+            raise ValueError(
+                f"the variance has shape {tuple(variance.shape)}; expected {tuple(mean.shape)}, the shape of the mean"
+            )
         bad = ~(torch.isfinite(variance) & (variance >= 0))
-        units.reject(bad, variance, "the variance", "it must be finite, 0 or more")
+        units.reject(bad, variance, "variance", "expected a finite, nonnegative number")
     except ValueError as error:
         raise ValueError(f"start, layer {layer_index}: {error}") from None
     return Moments(mean.to(units.device), variance.to(units.device))

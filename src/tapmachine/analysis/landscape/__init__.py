@@ -1,4 +1,4 @@
-"""The solutions of a machine: finding, counting, embedding them, and tracking them through a training."""
+"""Landscape of a machine's solutions: search, counts, embedding in a plane, and changes during training."""
 
 from tapmachine.analysis.landscape.diagnosis import EnergyBand, diagnose, energy_bands
 from tapmachine.analysis.landscape.embedding import Embedding, embed_landscape

@@ -1,4 +1,4 @@
-"""Bands of free energies, and a diagnosis of a machine in sentences."""
+"""Bands of free energies, and a verbal diagnosis of a machine."""
 
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -15,20 +15,20 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.training.monitor import GLASSY
 
-MANY_STARTS = 20  # with fewer converged starts, nothing is sentences about basins
-MOST = 0.9  # share of the starts in one solution
-MANY_SOLUTIONS = 10  # with fewer solutions, nothing is sentences about bands
-CLOSE = 0.05  # RMS distance as a share of the support: a start that moves less already was a solution
+MANY_STARTS = 20  # minimum number of converged starts for statements about basins
+MOST = 0.9  # fraction of the starts that makes one solution dominant
+MANY_SOLUTIONS = 10  # minimum number of solutions for statements about bands
+CLOSE = 0.05  # RMS distance, relative to the support, below which a start is close to its solution
 SCORED_ROWS = 1000  # rows of the data scored for the log-likelihood
-SURE = 3.0  # standard errors
-LARGEST_ERROR = 0.5  # nats: ln Z with a larger error is not used
-GRID = 512  # points at which a density is evaluated
-VALLEY = 0.7  # a valley below this share of the lower of two peaks separates two bands
-PEAK = 0.05  # a peak below this share of the highest is not a band
+SURE = 3.0  # number of standard errors that makes a difference significant
+LARGEST_ERROR = 0.5  # largest standard error of ln Z, in nats, with which it is used
+GRID = 512  # number of evenly spaced points at which a density is evaluated
+VALLEY = 0.7  # two bands are separated by a valley below this fraction of the lower of the two peaks
+PEAK = 0.05  # peaks below this fraction of the highest peak are not bands
 
 
 class EnergyBand(NamedTuple):
-    """An interval of free energies in which solutions are dense, and the number of solutions in it."""
+    """Interval of free energies in which solutions are dense, and the number of solutions it contains."""
 
     low: float
     high: float
@@ -36,7 +36,7 @@ class EnergyBand(NamedTuple):
 
 
 class SomeLandscape(Protocol):
-    """A `Landscape` or a `Snapshot`."""
+    """Protocol for the common attributes of `Landscape` and `Snapshot`."""
 
     @property
     def free_energy(self) -> Tensor: ...  # noqa: D102
@@ -52,7 +52,10 @@ class SomeLandscape(Protocol):
 
 
 def density(values: Tensor, at: Tensor) -> Tensor:
-    """A kernel density estimate: Gaussian, with the bandwidth of Silverman's rule (0.9·min(σ, IQR/1.34)·n^(−1/5))."""
+    """Evaluate a Gaussian kernel density estimate.
+
+    The bandwidth follows Silverman's rule, 0.9·min(σ, IQR/1.34)·n^(−1/5).
+    """
     values, at = values.double().cpu(), at.double().cpu()
     quartiles = torch.quantile(values, torch.tensor([0.25, 0.75], dtype=torch.float64))
     deviation = values.std() if len(values) > 1 else values.new_tensor(0.0)
@@ -65,7 +68,10 @@ def density(values: Tensor, at: Tensor) -> Tensor:
 
 
 def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Points from below the smallest to above the largest value, dense where the values are, and the density there."""
+    """Return points that cover the range of the values, and a density estimate at these points.
+
+    The points are denser where there are more values.
+    """
     values = values.double().cpu().sort().values
     some = values[torch.linspace(0, len(values) - 1, min(len(values), GRID)).round().long()]
     margin = 0.1 * (some[-1] - some[0])
@@ -75,7 +81,7 @@ def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def energy_bands(free_energy: Tensor) -> list[EnergyBand]:
-    """Bands of free energies: peaks of a density estimate, separated by valleys.
+    """Find bands of free energies, defined as peaks of a density estimate that are separated by valleys.
 
     Example:
         >>> import torch
@@ -98,9 +104,9 @@ def energy_bands(free_energy: Tensor) -> list[EnergyBand]:
 
 
 def _valleys(heights: list[float]) -> list[int]:
-    """Indices of the lowest points between peaks, where the curve falls far enough below both."""
+    """Return the indices of the lowest points between peaks, for valleys that are sufficiently deep."""
     cuts: list[int] = []
-    peak = lowest = 0  # the last peak, and the lowest point since
+    peak = lowest = 0  # the last peak, and the lowest point after it
     for here, height in enumerate(heights):
         if height < heights[lowest]:
             lowest = here
@@ -114,14 +120,17 @@ def _valleys(heights: list[float]) -> list[int]:
 
 
 class _Evidence(NamedTuple):
-    """An unbiased log-likelihood, in nats per row.
+    """Unbiased log-likelihood in nats per row, and comparisons with it.
 
     Attributes:
-        method: "exact" or "annealed".
-        mean: mean over the training data.
-        gain, gain_error: gain over independent units fitted to the same data, and its standard error.
-        log_partition, log_partition_error: ln Z and its standard error.
-        gap, gap_error: mean over the training data less that over held-out data (None without any), and its error.
+        method: Method of estimation, "exact" or "annealed".
+        mean: Mean log-likelihood of the training data.
+        gain: Difference between `mean` and the log-likelihood of independent units fitted to the same data.
+        gain_error: Standard error of `gain`.
+        log_partition: Estimate of ln Z.
+        log_partition_error: Standard error of `log_partition`.
+        gap: Mean log-likelihood of training data minus that of held-out data; None without held-out data.
+        gap_error: Standard error of `gap`.
     """
 
     method: str
@@ -142,15 +151,19 @@ def diagnose(
 ) -> list[str]:
     """Describe what a landscape implies about its machine, one sentence per finding.
 
-    The number of solutions alone does not tell an untrained machine from a trained one. With the machine and its
-    training data, its log-likelihood (exact if it can be enumerated, annealed otherwise) is compared with that of
-    independent units fitted to the data, with that of held-out data, and with the free energies of the solutions.
+    The number of solutions does not distinguish an untrained machine from a trained one. If `machine` and `x` are
+    passed, the log-likelihood of the training data is therefore compared with three other quantities. These are the
+    log-likelihood of independent units fitted to the same data, the log-likelihood of the held-out data, and the free
+    energies of the solutions. The log-likelihood is exact if the machine can be enumerated, and annealed otherwise.
 
     Args:
-        landscape: a `Landscape` or a `Snapshot`.
-        machine: the machine whose solutions they are.
-        x: its training data, (N, n_visible).
-        held_out: other data, (M, n_visible).
+        landscape: The solutions, as a `Landscape` or a `Snapshot`.
+        machine: The machine that has these solutions (default: none).
+        x: Training data of shape (N, n_visible) (default: none).
+        held_out: Held-out data of shape (M, n_visible) (default: none).
+
+    Returns:
+        A list of sentences.
 
     Example:
         >>> import torch
@@ -168,29 +181,29 @@ def diagnose(
     if evidence is not None:
         sentences += _on_likelihood(evidence, landscape)
     elif machine is not None and x is not None:
-        sentences.append("There is no reliable log-likelihood to tell how much the machine has learned.")
+        sentences.append("It is unknown how much the machine has learned, for lack of a reliable log-likelihood.")
     elif n_solutions and int((landscape.basin >= 0).sum()) >= MANY_STARTS:
-        sentences.append("Solutions alone do not tell how much the machine has learned: compare its log-likelihood.")
+        sentences.append("Solutions alone do not show how much the machine has learned; compare log-likelihoods.")
     return sentences + _on_solutions(landscape)
 
 
 def describe_solutions(landscape: SomeLandscape) -> list[str]:
-    """Describe the solutions alone, in sentences: how many there are, their basins, free energies and stability."""
+    """Describe the number of solutions, their basins, free energies and stability in sentences."""
     return _on_starts(landscape) + _on_solutions(landscape)
 
 
 def _on_starts(landscape: SomeLandscape) -> list[str]:
-    """How many solutions there are, and how the starts are spread over them."""
+    """Describe the number of solutions and the distribution of the starts over them."""
     n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
     ended = landscape.basin[landscape.basin >= 0]
     if n_solutions == 0:
-        return [f"None of {n_starts} starts has converged: raise max_sweeps, or check for diverged parameters."]
+        return [f"None of {n_starts} starts has converged; increase max_sweeps, or check for diverged parameters."]
     count = f"{n_solutions} solution{'s' if n_solutions > 1 else ''} from {len(ended)} starts."
     return [count, *_on_basins(landscape, ended)]
 
 
 def _on_solutions(landscape: SomeLandscape) -> list[str]:
-    """Bands of free energies, unstable solutions, and starts that did not converge."""
+    """Describe bands of free energies, unstable solutions, and starts that did not converge."""
     n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
     failed, sentences = int((landscape.basin < 0).sum()), list[str]()
     if n_solutions == 0:
@@ -203,75 +216,76 @@ def _on_solutions(landscape: SomeLandscape) -> list[str]:
             else f"1 at {band.low:.1f}"
             for band in bands[:5]
         )
-        sentences.append(f"The free energies lie in {len(bands)} bands: {listed}{', …' if len(bands) > 5 else ''}.")
+        sentences.append(f"The free energies form {len(bands)} bands: {listed}{', …' if len(bands) > 5 else ''}.")
     if landscape.stable is not None and not bool(landscape.stable.all()):
         sentences.append(
-            f"{int((~landscape.stable).sum())} of {n_solutions} solutions are unstable under a small perturbation: "
-            "saddles, or tiny basins."
+            f"{int((~landscape.stable).sum())} of {n_solutions} solutions are unstable under a small perturbation; "
+            "they are saddles or have very small basins."
         )
     if failed:
-        sentences.append(f"{failed} of {n_starts} starts have not converged and are left out.")
+        sentences.append(f"{failed} of {n_starts} starts have not converged and are excluded.")
     return sentences
 
 
 def _on_basins(landscape: SomeLandscape, ended: Tensor) -> list[str]:
-    """How the starts are spread over the solutions."""
+    """Describe the distribution of the starts over the solutions."""
     counts = torch.bincount(ended, minlength=len(landscape.free_energy))
     alone, largest = int((counts == 1).sum()), int(counts.max())
     if len(ended) < MANY_STARTS:
-        return ["There are too few starts that converged to say more."]
+        return ["Too few starts converged for statements about basins."]
     if len(counts) == 1:
-        return ["All starts end in it: the mean field has a single state."]
+        return ["All starts converge to the same solution, so the mean field has a single state."]
     if alone > GLASSY * len(ended):
         close = float((landscape.distance[landscape.basin >= 0] < CLOSE).double().mean())
-        where = ", most of them where they started" if close > 0.5 else ""
+        where = ", most of them close to the start" if close > 0.5 else ""
         return [
-            f"{alone} starts end in separate solutions{where}: the machine has memorized its data or is in a "
-            "spin-glass phase, or there are too few starts to tell."
+            f"{alone} starts converge to separate solutions{where}. The machine has memorized its data or is in a "
+            "spin-glass phase, or the number of starts is too small."
         ]
     if largest > MOST * len(ended):
-        return [f"{largest} of the starts end in the same one: the mean field has little more than one state."]
+        return [f"{largest} starts converge to the same solution, so a single state dominates the mean field."]
     return []
 
 
 def _on_likelihood(evidence: _Evidence, landscape: SomeLandscape) -> list[str]:
-    """What the log-likelihood says about the training, and about the free energies of the solutions."""
+    """Describe the success of the training and the accuracy of the free energies, based on the log-likelihood."""
     value = f"The log-likelihood of the training data is {evidence.mean:.2f} nats ({evidence.method})"
     independent = evidence.mean - evidence.gain
     if evidence.gain < -SURE * evidence.gain_error:
         sentences = [
-            f"{value}, {-evidence.gain:.2f} below that of independent units ({independent:.2f}): the machine is "
+            f"{value}, {-evidence.gain:.2f} below that of independent units ({independent:.2f}). The machine is "
             "untrained, or its training has diverged."
         ]
     elif evidence.gain <= SURE * evidence.gain_error:
         sentences = [
-            f"{value}, no better than that of independent units ({independent:.2f}): the machine has learned no more "
-            "than the means of its data (too early in its training, or under-fitting)."
+            f"{value}, no better than that of independent units ({independent:.2f}). The machine has learned no more "
+            "than the means of its data, because it is early in training or underfits."
         ]
     else:
         one = len(landscape.free_energy) == 1 and len(landscape.basin) >= MANY_STARTS
         hidden = ", though not as separate solutions" if one else ""
         sentences = [
-            f"{value}, {evidence.gain:.2f} above that of independent units ({independent:.2f}): the machine has "
+            f"{value}, {evidence.gain:.2f} above that of independent units ({independent:.2f}). The machine has "
             f"learned dependencies{hidden}."
         ]
     if evidence.gap is not None and evidence.gap > SURE * evidence.gap_error:
         sentences.append(
-            f"Held-out data are {evidence.gap:.2f} nats less likely than training data: it over-fits by that much."
+            f"The machine overfits: the log-likelihood of held-out data is {evidence.gap:.2f} nats lower than that of "
+            "training data."
         )
     if len(landscape.free_energy):
         off = float(-landscape.free_energy.double().mean()) - evidence.log_partition
         if has_drifted(off, evidence.mean, evidence.log_partition_error):
             sentences.append(
-                f"By their free energies ln Z would be {abs(off):.1f} nats {'higher' if off > 0 else 'lower'}: the "
-                "couplings are too strong for the mean field, and its solutions need not be states of the machine."
+                f"The free energies make ln Z {abs(off):.1f} nats too {'high' if off > 0 else 'low'}. "
+                "The couplings are too strong for the mean field, and its solutions may not be states of the machine."
             )
     return sentences
 
 
 @torch.no_grad()
 def _evidence(machine: BoltzmannMachine, x: Tensor, held_out: Tensor | None) -> _Evidence | None:
-    """An unbiased log-likelihood compared with that of independent units; None if its error is too large."""
+    """Compute an unbiased log-likelihood and compare it with that of independent units; None if it is unreliable."""
     machine = in_double(machine)
     x = check_rows(machine, x.to(machine.dtype) if x.is_floating_point() else x)
     most = SCORED_ROWS if len(machine.layers) <= 2 else MOST_DEEP_ROWS

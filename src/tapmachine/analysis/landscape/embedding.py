@@ -1,4 +1,4 @@
-"""Solutions and data on a plane, by Isomap."""
+"""Embedding of solutions and data in a plane with Isomap."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from tapmachine.analysis.landscape.tracking import LandscapeTrack, Snapshot, sna
 from tapmachine.data.checks import check_count
 
 N_NEIGHBORS = 10
-MOST_POINTS = 2000  # that a map is fitted to: the time grows with their square, and more
+MOST_POINTS = 2000  # maximum number of points for the fit, whose cost grows at least quadratically
 FEWEST_POINTS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Solutions and data as points of a plane, by `embed_landscape`.
+    """Coordinates of solutions and data in a plane, as returned by `embed_landscape`.
 
     Attributes:
-        solutions: of each snapshot, (n, 2).
-        data: of the rows of data, (N, 2); None if the map was fitted to solutions.
+        solutions: Coordinates of the solutions of each snapshot, as a list of tensors of shape (n, 2).
+        data: Coordinates of the data, shape (N, 2); None if the map was fitted to solutions.
     """
 
     solutions: list[Tensor]
@@ -37,17 +37,24 @@ def embed_landscape(
     epoch: int | None = None,
     n_neighbors: int = N_NEIGHBORS,
 ) -> Embedding:
-    """Embed solutions in a plane by Isomap, so that distances resemble those between their means.
+    """Embed solutions in a plane with Isomap, which approximately preserves the distances between their means.
 
-    The map is fitted once and serves all epochs. With data it is fitted to them, and solutions are placed by their
-    visible means [fig:compareInitSolns]; without, it is fitted to the solutions of one epoch, by the means of all
-    layers [fig:solnvis].
+    One map is fitted and used for all epochs. If data are passed, the map is fitted to the data, and solutions are
+    placed according to their visible means [fig:compareInitSolns]. Otherwise, the map is fitted to the means of all
+    layers at the solutions of one epoch [fig:solnvis].
 
     Args:
-        landscape: result of `track_landscape`, some of its snapshots, or the result of `find_solutions`.
-        data: rows to fit the map to, in the form of `LandscapeTrack.starts`; at most 2,000 are used.
-        epoch: without data, the epoch whose solutions the map is fitted to (default: the last).
-        n_neighbors: number of neighbors in Isomap's graph.
+        landscape: Result of `track_landscape` or `find_solutions`, or a list of snapshots.
+        data: Rows to which the map is fitted, in the form of `LandscapeTrack.starts`; at most 2,000 are used
+            (default: fit to solutions).
+        epoch: Epoch to whose solutions the map is fitted if there are no data (default: the last epoch).
+        n_neighbors: Number of neighbors in Isomap's graph.
+
+    Returns:
+        Coordinates of the solutions of each snapshot, and of the data.
+
+    Raises:
+        ValueError: If there are fewer than 4 points, or if `data` or `epoch` does not match the landscape.
 
     Example:
         >>> import torch
@@ -69,30 +76,30 @@ def embed_landscape(
         else list(landscape)
     )
     if not snapshots:
-        raise ValueError("there are no solutions to embed")
+        raise ValueError("landscape is empty; expected at least one snapshot")
     if data is not None:
         basis = torch.as_tensor(data).flatten(1).cpu().double().numpy()
         points = [snapshot.means[0].flatten(1).double().numpy() for snapshot in snapshots]
         if basis.shape[1] != points[0].shape[1]:
             states = (
-                "; categories must be in the form of LandscapeTrack.starts" if snapshots[0].means[0].dim() > 2 else ""
+                "; expected categories in the form of LandscapeTrack.starts" if snapshots[0].means[0].dim() > 2 else ""
             )
-            raise ValueError(f"data have {basis.shape[1]} columns, solutions {points[0].shape[1]}{states}")
+            raise ValueError(f"data have {basis.shape[1]} columns, but solutions have {points[0].shape[1]}{states}")
     else:
         points = [np.hstack([mean.flatten(1).double().numpy() for mean in snapshot.means]) for snapshot in snapshots]
         chosen = [z for z, snapshot in zip(points, snapshots, strict=True) if epoch in (None, snapshot.epoch)]
         if not chosen:
-            raise ValueError(f"there is no snapshot of epoch {epoch}")
+            raise ValueError(f"epoch is {epoch}; the landscape has no snapshot of this epoch")
         basis = chosen[-1]
     if len(basis) < FEWEST_POINTS:
-        raise ValueError(f"a map needs {FEWEST_POINTS} points or more, and there are {len(basis)}; fit it to data")
+        raise ValueError(f"an embedding needs at least {FEWEST_POINTS} points, but there are {len(basis)}; use data=")
     some = np.linspace(0, len(basis) - 1, min(len(basis), MOST_POINTS)).round().astype(int)
     *placed, fitted = _isomap(basis[some], [*points, basis], n_neighbors)
     return Embedding([torch.from_numpy(z) for z in placed], None if data is None else torch.from_numpy(fitted))
 
 
 def embed_over_starts(track: LandscapeTrack) -> Embedding | None:
-    """The embedding of a track, fitted to its starts; None if there are too few starts."""
+    """Embed a track with a map fitted to its starts; return None if there are too few starts."""
     return embed_landscape(track, track.starts) if len(track.starts) >= FEWEST_POINTS else None
 
 
@@ -100,7 +107,7 @@ def _isomap(basis: np.ndarray, points: list[np.ndarray], n_neighbors: int) -> li
     from sklearn.manifold import Isomap
 
     with warnings.catch_warnings():
-        # A graph of several parts is completed by the shortest links between them, which is what one wants to see.
+        # Isomap connects separate components by their shortest links, as intended here, so its warning is suppressed.
         warnings.filterwarnings("ignore", message="The number of connected components", category=UserWarning)
         warnings.filterwarnings("ignore", category=Warning, module="scipy")
         model = Isomap(n_neighbors=min(n_neighbors, len(basis) - 1), n_components=2, eigen_solver="dense")

@@ -1,4 +1,4 @@
-"""The figures of a landscape, and its index as tables."""
+"""Figures and CSV tables of a tracked landscape."""
 
 import csv
 import io
@@ -23,21 +23,24 @@ from tapmachine.analysis.plots import (
 )
 from tapmachine.analysis.receptive import ReceptiveFields
 
-N_SLICES = 4  # epochs with a panel of their own
-N_LEAVES = 60  # leaves of a tree that can be told apart
-N_FIELDS = 16  # receptive fields of each kind
-SHORT_TREE = 40  # leaves whose names can be read
+N_SLICES = 4  # number of epochs with a separate panel
+N_LEAVES = 60  # maximum number of leaves drawn in a tree
+N_FIELDS = 16  # number of receptive fields per ranking
+SHORT_TREE = 40  # maximum number of leaves for which names are drawn
 
 Shape = Sequence[int] | None
 
 
 def landscape_pictures(track: LandscapeTrack, embedding: Embedding | None, shape: Shape) -> dict[str, Picture]:
-    """The figures of a track by name: free energies, slices of them, maps and the tree.
+    """Draw the figures of a track: free energies, their distributions, maps and the tree.
 
     Args:
-        track: result of `track_landscape`.
-        embedding: its embedding, fitted to its starts; None if there are too few.
-        shape: height and width of rows that are images.
+        track: Result of `track_landscape`.
+        embedding: Embedding of the track, fitted to its starts; None if there are too few starts.
+        shape: Height and width of the images, for rows that are images.
+
+    Returns:
+        The figures by name.
     """
     pictures = {
         "free_energies": _free_energies(track),
@@ -52,7 +55,7 @@ def landscape_pictures(track: LandscapeTrack, embedding: Embedding | None, shape
 
 
 def fields_picture(ranking: ReceptiveFields, shape: Shape) -> Picture:
-    """Receptive fields: the most spread, the most localized, those of the most and the least active units."""
+    """Draw the most spread and the most localized receptive fields, and those of the most and least active units."""
     kinds = {
         "most spread": ranking.by_spread(N_FIELDS),
         "most localized": ranking.by_spread(N_FIELDS, localized=True),
@@ -71,17 +74,17 @@ def fields_picture(ranking: ReceptiveFields, shape: Shape) -> Picture:
         else:
             heat_map(ax, rows)
         ax.set_title(name, fontsize=9)
-    which = "" if ranking.layer == 1 else f" of layer {ranking.layer}, through the layers below it"
-    return Picture(figure, f"Receptive fields{which}, ranked by how far they reach and by how active their units are.")
+    which = "" if ranking.layer == 1 else f" of layer {ranking.layer}, projected through the layers below"
+    return Picture(figure, f"Receptive fields{which}, ranked by spread and by the activation of the units.")
 
 
 def plural(count: int, word: str = "solution") -> str:
-    """The word in the singular or plural."""
+    """Return the word in the singular or plural, depending on the count."""
     return word if count == 1 else f"{word}s"
 
 
 def slices(epochs: Sequence[int], count: int = N_SLICES) -> list[int]:
-    """Positions of evenly spaced epochs, from the first to the last."""
+    """Return the indices of evenly spaced epochs, including the first and the last."""
     if len(epochs) <= count:
         return list(range(len(epochs)))
     return [round(step * (len(epochs) - 1) / (count - 1)) for step in range(count)]
@@ -90,7 +93,7 @@ def slices(epochs: Sequence[int], count: int = N_SLICES) -> list[int]:
 def _free_energies(track: LandscapeTrack) -> Picture:
     figure = new_figure(4.5, 4.5)
     free_energies(figure.subplots(), track.epochs, [snapshot.free_energy for snapshot in track.snapshots])
-    return Picture(figure, "Free energies of all solutions over the epochs, their mean, and how many there are.")
+    return Picture(figure, "Free energies of all solutions at each epoch, their mean, and the number of solutions.")
 
 
 def _slices(track: LandscapeTrack) -> Picture:
@@ -106,7 +109,7 @@ def _slices(track: LandscapeTrack) -> Picture:
         ax.tick_params(labelsize=7)
     for ax in axes[len(chosen) :]:
         ax.set_axis_off()
-    return Picture(figure, "The distribution of free energies at some epochs, and the number of solutions.")
+    return Picture(figure, "Distribution of free energies and number of solutions at selected epochs.")
 
 
 def _map(track: LandscapeTrack, embedding: Embedding, shape: Shape) -> Picture:
@@ -117,7 +120,8 @@ def _map(track: LandscapeTrack, embedding: Embedding, shape: Shape) -> Picture:
     if shape is not None and visible.shape[1] == shape[0] * shape[1]:
         map_thumbnails(ax, embedding.solutions[-1], visible, (shape[0], shape[1]))
     return Picture(
-        figure, f"{last.n_solutions} {plural(last.n_solutions)} of the last epoch over the starts (gray), by Isomap."
+        figure,
+        f"{last.n_solutions} {plural(last.n_solutions)} of the last epoch and the starts (gray), embedded with Isomap.",
     )
 
 
@@ -131,7 +135,7 @@ def _maps(track: LandscapeTrack, embedding: Embedding) -> Picture:
         ax.set_title(f"epoch {snapshot.epoch}: {snapshot.n_solutions} {plural(snapshot.n_solutions)}", fontsize=9)
     for ax in axes[len(chosen) :]:
         ax.set_axis_off()
-    return Picture(figure, "Solutions (black) over the starts (gray) at some epochs, by Isomap.")
+    return Picture(figure, "Solutions (black) and starts (gray) at selected epochs, embedded with Isomap.")
 
 
 def _tree(track: LandscapeTrack) -> Picture:
@@ -142,14 +146,14 @@ def _tree(track: LandscapeTrack) -> Picture:
     figure = new_figure(6, 6)
     tree(figure.subplots(), shown.epochs, shown.parents, names)
     of = "" if len(shown.counts) == len(track.tree.counts) else f" (the {len(shown.counts)} with the most starts)"
-    return Picture(figure, f"How the solutions of the last epoch{of} merge as one goes back through the training.")
+    return Picture(figure, f"Tree of the solutions of the last epoch{of}, which merge toward earlier epochs.")
 
 
 # ----- tables
 
 
 def epochs_table(track: LandscapeTrack) -> str:
-    """A line of CSV for each epoch."""
+    """Return a CSV table with one line per epoch."""
     tree_numbers = zip(track.changes(), track.tree.n_lineages, strict=True)
     return _csv(
         ("epoch", "solutions", "stable", "not_converged", "mean_free_energy", "lowest", "highest", "bands", "born",
@@ -164,7 +168,7 @@ def epochs_table(track: LandscapeTrack) -> str:
 
 
 def solutions_table(track: LandscapeTrack, embedding: Embedding | None) -> str:
-    """A line of CSV for each solution of each epoch."""
+    """Return a CSV table with one line per solution and epoch."""
     lines = []
     for position, s in enumerate(track.snapshots):
         places = [("", "")] * s.n_solutions if embedding is None else embedding.solutions[position].tolist()
@@ -175,7 +179,7 @@ def solutions_table(track: LandscapeTrack, embedding: Embedding | None) -> str:
 
 
 def starts_table(track: LandscapeTrack) -> str:
-    """A line of CSV for each start: which solution of the last epoch it leads to; −1 for none."""
+    """Return a CSV table with the solution of the last epoch to which each start converges; −1 if it does not."""
     last = track.snapshots[-1]
     rows = zip(track.rows.tolist(), last.basin.tolist(), last.distance.tolist(), strict=True)
     return _csv(("row", "solution", "distance"), rows)

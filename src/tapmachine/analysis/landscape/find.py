@@ -1,4 +1,4 @@
-"""The distinct solutions of a machine, and the basin of each."""
+"""Search for the distinct solutions of a machine and their basins."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ from tapmachine.solver.starts import StartingPoint, fitting, normalized, random_
 from tapmachine.units import Units
 
 ROUGH_TOLERANCE = 1e-10  # reached easily in float32
-NUDGE = 3e-3  # perturbation of a solution to test its stability, as a share of the way to a random point
-NUDGED_SWEEPS = 31  # sweeps after each of two perturbations
+NUDGE = 3e-3  # size of the perturbation that tests stability, as a fraction of the distance to a random point
+NUDGED_SWEEPS = 31  # number of sweeps after each of two perturbations
 
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """The distinct solutions of a machine reached from K starts.
+    """Distinct solutions of a machine, found from K starts.
 
     Attributes:
-        solutions: the distinct solutions, by rising free energy, in float64.
-        basin: index of the solution that each start leads to, (K,); −1 if it has not converged.
-        counts: number of starts that lead to each solution, (n,).
-        stable: whether the iteration returns to a solution after a small perturbation, (n,); None if not tested. An
-            unstable solution is a saddle, or its basin is smaller than the perturbation.
-        status: a `Status` for each start, (K,).
-        distance: distance of each start from its solution in the visible layer, (K,): the root mean square over units,
-            as a share of their support.
-        same: distance below which solutions are merged.
+        solutions: The n distinct solutions in order of increasing free energy, in float64.
+        basin: Index of the solution to which each start converges, shape (K,); −1 if it does not converge.
+        counts: Number of starts that converge to each solution, shape (n,).
+        stable: Whether the iteration returns to each solution after a small perturbation, shape (n,); None if not
+            tested. An unstable solution is a saddle, or its basin is smaller than the perturbation.
+        status: `Status` of each start, shape (K,).
+        distance: Distance between each start and its solution in the visible layer, shape (K,), as the root mean square
+            over units relative to their support.
+        same: Distance below which solutions are merged.
     """
 
     solutions: Solution
@@ -48,7 +48,7 @@ class Landscape:
 
     @property
     def free_energy(self) -> Tensor:  # (n,)
-        """F of each solution."""
+        """Free energy of each solution."""
         return self.solutions.free_energy
 
     @property
@@ -58,11 +58,11 @@ class Landscape:
 
     @property
     def n_not_converged(self) -> int:
-        """Number of starts that did not converge; see `status`."""
+        """Number of starts that did not converge."""
         return int((self.basin < 0).sum())
 
     def members(self, solution: int) -> Tensor:
-        """Indices of the starts that lead to a solution."""
+        """Return the indices of the starts that converge to a solution."""
         return (self.basin == solution).nonzero().squeeze(-1)
 
     def __len__(self) -> int:
@@ -96,21 +96,24 @@ def find_solutions(
     max_sweeps: int = MAX_SWEEPS,
     callback: Callable[[Progress], None] | None = None,
 ) -> Landscape:
-    """Find the distinct solutions of a machine from many starts, in float64 to 1e-14.
+    """Find the distinct solutions of a machine from many starts, in float64 with a tolerance of 1e-14.
 
-    With several processes (torchrun), each solves a share of the starts and all get all solutions; every process has
-    to make the same call.
+    With several processes (torchrun), each process solves a part of the starts, and every process returns all
+    solutions. All processes must call the function with the same arguments.
 
     Args:
-        machine: any machine that is not conditioned on rows.
-        starts: as for `solve`: data of shape (K, n_visible), `random_start(machine, K)`,
-            `noisy_start(machine, x, 0.1)`, or a `Solution`.
-        scheme: mean-field scheme (default: `TAP()`).
-        same: solutions closer than this are merged; see `merge_solutions`, and `count_at` for other values.
-        stability: whether to test that the iteration returns to each solution after a perturbation of 3e-3 toward a
-            random point.
-        max_sweeps: maximum number of sweeps; a start that needs more counts as not converged.
-        callback: called with the `Progress` of the solver.
+        machine: A machine that is not conditioned on rows.
+        starts: Starting points, in the same form as for `solve`: data of shape (K, n_visible),
+            `random_start(machine, K)`, `noisy_start(machine, x, 0.1)`, or a `Solution`.
+        scheme: Mean-field scheme (default: `TAP()`).
+        same: Distance below which solutions are merged (see `merge_solutions`).
+        stability: Whether to test if the iteration returns to each solution after a perturbation of relative size 3e-3
+            toward a random point (default: True).
+        max_sweeps: Maximum number of sweeps per start.
+        callback: Function called with the `Progress` of the solver.
+
+    Returns:
+        The distinct solutions, their basins, and the status of each start.
 
     Example:
         >>> import torch
@@ -127,13 +130,13 @@ def find_solutions(
     """
     check_machine(machine)
     if machine.n_rows is not None:
-        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows, each of which has a separate landscape")
+        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; expected an unconditioned machine")
     double, scheme = in_double(machine), scheme or TAP()
     moments = [layer for layer in starting_moments(machine, fitting(machine, starts)) if layer is not None]
     visible = moments[0].mean.double()
     share = world().share(len(visible))
     moments = [Moments(*(z[share] for z in layer)) for layer in moments]
-    if machine.dtype != double.dtype and machine.device.type == "cpu":  # most of the way takes half the time
+    if machine.dtype != double.dtype and machine.device.type == "cpu":  # most sweeps then take half the time
         rough = solve(machine, moments, scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)
         moments = list(rough.moments)
     pairs = zip(double.layers, moments, strict=False)
@@ -154,7 +157,15 @@ def find_solutions(
 
 
 def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequence[float]) -> list[int]:
-    """Number of distinct solutions if those closer than a threshold were merged, for each of several thresholds.
+    """Count the distinct solutions that remain if solutions closer than a threshold are merged.
+
+    Args:
+        machine: The machine that was solved.
+        landscape: Result of `find_solutions`.
+        thresholds: Distances at which to count, none smaller than `landscape.same`.
+
+    Returns:
+        Number of distinct solutions for each threshold.
 
     Example:
         >>> import torch
@@ -168,16 +179,17 @@ def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequen
         [2, 2, 1]
     """
     if thresholds and min(thresholds) < landscape.same:
-        raise ValueError(f"solutions closer than {landscape.same} were merged; no smaller threshold can be looked at")
+        raise ValueError(f"thresholds contain {min(thresholds):g}; expected {landscape.same} (landscape.same) or more")
     points = as_points(in_double(machine), list(landscape.solutions.moments))
     return [int(groups(points, threshold).max()) + 1 if len(points) else 0 for threshold in thresholds]
 
 
 def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Tensor:  # (n,), bool
-    """Whether the iteration returns to solutions after a small perturbation: two steps of the power method.
+    """Test whether the iteration returns to solutions after a small perturbation, by two steps of the power method.
 
-    A random perturbation has a component along every direction. After some sweeps mostly the slowest to decay, or the
-    fastest to grow, is left; a second perturbation along it, of the same size, shows which.
+    A random perturbation has a component along every direction. After some sweeps, the component that decays most
+    slowly or grows fastest dominates. A second perturbation of the same size along this direction shows whether it
+    grows or decays.
     """
     if len(solutions) == 0:
         return torch.zeros(0, dtype=torch.bool, device=machine.device)

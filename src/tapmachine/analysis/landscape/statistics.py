@@ -1,4 +1,4 @@
-"""Numbers for a landscape: how many solutions count, whether they follow classes, and whether F has structure."""
+"""Statistics of a landscape: diversity of basins, agreement with classes, spatial correlation, and overlaps."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from tapmachine.solver import Scheme
 from tapmachine.solver.starts import StartingPoint
 
 N_NEIGHBORS, N_PERMUTATIONS = 10, 199
-MOST_POINTS = 2000  # of a correlation in space, and of overlaps: the time grows with their square
+MOST_POINTS = 2000  # maximum number of points, because the cost grows quadratically
 
 
 def effective_number(counts: Tensor) -> float:
-    """exp of the entropy of the basins' shares: the number of equally large basins that would be as diverse.
+    """Compute the effective number of basins, the exponential of the entropy of their relative sizes.
 
     Args:
-        counts: number of starts that lead to each solution, (n,).
+        counts: Number of starts that converge to each solution, shape (n,).
 
     Example:
         >>> import torch
@@ -34,13 +34,13 @@ def effective_number(counts: Tensor) -> float:
 
 
 class Agreement(NamedTuple):
-    """How well basins agree with classes.
+    """Agreement between basins and classes.
 
     Attributes:
-        purity: share of the starts whose class is the most frequent one in their basin. It is 1 if each start has a
-            basin to itself, so that it says little where there are many basins.
-        adjusted_rand_index: share of the pairs of starts that both divisions treat alike, less what is expected by
-            chance: 0 for unrelated ones, 1 for the same ones (Hubert and Arabie 1985).
+        purity: Fraction of the starts whose class is the most frequent one in their basin. The purity is 1 if each
+            start has a separate basin, so it is not informative if there are many basins.
+        adjusted_rand_index: Fraction of the pairs of starts on which both partitions agree, adjusted for chance. The
+            index is 0 on average for unrelated partitions and 1 for identical ones (Hubert and Arabie 1985).
     """
 
     purity: float
@@ -48,11 +48,12 @@ class Agreement(NamedTuple):
 
 
 def basin_agreement(basin: Tensor, labels: Tensor) -> Agreement:
-    """How well the basins of starts agree with their classes.
+    """Measure the agreement between the basins and the classes of starts.
 
     Args:
-        basin: index of the solution that each start leads to, (K,), as in `Landscape.basin`; −1 is left out.
-        labels: class of each start, (K,), integers.
+        basin: Index of the solution to which each start converges, shape (K,), as in `Landscape.basin`. Starts with
+            index −1 are ignored.
+        labels: Integer class of each start, shape (K,).
 
     Example:
         >>> import torch
@@ -60,7 +61,7 @@ def basin_agreement(basin: Tensor, labels: Tensor) -> Agreement:
         Agreement(purity=1.0, adjusted_rand_index=1.0)
     """
     if len(basin) != len(labels):
-        raise ValueError(f"labels has {len(labels)} entries for {len(basin)} starts")
+        raise ValueError(f"labels has {len(labels)} entries for {len(basin)} starts; expected one label per start")
     kept = (basin >= 0).cpu()
     if not bool(kept.any()):
         return Agreement(float("nan"), float("nan"))
@@ -75,13 +76,13 @@ def basin_agreement(basin: Tensor, labels: Tensor) -> Agreement:
 
     expected = pairs(rows) * pairs(columns) / max(1.0, pairs(total))
     largest = (pairs(rows) + pairs(columns)) / 2
-    same = largest == expected  # one basin and one class, or all of one start each
+    same = largest == expected  # a single basin and a single class, or only basins and classes of one start
     index = 1.0 if same else (pairs(table) - expected) / (largest - expected)
     return Agreement(float(table.amax(1).sum() / total), index)
 
 
 class SpatialCorrelation(NamedTuple):
-    """Moran's I, −1/(n − 1) on average without correlation, and the share of permutations that reach it."""
+    """Moran's I and the p-value of a permutation test; without correlation, I is −1/(n − 1) on average."""
 
     morans_i: float
     p_value: float
@@ -90,13 +91,14 @@ class SpatialCorrelation(NamedTuple):
 def spatial_correlation(
     values: Tensor, points: Tensor, n_neighbors: int = N_NEIGHBORS, n_permutations: int = N_PERMUTATIONS
 ) -> SpatialCorrelation:
-    """Moran's I of values at points: whether neighbors have similar values, with a permutation test.
+    """Compute Moran's I, which measures whether neighboring points have similar values, with a permutation test.
 
     Args:
-        values: a value for each point, (n,), as F of solutions.
-        points: coordinates, (n, d): places on a map, or the solutions themselves. At most 2,000 are used.
-        n_neighbors: number of nearest neighbors that count. With at most twice as many points, the result is NaN.
-        n_permutations: number of permutations of the test; the smallest p-value is 1/(n_permutations + 1).
+        values: Value at each point, shape (n,), such as the free energies of solutions.
+        points: Coordinates of shape (n, d), such as positions on a map or the means of solutions. At most 2,000 points
+            are used.
+        n_neighbors: Number of nearest neighbors to compare. The result is NaN for at most 2·n_neighbors points.
+        n_permutations: Number of permutations; the smallest possible p-value is 1/(n_permutations + 1).
 
     Example:
         >>> import torch
@@ -109,7 +111,7 @@ def spatial_correlation(
     n_permutations = check_count("n_permutations", n_permutations)
     values, points = values.double().cpu(), points.double().cpu().flatten(1)
     if len(values) != len(points):
-        raise ValueError(f"there are {len(values)} values for {len(points)} points")
+        raise ValueError(f"values has {len(values)} entries for {len(points)} points; expected one value per point")
     if len(values) > MOST_POINTS:
         some = torch.linspace(0, len(values) - 1, MOST_POINTS).round().long()
         values, points = values[some], points[some]
@@ -130,15 +132,20 @@ def spatial_correlation(
 
 
 def overlaps(means: Tensor, weights: Tensor | None = None, n_pairs: int = 100_000, seed: int = 0) -> Tensor:
-    """Overlaps q of pairs of solutions, drawn at random: correlations of their means over the units, (n_pairs,).
+    """Compute the overlaps q of random pairs of solutions, the correlations of their means over the units.
 
-    Their histogram is the distribution P(q). A pair of a solution with itself has q = 1.
+    The histogram of the overlaps estimates the distribution P(q). A pair may contain the same solution twice, which
+    gives q = 1.
 
     Args:
-        means: of one layer at each solution, (n, units).
-        weights: weight of each solution, (n,), such as the number of starts that lead to it (default: equal weights).
-        n_pairs: number of pairs.
-        seed: random seed.
+        means: Means of one layer at each solution, shape (n, units).
+        weights: Weight of each solution, shape (n,), such as the number of starts that converge to it (default: equal
+            weights).
+        n_pairs: Number of pairs (default: 100,000).
+        seed: Random seed.
+
+    Returns:
+        Overlap of each pair, shape (n_pairs,).
 
     Example:
         >>> import torch
@@ -155,17 +162,17 @@ def overlaps(means: Tensor, weights: Tensor | None = None, n_pairs: int = 100_00
 
 
 def complexity(free_energy: Tensor, n_units: int, n_bins: int = 30) -> tuple[Tensor, Tensor]:
-    """The complexity Σ(f) = ln(dn/df)/N over the free energy per unit f = F/N, with n the number of solutions.
+    """Estimate the complexity Σ(f) = ln(dn/df)/N, where n is the number of solutions and f = F/N.
 
-    It is counted from the solutions that were found, so that it is a lower bound where there are many.
+    The estimate counts the solutions in `free_energy`, so it is a lower bound if some solutions have not been found.
 
     Args:
-        free_energy: F of each solution, (n,).
-        n_units: number N of units of the machine.
-        n_bins: number of bins of the histogram.
+        free_energy: Free energy F of each solution, shape (n,).
+        n_units: Number N of units of the machine.
+        n_bins: Number of bins of the histogram (default: 30).
 
     Returns:
-        f at the centers of the bins with solutions, and Σ there.
+        Values of f at the centers of the nonempty bins, and of Σ at these points.
 
     Example:
         >>> import torch
@@ -183,7 +190,7 @@ def complexity(free_energy: Tensor, n_units: int, n_bins: int = 30) -> tuple[Ten
 
 
 class SolutionsAt(NamedTuple):
-    """The solutions of a machine at one inverse temperature: how many there are, and F of the lowest, per unit."""
+    """Number of solutions at one inverse temperature, and the lowest free energy per unit."""
 
     beta: float
     solutions: int
@@ -200,15 +207,18 @@ def solutions_over_temperature(
     couplings_only: bool = False,
     max_sweeps: int = 1000,
 ) -> list[SolutionsAt]:
-    """The number of solutions of a machine at several inverse temperatures, from the same starts.
+    """Count the solutions of a machine at several inverse temperatures, from the same starts.
 
     Args:
-        machine: any machine that `at_temperature` takes.
-        starts: as for `find_solutions`.
-        betas: inverse temperatures.
-        scheme: mean-field scheme (default: `TAP()`).
-        couplings_only: as for `at_temperature`.
-        max_sweeps: as for `find_solutions`.
+        machine: A machine that `at_temperature` supports.
+        starts: Starting points, in the same form as for `find_solutions`.
+        betas: Inverse temperatures.
+        scheme: Mean-field scheme (default: `TAP()`).
+        couplings_only: Whether the inverse temperature multiplies only the couplings (see `at_temperature`).
+        max_sweeps: Maximum number of sweeps per start (default: 1000).
+
+    Returns:
+        The number of solutions and the lowest free energy per unit at each inverse temperature.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""The landscape at the epochs of a training."""
+"""Landscapes at several epochs of a training run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,16 +25,16 @@ N_STARTS = 1000
 
 
 class Snapshot(NamedTuple):
-    """The landscape at one epoch.
+    """Landscape at one epoch.
 
     Attributes:
-        epoch: the epoch.
-        means: means of each layer at every solution, (n, *state_shape), in float32.
-        free_energy: F of each solution, in rising order, (n,), in float64.
-        counts: number of starts that lead to each solution, (n,).
-        stable: whether the iteration returns to the solution after a small perturbation, (n,).
-        basin: index of the solution that each start leads to, (K,); −1 if it has not converged.
-        distance: distance of each start from its solution, (K,).
+        epoch: Number of the epoch.
+        means: Means of each layer at every solution, shape (n, *state_shape), in float32.
+        free_energy: Free energy of each solution in increasing order, shape (n,), in float64.
+        counts: Number of starts that converge to each solution, shape (n,).
+        stable: Whether the iteration returns to each solution after a small perturbation, shape (n,).
+        basin: Index of the solution to which each start converges, shape (K,); −1 if it does not converge.
+        distance: Distance between each start and its solution, shape (K,).
     """
 
     epoch: int
@@ -57,19 +57,19 @@ class Snapshot(NamedTuple):
 
     @property
     def mean_free_energy(self) -> float:
-        """The average of F over the solutions, as in the paper; NaN without any."""
+        """Mean free energy of the solutions, as in the paper; NaN if there are no solutions."""
         return float(self.free_energy.mean())
 
 
 @dataclass(frozen=True, eq=False)
 class LandscapeTrack:
-    """The landscape at several epochs of a training.
+    """Landscapes at several epochs of a training run, as returned by `track_landscape`.
 
     Attributes:
-        snapshots: one for each epoch, rising.
-        starts: what was started from, (K, *state_shape).
-        rows: which rows of the data they are, (K,).
-        tree: how the solutions at the last epoch merge as one goes back.
+        snapshots: Landscapes in order of increasing epochs.
+        starts: Visible means from which the solver started, shape (K, *state_shape).
+        rows: Index of each start among the rows passed to `track_landscape`, shape (K,).
+        tree: Tree of the solutions of the last epoch, which merge toward earlier epochs.
     """
 
     snapshots: list[Snapshot]
@@ -79,14 +79,15 @@ class LandscapeTrack:
 
     @property
     def epochs(self) -> list[int]:
-        """Of the snapshots."""
+        """Epochs of the snapshots."""
         return [snapshot.epoch for snapshot in self.snapshots]
 
     def changes(self) -> list[tuple[int, int]]:
-        """How many solutions were born and how many merged into others, from each epoch to the next.
+        """Return the numbers of new solutions and of merged solutions at each epoch.
 
-        A solution continues as the one that most of its starts lead to at the next epoch; those that continue as
-        one have merged, and one that continues no other was born, as were all of the first epoch.
+        The successor of a solution is the solution of the next epoch to which most of its starts converge. Solutions
+        with the same successor have merged. A solution that is not a successor is new, and all solutions of the first
+        epoch are new.
         """
         found = [(self.snapshots[0].n_solutions, 0)]
         for before, after in pairwise(self.snapshots):
@@ -99,11 +100,15 @@ class LandscapeTrack:
         return found
 
     def at(self, epoch: int) -> Snapshot:
-        """The snapshot of an epoch; a KeyError if there is none."""
+        """Return the snapshot of an epoch.
+
+        Raises:
+            KeyError: If there is no snapshot of the epoch.
+        """
         for snapshot in self.snapshots:
             if snapshot.epoch == epoch:
                 return snapshot
-        raise KeyError(f"epoch {epoch} was not kept; there are {', '.join(map(str, self.epochs))}")
+        raise KeyError(f"epoch {epoch} was not kept; available epochs: {', '.join(map(str, self.epochs))}")
 
     def __repr__(self) -> str:
         counts = [snapshot.n_solutions for snapshot in self.snapshots]
@@ -135,18 +140,22 @@ def track_landscape(
     max_sweeps: int = MAX_SWEEPS,
     callback: Callable[[Snapshot], None] | None = None,
 ) -> LandscapeTrack:
-    """The landscape at several epochs of a training, and the tree of its solutions.
+    """Find the solutions at several epochs of a training run and compute their tree.
 
     Args:
-        machines: Machines by epoch; for those of a run, `tapmachine.runs.machines.KeptMachines(folder)`.
+        machines: Mapping from epochs to machines. For a run directory, use
+            `tapmachine.runs.machines.KeptMachines(folder)`.
         starts: Rows of shape (K, n_visible), such as `training_rows()` of the kept machines, or visible moments, such
             as `random_start(machine, K)`.
-        scheme: Scheme to solve by. Default: `TAP()`.
-        epochs: Epochs to use. Default: all that there are machines of.
-        n_starts: Maximum number of starts; if there are more, evenly spaced ones are used.
-        same: Distance below which two solutions are the same; see `merge_solutions`.
-        max_sweeps: Number of sweeps after which a start counts as not converged.
-        callback: Function that is called with each `Snapshot`.
+        scheme: Mean-field scheme (default: `TAP()`).
+        epochs: Epochs to use (default: all epochs in `machines`).
+        n_starts: Maximum number of starts; evenly spaced rows are selected from a larger number of starts.
+        same: Distance below which two solutions are merged (see `merge_solutions`).
+        max_sweeps: Maximum number of sweeps per start.
+        callback: Function called with each `Snapshot`.
+
+    Returns:
+        A snapshot of the landscape at each epoch, and the tree of the solutions.
 
     Example:
         >>> import torch
@@ -163,9 +172,9 @@ def track_landscape(
             "KeptMachines(folder)"
         )
     if not machines:
-        raise ValueError("machines is empty; expected a machine for one epoch or more")
+        raise ValueError("machines is empty; expected a machine for at least one epoch")
     if starts is None:
-        raise ValueError("starts is missing; give rows of data, or moments such as random_start(machine, 100)")
+        raise ValueError("starts is missing; pass rows of data, or moments such as random_start(machine, 100)")
     chosen = _chosen(sorted(machines), epochs)
     visible = starting_moments(machines[chosen[-1]], fitting(machines[chosen[-1]], starts))[0]
     assert visible is not None
@@ -186,15 +195,15 @@ def _chosen(kept: list[int], epochs: Sequence[int] | None) -> list[int]:
     if epochs is None:
         return kept
     if not epochs:
-        raise ValueError("epochs is empty; leave it out for all that were kept")
+        raise ValueError("epochs is empty; use epochs=None for all epochs")
     missing = sorted(set(epochs) - set(kept))
     if missing:
-        raise ValueError(f"epoch {missing[0]} was not kept; there are {', '.join(map(str, kept))}")
+        raise ValueError(f"epoch {missing[0]} was not kept; available epochs: {', '.join(map(str, kept))}")
     return sorted(set(epochs))
 
 
 def snapshot_of(found: Landscape, epoch: int = 0) -> Snapshot:
-    """What is kept of a landscape; solutions whose stability was not looked at count as stable."""
+    """Convert a landscape to a snapshot; if stability was not tested, all solutions are marked as stable."""
     means = tuple(own.mean.float().cpu() for own in found.solutions.moments)
     stable = torch.ones_like(found.counts, dtype=torch.bool) if found.stable is None else found.stable
     rest = (found.counts, stable, found.basin, found.distance.float())
@@ -209,7 +218,7 @@ def _tree(
     same: float,
     max_sweeps: int,
 ) -> SolutionTree:
-    """From the last epoch back to the first, each solution starts from its position in the following epoch."""
+    """Compute the tree from the last epoch to the first, starting each search at the solutions of the next epoch."""
     parents: list[Tensor] = []
     failed = [0]
     current: Solution = last.solutions
@@ -223,7 +232,7 @@ def _tree(
         double = in_double(machines[epoch])
         found = solve(double, current, scheme, tol=TOLERANCE, max_sweeps=max_sweeps)
         failed.append(int((~found.converged).sum()))
-        # Those that have not converged are somewhere, too, and their descendants need an ancestor.
+        # Particles that have not converged are kept because their descendants need an ancestor.
         found = replace(found, status=torch.full_like(found.status, Status.CONVERGED))
         different = merge_solutions(double, found, same=same)
         parents.append(different.index.cpu())

@@ -1,4 +1,4 @@
-"""How the solutions of a trained machine merge going back through its training: a tree of the data."""
+"""Tree of a trained machine's solutions, which merge toward earlier epochs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,19 +11,20 @@ from tapmachine.data.checks import check_count
 
 @dataclass(frozen=True, eq=False)
 class SolutionTree:
-    """The tree of solutions: those of the last epoch, and their ancestors at earlier epochs.
+    """Tree whose leaves are the solutions of the last epoch, with their ancestors at earlier epochs.
 
-    A solution of one epoch, put into the equations of the machine at an earlier one, leads to a solution there: its
-    parent. Solutions with the same parent were one, and split between the two epochs. At the last epoch, indices are
-    those of the landscape; at earlier epochs the tree has its own, since no start may lead to a parent.
+    The parent of a solution is found by solving the machine of the previous epoch, starting from the solution.
+    Solutions with the same parent have split between the two epochs. At the last epoch, indices refer to the solutions
+    of the landscape. At earlier epochs, the tree has a separate numbering, because a parent need not be a solution of
+    the landscape.
 
     Attributes:
-        epochs: rising.
-        parents: for each epoch but the first, the index of each solution's parent at the epoch before.
-        counts: number of starts that lead to each solution of the last epoch, (n,).
-        basin: index of the solution that each start leads to, (K,); −1 if it has not converged.
-        n_not_converged: number of solutions at each epoch that did not converge; they are kept as they are.
-        means: visible means of the solutions of each epoch, (n, *state_shape), in float32; empty if not kept.
+        epochs: Epochs in increasing order.
+        parents: For each epoch except the first, the index of each solution's parent at the previous epoch.
+        counts: Number of starts that converge to each solution of the last epoch, shape (n,).
+        basin: Index of the solution to which each start converges, shape (K,); −1 if it does not converge.
+        n_not_converged: Number of solutions at each epoch that did not converge. Their last moments are used.
+        means: Visible means of the solutions at each epoch, shape (n, *state_shape), in float32; empty if not stored.
     """
 
     epochs: list[int]
@@ -38,28 +39,33 @@ class SolutionTree:
 
     @property
     def n_lineages(self) -> list[int]:
-        """Number of solutions of each epoch with a descendant at the last."""
+        """Number of solutions at each epoch that have a descendant at the last epoch."""
         sizes = [int(parent.max()) + 1 if len(parent) else 0 for parent in self.parents]
         return [*sizes, len(self.counts)]
 
     def ancestors(self, epoch: int) -> Tensor:  # (n,)
-        """Index of each leaf's ancestor at an epoch."""
+        """Return the index of each leaf's ancestor at an epoch."""
         ancestors = torch.arange(len(self.counts))
         for parent in reversed(self.parents[self.epochs.index(epoch) :]):
             ancestors = parent[ancestors]
         return ancestors
 
     def clusters(self, epoch: int) -> Tensor:  # (K,)
-        """The ancestor at an epoch of the solution that each start leads to; −1 if it has not converged."""
+        """Return the cluster of each start, the ancestor of its solution at an epoch; −1 if it did not converge."""
         ancestors = self.ancestors(epoch)
         return torch.where(self.basin < 0, -1, ancestors[self.basin.clamp(min=0)]) if len(ancestors) else self.basin
 
     def cut(self, n_clusters: int, least: float = 0.01) -> Tensor:  # (K,)
-        """The clusters of the starts at the first epoch with at least so many large clusters.
+        """Cluster the starts at the first epoch with at least `n_clusters` large clusters.
+
+        If no epoch has enough large clusters, the last epoch is used.
 
         Args:
-            n_clusters: number of large clusters; at the last epoch there may be fewer.
-            least: share of the starts in a large cluster.
+            n_clusters: Minimum number of large clusters.
+            least: Minimum fraction of the starts in a large cluster (default: 0.01).
+
+        Returns:
+            Cluster of each start, shape (K,); −1 for starts that did not converge.
         """
         n_clusters = check_count("n_clusters", n_clusters)
         for epoch in self.epochs:
@@ -70,11 +76,11 @@ class SolutionTree:
         return clusters
 
     def largest_leaves(self, count: int) -> Tensor:
-        """Indices of the `count` leaves with the most starts, rising."""
+        """Return the indices of the `count` leaves with the most starts, in increasing order."""
         return self.counts.argsort(descending=True, stable=True)[:count].sort().values
 
     def pruned(self, n_leaves: int) -> "SolutionTree":
-        """The tree of the `n_leaves` leaves with the most starts, in the same order but with new indices."""
+        """Return a tree of the `n_leaves` leaves with the most starts, renumbered in their original order."""
         kept = self.largest_leaves(n_leaves)
         new_index = torch.full_like(self.counts, -1)
         new_index[kept] = torch.arange(len(kept))
@@ -90,10 +96,13 @@ class SolutionTree:
         return SolutionTree(self.epochs, parents[::-1], counts, basin, self.n_not_converged, means[::-1])
 
     def newick(self, names: Sequence[str] | None = None) -> str:
-        """The tree in Newick format, with epochs as lengths; a leaf is named by its index and its number of starts.
+        """Convert the tree to Newick format, with branch lengths in epochs.
 
         Args:
-            names: other names for the leaves.
+            names: Names of the leaves (default: the index and the number of starts of each leaf).
+
+        Returns:
+            The tree as a string.
 
         Example:
             >>> import torch
@@ -105,8 +114,8 @@ class SolutionTree:
         if names is None:
             names = [f"s{leaf}_{int(count)}" for leaf, count in enumerate(self.counts)]
         if len(names) != len(self.counts):
-            raise ValueError(f"there are {len(names)} names for {len(self.counts)} leaves")
-        # From the leaves down: the text of every lineage, and the epoch at which it ends (a leaf, or a split).
+            raise ValueError(f"names has {len(names)} names for {len(self.counts)} leaves; expected one per leaf")
+        # From the leaves to the root: the text of every lineage, and the epoch at which it ends (a leaf or a split).
         texts, ends = [_quoted(name) for name in names], [self.epochs[-1]] * len(names)
         for parent, epoch in zip(reversed(self.parents), reversed(self.epochs[:-1]), strict=True):
             texts, ends = _joined(parent.tolist(), texts, ends, epoch)

@@ -1,1 +1,1 @@
-"""Schemes: what a layer receives from its neighbors, and a free energy whose stationary points are the solutions."""
+"""Mean-field schemes: equations for the moments of a machine's units, and the corresponding free energy."""

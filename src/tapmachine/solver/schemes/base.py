@@ -1,4 +1,4 @@
-"""Base class of schemes: equations for the moments of a machine's units, and a free energy."""
+"""Base class of the mean-field schemes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from tapmachine.solver.process import Process, State
 
 
 class Scheme(ABC):
-    """Approximation of a machine by fixed points: equations for the units' moments, and a free energy.
+    """Mean-field approximation of a machine, defined by equations for the units' moments and by a free energy.
 
     Attributes:
-        can_be_captured: Whether a training step, which binds the scheme each time, can be captured as a CUDA graph.
+        can_be_captured: Whether a training step with this scheme can be captured as a CUDA graph.
     """
 
     can_be_captured: bool = True
@@ -28,9 +28,17 @@ class Scheme(ABC):
     def free_energy(
         self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]
     ) -> Tensor:  # (K,)
-        """F at moments and the tilts they arise from, in float64, differentiable in the machine's parameters.
+        """Compute the free energy F in float64, differentiable with respect to the machine's parameters.
 
-        At a solution F is stationary in the moments, so its gradient is computed with the moments fixed.
+        F is stationary in the moments at a solution, so its gradient is computed with the moments fixed.
+
+        Args:
+            machine: The machine whose free energy is computed.
+            moments: Moments of all layers.
+            tilts: Tilts of all layers under which the units have these moments.
+
+        Returns:
+            Free energy of each particle, shape (K,).
 
         Example:
             >>> from tapmachine import TAP, Binary, rbm, solve
@@ -42,7 +50,10 @@ class Scheme(ABC):
         """
 
     def free_energy_of_state(self, machine: BoltzmannMachine, process: Process, state: State) -> Tensor:  # (K,)
-        """F at a state of the iteration on the machine, for schemes whose F depends on more than the moments."""
+        """Compute the free energy at a state of the iteration.
+
+        Schemes whose free energy depends on more than the moments override this method.
+        """
         with torch.no_grad():
             moments, tilts = process.beliefs(list(machine.layers), state)
         return self.free_energy(machine, moments, tilts)

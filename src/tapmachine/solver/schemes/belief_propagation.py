@@ -1,4 +1,4 @@
-"""Belief propagation, with exact messages between discrete units or two-moment messages between any units."""
+"""Belief propagation with exact messages for discrete units, or with two-moment messages for all unit types."""
 
 from collections.abc import Sequence
 from typing import final
@@ -19,7 +19,7 @@ CLIPPED_SHARE = 0.95
 
 
 class _WholeDistributions(MessagePassing):
-    """Messages to discrete units, which are exactly tilts: ln E[exp(Wxx')] at each state x' of the receiver."""
+    """Exact messages ln E[exp(Wxx')] to discrete units, evaluated at each state x' of the receiver."""
 
     def __init__(self, machine: BoltzmannMachine, damping: float) -> None:
         super().__init__(machine, damping)
@@ -45,7 +45,7 @@ class _WholeDistributions(MessagePassing):
 
 
 class _TwoMoments(MessagePassing):
-    """Messages based on the sender's mean and variance [eq:Bij], [eq:Aij], [eq:aij], [eq:cij]."""
+    """Messages computed from the sender's mean and variance [eq:Bij], [eq:Aij], [eq:aij], [eq:cij]."""
 
     def __init__(self, machine: BoltzmannMachine, damping: float, clip: float, truncate: float | None) -> None:
         super().__init__(machine, damping)
@@ -71,7 +71,7 @@ class _TwoMoments(MessagePassing):
 
 
 def _two_states(units: Units) -> tuple[float, float] | None:
-    """The two values of two-state units; None for units with q states."""
+    """Return the two values of two-state units, or None for categorical units."""
     if units.is_categorical:
         return None
     base = unconditioned(units)
@@ -83,7 +83,10 @@ def _two_states(units: Units) -> tuple[float, float] | None:
 
 
 def _truncated(units: Units, deviations: float) -> Units:
-    """Truncate Gaussian units at this many standard deviations from their outermost means; return others unchanged."""
+    """Truncate Gaussian units; return other units unchanged.
+
+    The interval extends `deviations` standard deviations beyond the smallest and the largest mean of the units.
+    """
     if isinstance(units, Tilted):
         return Tilted(_truncated(units.base, deviations), Tilt(units.field, units.precision), validate=False)
     if not isinstance(units, Gaussian):
@@ -94,19 +97,19 @@ def _truncated(units: Units, deviations: float) -> Units:
 
 
 class _MessageScheme(Scheme):
-    """Common part of both schemes."""
+    """Common part of `BeliefPropagation` and `RelaxedBP`."""
 
     can_be_captured = False
 
     def __init__(self, damping: float) -> None:
         if not 0 <= damping < 1:
-            raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
+            raise ValueError(f"damping is {damping!r}; expected a number in [0, 1)")
         self.damping = damping
 
     def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:
         raise ValueError(
-            f"{type(self).__name__}: F depends on messages, not only on moments; solve() returns it. For training, set "
-            "n_sweeps of TAPObjective"
+            f"{type(self).__name__}: the free energy depends on messages, not only on moments; "
+            "use solve(), which returns it. For training, set n_sweeps of TAPObjective"
         )
 
     def free_energy_of_state(self, machine: BoltzmannMachine, process: Process, state: State) -> Tensor:
@@ -116,13 +119,13 @@ class _MessageScheme(Scheme):
 
 @final
 class BeliefPropagation(_MessageScheme):
-    """Belief propagation for `Binary`, `Spin` and `Categorical` units, with Bethe's free energy: exact on trees.
+    """Belief propagation for `Binary`, `Spin` and `Categorical` units, with the Bethe free energy.
 
-    Every pair of coupled units exchanges messages, so a particle needs memory for about 12·N_v·N_h values (times the
-    number of states of categorical units).
+    The result is exact if the couplings form a tree. Every pair of coupled units exchanges messages, so each particle
+    requires memory for about 12·N_v·N_h values, multiplied by the number of states for categorical units.
 
     Args:
-        damping: Weight of the previous message in an update, from 0 to less than 1.
+        damping: Weight of the previous message in an update, at least 0 and less than 1 (default: 0.5).
 
     Example:
         >>> import torch
@@ -144,24 +147,26 @@ class BeliefPropagation(_MessageScheme):
 
 @final
 class RelaxedBP(_MessageScheme):
-    """Relaxed belief propagation for units of any type: messages with two moments, accurate to second order in W.
+    """Relaxed belief propagation for all unit types.
 
-    Memory as for `BeliefPropagation`. The precision that messages subtract from a `Gaussian` unit is limited, because a
-    single unnormalizable unit would end the iteration.
+    Messages consist of two moments and are accurate to second order in W. Each particle requires as much memory as with
+    `BeliefPropagation`. The precision that messages subtract from a `Gaussian` unit is limited because a single
+    unnormalizable unit would end the iteration.
 
     Args:
-        damping: Weight of the previous message in an update, from 0 to less than 1.
-        clip: Largest share of a Gaussian unit's precision that messages may subtract. A solution at the limit is not a
-            solution of the machine.
-        truncate: If set, truncate Gaussian units at this many standard deviations on either side instead.
+        damping: Weight of the previous message in an update, at least 0 and less than 1 (default: 0.5).
+        clip: Largest fraction of a Gaussian unit's precision that messages may subtract (default: 0.95). A fixed point
+            at which this limit is active does not solve the equations of the machine.
+        truncate: Number of standard deviations beyond the means at which Gaussian units are truncated, instead of
+            limiting their precision (default: no truncation).
     """
 
     def __init__(self, damping: float = DAMPING, clip: float = CLIPPED_SHARE, truncate: float | None = None) -> None:
         super().__init__(damping)
         if not 0 < clip < 1:
-            raise ValueError(f"clip is {clip!r}; it must be between 0 and 1")
+            raise ValueError(f"clip is {clip!r}; expected a number between 0 and 1")
         if truncate is not None and not truncate > 0:
-            raise ValueError(f"truncate is {truncate!r}; it must be greater than 0")
+            raise ValueError(f"truncate is {truncate!r}; expected a number greater than 0")
         self.clip, self.truncate = clip, truncate
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Explicit and sequential iterations for any machine: updates from the previous moments, or of one unit at a time."""
+"""Explicit and sequential iterations, which update whole layers or one unit at a time."""
 
 from typing import NamedTuple, final
 
@@ -12,7 +12,7 @@ from tapmachine.units import Units
 
 
 class ExplicitState(NamedTuple):
-    """Moments of all layers, and a mask of the particles that failed."""
+    """Moments of all layers, and a mask of failed particles."""
 
     moments: tuple[Moments, ...]
     unnormalizable: Tensor
@@ -20,9 +20,10 @@ class ExplicitState(NamedTuple):
 
 @final
 class FixedDamping(MeanFieldProcess):
-    """The paper's iteration [alg:rbmInf]: odd layers, then even ones, from the previous moments; all units if pairwise.
+    """The paper's iteration [alg:rbmInf], which updates the odd layers and then the even layers.
 
-    With damping d, an update keeps a share d of the previous moments. Convergence is not guaranteed.
+    All units of a pairwise machine are updated together. With damping d, the new moments are a weighted average of the
+    previous moments (weight d) and the updated ones (weight 1 − d). Convergence is not guaranteed.
     """
 
     def __init__(self, equations: Equations, couplings: Couplings, damping: float) -> None:
@@ -44,7 +45,7 @@ class FixedDamping(MeanFieldProcess):
         return state, self.change(list(last.moments), list(state.moments))
 
     def sweep(self, layers: list[Units], state: ExplicitState) -> ExplicitState:
-        """One sweep: each layer's moments from those of all layers, A and B as the scheme defines them."""
+        """Update the moments of each layer once, with the tilts A and B that the scheme defines."""
         moments, failed = list(state.moments), state.unnormalizable
         for index in (*self.odd, *self.even):
             new = self.equations.respond(layers, self.couplings, index, moments)
@@ -58,7 +59,7 @@ class FixedDamping(MeanFieldProcess):
 
 
 class DampedState(NamedTuple):
-    """Moments, the tilts they arise from, F, the last residual, and the size of the next step."""
+    """Moments, the tilts that produce them, the free energy, the last residual, and the next step length."""
 
     moments: tuple[Moments, ...]
     tilts: tuple[Tilt, ...]
@@ -73,11 +74,12 @@ SMALLEST_SIZE = 2.0**-20
 
 @final
 class DampedDescent(MeanFieldProcess):
-    """Explicit updates of the tilts, with step lengths reduced for each particle until F decreases.
+    """Explicit updates of the tilts, with a step length for each particle that is halved until F decreases.
 
-    A tilt that moves toward the value given by the equations descends: F's gradient in the moments is the difference of
-    the two, and moments change with tilts by a covariance matrix. So some step length lowers F on every machine, to
-    every order; it is halved if F increases, and grows again afterward.
+    Moving the tilts toward the values required by the equations is a descent direction of F. The gradient of F with
+    respect to the moments is the difference between these values and the current tilts, and the derivative of the
+    moments with respect to the tilts is a covariance matrix. A sufficiently small step therefore lowers F for every
+    machine and every order of the expansion. The step length increases again after successful steps.
     """
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> DampedState:
@@ -106,9 +108,9 @@ class DampedDescent(MeanFieldProcess):
         residual = self.change(list(state.moments), moments) / state.size**2
         noise = 100 * torch.finfo(residual.dtype).eps * (1 + value.abs())
         rises = value > state.free_energy + noise
-        # Where F is flat up to rounding, the residual has to decrease instead.
+        # If the change of F is within rounding errors, the residual has to decrease instead.
         stalls = (value > state.free_energy - noise) & (residual > state.residual)
-        # A step to non-finite values is too long, unless it is the shortest or the values were non-finite before.
+        # A step to non-finite values is rejected unless it is the shortest or the values were non-finite before.
         leaves = ~torch.isfinite(value) & torch.isfinite(state.free_energy) & (state.size > SMALLEST_SIZE)
         worse = rises | stalls | leaves
         longer, shorter = (1.25 * state.size).clamp(max=1.0), (0.5 * state.size).clamp(min=SMALLEST_SIZE)
@@ -119,7 +121,7 @@ class DampedDescent(MeanFieldProcess):
 
 
 class SequentialState(NamedTuple):
-    """Moments of the only layer, the fields B they arise from, and a mask of the particles that failed."""
+    """Moments of the only layer, the fields B that produce them, and a mask of failed particles."""
 
     moments: Moments
     fields: Tensor
@@ -128,9 +130,11 @@ class SequentialState(NamedTuple):
 
 @final
 class SequentialDescent(MeanFieldProcess):
-    """Pairwise machines, one unit at a time at its exact minimum with the others fixed. F decreases every time.
+    """Coordinate descent for pairwise machines.
 
-    Simple but expensive: each unit needs the products of all units, n³ operations per sweep and particle.
+    Each update moves one unit to the exact minimum of F with the other units fixed, so F never increases. The iteration
+    is simple but expensive: a sweep takes n³ operations per particle, because each update needs the fields from all
+    units.
     """
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> SequentialState:

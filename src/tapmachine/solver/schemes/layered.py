@@ -1,4 +1,4 @@
-"""Layered machines: alternating layers at their exact minimum."""
+"""Block coordinate descent for layered machines, which alternates between odd and even layers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, final
@@ -13,14 +13,14 @@ from tapmachine.units import Units
 
 
 class LayeredState(NamedTuple):
-    """State after a sweep."""
+    """State of the iteration after a sweep."""
 
-    moments: tuple[Moments, ...]  # of all layers
-    tilts: tuple[Tilt, ...]  # that they arise from
-    received: tuple[Incoming, ...]  # by the odd layers, from these moments
-    free_energy: Tensor  # known only if sweeps are extrapolated
-    reach: Tensor  # upper limit of the extrapolation
-    unnormalizable: Tensor  # particles that failed
+    moments: tuple[Moments, ...]  # moments of all layers
+    tilts: tuple[Tilt, ...]  # tilts that produce these moments
+    received: tuple[Incoming, ...]  # fields on the odd layers, computed from these moments
+    free_energy: Tensor  # computed only if sweeps are extrapolated
+    reach: Tensor  # upper limit of the extrapolation factor α
+    unnormalizable: Tensor  # mask of failed particles
 
 
 INITIAL_REACH = 4.0
@@ -29,11 +29,12 @@ SMALLEST_REACH = 2.0
 
 @final
 class LayeredDescent(MeanFieldProcess):
-    """Implicit half-steps: all odd layers at their exact minimum with the even ones fixed, then the even layers.
+    """Block coordinate descent with extrapolation.
 
-    Every half-step lowers F. After two sweeps x₀ → x₁ → x₂ of what the odd layers receive, the third starts from the
-    squared extrapolation x₀ + 2αr + α²v with r = x₁ − x₀, v = (x₂ − x₁) − r and α = |r|/|v| (Varadhan and Roland 2008),
-    and is accepted for the particles whose F it lowers. α is limited to a reach that grows with success.
+    Each half-step moves the odd layers (or the even layers) to the exact minimum of F with the other layers fixed, so F
+    never increases. Let x₀, x₁ and x₂ be the fields on the odd layers in two successive sweeps. The third sweep starts
+    from the squared extrapolation x₀ + 2αr + α²v, with r = x₁ − x₀, v = (x₂ − x₁) − r and α = |r|/|v| (Varadhan and
+    Roland 2008). It is accepted for the particles whose F it lowers. The upper limit of α grows with each success.
     """
 
     def __init__(self, equations: Equations, couplings: Couplings, accelerate: bool = True) -> None:
@@ -77,7 +78,7 @@ class LayeredDescent(MeanFieldProcess):
         return kept, self._residual(layers, kept)
 
     def sweep(self, layers: list[Units], state: LayeredState, root_steps: int | None) -> LayeredState:
-        """One sweep without extrapolation: the odd layers, then the even ones."""
+        """Do one sweep without extrapolation, first over the odd layers and then over the even layers."""
         tilts, failed = list(state.tilts), state.unnormalizable
         fields = [torch.as_tensor(tilt.field) for tilt in state.tilts]
         moments = [Moments(field, field) for field in fields]  # placeholders: no layer is read before it is written
@@ -98,9 +99,9 @@ class LayeredDescent(MeanFieldProcess):
         received: Sequence[Incoming],
         root_steps: int | None,
     ) -> None:
-        """Minimize F over a group of layers: B = θ − κa with a the mean under B, from the fields in `tilts`.
+        """Minimize F over a group of layers by solving B = θ − κa, where a is the mean under the field B.
 
-        The moments and tilts at the minimum replace those in the lists.
+        The root search starts from the fields in `tilts`. The lists `moments` and `tilts` are updated in place.
         """
         for index, incoming in zip(group, received, strict=True):
             start = torch.as_tensor(tilts[index].field)
@@ -136,7 +137,7 @@ class LayeredDescent(MeanFieldProcess):
         return tuple(result), at_limit
 
     def _residual(self, layers: list[Units], state: LayeredState) -> Tensor:
-        """Residual of the odd layers: the even ones are at their root."""
+        """Compute the residual from the odd layers; the even layers satisfy their equations after a sweep."""
         moved = list(state.moments)
         for index, incoming in zip(self.odd, state.received, strict=True):
             moved[index] = layers[index].respond(incoming.mean, incoming.variance, state.moments[index].mean)

@@ -1,7 +1,7 @@
-"""Message passing: the iteration shared by both variants of belief propagation.
+"""Message passing iteration shared by both variants of belief propagation.
 
-A message to a unit is a factor exp(w + ux − ½kx²) that multiplies its prior: a tilt, and a scale. A unit's message to a
-neighbor follows from its prior under all tilts except the one from that neighbor.
+A message to a unit is a factor exp(w + ux − ½kx²) that multiplies its prior, that is, a tilt and a scale. The message
+from a unit to a neighbor is computed from the unit's prior under all tilts except the one from that neighbor.
 """
 
 import copy
@@ -20,7 +20,7 @@ from tapmachine.units import Units
 
 
 class Link(NamedTuple):
-    """Couplings from the units of one layer to those of another: every edge has two links."""
+    """Directed couplings from the units of one layer to the units of another; every edge has two links."""
 
     sender: int
     receiver: int
@@ -32,12 +32,12 @@ class Message(NamedTuple):
     """Messages from all senders of a link to all receivers, with one value per state."""
 
     field: Tensor  # u, (K, n_sender, *state_shape of the receiver)
-    spread: Tensor  # k, same shape
+    spread: Tensor  # k, with the shape of the field
     log_scale: Tensor  # w, (K, n_sender, n_receiver)
 
 
 class Messages(NamedTuple):
-    """State of the iteration."""
+    """State of the iteration: messages of all links, moments of all layers, and a mask of failed particles."""
 
     links: tuple[Message, ...]
     moments: tuple[Moments, ...]
@@ -45,7 +45,7 @@ class Messages(NamedTuple):
 
 
 class MessagePassing(Process):
-    """Iteration of both variants: messages to the odd layers, then to the even ones."""
+    """Base class of the message passing iterations, which update messages to odd layers and then to even layers."""
 
     def __init__(self, machine: BoltzmannMachine, damping: float) -> None:
         self.damping = damping
@@ -54,7 +54,7 @@ class MessagePassing(Process):
         self.weights = [weights.detach() for weights in machine.weights]
         self.links = _links(machine)
         receivers = [link.receiver for link in self.links]
-        # Links by receiving layer; and those into odd layers, then those into even ones.
+        # `into` lists the links by receiving layer; `groups` lists the links into odd layers and into even layers.
         self.into = [[link for link, r in enumerate(receivers) if r == index] for index in range(len(layers))]
         self.groups = [[link for link, r in enumerate(receivers) if r % 2 == parity] for parity in (1, 0)]
         self.n_units = sum(layer.n for layer in layers)
@@ -119,35 +119,36 @@ class MessagePassing(Process):
 
     @abstractmethod
     def send(self, link: Link, units: Units, cavity: Tilt) -> Message:
-        """Messages of a link.
+        """Compute the messages of a link.
 
         Args:
-            link: The link to send on.
-            units: The sending units, for particles that are pairs of a particle and a receiving unit.
-            cavity: The tilt on them from all units but the receiving one, (K·n_receiver, *state_shape of the sender).
+            link: The link on which messages are sent.
+            units: The sending units, with one row for each pair of a particle and a receiving unit.
+            cavity: Tilt on the sending units from all units except the receiving one, shape
+                (K·n_receiver, *state_shape of the sender).
         """
 
     def bounded(self, layer_index: int, tilt: Tilt) -> Tilt:
-        """Limit a tilt on a layer's units, if the variant requires it."""
+        """Limit a tilt on a layer's units; by default, tilts are not limited."""
         return tilt
 
     def as_used(self, units: Units) -> Units:
-        """Units whose messages are sent, if they differ from those of the machine."""
+        """Return the units that replace a layer's units in the iteration; by default, the units themselves."""
         return units
 
     def _sums(self, messages: Sequence[Message], layer_index: int) -> tuple[Tensor, Tensor]:
-        """Σu and Σk over all messages to a layer."""
+        """Return the sums of u and k over all messages to a layer."""
         received = [messages[link_index] for link_index in self.into[layer_index]]
         field = torch.stack([message.field.sum(1) for message in received]).sum(0)
         spread = torch.stack([message.spread.sum(1) for message in received]).sum(0)
         return field, spread
 
     def _tilt(self, messages: Sequence[Message], layer_index: int) -> Tilt:
-        """Total tilt that the neighbors send to a layer."""
+        """Return the total tilt that a layer receives from its neighbors."""
         return self.bounded(layer_index, Tilt(*self._sums(messages, layer_index)))
 
     def _cavity(self, layers: list[Units], messages: Sequence[Message], link_index: int) -> tuple[Units, Tilt]:
-        """Sending units of a link, repeated for each receiver, and the tilts on them without the receiver's message."""
+        """Return the sending units of a link, repeated for each receiver, and their tilts without its message."""
         link = self.links[link_index]
         back = messages[link.back]
         all_fields, all_spreads = self._sums(messages, link.sender)
@@ -160,12 +161,12 @@ class MessagePassing(Process):
         return units, tilt
 
     def _from_moments(self, link: Link, moments: Moments) -> Message:
-        """Messages of units with known means and no variance."""
+        """Compute the messages of units with known means and zero variance."""
         field = received(link.weights * moments.mean.unsqueeze(1).unsqueeze(1), self.shapes[link.receiver])
         return Message(field, torch.zeros_like(field), field.new_zeros(field.shape[:3]))
 
     def _change(self, old: Messages, new: Messages) -> Tensor:  # (K,)
-        """Mean squared change of the mean and variance of units, and of messages."""
+        """Return the mean squared change of units' moments plus the mean squared change of messages."""
         layers = zip(old.moments, new.moments, strict=True)
         pairs = [pair for old_and_new in layers for pair in zip(*old_and_new, strict=True)]
         of_units = sum((after - before).flatten(1).square().sum(-1) for before, after in pairs)
@@ -177,9 +178,10 @@ class MessagePassing(Process):
         return torch.as_tensor(of_units / self.n_units + of_messages / self.n_messages)
 
     def _free_energy(self, layers: list[Units], messages: Sequence[Message], tilts: Sequence[Tilt]) -> Tensor:
-        """Bethe free energy F = −Σ_i (1 − ½d_i) ln Z_i − ½ Σ_{i→j} (ln Z_{i→j} + w_{i→j}), (K,), float64 (erratum E15).
+        """Compute the Bethe free energy F = −Σ_i (1 − ½d_i) ln Z_i − ½ Σ_{i→j} (ln Z_{i→j} + w_{i→j}) (erratum E15).
 
-        ln Z_i is that of a unit under all its messages, ln Z_{i→j} without the one from j, and d_i is their number.
+        Unit i receives d_i messages. Z_i is its normalizer under all these messages, and Z_{i→j} its normalizer under
+        all messages except the one from unit j. The result has the shape (K,) and the dtype float64.
         """
         value = torch.zeros(len(messages[0].field), dtype=torch.float64, device=messages[0].field.device)
         for layer_index, (layer, tilt) in enumerate(zip(layers, tilts, strict=True)):
@@ -192,8 +194,10 @@ class MessagePassing(Process):
         return value
 
     def differentiable_free_energy(self, machine: BoltzmannMachine, state: Messages) -> Tensor:
-        """F with its gradient, (K,). F is stationary in messages and cavities, so with these fixed it depends on the
-        parameters by −Σ_i ln Z_i − ½ Σ_{i→j} ln Z_ij, with Z_ij of a pair of units under the tilts from all others.
+        """Compute the free energy with its gradient with respect to the machine's parameters, shape (K,).
+
+        F is stationary in messages and cavity tilts, so they are held fixed. Its gradient is then that of
+        −Σ_i ln Z_i − ½ Σ_{i→j} ln Z_ij, where Z_ij normalizes a pair of units under the tilts from all other units.
         """
         fixed = [copy.deepcopy(self.as_used(layer)).requires_grad_(False) for layer in machine.layers]
         with torch.no_grad():
@@ -213,7 +217,7 @@ class MessagePassing(Process):
 
 
 def _links(machine: BoltzmannMachine, differentiable: bool = False) -> list[Link]:
-    """Both directions of all edges; the units of a pairwise machine are linked to each other by one link."""
+    """Return the links in both directions of all edges; a pairwise machine has a single link."""
     layers = list(machine.layers)
     shapes = [(layer.n, *layer.state_shape[1:]) for layer in layers]
     links: list[Link] = []
@@ -236,7 +240,10 @@ def _links(machine: BoltzmannMachine, differentiable: bool = False) -> list[Link
 
 
 def received(terms: Tensor, shape: tuple[int, ...]) -> Tensor:  # (K, n_sender, *shape of the receiver)
-    """Received sums of terms (K, states of a receiver, n_receiver, *state_shape of the sender)."""
+    """Sum terms over the sender's states and move the receiver's dimensions last.
+
+    `terms` has the shape (K, states of a receiver, n_receiver, *state_shape of the sender).
+    """
     terms = terms.sum(-1) if terms.dim() > 4 else terms
     arrived = terms.permute(0, 3, 2, 1)  # (K, n_sender, n_receiver, states)
     return arrived if len(shape) > 1 else arrived.squeeze(-1)

@@ -1,6 +1,6 @@
-"""The Gaussian side of adaptive TAP: all couplings J, with units of variance v before they act.
+"""Gaussian approximation used by adaptive TAP: Gaussian units of variance v, coupled by J.
 
-C = (diag(1/v) − J)⁻¹ is positive definite if no eigenvalue of √v J √v reaches 1.
+The covariance matrix C = (diag(1/v) − J)⁻¹ is positive definite if all eigenvalues of √v J √v are below 1.
 """
 
 from abc import ABC, abstractmethod
@@ -13,17 +13,20 @@ from torch import Tensor
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver.schemes.adaptive_tap.layout import Layout
 
-LARGEST = 0.995  # of 1, the eigenvalue at which the Gaussian side would stop being one
-POWER_STEPS = 12  # of the power method that follows it, a sweep
-MOST_HALVINGS = 20  # of couplings that are too strong for the Gaussian side to exist
+LARGEST = 0.995  # largest allowed eigenvalue of √v J √v; at 1, the Gaussian distribution would not be normalizable
+POWER_STEPS = 12  # steps of the power method per sweep
+MOST_HALVINGS = 20  # maximum number of halvings of couplings that are too strong
 
 
 class GaussianSide(ABC):
-    """The couplings J of a machine, acting on Gaussian units of variance v, (K, N) for all units side by side.
+    """Gaussian units coupled by a machine's couplings J.
+
+    Without couplings, the units have the variances v of shape (K, N), with the units of all layers concatenated.
 
     Attributes:
-        within_layers: whether units of one layer are coupled.
-        can_be_captured: whether a step can be captured as a CUDA graph; matrix factorizations wait for the device.
+        within_layers: Whether units of the same layer are coupled.
+        can_be_captured: Whether a step can be captured as a CUDA graph. Matrix factorizations prevent this because they
+            synchronize with the device.
     """
 
     within_layers: bool = False
@@ -31,32 +34,35 @@ class GaussianSide(ABC):
 
     @abstractmethod
     def values_per_particle(self) -> int:
-        """About how many values a particle needs."""
+        """Return the approximate number of floating-point values stored per particle."""
 
     @abstractmethod
     def first_direction(self, v: Tensor) -> Tensor:
-        """Where the power method of `safe` starts."""
+        """Return the initial vectors for the power method in `safe`."""
 
     @abstractmethod
     def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:  # (K,), as first_direction
-        """The factor by which v must be multiplied for C to be positive definite, 1 where it is; a better direction."""
+        """Return factors for v that make C positive definite, and updated vectors for the power method.
+
+        A factor is 1 where C is positive definite already.
+        """
 
     @abstractmethod
     def reaction(self, v: Tensor) -> Tensor:  # (K, N)
-        """κ = diag(J + JCJ)."""
+        """Return the reaction κ = diag(J + JCJ)."""
 
     @abstractmethod
     def log_det(self, v: Tensor) -> Tensor:  # (K,)
-        """ln det(1 − √v J √v), differentiable in the weights."""
+        """Return ln det(1 − √v J √v), differentiable with respect to the weights."""
 
     def averaged(self, z: Tensor) -> Tensor:  # (K, N) -> (K, N)
-        """Values of all units, averaged where only averages matter."""
+        """Average values over groups of units that share one variance; by default, no units do."""
         return z
 
 
 @final
 class Bipartite(GaussianSide):
-    """Couplings between two groups of units: only a matrix of the size of the smaller one is inverted."""
+    """Couplings between two groups of units; only a matrix of the size of the smaller group is inverted."""
 
     def __init__(self, weights: Tensor) -> None:  # (N_first, N_second)
         self.n_first = weights.shape[0]
@@ -88,7 +94,10 @@ class Bipartite(GaussianSide):
         return _shrunk(largest).sqrt(), direction
 
     def covariance(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """C of the few, (K, few, few); WᵀvW, by which they act on each other through the many; and ln det."""
+        """Return the covariance matrix of the smaller group, WᵀvW and ln det(1 − √v J √v).
+
+        The matrix WᵀvW contains the effective couplings within the smaller group that the larger group mediates.
+        """
         many, few = self._split(v)
         root, through = few.sqrt(), self.weights.T @ (many.unsqueeze(-1) * self.weights)
         inner, log_det = _inverse(root.unsqueeze(-1) * through * root.unsqueeze(-2))
@@ -106,7 +115,7 @@ class Bipartite(GaussianSide):
 
 @final
 class Dense(GaussianSide):
-    """Couplings among all units, of a pairwise machine."""
+    """Couplings between all pairs of units, for pairwise machines."""
 
     within_layers = True
 
@@ -120,9 +129,9 @@ class Dense(GaussianSide):
         return torch.ones_like(v)
 
     def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        # Shifted, since eigenvalues may be far below 0, which does no harm.
+        # The power method finds the eigenvalue of largest magnitude; the shift makes all eigenvalues nonnegative.
         root = v.sqrt()
-        shift = (root * (root @ self.weights.abs())).amax(1)  # Gershgorin: none is larger in size
+        shift = (root * (root @ self.weights.abs())).amax(1)  # bound on the magnitude of eigenvalues (Gershgorin)
 
         def apply(z: Tensor) -> Tensor:
             return root * ((root * z) @ self.weights) + shift.unsqueeze(1) * z
@@ -131,7 +140,7 @@ class Dense(GaussianSide):
         return _shrunk(largest - shift), direction
 
     def covariance(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """C, and ln det."""
+        """Return the covariance matrix C and ln det(1 − √v J √v)."""
         root = v.sqrt()
         inner, log_det = _inverse(root.unsqueeze(-1) * self.weights * root.unsqueeze(-2))
         return root.unsqueeze(-1) * inner * root.unsqueeze(-2), log_det
@@ -146,9 +155,9 @@ class Dense(GaussianSide):
 
 @final
 class SelfAveraging(GaussianSide):
-    """One variance for all units of a group, as if W were rotated at random: one SVD before, and only W² of it after.
+    """Couplings with randomly rotated singular vectors, for which all units of a group have the same variance.
 
-    C is the same on all units of a group but for the directions of W, so that only the singular values s enter.
+    Under this assumption, C depends on W only through its singular values, which are computed once.
     """
 
     can_be_captured = True
@@ -184,26 +193,26 @@ class SelfAveraging(GaussianSide):
 def gaussian_side(
     machine: BoltzmannMachine, layout: Layout, self_averaging: bool, differentiable: bool = False
 ) -> GaussianSide:
-    """The Gaussian side of a machine, of the kind that suits its couplings."""
+    """Return the Gaussian approximation that fits the structure of a machine's couplings."""
     weights = machine.coupling(0) if machine.is_pairwise else layout.between(machine)
     weights = weights if differentiable else weights.detach()
     if machine.is_pairwise:
         if self_averaging:
-            raise ValueError("AdaptiveTAP: self_averaging needs layers; it is not for a pairwise machine")
+            raise ValueError("AdaptiveTAP: a pairwise machine does not support self_averaging=True")
         return Dense(weights)
     return SelfAveraging(weights) if self_averaging else Bipartite(weights)
 
 
 def _shrunk(largest: Tensor) -> Tensor:
-    """What brings an eigenvalue below the limit; exactly 1 where it is."""
+    """Return the factor that reduces an eigenvalue to the limit; exactly 1 for eigenvalues below the limit."""
     return torch.where(largest > LARGEST, LARGEST / largest.clamp(min=LARGEST), 1.0)
 
 
 def _inverse(s: Tensor) -> tuple[Tensor, Tensor]:
-    """(1 − S)⁻¹ and ln det(1 − S), of a smaller S where that is not positive definite."""
+    """Return (1 − S)⁻¹ and ln det(1 − S); S is halved until 1 − S is positive definite."""
     identity = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
     lower, failed = torch.linalg.cholesky_ex(identity - s)
-    for _ in range(MOST_HALVINGS):  # hardly ever: the estimate of the largest eigenvalue was too small
+    for _ in range(MOST_HALVINGS):  # rarely needed, if the largest eigenvalue was underestimated
         if not bool(failed.any()):
             break
         s = torch.where((failed > 0)[..., None, None], 0.5 * s, s)
@@ -212,11 +221,11 @@ def _inverse(s: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _largest_eigenvalue(apply: Callable[[Tensor], Tensor], direction: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalue of a symmetric matrix, and what it belongs to: a few steps from where one was before."""
+    """Estimate the largest eigenvalue of a symmetric matrix and its eigenvector by a few power iterations."""
     for _ in range(POWER_STEPS):
         direction = direction / torch.linalg.vector_norm(direction, dim=1, keepdim=True).clamp(min=1e-30)
         moved = apply(direction)
         value = (moved * direction).sum(1)
         off = torch.linalg.vector_norm(moved - value.unsqueeze(1) * direction, dim=1)
         direction = moved + 1e-6 * direction  # never 0
-    return value + off, direction  # an eigenvalue is no further away than that
+    return value + off, direction  # the distance to the nearest eigenvalue is at most `off`

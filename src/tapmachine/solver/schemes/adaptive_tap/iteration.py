@@ -1,8 +1,9 @@
-"""Adaptive TAP: units with their own priors on one side, all couplings in a Gaussian on the other [alg:rbmInfada].
+"""Iteration and free energy of adaptive TAP [alg:rbmInfada].
 
-Both sides have the same means a and variances c at a solution. On the one, each unit is its prior under a tilt (B, A).
-On the other it is Gaussian, of variance v before the couplings J act, and C = (diag(1/v) − J)⁻¹ after. Written in v and
-in the reaction κ of the others, nothing diverges where a unit is certain, c = v = 0 (erratum E16):
+Adaptive TAP matches two approximations, which have the same means a and variances c at a solution. In the first, each
+unit follows its prior under a tilt (B, A). In the second, all units are jointly Gaussian: their variances are v without
+the couplings J, and their covariance matrix is C = (diag(1/v) − J)⁻¹ with them. Expressed in v and in the reaction κ of
+the neighbors, the equations remain finite for units without uncertainty, c = v = 0 (erratum E16):
 
     v = c/(1 − Ac),   κ = diag(J + JCJ),   A = −κ/(1 + vκ),   B = Ja + Aa.
 """
@@ -21,24 +22,25 @@ from tapmachine.solver.schemes.adaptive_tap.layout import Layout
 from tapmachine.units import Units
 from tapmachine.units.conditioned import lowest_precision
 
-BEARABLE = 0.99  # share of a Gaussian unit's precision that the couplings may take off
-INNER_SWEEPS = 2  # of means, for each new precision
+BEARABLE = 0.99  # largest fraction of a Gaussian unit's precision that the couplings may subtract
+INNER_SWEEPS = 2  # sweeps over the means between two updates of the precisions
 
 
 class AdaptiveState(NamedTuple):
-    """The tilts and moments of all layers, the precisions of the next sweep, and which particles failed."""
+    """State of the iteration: tilts and moments of all layers, next precisions, and a mask of failed particles."""
 
     tilts: tuple[Tilt, ...]
     moments: tuple[Moments, ...]
     precision: Tensor  # A of the next sweep, (K, N)
-    direction: Tensor  # of the largest eigenvalue, for each particle
+    direction: Tensor  # estimated eigenvector of the largest eigenvalue for each particle
     unnormalizable: Tensor
 
 
 class AdaptiveProcess(Process):
-    """The iteration: means with the precisions A held, layer by layer as for TAP; then new precisions, damped.
+    """Iteration that alternates between updates of the means at fixed precisions A and damped updates of A.
 
-    With A held the means descend to a solution; to update both at once, as printed, is chaotic on trained machines.
+    At fixed A, sweeps over the layers lower the free energy, as for TAP. Updating means and precisions together, as
+    printed in the paper, is chaotic on trained machines.
     """
 
     def __init__(self, machine: BoltzmannMachine, damping: float, self_averaging: bool) -> None:
@@ -101,7 +103,7 @@ class AdaptiveProcess(Process):
         target = self._precision(v, reaction)
         precision = self.damping * state.precision + (1 - self.damping) * target
         variance = v * (1 + v * reaction)
-        moving = self.layout.odd or self.layout.even  # the even layers are at their root
+        moving = self.layout.odd or self.layout.even  # the even layers already satisfy their equations
         mismatch = self._mismatch(layers, moments, state.precision, variance, moving)
         new = AdaptiveState(tuple(tilts), tuple(moments), precision, direction, failed)
         return new, torch.where(scale < 1, torch.inf, mismatch)
@@ -109,7 +111,10 @@ class AdaptiveProcess(Process):
     def _settled(
         self, layer: Units, mean_field: Tensor, precision: Tensor, moments: Moments, tilt: Tilt
     ) -> tuple[Moments, Tilt]:
-        """A layer at the root of B = Ja + Aa; with couplings within the layer, Ja moves only halfway."""
+        """Return the moments and tilt of a layer that solve B = Ja + Aa.
+
+        If units of the layer are coupled to each other, Ja is averaged with its previous value.
+        """
         before = torch.as_tensor(tilt.field)
         if self.couplings.within_layers:
             mean_field = 0.5 * (mean_field + before - precision * moments.mean)
@@ -119,16 +124,16 @@ class AdaptiveProcess(Process):
         return layer.moments(tilt), tilt
 
     def _variances(self, moments: Sequence[Moments]) -> Tensor:  # (K, N)
-        """c of all units, averaged where the Gaussian side knows averages only."""
+        """Return the variances c of all units, averaged over groups of units that share one variance."""
         return self.couplings.averaged(self.layout.joined([variance for _, variance in moments]))
 
     def _uncoupled(self, moments: Sequence[Moments], precision: Tensor) -> Tensor:
-        """v = c/(1 − Ac), the variances before the couplings act."""
+        """Return v = c/(1 − Ac), the variances of the Gaussian units without couplings."""
         c = self._variances(moments)
         return c / (1 - precision * c)
 
     def _precision(self, v: Tensor, reaction: Tensor) -> Tensor:
-        """A = −κ/(1 + vκ), limited so that Gaussian units stay normalizable on the way."""
+        """Return A = −κ/(1 + vκ), limited such that Gaussian units remain normalizable during the iteration."""
         return torch.maximum(-reaction / (1 + v * reaction), self.limit)
 
     def _mismatch(
@@ -139,12 +144,14 @@ class AdaptiveProcess(Process):
         variance: Tensor,
         moving: Sequence[int],
     ) -> Tensor:  # (K,)
-        """The mean squared difference of the moments of both sides.
+        """Return the mean squared difference between the moments of the two approximations.
 
         Args:
-            layers, moments, precision: of the side of the units.
-            variance: of the Gaussian side.
-            moving: layers whose means may differ.
+            layers: Layers of the machine.
+            moments: Moments of all layers under their tilts.
+            precision: Precisions A of the tilts, shape (K, N).
+            variance: Variances of the coupled Gaussian units, shape (K, N).
+            moving: Indices of the layers whose means may differ.
         """
         precisions = self.layout.split(precision)
         c = self._variances(moments)
@@ -164,9 +171,9 @@ def free_energy(
     moments: Sequence[Moments],
     tilts: Sequence[Tilt],
 ) -> Tensor:  # (K,), float64
-    """F = Σ KL(tilted prior ‖ prior) − ½aJa + ½ΣAc + ½ ln det(1 − √v J √v) + ½Σ ln(c/v).
+    """Compute F = Σ KL(tilted prior ‖ prior) − ½aJa + ½ΣAc + ½ ln det(1 − √v J √v) + ½Σ ln(c/v).
 
-    It is stationary in moments and tilts at a solution, so that its gradient in J is −½(aaᵀ + C).
+    F is stationary in the moments and tilts at a solution, so its gradient with respect to J is −½(aaᵀ + C).
     """
     value = torch.zeros(len(moments[0].mean), dtype=torch.float64, device=moments[0].mean.device)
     for layer, tilt, layer_moments in zip(layers, tilts, moments, strict=True):

@@ -1,4 +1,4 @@
-"""All layers of a machine side by side, as adaptive TAP needs them."""
+"""Concatenation of the units of all layers, for adaptive TAP."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from tapmachine.machine import BoltzmannMachine
 
 
 class Layout:
-    """The units of all layers side by side: even layers first, then odd ones."""
+    """Concatenation of the units of all layers, with the even layers first and the odd layers last."""
 
     def __init__(self, machine: BoltzmannMachine) -> None:
         layers = list(machine.layers)
@@ -27,24 +27,24 @@ class Layout:
                 self.senders[below].append((above, coupling.T))
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:  # (K, N)
-        """The values of all layers, side by side."""
+        """Concatenate the values of all layers."""
         return torch.cat([parts[index].flatten(1) for index in self.order], 1)
 
     def split(self, z: Tensor) -> list[Tensor]:
-        """The values of each layer; the inverse of `joined`."""
+        """Split concatenated values into one tensor per layer; the inverse of `joined`."""
         parts: list[Tensor | None] = [None] * len(self.order)
         for index, part in zip(self.order, z.split(self.sizes, 1), strict=True):
             parts[index] = part.reshape(len(z), *self.shapes[index])
         return [part for part in parts if part is not None]
 
     def mean_field(self, layer_index: int, moments: Sequence[Moments]) -> Tensor:
-        """Ja of a layer, differentiable in the couplings."""
+        """Return the mean field Ja on a layer, differentiable with respect to the couplings."""
         first, *others = (moments[sender].mean.flatten(1) @ weights for sender, weights in self.senders[layer_index])
         total: Tensor = sum(others, first)
         return total.view(-1, *self.shapes[layer_index])
 
     def between(self, machine: BoltzmannMachine) -> Tensor:  # (N_even, N_odd), differentiable
-        """All couplings of a machine with layers."""
+        """Return the couplings between all even and all odd layers as one matrix."""
         rows = []
         for below in self.even:
             blocks = []

@@ -1,4 +1,4 @@
-"""Adaptive TAP as the paper prints it [alg:rbmInfada], for comparison: a dense inverse, and TAP's gradient."""
+"""Adaptive TAP exactly as printed in the paper [alg:rbmInfada], for comparison."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, final
@@ -14,11 +14,11 @@ from tapmachine.solver.schemes.base import Scheme, refuse_mixed_states
 from tapmachine.solver.schemes.mean_field import TAP
 from tapmachine.units import Units
 
-LEAST_VARIANCE = 1e-6  # 1/c of more certain units would leave no digits of A₁ = 1/C_ii − A₂
+LEAST_VARIANCE = 1e-6  # for smaller variances c, rounding errors of 1/c would dominate A₁ = 1/C_ii − A₂
 
 
 class PrintedState(NamedTuple):
-    """B₁ and A₁ of all units, side by side, the moments under them, and which particles failed."""
+    """State of the iteration: fields B₁, precisions A₁, the resulting moments, and a mask of failed particles."""
 
     field: Tensor  # (K, N)
     precision: Tensor  # (K, N)
@@ -27,7 +27,7 @@ class PrintedState(NamedTuple):
 
 
 class PrintedProcess(Process):
-    """The iteration of [alg:rbmInfada]. The fields H are those of the priors here, which gives the same moments."""
+    """Iteration of [alg:rbmInfada], with the fields H as part of the priors, which does not change the moments."""
 
     can_be_captured = False
 
@@ -81,7 +81,7 @@ class PrintedProcess(Process):
         return [Tilt(field, precision) for field, precision in parts]
 
     def _at(self, layers: list[Units], field: Tensor, precision: Tensor, failed: Tensor) -> PrintedState:
-        """The prior updates: a₁ = f_a(B₁, A₁), c₁ = f_c(B₁, A₁)."""
+        """Apply the prior updates a₁ = f_a(B₁, A₁) and c₁ = f_c(B₁, A₁)."""
         state = PrintedState(field, precision, (), failed)
         moments = []
         for layer, tilt in zip(layers, self._tilts(state), strict=True):
@@ -90,7 +90,7 @@ class PrintedProcess(Process):
         return PrintedState(field, precision, tuple(moments), failed)
 
     def _interaction(self, state: PrintedState) -> tuple[Tensor, Tensor, Tensor]:
-        """The interaction updates: the new B₁ and A₁, and the mean squared difference of both sides' moments."""
+        """Apply the interaction updates; return B₁, A₁ and the mean squared difference between a₁, c₁ and a₂, c₂."""
         a = self.layout.joined([mean for mean, _ in state.moments])
         c = self.layout.joined([variance for _, variance in state.moments]).clamp(min=LEAST_VARIANCE)
         A2, B2 = 1 / c - state.precision, a / c - state.field
@@ -102,21 +102,22 @@ class PrintedProcess(Process):
 
 @final
 class PrintedAdaptiveTAP(Scheme):
-    """Adaptive TAP exactly as the paper prints it, for comparison with `AdaptiveTAP`.
+    """Adaptive TAP exactly as printed in the paper, for comparison with `AdaptiveTAP`.
 
-    Each sweep inverts the whole matrix diag(A₂) − J for every particle and updates means and precisions at once, which
-    often fails to converge on trained machines. The gradient is the paper's, which puts the moments into that of TAP,
-    −(aa' + Wcc'); accordingly F is TAP's at these moments, not −ln Z of adaptive TAP. Use `AdaptiveTAP` for all else.
+    Each sweep inverts the full matrix diag(A₂) − J for every particle and updates means and precisions together, which
+    often fails to converge on trained machines. As in the paper, the gradient is TAP's expression −(aa' + Wcc')
+    evaluated at the moments of adaptive TAP. The free energy is accordingly TAP's at these moments, not −ln Z of
+    adaptive TAP. For all other purposes, use `AdaptiveTAP`.
 
     Args:
-        damping: the share of the last tilts that is kept, from 0 to less than 1.
+        damping: Weight of the previous tilts in an update, at least 0 and less than 1 (default: 0.5).
     """
 
     can_be_captured = False
 
     def __init__(self, damping: float = 0.5) -> None:
         if not 0 <= damping < 1:
-            raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
+            raise ValueError(f"damping is {damping!r}; expected a number in [0, 1)")
         self.damping = damping
 
     def __repr__(self) -> str:
@@ -125,7 +126,7 @@ class PrintedAdaptiveTAP(Scheme):
     def bind(self, machine: BoltzmannMachine) -> Process:
         refuse_mixed_states(machine, "PrintedAdaptiveTAP")
         if any(layer.is_categorical for layer in machine.layers):
-            raise ValueError("PrintedAdaptiveTAP cannot take Categorical units; use AdaptiveTAP()")
+            raise ValueError("PrintedAdaptiveTAP does not support Categorical units; use AdaptiveTAP()")
         return PrintedProcess(machine, self.damping)
 
     def free_energy(self, machine: BoltzmannMachine, moments: Sequence[Moments], tilts: Sequence[Tilt]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Adaptive TAP as a scheme for `solve`."""
+"""The adaptive TAP scheme."""
 
 from collections.abc import Sequence
 from typing import final
@@ -16,17 +16,18 @@ from tapmachine.solver.schemes.base import Scheme, refuse_mixed_states
 
 @final
 class AdaptiveTAP(Scheme):
-    """Adaptive TAP: a reaction term that adapts to the couplings, also if they are correlated.
+    """Adaptive TAP, whose reaction term accounts for correlations between couplings.
 
-    TAP treats couplings as independent. With correlated couplings, as in trained machines, this scheme is closer, at
-    the cost of one matrix inverse per particle and sweep, of the size of the smaller half of a layered machine. It
-    works for all unit types; the states of categorical units are treated as separate units.
+    TAP treats couplings as independent. For correlated couplings, as in trained machines, adaptive TAP is more
+    accurate. It inverts one matrix per particle and sweep; in a layered machine, the matrix has the size of the smaller
+    of two groups, the units of even layers and the units of odd layers. All unit types are supported; the states of
+    categorical units are treated as separate units.
 
     Args:
-        damping: the share of the last tilts that is kept, from 0 to less than 1.
-        self_averaging: whether to use one variance for all units of even layers and one for all of odd ones. This needs
-            no inverse, only the singular values of W once, but is right only for couplings without structure; on
-            trained machines TAP is better.
+        damping: Weight of the previous precisions in an update, at least 0 and less than 1 (default: 0.7).
+        self_averaging: Whether all units of even layers share one variance, and all units of odd layers another
+            (default: False). This requires no matrix inverse, only the singular values of W, but is accurate only for
+            couplings without structure. On trained machines, TAP is more accurate.
 
     Example:
         >>> import torch
@@ -41,7 +42,7 @@ class AdaptiveTAP(Scheme):
 
     def __init__(self, damping: float = 0.7, self_averaging: bool = False) -> None:
         if not 0 <= damping < 1:
-            raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
+            raise ValueError(f"damping is {damping!r}; expected a number in [0, 1)")
         self.damping, self.self_averaging = damping, self_averaging
 
     def __repr__(self) -> str:
