@@ -18,7 +18,7 @@ class Counts(Units):
     def check_states(self, x, validate=True):
         x = self.as_states(x)
         if validate:
-            self.reject_states(lambda k: (k < 0) | (k != k.round()), x, "it must be a whole number, 0 or more")
+            self.reject_states(lambda k: (k < 0) | (k != k.round()), x, "expected a non-negative integer")
         return x
 
     def log_prior(self, x, validate=True):

@@ -108,13 +108,13 @@ def test_pseudo_likelihood_of_counts_in_a_pairwise_machine():
 
 
 def test_an_undeclared_countable_support_is_not_integrated_over():
-    with pytest.raises(EstimateError, match=r"whole number.*declare the support in Undeclared"):
+    with pytest.raises(EstimateError, match=r"non-negative integer.*declare the support in Undeclared"):
         pseudo_log_likelihood(machine_of_counts(kind=Undeclared), ROWS)
 
     class OnlyBounds(Counts):
         support = Interval(0.0, math.inf)
 
-    with pytest.raises(EstimateError, match=r"whole number.*declare the support in OnlyBounds, such as support = Lat"):
+    with pytest.raises(EstimateError, match=r"non-negative integer.*declare the support in OnlyBounds, such as support = Lat"):
         pseudo_log_likelihood(machine_of_counts(kind=OnlyBounds), ROWS)
 
 
@@ -320,7 +320,7 @@ def test_the_estimator_says_what_visible_may_be():
         RBM(visible=Counts(5)).fit(x)
     with pytest.raises(ValueError, match="visible returned a int; expected units, a unit type, or its name"):
         RBM(visible=lambda n: n).fit(x)
-    with pytest.raises(ValueError, match="it must be a whole number, 0 or more"):
+    with pytest.raises(ValueError, match="expected a non-negative integer"):
         RBM(visible=Counts).fit(x + 0.5)
 
 
