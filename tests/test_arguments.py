@@ -133,7 +133,7 @@ every_call = pytest.mark.parametrize("call", [call for *_, call in CALLS], ids=[
 @every_call
 @pytest.mark.parametrize("value", [True, 2.0, "2", -1], ids=repr)
 def test_what_is_no_count_is_refused(call, value):
-    with pytest.raises(ValueError, match=r"(is|layer) \(?'?(True|2\.0|2'?|-1)\D|schedule must increase"):
+    with pytest.raises(ValueError, match=r"(is|layer) \(?'?(True|2\.0|2'?|-1)\D|schedule does not increase"):
         call(value)
 
 

@@ -184,7 +184,7 @@ def test_unique_solutions_count_once():
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
     plain = TAPObjective(n_sweeps=100, merged=False).model_free_energy(context, ())[0]
     assert abs(float(plain.detach() - gradients[0][0])) > 0.1, "three of four starts count more"
-    with pytest.raises(ValueError, match="unique is for merged=False"):
+    with pytest.raises(ValueError, match="unique=True requires merged=False"):
         TAPObjective(unique=True)
 
 

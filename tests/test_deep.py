@@ -266,7 +266,7 @@ def test_a_machine_with_its_first_layer_pretrained_is_that_restricted_machine():
     alone = rbm(machine.layers[0], machine.layers[1], machine.weights[0].detach())
     of_deep, of_rbm = (float(exact_log_likelihood(each, x).mean) for each in (machine, alone))
     assert abs(of_deep - of_rbm) < 0.02
-    with pytest.raises(ValueError, match="apply to the layers above the first; use layers='all'"):
+    with pytest.raises(ValueError, match="require layers='all'"):
         pretrain(machine, x, data="means")
 
 

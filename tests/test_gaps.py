@@ -281,7 +281,7 @@ def test_what_is_recorded_is_the_likelihood_of_observed_values(bits):
 def test_rows_without_values_are_left_out(bits):
     x = with_gaps(bits)
     x[[3, 5]] = NAN
-    with pytest.warns(TrainingWarning, match="rows without any observed value are dropped: 2"):
+    with pytest.warns(TrainingWarning, match="dropped because they have no observed values: 2"):
         trainer = Trainer(rbm(Binary(6), Binary(3)).double(), x, epochs=1)
     assert trainer.batches.n_rows == 58
 

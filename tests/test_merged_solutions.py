@@ -292,7 +292,7 @@ def test_without_any_finite_particle_training_fails_and_says_why():
     machine, x = rbm(Counts(3).double(), Binary(2).double()), strongly_coupled_counts()[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
-        with pytest.raises(DivergenceError, match="TAP has no solution for counts with strong couplings; use the def"):
+        with pytest.raises(DivergenceError, match="use the default objective, because TAP has no solution for counts"):
             fit(machine, x, objective=TAPObjective(merged=True), epochs=20, batch_size=6, monitor=QUIET)
 
 

@@ -81,7 +81,7 @@ def page_of(tmp_path_factory):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=r"epoch \d+: TAP's log-likelihood is")
                 run_training(Settings(str(folder / "x.npy"), **options), folder / "run")
-                warnings.filterwarnings("ignore", message=r"TAP and \w+ have drifted apart")
+                warnings.filterwarnings("ignore", message=r"TAP and \w+ disagree")
                 write_report(RunFolder(folder / "run"), options=Options(n_starts=100, labels=labels_in(folder, kind)))
             made[kind] = folder / "run"
         return made[kind]

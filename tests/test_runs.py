@@ -872,7 +872,7 @@ def test_a_run_goes_on_where_it_was_made_only(data, tmp_path):
     values["trainer"]["device"] = "cuda"
     with RunFolder(tmp_path / "run") as run:
         run.checkpoint(epoch, tensors, values)
-    with pytest.raises(RunError, match="the training ran on a cuda device"):
+    with pytest.raises(RunError, match="the training state was saved on a cuda device"):
         run_training(settings(data, epochs=2), tmp_path / "run")
 
 

@@ -526,7 +526,7 @@ def test_a_full_disk_does_not_cost_the_training(tmp_path):
             log.mkdir()  # nothing can be written there any more
 
     machine = rbm(Binary(12), Binary(4))
-    with pytest.warns(TrainingWarning, match="a record could not be written"):
+    with pytest.warns(TrainingWarning, match="the training record could not be written"):
         history = fit(machine, stripes(), epochs=2, log=log, monitor=QUIET, callbacks=[fill])
     assert len(history) == 2
 
@@ -617,16 +617,16 @@ def test_a_glass_is_reported():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: fit(m, torch.full((200, 3), torch.nan)), "column 0 has no observed value; remove it"),
+        (lambda m: fit(m, torch.full((200, 3), torch.nan)), "column 0 has no observed values; remove it"),
         (lambda m: fit(m, torch.full((200, 3), 0.5)), r"x\[0, 0\] is 0.5"),
         (lambda m: fit(m, torch.zeros(200, 4)), "it must end in"),
         (lambda m: fit(m, torch.zeros(0, 3)), "at least one row"),
-        (lambda m: fit(m, torch.zeros(50, 3), batch_size=100), "batch_size is 100, but there are only 50 rows"),
+        (lambda m: fit(m, torch.zeros(50, 3), batch_size=100), "batch_size is 100, but the data have only 50 rows"),
         (lambda m: fit(m, torch.zeros(200, 3), batch_size=0), "batch_size is 0"),
         (lambda m: fit(m, torch.zeros(200, 3), epochs=-1), "epochs is -1"),
-        (lambda m: fit(m, torch.zeros(200, 3), weights=torch.ones(3)), "one for each row"),
-        (lambda m: fit(m, torch.zeros(200, 3), weights=-torch.ones(200)), "0 or more"),
-        (lambda m: fit(m, []), "the loader yields no batches"),
+        (lambda m: fit(m, torch.zeros(200, 3), weights=torch.ones(3)), "one weight per row"),
+        (lambda m: fit(m, torch.zeros(200, 3), weights=-torch.ones(200)), "weights with a positive sum"),
+        (lambda m: fit(m, []), "the loader yielded no batches"),
         (lambda m: fit(m, torch.zeros(200, 3), validation=torch.full((2, 3), 0.5)), r"x\[0, 0\] is 0.5"),
         (lambda m: fit(rbm(Binary(3), Binary(2), torch.full((3, 2), torch.nan)), torch.zeros(200, 3)), "is nan"),
         (lambda m: fit(clamp(m, torch.zeros(3)), torch.zeros(200, 3)), "has clamped units"),
@@ -642,7 +642,7 @@ def test_a_glass_is_reported():
         ),
         (
             lambda m: fit(m, torch.zeros(200, 3), optimizer=torch.optim.SGD(list(m.weights), lr=0.1), centered=True),
-            "whose fields the optimizer trains",
+            "fields the optimizer trains",
         ),
         (lambda m: fit(pairwise(Binary(3)), torch.zeros(200, 3), centered=True), "use centered=False"),
         (lambda m: fit(m, torch.zeros(200, 3), objective="pcd"), "objective is 'pcd'; expected an Objective"),

@@ -1,4 +1,4 @@
-"""Log-likelihoods and ln Z: exact, by TAP and by annealed importance sampling; and the pseudo-likelihood."""
+"""Log-likelihoods and ln Z, computed exactly, by TAP or by annealed importance sampling, and pseudo-likelihoods."""
 
 from tapmachine.data.errors import EstimateError, LikelihoodWarning
 from tapmachine.likelihood.annealing.estimate import AnnealedEstimate, ais_log_likelihood, ais_log_partition

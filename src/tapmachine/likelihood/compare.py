@@ -24,22 +24,25 @@ from tapmachine.machine.checks import check_machine, check_rows
 from tapmachine.solver import TAP, Scheme
 
 MOST_ROWS = 10_000  # maximum number of rows scored
-MOST_PSEUDO_ROWS = 1_000  # by pseudo-likelihood, for which a row costs as much as hundreds for the others
-MOST_DEEP_ROWS = 100  # by annealing with several hidden layers, for which every row needs separate runs
+MOST_PSEUDO_ROWS = (
+    1_000  # for the pseudo-likelihood, for which a row costs as much as hundreds of rows for other estimators
+)
+MOST_DEEP_ROWS = 100  # for annealing with several hidden layers, for which every row needs separate runs
 EXACT_BITS = 20  # machines whose smaller side has at most 2^20 states are enumerated
 
 
 @dataclass(frozen=True)
 class LikelihoodRow:
-    """Results of one estimator, in nats; NaN if not available.
+    """Results of one estimator in nats, with NaN for unavailable values.
 
     Attributes:
         estimator: Name of the estimator.
-        train, train_error, test, test_error: Mean log-likelihood of the data, and its standard error over the rows.
-        n_rows: Number of rows of the training data that were scored.
-        log_partition: Value of ln Z used.
+        train, train_error, test, test_error: Mean log-likelihoods of the training and test data, and their standard
+            errors over the rows.
+        n_rows: Number of training rows that were scored.
+        log_partition: Value of ln Z used by the estimator.
         log_partition_error: Standard error of ln Z; NaN if unknown, as for TAP.
-        seconds: Time taken.
+        seconds: Run time in seconds.
     """
 
     estimator: str
@@ -55,7 +58,7 @@ class LikelihoodRow:
 
 @dataclass(frozen=True, repr=False)
 class LikelihoodComparison:
-    """Estimates of the log-likelihood by several estimators.
+    """Log-likelihoods by several estimators.
 
     Attributes:
         rows: One row per estimator.
@@ -66,14 +69,14 @@ class LikelihoodComparison:
     warnings: tuple[str, ...]
 
     def __getitem__(self, estimator: str) -> LikelihoodRow:
-        """Row of an estimator."""
+        """Return the row of an estimator."""
         for row in self.rows:
             if row.estimator == estimator:
                 return row
         raise KeyError(f"no estimator {estimator!r}; available: {[row.estimator for row in self.rows]}")
 
     def as_dicts(self) -> list[dict[str, object]]:
-        """Rows as dictionaries, for example for a data frame."""
+        """Return the rows as dictionaries, for example to create a data frame."""
         return [asdict(row) for row in self.rows]
 
     def __repr__(self) -> str:
@@ -89,7 +92,10 @@ class LikelihoodComparison:
         return card("Log-likelihood, in nats", body, items(self.warnings))
 
     def table(self, names: Sequence[str] = ("train", "test")) -> str:
-        """Format the rows as text; `names` labels the data sets, and with one name only the first is shown."""
+        """Format the rows as text.
+
+        The data sets are labeled by `names`. With only one name, only the first data set is shown.
+        """
         heads = [head for name in names for head in (name, "±")] + ["rows", "ln Z", "±", "seconds"]
         fields = ["train", "train_error", "test", "test_error"][: 2 * len(names)]
         fields += ["n_rows", "log_partition", "log_partition_error", "seconds"]
@@ -129,28 +135,28 @@ def compare_likelihoods(
     seed: int = 0,
     callback: Callable[[str], None] | None = None,
 ) -> LikelihoodComparison:
-    """Compare log-likelihoods by TAP, annealed importance sampling, pseudo-likelihood and, if feasible, exactly.
+    """Compare log-likelihoods estimated by TAP, annealed importance sampling (AIS) and other methods.
 
-    Rely on the exact value if it is available (at most 2²⁰ states of the smaller side, or Gaussian units only), and
-    otherwise on annealing if its forward and reverse runs agree. TAP is the cheapest, and suitable for monitoring
-    training while it agrees with the others. The pseudo-likelihood (at most one hidden layer) is on a different scale,
-    and only suitable for comparing machines.
+    The exact value is included if the smaller side of the machine has at most 2²⁰ states, or if all units are Gaussian.
+    It is the most reliable value, followed by AIS if its forward and reverse runs agree. TAP is the cheapest estimator
+    and is suitable for monitoring training as long as it agrees with the others. The pseudo-likelihood is computed for
+    machines with at most one hidden layer. It is on a different scale and is suitable only for comparing machines.
 
-    Up to 10,000 evenly spaced rows of each data set are scored; up to 1,000 by pseudo-likelihood, and up to 100 by
-    annealing if the machine has several hidden layers.
+    At most 10,000 evenly spaced rows of each data set are scored. The limit is 1,000 rows for the pseudo-likelihood,
+    and 100 rows for AIS and exact values of machines with several hidden layers.
 
     Args:
-        machine: Any machine that is not conditioned.
-        train, test: Data, (N, n_visible) each.
-        solutions: Solutions of the machine by `solve` (default: solved from up to 1,000 rows of `train`).
+        machine: Unconditioned machine.
+        train, test: Training data and optional test data, shape (N, n_visible) each.
+        solutions: Solutions of the machine returned by `solve` (default: solved from at most 1,000 rows of `train`).
         scheme: Mean-field scheme of the solutions (default: `TAP()`).
-        schedule, n_runs, data, seed: As for `ais_log_partition`.
-        n_visible: Number of units per row for the pseudo-likelihood.
-        callback: Called with the name of each estimator before it starts.
+        schedule, n_runs, data, seed: See `ais_log_partition`.
+        n_visible: Number of visible units per row used for the pseudo-likelihood (default: 100).
+        callback: Function called with the name of each estimator before it starts.
 
     Warns:
-        LikelihoodWarning: if TAP or annealing differs from the best estimate by more than three standard errors plus
-                1 nat (or 2% of the log-likelihood, if larger); if weights have collapsed; if an estimator fails.
+        LikelihoodWarning: If TAP or AIS differs from the best estimate by more than three standard errors plus 1 nat
+            (or 2% of the log-likelihood, if larger), if importance weights have collapsed, or if an estimator fails.
 
     Example:
         >>> import torch
@@ -183,7 +189,7 @@ def compare_likelihoods(
 
 
 class _Table:
-    """Collects the rows; an estimator that fails gets a row of NaN."""
+    """Rows of a comparison, with a row of NaN for each estimator that fails."""
 
     def __init__(self, machine: BoltzmannMachine, sets: list[Tensor], announce: Callable[[str], None]) -> None:
         self.machine, self.sets, self.announce = machine, sets, announce
@@ -202,7 +208,10 @@ class _Table:
         self._write(name, scores, time.perf_counter() - start)
 
     def add_tap(self, solutions: Solution | None, scheme: Scheme) -> None:
-        """Add the mean and the log-sum-exp over the same solutions, named after their scheme."""
+        """Add the TAP estimates, with the mean and the log-sum-exp over the same solutions.
+
+        The rows are named after the scheme.
+        """
         name = type(scheme).__name__
         self.announce(name)
         start = time.perf_counter()
@@ -220,7 +229,7 @@ class _Table:
     def add_annealing(
         self, schedule: Tensor | Sequence[float] | int | None, n_runs: int, data: Tensor | None, seed: int
     ) -> None:
-        """Add forward runs, and reverse runs from their final states."""
+        """Add the estimates by forward AIS runs, and by reverse runs that start from their final states."""
         self.announce("AIS")
         start = time.perf_counter()
         most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS
@@ -245,7 +254,7 @@ class _Table:
         )
 
     def add_exact(self) -> None:
-        """Add exact values, with one enumeration for all data sets."""
+        """Add the exact values, with one enumeration for all data sets."""
         self.announce("exact")
         start = time.perf_counter()
         most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS  # one enumeration per row
@@ -275,7 +284,7 @@ class _Table:
 
 
 def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
-    """Warnings about estimators whose ln Z deviates from the best one in the table."""
+    """Return warnings about estimators whose ln Z deviates from the best value in the comparison."""
     estimates = {row.estimator: row for row in rows if row.log_partition == row.log_partition}
     messages = []
     forward, reverse = estimates.get("AIS"), estimates.get("AIS, reverse")
@@ -293,16 +302,16 @@ def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
         gap = judge.log_partition - row.log_partition
         errors = [e for e in (row.log_partition_error, judge.log_partition_error) if e == e]
         if has_drifted(gap, judge.train, sum(errors)):
-            reason = "the couplings are too strong for it; rely on the other"
+            reason = f"the couplings are too strong for {row.estimator}; use {judge.estimator} instead"
             summed = estimates.get(f"{row.estimator}, log-sum-exp")
             if row is forward:
-                reason = "its chains miss a part of the machine; use other initial states or more temperatures"
+                reason = "the chains miss part of the distribution; use other initial states or more temperatures"
             elif summed is not None:
                 off = judge.log_partition - summed.log_partition
                 if not has_drifted(off, judge.train, sum(errors)):
-                    reason = f"its average over several solutions; its log-sum-exp is {abs(off):.2g} nats off"
+                    reason = f"it averages over several solutions; their log-sum-exp is only {abs(off):.2g} nats off"
             messages.append(
-                f"{row.estimator} and {judge.estimator} have drifted apart: ln Z is {row.log_partition:.1f} and "
+                f"{row.estimator} and {judge.estimator} disagree: ln Z is {row.log_partition:.1f} and "
                 f"{judge.log_partition:.1f}. The log-likelihood by {row.estimator} is {abs(gap):.1f} nats too "
                 f"{'high' if gap > 0 else 'low'}: {reason}"
             )

@@ -1,4 +1,4 @@
-"""Conditionals of real-valued visible units: integrals of one-dimensional densities by adaptive quadrature."""
+"""Conditional densities of real-valued visible units, normalized by adaptive quadrature."""
 
 import torch
 from torch import Tensor
@@ -11,14 +11,17 @@ from tapmachine.units import Units
 from tapmachine.units.numerics.intervals import gauss_legendre
 
 DROP = 40.0  # a density is truncated where it has fallen by exp(−40), or at 40 standard deviations
-DOUBLINGS = 60  # to search for that point if no moments are available
+DOUBLINGS = 60  # maximum number of doublings in the search for the point of truncation if no moments are available
 PANEL_NODES = 16
 FEWEST_PANELS, MOST_PANELS = 4, 4096
-ACCURACY = 1e-12  # of the log of an integral, by doubling the number of panels
+ACCURACY = 1e-12  # accuracy of the log of an integral, reached by doubling the number of panels
 
 
 def over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None) -> Tensor:
-    """ln P(x_i | x_{−i}), integrated over the values of real-valued units and summed over their atoms."""
+    """Conditional log-densities ln P(x_i | x_{−i}) of real-valued units.
+
+    The normalization is an integral over the values of a unit and a sum over its atoms.
+    """
     units = machine.layers[0]
     atoms = units.atoms()
     at_data = units.log_prior(x, validate=False).gather(1, chosen)
@@ -35,7 +38,7 @@ def over_densities(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others:
 
 
 def _log_integral(log_density: LogWeight, machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
-    """ln ∫ exp(log_density) over the support of each unit, by as many Gauss–Legendre panels as needed."""
+    """Compute ln ∫ exp(log_density) over the support of each unit, with as many Gauss–Legendre panels as needed."""
     low, high = _window(log_density, machine, x, chosen)
     _check_interval(machine.layers[0], x[0], chosen[0], low[0], high[0])
     nodes, weights = gauss_legendre(PANEL_NODES, x.dtype, x.device)
@@ -58,14 +61,15 @@ def _log_integral(log_density: LogWeight, machine: BoltzmannMachine, x: Tensor, 
             return fine
         coarse = fine
     raise EstimateError(
-        f"the conditional density of a visible unit is not resolved by {MOST_PANELS} panels: couplings are too strong"
+        f"the conditional density of a visible unit is not resolved by {MOST_PANELS} panels: the couplings are too "
+        "strong"
     )
 
 
 def _check_interval(units: Units, x: Tensor, chosen: Tensor, low: Tensor, high: Tensor) -> None:  # (n,), (S,) each
-    """Raise an EstimateError if values inside the interval are not states: the support was not declared.
+    """Raise an EstimateError if the interval contains values that are not states of the units.
 
-    Otherwise the integral over such a prior would converge to a wrong value.
+    This happens for unit types that do not declare their support. The integral would converge to a wrong value.
     """
     nodes, _ = gauss_legendre(PANEL_NODES, x.dtype, x.device)
     values = (low + nodes.unsqueeze(-1) * (high - low)).clamp(low, high)
@@ -82,10 +86,10 @@ def _check_interval(units: Units, x: Tensor, chosen: Tensor, low: Tensor, high: 
 def _window(
     log_density: LogWeight, machine: BoltzmannMachine, x: Tensor, chosen: Tensor
 ) -> tuple[Tensor, Tensor]:  # (N, S) each
-    """Interval where a unit's conditional density is not negligible.
+    """Return an interval outside of which the conditional density of a unit is negligible.
 
-    It is a mixture of the prior under fields from Σ min Wh to Σ max Wh, so its mass lies between those of the prior
-    under these two fields.
+    The conditional density is a mixture of priors under fields from Σ min Wh to Σ max Wh. Its mass therefore lies
+    between the masses of the prior under these two fields.
     """
     units = machine.layers[0]
     lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())
@@ -103,7 +107,7 @@ def _window(
 
 
 def _searched_window(log_density: LogWeight, units: Units, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The support or, if unbounded, the interval around the data outside which the density is negligible."""
+    """Return the support or, if it is unbounded, an interval around the data that contains almost all of the mass."""
     lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())
     values = x.gather(1, chosen)
     zero = torch.zeros(units.n, dtype=x.dtype, device=x.device)
@@ -125,7 +129,7 @@ def _searched_window(log_density: LogWeight, units: Units, x: Tensor, chosen: Te
 
 
 def _off_atoms(units: Units, values: Tensor) -> Tensor:
-    """Values at which the prior is a density."""
+    """Move values away from atoms, so that the prior is a density at the new values."""
     atoms = units.atoms()
     if atoms is None:
         return values

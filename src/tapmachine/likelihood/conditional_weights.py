@@ -14,13 +14,13 @@ LogWeight = Callable[[Tensor], Tensor]  # (Q, N, S) -> (Q, N, S): at Q values of
 def conditional_log_weight(
     machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None
 ) -> LogWeight:
-    """Log-weight as a function of one chosen unit, relative to that of the rest of the row.
+    """Return the log-weight as a function of one unit, relative to the log-weight of the rest of the row.
 
     Args:
-        machine: A machine with one hidden layer.
-        x: States of the visible units, (N, n).
-        chosen: Indices of S units for each row, (N, S).
-        others: Additional field on the hidden units, (N, *state_shape).
+        machine: Machine with one hidden layer.
+        x: States of the visible units, shape (N, n).
+        chosen: Indices of S units for each row, shape (N, S).
+        others: Additional field on the hidden units, shape (N, *state_shape) (default: none).
     """
     units, gains = machine.layers[0], Gains(machine, x, others)
 
@@ -36,7 +36,7 @@ def conditional_log_weight(
 
 
 class Gains:
-    """Change of Σ_j ln Z_j of the hidden units with one visible unit."""
+    """Change of Σ_j ln Z_j of the hidden units as a function of one visible unit."""
 
     def __init__(self, machine: BoltzmannMachine, x: Tensor, others: Tensor | None = None) -> None:
         self.visible, self.hidden = list(machine.layers)
@@ -47,7 +47,7 @@ class Gains:
         self.weights = machine.coupling(0).detach().unflatten(0, (self.visible.n, -1))  # (n, 1 or q, n_hidden)
 
     def __call__(self, unit: Tensor, values: Tensor) -> Tensor:  # (N,), and (Q, N) or (Q, N, q) -> (Q, N)
-        """Change as a unit of each row takes Q values."""
+        """Return the changes for Q values of one unit in each row, shape (Q, N)."""
         change = values - self.x[self.row, unit]
         weights = self.weights[unit]  # (N, 1 or q, n_hidden)
         if self.visible.is_categorical:
@@ -59,13 +59,13 @@ class Gains:
 
 
 def row_chunks(machine: BoltzmannMachine, x: Tensor, n_values: int) -> list[slice]:
-    """Chunks of rows small enough for the fields at all values of a unit to fit into memory."""
+    """Split rows into chunks, so that the fields for all values of a unit fit into memory."""
     size = max(1, CHUNK_VALUES // (n_values * max(machine.sizes)))
     return [slice(first, first + size) for first in range(0, len(x), size)]
 
 
 def extreme_fields(machine: BoltzmannMachine) -> tuple[Tensor, Tensor] | None:  # (n,) each
-    """Smallest and largest field that hidden units can send; None if unbounded."""
+    """Return the smallest and largest fields from the hidden units, or None if the fields are unbounded."""
     hidden = machine.layers[1]
     if not hidden.is_bounded():
         return None

@@ -26,18 +26,23 @@ SLAB_BITS = 18  # maximum number of spike-and-slab units with weights; each subs
 
 @torch.no_grad()
 def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), float64
-    """Exact ln Z: a sum over all states of every other layer, with the layers in between integrated analytically.
+    """Compute ln Z exactly, by summing over all states of every other layer.
 
-    The sum is over the even or the odd layers, whichever have fewer states; their units must have finitely many values,
-    the others may be of any type. A pairwise machine is summed over as a whole. Feasible up to 25 binary units on the
-    smaller side. The priors are normalized, so ln Z is 0 without couplings; a sum over bare states e^{−E} is larger by
-    Σ ln Σ_x e^{Ux}. For two layers of `Gaussian` units, ln Z is a determinant; for `Gaussian` visible and up to 18
-    `SpikeSlab` hidden units, optionally with one `Categorical` unit, it is a sum of determinants. `Gaussian` blocks of
-    a `Mixed` hidden layer are integrated over first. `Mixed` visible layers may have `Gaussian` columns coupled to such
-    units, if all other columns are coupled to the `Categorical` unit only, as in the machines of tables.
+    The sum is over either the even or the odd layers, whichever have fewer states. Units of these layers must have
+    finitely many values. The layers in between are integrated over analytically and may have units of any type. For a
+    pairwise machine, the sum is over all states. Enumeration is feasible for up to 25 binary units on the smaller side.
+
+    Because the priors are normalized, ln Z is 0 without couplings. The logarithm of a sum over unnormalized states
+    e^{−E} is larger by Σ ln Σ_x e^{Ux}.
+
+    Some machines with `Gaussian` units need no enumeration. For two layers of `Gaussian` units, ln Z is given by a
+    determinant. For `Gaussian` visible units and up to 18 `SpikeSlab` hidden units, optionally with one `Categorical`
+    unit, it is given by a sum of determinants. `Gaussian` blocks of a `Mixed` hidden layer are integrated over first.
+    The `Gaussian` columns of a `Mixed` visible layer may also be coupled to these hidden units, if all other columns
+    are coupled only to the `Categorical` unit, as in machines for tables.
 
     Returns:
-        ln Z = −F, in float64; one value per row if the machine is conditioned on rows of evidence.
+        ln Z = −F in float64: a scalar, or one value per row if the machine is conditioned on rows of evidence.
 
     Example:
         >>> from tapmachine import Binary, TruncatedGaussian, exact_log_partition, rbm
@@ -65,9 +70,9 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
 
 @torch.no_grad()
 def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
-    """Exact ln P(x) of rows of data in float64; see `exact_log_partition` for feasible sizes.
+    """Compute the exact log-likelihood ln P(x) of each row, in float64.
 
-    With more than one hidden layer every row is enumerated separately.
+    See `exact_log_partition` for feasible sizes. With several hidden layers, every row requires a separate enumeration.
 
     Example:
         >>> import torch
@@ -82,16 +87,18 @@ def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
 
 
 def is_gaussian(machine: BoltzmannMachine) -> bool:
-    """Whether the machine has two layers of Gaussian units: a factor analysis."""
+    """Return whether the machine has two layers of Gaussian units, which is a factor analysis model."""
     return len(machine.layers) == 2 and all(type(units) is Gaussian for units in machine.layers)
 
 
 def gaussian_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
-    """ln Z of two layers of Gaussian units, differentiable; inf if the couplings are too strong for a finite Z.
+    """Value of ln Z for two layers of Gaussian units, differentiable, or infinity if Z is infinite.
 
-    In units of their standard deviations s, the deviations y and y' from the means m and m' of the priors have the
-    exponent mWm' + by + b'y' + yKy' − ½y² − ½y'², with K = sWs', b = sWm' and b' = s'Wᵀm. Integrating over y, then y':
-    ln Z = mWm' + ½b² + ½(b' + Kᵀb)(1 − KᵀK)⁻¹(b' + Kᵀb) − ½ ln det(1 − KᵀK).
+    Let y and y' be the deviations from the means m and m' of the priors, in units of the standard deviations s and s'.
+    Their exponent is mWm' + by + b'y' + yKy' − ½y² − ½y'², with K = sWs', b = sWm' and b' = s'Wᵀm. Integration over y
+    and then over y' gives
+
+        ln Z = mWm' + ½b² + ½(b' + Kᵀb)(1 − KᵀK)⁻¹(b' + Kᵀb) − ½ ln det(1 − KᵀK).
     """
     parameters = [(wide(units.field), wide(units.precision)) for units in machine.layers if isinstance(units, Gaussian)]
     (m, s), (m_above, s_above) = ((field / precision, precision.rsqrt()) for field, precision in parameters)
@@ -115,12 +122,12 @@ def _checked(log_partition: Tensor) -> Tensor:
 
 
 class ExactMoments(NamedTuple):
-    """Exact marginals of a machine.
+    """Exact moments of a machine.
 
     Attributes:
-        moments: Mean and variance of every layer, each of shape state_shape.
-        covariances: For each weight matrix, the covariance of the units it couples, with the same shape.
-        log_partition: ln Z, ().
+        moments: Mean and variance of each layer, with the layer's state_shape.
+        covariances: Covariance of the coupled units for each weight matrix, with the shape of the matrix.
+        log_partition: Value of ln Z, a scalar.
     """
 
     moments: tuple[Moments, ...]
@@ -130,10 +137,10 @@ class ExactMoments(NamedTuple):
 
 @torch.no_grad()
 def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
-    """Compute the exact mean and variance of every unit and the covariance of every coupled pair by enumeration.
+    """Compute the exact mean and variance of each unit and the covariance of each coupled pair by enumeration.
 
-    Computed in float64; see `exact_log_partition` for what is feasible. The machine must not be conditioned on several
-    rows.
+    The moments are computed in float64. See `exact_log_partition` for feasible sizes. The machine must not be
+    conditioned on more than one row.
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -143,7 +150,7 @@ def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
     """
     if machine.n_rows is not None:
         if machine.n_rows > 1:
-            raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; select one of them with .rows()")
+            raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; select one row with .rows()")
         machine = _row(machine, 0)
     log_partition = exact_log_partition(machine)
     n_layers = len(machine.layers)
@@ -169,14 +176,14 @@ def exact_moments(machine: BoltzmannMachine) -> ExactMoments:
 
 
 class _Part(NamedTuple):
-    """A chunk of states of the enumerated side."""
+    """Chunk of states of the enumerated layers."""
 
     log_weights: Tensor  # (S,), float64
-    moments: list[Moments]  # of all layers, conditional on these states
+    moments: list[Moments]  # moments of all layers given these states
 
 
 def _row(machine: BoltzmannMachine, row: int) -> BoltzmannMachine:
-    """The machine conditioned on one row for all particles."""
+    """Return the machine conditioned on a single row."""
     return machine.rows(torch.tensor(row, device=machine.device))
 
 
@@ -207,24 +214,24 @@ def _enumerate(machine: BoltzmannMachine) -> Iterator[_Part]:
 
 
 def can_enumerate(machine: BoltzmannMachine, bits: float = log2(LARGEST_ENUMERATION)) -> bool:
-    """Whether the smaller side of the machine has at most 2^bits states."""
+    """Return whether the smaller side of the machine has at most 2^bits states."""
     return min(_bits(machine, side) for side in _sides(machine)) <= bits
 
 
 def _sides(machine: BoltzmannMachine) -> list[list[int]]:
-    """Sides that can be enumerated: the odd or the even layers."""
+    """Return the two sides that can be enumerated: the odd and the even layers."""
     n_layers = len(machine.layers)
     return [[0]] if machine.is_pairwise else [list(range(1, n_layers, 2)), list(range(0, n_layers, 2))]
 
 
 def _bits(machine: BoltzmannMachine, side: list[int]) -> float:
-    """log₂ of the number of states of some layers."""
+    """Base-2 logarithm of the number of states of several layers."""
     counts = [machine.layers[layer_index].n_states() for layer_index in side]
     return float("inf") if None in counts else sum(log2(count) for layer in counts for count in layer or [])
 
 
 def _smaller_side(machine: BoltzmannMachine) -> list[int]:
-    """Indices of the layers to enumerate."""
+    """Return the indices of the layers to enumerate."""
     bits, smaller = min((_bits(machine, side), side) for side in _sides(machine))
     if bits == float("inf"):
         raise ValueError("neither the even nor the odd layers have finitely many states to sum over")
@@ -237,7 +244,7 @@ def _smaller_side(machine: BoltzmannMachine) -> list[int]:
 
 
 def all_digits(counts: list[int], chunk: int, device: torch.device) -> Iterator[Tensor]:
-    """All combinations of digits, in chunks of shape (S, n): digit i runs from 0 to counts[i] − 1."""
+    """Generate all combinations of digits from 0 to counts[i] − 1, in chunks of shape (S, n)."""
     total = prod(counts)
     base = torch.tensor(counts, device=device)
     place = torch.tensor([prod(counts[:i]) for i in range(len(counts))], device=device)

@@ -1,4 +1,4 @@
-"""Independent units fitted to data: a baseline that a machine must exceed to have learned dependencies."""
+"""Independent units fitted to data, as a baseline that a machine exceeds if it has learned dependencies."""
 
 from copy import deepcopy
 
@@ -12,7 +12,7 @@ from tapmachine.machine import BoltzmannMachine
 def fit_visible_units(
     machine: BoltzmannMachine, data: Rows, weights: Tensor | None = None
 ) -> BoltzmannMachine:  # (N, *state_shape), (N,)
-    """Copy a machine and fit its visible units, without couplings, to the means of the data."""
+    """Copy a machine and fit its visible units to the data, without couplings."""
     fitted = deepcopy(machine)
     fitted.layers[0].fit_to(data, weights)  # type: ignore[arg-type]
     return fitted
@@ -21,7 +21,10 @@ def fit_visible_units(
 def independent_log_likelihood(
     machine: BoltzmannMachine, rows: Tensor, missing: Tensor | None = None
 ) -> Tensor:  # (N, *state_shape), (N, n) -> (N,), float64
-    """ln P(x) of each row under the visible units alone, without couplings and without missing units."""
+    """Log-likelihood of each row under independent visible units, shape (N,), in float64.
+
+    Missing units do not contribute.
+    """
     values = machine.layers[0].log_prior(rows, validate=False)
     values = values if missing is None else values.masked_fill(missing, 0.0)
     return values.sum(-1, dtype=torch.float64)

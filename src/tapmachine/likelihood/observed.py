@@ -17,7 +17,7 @@ from tapmachine.likelihood.weight import CHUNK_VALUES
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.conditioning import clamp
 
-N_RUNS = 20  # per row
+N_RUNS = 20  # number of runs per row
 CLOSE = 0.1  # nats by which the logarithm of an annealed average may be too low
 
 
@@ -31,19 +31,20 @@ def observed_log_weight(
     seed: int = 0,
     most_rows: int | None = None,
 ) -> Tensor:  # (N,), float64
-    """Log-weight of the observed values of rows, summed over everything else: ln P(x_obs) + ln Z.
+    """Log-weight ln P(x_obs) + ln Z of the observed values of each row, shape (N,), in float64.
 
-    Exact if the hidden or the visible units have at most 2^bits states, and for the default machines of tables, which
-    are mixtures; otherwise estimated by annealed importance sampling for each row.
+    The result is exact if the hidden or the visible units have at most 2^bits states. It is also exact for the default
+    machines for tables, which are mixtures. Otherwise, it is estimated for each row by annealed importance sampling.
 
     Args:
-        machine: Any machine that is not conditioned, in float64.
-        x: States of the visible layer, (N, *state_shape); those of missing units are ignored.
-        missing: Mask of the units that were not observed, (N, n).
-        bits: Binary logarithm of the number of states that can be enumerated.
-        temperatures: Numbers of temperatures, tried in turn until the estimates are accurate to 0.1 nats on average.
-        seed: Random seed of the annealing.
-        most_rows: Maximum number of evenly spaced rows to anneal; the others are NaN. None for all.
+        machine: Unconditioned machine in float64.
+        x: States of the visible layer, shape (N, *state_shape). States of missing units are ignored.
+        missing: Mask of the missing units, shape (N, n).
+        bits: Binary logarithm of the maximum number of states to enumerate (default: 16).
+        temperatures: Numbers of temperatures, tried in turn until the estimates are accurate to 0.1 nats on average
+            (default: 300, 1,000 and 3,000).
+        seed: Random seed for annealing (default: 0).
+        most_rows: Maximum number of evenly spaced rows to anneal (default: all rows). The result is NaN for other rows.
 
     Example:
         >>> import torch
@@ -80,7 +81,7 @@ def _log2_states(counts: list[int] | None) -> float:
 
 
 def _over_hidden_states(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -> Tensor:
-    """ln Σ_h P(h) Π_observed P_i(x_i) exp(x_i f_i) Π_missing Z_i(f_i), with f = Wh the field on the visible units."""
+    """Compute ln Σ_h P(h) Π_observed P_i(x_i) exp(x_i f_i) Π_missing Z_i(f_i), where f = Wh is the visible field."""
     visible, hidden = machine.layers
     known = (~missing).to(x.dtype)
     seen = (x * known.view(*known.shape, *[1] * (x.dim() - 2))).flatten(1)
@@ -98,7 +99,10 @@ def _over_hidden_states(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -
 
 
 def _of_mixture(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -> Tensor:
-    """ln Σ_c w_c N(x_obs; μ_c, Σ_c); rows with the same missing columns share the matrices."""
+    """Compute ln Σ_c w_c N(x_obs; μ_c, Σ_c) for each row.
+
+    Rows with the same missing columns share the matrices.
+    """
     mixture = as_gaussian_mixture(machine)
     total = torch.empty(len(x), dtype=torch.float64, device=x.device)
     for rows, seen in _patterns(missing):
@@ -113,10 +117,10 @@ def draw_missing_of_mixture(
     """Fill in missing values with exact draws, for a machine that is a mixture of Gaussians.
 
     Args:
-        machine: A machine for which `is_gaussian_mixture` holds, in float64.
-        x: Rows, (N, n); missing values are ignored.
-        missing: Mask of the missing values, (N, n).
-        generator: Random number generator.
+        machine: Machine in float64 that satisfies `is_gaussian_mixture`.
+        x: Rows, shape (N, n). Missing values are ignored.
+        missing: Mask of the missing values, shape (N, n).
+        generator: Random number generator (default: torch's global generator).
     """
     mixture, x = as_gaussian_mixture(machine), x.double().clone()
     for rows, seen in _patterns(missing):
@@ -137,14 +141,17 @@ def draw_missing_of_mixture(
 
 
 def _patterns(missing: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows with each pattern of missing values, and the mask of their observed columns, (n,)."""
+    """Iterate over the patterns of missing values.
+
+    Yields the indices of the rows with each pattern, and the mask of their observed columns, shape (n,).
+    """
     patterns, pattern_of = (~missing).unique(dim=0, return_inverse=True)
     for index, seen in enumerate(patterns):
         yield (pattern_of == index).nonzero().flatten(), seen
 
 
 def _log_densities(mixture: GaussianMixture, x: Tensor, seen: Tensor) -> Tensor:  # (N, C)
-    """ln w_c + ln N(x_obs; μ_c, Σ_c) of each row and component."""
+    """Compute ln w_c + ln N(x_obs; μ_c, Σ_c) for each row and component, shape (N, C)."""
     lower = torch.linalg.cholesky(mixture.covariances[:, seen][:, :, seen])
     deviations = x[:, seen].double().unsqueeze(1) - mixture.means[:, seen]  # (N, C, n_seen)
     whitened = torch.linalg.solve_triangular(lower, deviations.permute(1, 2, 0), upper=False)

@@ -1,8 +1,9 @@
-"""Machines of tables with columns of several types: mixtures in which the columns of each type are independent.
+"""Machines for tables with columns of several types, which are mixtures of products of independent distributions.
 
-Above the visible blocks is a categorical hidden unit, the class of a row. Each class k shifts the means of the Gaussian
-columns and the fields of all other columns, P(x) = Σ_k π_k N(x_real; μ_k, Σ) Π_j P_j(x_j; U_j + W_jk), and hidden
-Gaussian and spike-and-slab units are coupled to the Gaussian columns only. So ln Z, conditionals and samples are exact.
+A categorical hidden unit represents the class of a row. Each class k shifts the means of the Gaussian columns and the
+fields of all other columns, so that P(x) = Σ_k π_k N(x_real; μ_k, Σ) Π_j P_j(x_j; U_j + W_jk). Gaussian and
+spike-and-slab hidden units are coupled only to the Gaussian columns. Therefore ln Z, conditional distributions and
+samples are exact.
 """
 
 import math
@@ -19,20 +20,21 @@ from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.units import Categorical, Gaussian, Mixed, Units
 
 LOG_2PI = math.log(2 * math.pi)
-CHUNK_VALUES = 2**22  # entries of the matrices of rows held at a time
+CHUNK_VALUES = 2**22  # maximum number of matrix entries per chunk of rows
 
 
 class ProductMixture(NamedTuple):
-    """The visible units of a machine as a mixture: Σ_c w_c N(x_real; μ_c, Σ_s(c)) Π_j P_j(x_j; U_j + W_jc).
+    """Visible units of a machine as a mixture Σ_c w_c N(x_real; μ_c, Σ_s(c)) Π_j P_j(x_j; U_j + W_jc).
 
     Attributes:
-        log_weights: ln w_c, (C,), where Σ_c w_c is Z of the machine.
-        means: Means of the Gaussian columns, (C, n_real).
-        covariances: Their covariances, (S, n_real, n_real); component c uses entry c // (C / S).
-        real: Indices of the Gaussian columns among all components, (n_real,).
-        blocks: The other columns.
+        log_weights: Logarithms of the weights w_c, shape (C,). The sum of the weights is the machine's Z.
+        means: Means of the Gaussian columns, shape (C, n_real).
+        covariances: Covariances of the Gaussian columns, shape (S, n_real, n_real). Component c uses entry c // (C /
+            S).
+        real: Indices of the Gaussian columns among all components, shape (n_real,).
+        blocks: Units of the other columns.
         places: Index of the first component of each block.
-        fields: Field added to each block by each component, (C, *state_shape) each.
+        fields: Field added to each block by each component, shape (C, *state_shape) each.
     """
 
     log_weights: Tensor
@@ -49,13 +51,13 @@ class ProductMixture(NamedTuple):
         return len(self.real) + sum(math.prod(block.state_shape) for block in self.blocks)
 
     def states_of(self, index: int, x: Tensor) -> Tensor:  # (N, n) -> (N, *state_shape)
-        """Part of the rows that belongs to a block."""
+        """Return the columns of the rows that belong to a block."""
         block, place = self.blocks[index], self.places[index]
         states: Tensor = x[:, place : place + math.prod(block.state_shape)].unflatten(1, block.state_shape)
         return states
 
     def log_probabilities(self, index: int, x: Tensor) -> Tensor:  # (N, n) -> (N, C, n_units)
-        """ln P of each unit of a block in each component; 0 for missing values (NaN)."""
+        """Log-probability of each unit of a block in each component, with 0 for missing values (NaN)."""
         block, field, states = self.blocks[index], self.fields[index], self.states_of(index, x)
         missing = states.isnan()
         filled = torch.where(missing, _any_state(block), states).unsqueeze(1)
@@ -64,7 +66,7 @@ class ProductMixture(NamedTuple):
         return log_p.masked_fill(block.per_unit(missing.to(x.dtype)).unsqueeze(1) > 0, 0.0)
 
     def log_joint(self, x: Tensor) -> Tensor:  # (N, n) -> (N, C)
-        """ln w_c P_c(x) of the observed values of rows, with NaN for missing ones."""
+        """Logarithm of w_c P_c(x) for the observed values of each row, with NaN marking missing values."""
         parts = [chunk.log_joint for chunk in self.of_gaussian(x)]
         total = torch.cat(parts) if parts else self.log_weights.expand(len(x), -1)
         for index in range(len(self.blocks)):
@@ -72,7 +74,10 @@ class ProductMixture(NamedTuple):
         return total
 
     def of_gaussian(self, x: Tensor) -> "Iterator[GaussianPart]":  # of rows in order
-        """Statistics of the observed Gaussian columns for each component, in parts; empty without Gaussian columns."""
+        """Iterate over chunks of rows, with the statistics of their observed Gaussian columns for each component.
+
+        Without Gaussian columns, nothing is yielded.
+        """
         n, (n_sets, _, _) = len(self.real), self.covariances.shape
         if n == 0:
             return
@@ -81,7 +86,7 @@ class ProductMixture(NamedTuple):
             yield GaussianPart.of(self, rows)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:  # (count, n)
-        """Draw independent samples."""
+        """Draw independent samples of the visible units."""
         component = torch.multinomial(self.log_weights.softmax(0), count, replacement=True, generator=generator)
         x = self.log_weights.new_empty((count, self.n))
         noise = torch.randn(
@@ -95,11 +100,11 @@ class ProductMixture(NamedTuple):
 
 
 class GaussianPart(NamedTuple):
-    """The Gaussian columns of some rows in each component.
+    """Gaussian columns of several rows, conditioned on the observed values in each component.
 
-    With the precision matrix G of the observed columns (0 elsewhere) and the deviations r, missing columns have the
-    mean μ + Σ G r and the covariance Σ − Σ G Σ; an observed one has, given the others, the mean x − (Gr)/G_jj and the
-    variance 1/G_jj.
+    Let G be the precision matrix of the observed columns, with 0 for missing columns, and r the deviations from the
+    means. Missing columns have the mean μ + Σ G r and the covariance Σ − Σ G Σ. Given all others, an observed column
+    has the mean x − (Gr)/G_jj and the variance 1/G_jj.
     """
 
     log_joint: Tensor  # ln w_c N(x_observed), (R, C)
@@ -121,14 +126,14 @@ class GaussianPart(NamedTuple):
 
 
 def observed_precisions(covariances: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverses of the covariances of observed columns, 0 for the others, and ln of their determinants.
+    """Return the inverse covariances of the observed columns and the log-determinants of their covariances.
 
     Args:
-        covariances: (S, n, n).
-        seen: Mask of observed columns, (R, n), bool.
+        covariances: Covariances of all columns, shape (S, n, n).
+        seen: Boolean mask of the observed columns, shape (R, n).
 
     Returns:
-        Precision matrices, (R, S, n, n), and the log-determinants of the covariances, (R, S).
+        Precision matrices with 0 for missing columns, shape (R, S, n, n), and log-determinants, shape (R, S).
     """
     patterns, of_row = seen.unique(dim=0, return_inverse=True)
     kept = patterns.to(covariances.dtype).unsqueeze(1)  # (P, 1, n)
@@ -139,8 +144,10 @@ def observed_precisions(covariances: Tensor, seen: Tensor) -> tuple[Tensor, Tens
 
 
 def is_product_mixture(machine: BoltzmannMachine) -> bool:
-    """Whether the machine is a mixture of classes: visible units with fields, coupled to one hidden `Categorical` unit;
-    Gaussian visible units may also be coupled to hidden `Gaussian` and `SpikeSlab` units.
+    """Return whether the machine is a mixture of latent classes.
+
+    In such a machine, `Mixed` visible units are coupled to one hidden `Categorical` unit. Gaussian visible units may
+    also be coupled to hidden `Gaussian` and `SpikeSlab` units.
     """
     layers = list(machine.layers)
     if len(layers) != 2 or machine.n_rows is not None or not isinstance(layers[0], Mixed):
@@ -163,7 +170,7 @@ def is_product_mixture(machine: BoltzmannMachine) -> bool:
 
 @torch.no_grad()
 def as_product_mixture(machine: BoltzmannMachine) -> ProductMixture:  # in float64
-    """Mixture of the visible units of a machine for which `is_product_mixture` holds.
+    """Convert the visible units of a machine that satisfies `is_product_mixture` to a mixture, in float64.
 
     Raises:
         EstimateError: If Z is infinite.
@@ -195,20 +202,20 @@ def as_product_mixture(machine: BoltzmannMachine) -> ProductMixture:  # in float
 
 
 def _blocks(layer: Units) -> list[tuple[Units, int]]:
-    """Blocks of a layer, and indices of their first components."""
+    """Return the blocks of a layer with the indices of their first components."""
     blocks: list[Units] = list(layer.blocks) if isinstance(layer, Mixed) else [layer]  # type: ignore[arg-type]
     sizes = [math.prod(block.state_shape) for block in blocks]
     return [(block, sum(sizes[:index])) for index, block in enumerate(blocks)]
 
 
 def _real_places(layer: Units) -> Tensor:
-    """Indices of the components of `Gaussian` blocks."""
+    """Return the indices of the components of `Gaussian` blocks."""
     places = [torch.arange(place, place + block.n) for block, place in _blocks(layer) if type(block) is Gaussian]
     return torch.cat([torch.arange(0), *places]).to(layer.device)
 
 
 def _gaussian_machine(machine: BoltzmannMachine, real: Tensor) -> BoltzmannMachine:
-    """Machine of the Gaussian columns only."""
+    """Return the machine of the Gaussian columns only."""
     columns = [block for block, _ in _blocks(machine.layers[0]) if type(block) is Gaussian]
     field, precision = (torch.cat([getattr(b, name).detach() for b in columns]) for name in ("field", "precision"))
     hidden = deepcopy(machine.layers[1])
@@ -217,7 +224,7 @@ def _gaussian_machine(machine: BoltzmannMachine, real: Tensor) -> BoltzmannMachi
 
 
 def _any_state(block: Units) -> Tensor:
-    """A valid state of each unit, used as a placeholder for missing values."""
+    """Return a valid state of each unit as a placeholder for missing values."""
     if block.is_categorical:
         return torch.ones((), dtype=block.dtype, device=block.device)
     lower, upper = block.bounds()

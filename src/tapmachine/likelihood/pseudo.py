@@ -1,4 +1,4 @@
-"""Pseudo-likelihood: every visible unit conditional on all others, which does not need ln Z."""
+"""Pseudo-likelihood, the product of the conditional probabilities of all visible units, which does not need ln Z."""
 
 from collections.abc import Callable
 
@@ -20,30 +20,30 @@ from tapmachine.units.support import Interval, Lattice
 DROP = 40.0  # a sum is truncated where its terms have fallen by exp(−40)
 BLOCK = 64  # number of states of a lattice that are summed at a time
 MOST_STATES = 2**16
-COVERED = 1e-9  # largest share of the prior's mass outside the states summed, under any field that occurs
+COVERED = 1e-9  # largest share of the prior's mass outside of the summed states, under any field from the hidden units
 
 
 @torch.no_grad()
 def pseudo_log_likelihood(
     machine: BoltzmannMachine, x: Tensor, n_visible: int | None = None, *, seed: int = 0
 ) -> LogLikelihood:
-    """Compute the log-pseudo-likelihood Σ_i ln P(x_i | all other visible units) of rows of data, in float64.
+    """Compute the log-pseudo-likelihood Σ_i ln P(x_i | all other visible units) of each row, in float64.
 
-    It is exact and does not need ln Z. The hidden units are summed over, and so is the unit itself, according to its
-    support: over the states of a finite set; over a lattice until the rest is negligible; over an interval by
-    quadrature of the one-dimensional conditional density. Available for pairwise machines and machines with one hidden
-    layer.
+    The result is exact and does not need ln Z. The conditional probabilities are summed over the hidden units, and
+    normalized by a sum or integral over the states of the visible unit. Finite sets of states are summed over
+    completely, and lattices until the remaining terms are negligible. Intervals are integrated over by one-dimensional
+    quadrature. The machine must be pairwise or have one hidden layer.
 
     Args:
-        machine: An unconditioned machine.
-        x: Data, (N, n_visible).
-        n_visible: Number of units to include, drawn at random for each row; the sum is scaled up to all units. The
-            paper uses 100 of 784. Default: all units.
-        seed: Random seed for choosing the units.
+        machine: Unconditioned machine.
+        x: Data, shape (N, n_visible).
+        n_visible: Number of units per row to include, selected at random (default: all units). The sum is scaled up to
+            all units. The paper uses 100 of 784 units.
+        seed: Random seed for selecting the units (default: 0).
 
     Raises:
-        EstimateError: If a conditional cannot be normalized or resolved, or if the support of a unit type is an
-            interval, which is the default, but its `check_states` rejects values inside it.
+        EstimateError: If a conditional distribution cannot be normalized or resolved. Also raised if the support of a
+            unit type is an interval, which is the default, but its `check_states` rejects values inside the interval.
 
     Example:
         >>> import torch
@@ -70,12 +70,14 @@ def pseudo_log_likelihood(
 
 
 def log_conditionals(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
-    """ln P(x_i | x_{−i}) of chosen units of each row; for categorical units of a mixed layer, at the first component.
+    """Conditional log-probabilities ln P(x_i | x_{−i}) of selected units in each row, shape (N, S).
+
+    For a categorical unit of a mixed layer, the value is at the unit's first component.
 
     Args:
-        machine: A machine with one hidden layer, or a pairwise one, in float64.
-        x: States of the visible units, (N, *state_shape).
-        chosen: Indices of S units for each row, (N, S).
+        machine: Pairwise machine or machine with one hidden layer, in float64.
+        x: States of the visible units, shape (N, *state_shape).
+        chosen: Indices of S units for each row, shape (N, S).
     """
     units = machine.layers[0]
     if isinstance(units, Mixed) and not machine.is_pairwise:
@@ -88,7 +90,10 @@ def log_conditionals(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Te
 
 
 def _of_blocks(machine: BoltzmannMachine, units: Mixed, x: Tensor) -> Tensor:  # (N, n)
-    """All conditionals of a mixed layer, block by block: the other blocks act as a field on the hidden units."""
+    """Compute all conditional log-probabilities of a mixed layer, block by block.
+
+    The other blocks act as a field on the hidden units.
+    """
     weights, hidden = machine.weights[0].detach().split(units.sizes), machine.layers[1]
     fields = [part @ w for part, w in zip(x.split(units.sizes, -1), weights, strict=True)]
     parts = []
@@ -104,9 +109,9 @@ def _of_blocks(machine: BoltzmannMachine, units: Mixed, x: Tensor) -> Tensor:  #
 
 
 def _conditionals(machine: BoltzmannMachine) -> Callable[..., Tensor]:
-    """Function that computes ln P(x_i | x_{−i}), with the arguments of `log_conditionals`.
+    """Return the function that computes ln P(x_i | x_{−i}), with the arguments of `log_conditionals`.
 
-    With hidden units it also takes an additional field on them.
+    For machines with hidden units, the function also accepts an additional field on the hidden units.
     """
     if machine.is_pairwise:
         return _with_all_others
@@ -120,7 +125,7 @@ def _conditionals(machine: BoltzmannMachine) -> Callable[..., Tensor]:
 
 
 def _with_all_others(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:
-    """ln P(x_i) + x_i B_i − ln Z_i(B_i) with B = xJ, for pairwise machines."""
+    """Compute ln P(x_i) + x_i B_i − ln Z_i(B_i) with B = xJ, for pairwise machines."""
     units = machine.layers[0]
     field = machine.field_on(0, [x])
     log_joint = units.log_prior(x, validate=False) + units.per_unit(x * field)
@@ -128,7 +133,7 @@ def _with_all_others(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Te
 
 
 def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None) -> Tensor:
-    """Sum over the states of units with finitely many."""
+    """Compute conditional log-probabilities of units with finitely many states, by summing over all states."""
     units = machine.layers[0]
     n_states = units.support.n_states or 0
     digits = torch.arange(n_states, device=x.device).unsqueeze(-1).expand(n_states, units.n)
@@ -144,7 +149,7 @@ def _over_states(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: T
 
 
 def _over_lattice(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: Tensor | None = None) -> Tensor:
-    """Sum over the states of units on a lattice, in the order of their indices."""
+    """Compute conditional log-probabilities of units on a lattice, by summing over states in index order."""
     units = machine.layers[0]
     least = _states_that_matter(machine)
     at_data = units.log_prior(x, validate=False).gather(1, chosen)
@@ -166,10 +171,11 @@ def _over_lattice(machine: BoltzmannMachine, x: Tensor, chosen: Tensor, others: 
 
 
 def _states_that_matter(machine: BoltzmannMachine) -> int:
-    """Number of states that contain the prior's mass under the smallest and the largest field of the hidden units.
+    """Return the number of states that contain the mass of the prior under any field from the hidden units.
 
-    The weight of a state is a mixture of the prior's weights under fields between these two. The mass is covered when
-    the log of the sum is ln Z(B,0), so a gap between states with nonzero weight cannot be mistaken for the tail.
+    The weight of a state is a mixture of the prior's weights under fields between the smallest and the largest one. The
+    mass is covered when the log of the sum reaches ln Z(B, 0) for both of these fields. Thus a gap between states with
+    nonzero weight cannot be mistaken for the tail.
     """
     units = machine.layers[0]
     extremes = extreme_fields(machine)
@@ -187,7 +193,7 @@ def _states_that_matter(machine: BoltzmannMachine) -> int:
 
 
 def _states_from(units: Units, first: int) -> Tensor:  # (Q, n)
-    """A block of states, starting at an index."""
+    """Return a block of states that starts at an index, shape (Q, n)."""
     indices = torch.arange(first, first + BLOCK, device=units.device)
     return units.decode(indices.unsqueeze(-1).expand(BLOCK, units.n))
 

@@ -1,4 +1,4 @@
-"""Result of all estimators: log-likelihoods of rows, with ln Z and its error."""
+"""Result type of all estimators: log-likelihoods of rows, with ln Z and its error."""
 
 from dataclasses import dataclass
 
@@ -8,20 +8,19 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class LogLikelihood:
-    """ln P(x) of rows of data, in nats, in float64.
+    """Log-likelihoods ln P(x) of rows of data, in nats and in float64.
 
-    For units with finitely many states it is the logarithm of a probability; for real-valued units it is the logarithm
-    of a density, which depends on the scale of the data and may be positive. For `TruncatedGaussBernoulli` units it is
-    a probability at 0 and a density elsewhere.
+    For units with finitely many states, ln P(x) is the logarithm of a probability. For real-valued units it is the
+    logarithm of a density, which depends on the scale of the data and may be positive. For `TruncatedGaussBernoulli`
+    units it is a probability at 0 and a density elsewhere. The mean over the rows is `float(likelihood)`.
 
     Attributes:
-        values: ln P(x) of each row, (N,); NaN for rows that could not be scored.
-        log_partition: ln Z, (), relative to normalized priors (0 without couplings); NaN for a pseudo-likelihood.
-        common_error: Standard error of ln Z, (), common to all values; 0 if ln Z is exact, NaN if the error is unknown
-            or there is no ln Z.
-        n_units: Number of units of the machine, in all layers.
-
-    `float(likelihood)` is the mean over the rows.
+        values: Log-likelihood of each row, shape (N,); NaN for rows that could not be scored.
+        log_partition: Value of ln Z relative to normalized priors (0 without couplings), a scalar; NaN for a
+            pseudo-likelihood.
+        common_error: Standard error of ln Z, a scalar common to all rows. It is 0 if ln Z is exact, and NaN if the
+            error is unknown or ln Z is not used.
+        n_units: Number of units of the machine in all layers.
     """
 
     values: Tensor
@@ -42,16 +41,16 @@ class LogLikelihood:
 
     @property
     def per_unit(self) -> Tensor:  # ()
-        """The mean divided by the number of visible and hidden units, as in the paper's figures."""
+        """Mean divided by the number of visible and hidden units, as in the paper's figures."""
         return self.mean / self.n_units
 
     @property
     def scored(self) -> Tensor:  # (N,), bool
-        """Mask of the rows that could be scored."""
+        """Mask of the rows that could be scored, shape (N,)."""
         return ~torch.isnan(self.values)
 
     def with_log_partition(self, log_partition: Tensor, error: Tensor) -> "LogLikelihood":
-        """Return the log-likelihoods of the same rows for another ln Z."""
+        """Return the log-likelihoods of the same rows for another value of ln Z."""
         values = self.values + self.log_partition - log_partition
         return LogLikelihood(values, log_partition, error, self.n_units)
 

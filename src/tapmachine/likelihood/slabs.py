@@ -1,7 +1,7 @@
-"""ln Z of Gaussian visible units below spike-and-slab and categorical hidden units: a sum of determinants.
+"""Exact ln Z of Gaussian visible units with spike-and-slab and categorical hidden units, as a sum of determinants.
 
-Conditional on the categorical units and on which spike-and-slab units are active, the visible units are Gaussian. So
-the machine is a Gaussian mixture, for which everything can be computed exactly.
+Given the categorical units and the set of active spike-and-slab units, the visible units are Gaussian. The machine is
+therefore a Gaussian mixture, for which everything can be computed exactly.
 """
 
 import math
@@ -17,16 +17,16 @@ from tapmachine.machine.whitening import can_be_whitened, whiten
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 from tapmachine.units.numerics.intervals import wide
 
-CHUNK_VALUES = 2**21  # entries of all matrices held at a time
+CHUNK_VALUES = 2**21  # maximum number of matrix entries per chunk
 
 
 class GaussianMixture(NamedTuple):
-    """Visible units of a machine as a mixture: Σ_c w_c N(x; μ_c, Σ_c).
+    """Visible units of a machine as a mixture Σ_c w_c N(x; μ_c, Σ_c).
 
     Attributes:
-        log_weights: ln w_c, where Σ_c w_c = Z of the machine, (C,).
-        means: (C, n).
-        covariances: (C, n, n).
+        log_weights: Logarithms of the weights w_c, shape (C,). The sum of the weights is the machine's Z.
+        means: Means of the components, shape (C, n).
+        covariances: Covariances of the components, shape (C, n, n).
     """
 
     log_weights: Tensor
@@ -34,7 +34,7 @@ class GaussianMixture(NamedTuple):
     covariances: Tensor
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:  # (count, n)
-        """Draw independent samples."""
+        """Draw independent samples of the visible units."""
         component = torch.multinomial(self.log_weights.softmax(0), count, replacement=True, generator=generator)
         like = self.means[component]
         noise = torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
@@ -46,8 +46,10 @@ class GaussianMixture(NamedTuple):
 
 
 def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
-    """Whether the visible units are a mixture of at most 2^bits Gaussians: the hidden units are `SpikeSlab` units, one
-    `Categorical` unit, or both. Units without weights are not counted.
+    """Return whether the visible units are a mixture of at most 2^bits Gaussians.
+
+    This is the case if the hidden units are `SpikeSlab` units, one `Categorical` unit, or both. Spike-and-slab units
+    without weights are not counted.
     """
     layers = list(machine.layers)
     if len(layers) != 2 or type(layers[0]) is not Gaussian:
@@ -61,15 +63,17 @@ def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
 
 
 def is_gaussian_mixture(machine: BoltzmannMachine) -> bool:
-    """Whether `can_sum_slabs` holds, if necessary after integrating over hidden Gaussian units of a `Mixed` layer."""
+    """Return whether the machine satisfies `can_sum_slabs`, possibly after integrating over hidden Gaussian units."""
     if machine.n_rows is not None:
         return False
     return can_sum_slabs(whiten(machine).machine if can_be_whitened(machine) else machine)
 
 
 def slabs_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
-    """ln Z of a machine for which `can_sum_slabs` holds, exact and differentiable; inf if the couplings are too strong
-    for a finite Z. Units without weights factor out.
+    """Exact ln Z of a machine that satisfies `can_sum_slabs`, differentiable.
+
+    The result is infinite if the couplings are too strong for a finite Z. Hidden units without weights do not
+    contribute.
     """
     visible, hidden = machine.layers[0], _Hidden.of(machine)
     assert isinstance(visible, Gaussian)
@@ -84,13 +88,15 @@ def slabs_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
 
 
 def active_sets_log_partition(overlaps: Tensor, field: Tensor, log_odds: Tensor, precision: Tensor) -> Tensor:  # (K,)
-    """ln Σ_S exp(Σ_S r) ∫ exp(Uh − ½h(V − G)h) dh over the sets S of active units, differentiable; inf if Z is.
+    """Compute ln Σ_S exp(Σ_S R) ∫ exp(Uh − ½h(V − G)h) dh over the sets S of active units, shape (K,).
+
+    The result is differentiable, and infinite if Z is infinite.
 
     Args:
-        overlaps: G = Wᵀ D(1/V_visible) W, (n, n).
-        field: U plus the fields from the means of the visible units, for each of K means, (K, n).
-        log_odds: R, (n,).
-        precision: V, (n,).
+        overlaps: Overlaps of the weights, G = Wᵀ D(1/V_visible) W, shape (n, n).
+        field: Field U plus the fields from the means of the visible units, for each of K means, shape (K, n).
+        log_odds: Log-odds R of active units, shape (n,).
+        precision: Precisions V of active units, shape (n,).
     """
     n = field.shape[1]
     if n == 0:
@@ -110,7 +116,7 @@ def active_sets_log_partition(overlaps: Tensor, field: Tensor, log_odds: Tensor,
 
 @torch.no_grad()
 def as_gaussian_mixture(machine: BoltzmannMachine) -> GaussianMixture:  # in float64
-    """Convert the visible units of a machine for which `is_gaussian_mixture` holds to a mixture of Gaussians.
+    """Convert the visible units of a machine that satisfies `is_gaussian_mixture` to a mixture, in float64.
 
     Raises:
         EstimateError: If Z is infinite.
@@ -162,16 +168,17 @@ def coupled_slabs(machine: BoltzmannMachine) -> Tensor:  # (n_slabs,), bool
 
 
 def active_sets(n: int, like: Tensor) -> Tensor:  # (2^n, n)
-    """Indicators (0 or 1) of the active units in all subsets of n units."""
+    """Return indicators (0 or 1) of the active units in all subsets of n units, shape (2^n, n)."""
     codes, places = torch.arange(2**n, device=like.device), torch.arange(n, device=like.device)
     return ((codes.unsqueeze(1) >> places) & 1).to(like.dtype)
 
 
 class _Hidden(NamedTuple):
-    """Hidden units: h spike-and-slab units with weights, and K clusters (a single one without weights by default).
+    """Parameters of h spike-and-slab units with weights and of K clusters.
 
-    A cluster k contributes log_shares_k + centers_k·x to the exponent, an active unit r + (U + w·x)h − ½Vh²; the priors
-    are normalized by exp(log_partition).
+    Cluster k contributes log_shares_k + centers_k·x to the exponent, and an active unit contributes R + (U + w·x)h −
+    ½Vh². The priors are normalized by exp(log_partition). Without a categorical unit, there is a single cluster without
+    weights.
     """
 
     weights: Tensor  # (n, h)

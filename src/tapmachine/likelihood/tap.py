@@ -1,4 +1,4 @@
-"""The TAP log-likelihood [eq:tapll]: deterministic, without sampling."""
+"""TAP log-likelihood [eq:tapll], which is deterministic and needs no sampling."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -19,20 +19,20 @@ from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, MergedSolutions, merge_solutions
 
 N_STARTS = 1000  # default number of rows to start solutions from
-TOLERANCE = 1e-14  # of these solutions, so that distinct ones can be separated
+TOLERANCE = 1e-14  # tolerance of these solutions, small enough to separate distinct ones
 MAX_SWEEPS = 5000
 SAME_FREE_ENERGY = 0.01  # nats: solutions whose F differs by more belong to another machine
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TAPLogLikelihood(LogLikelihood):
-    """ln P(x) ≈ F − F(x), with F averaged over the distinct solutions of the machine, as in the paper.
+    """Log-likelihoods ln P(x) ≈ F − F(x), with F averaged over the distinct solutions of the machine, as in the paper.
 
     Attributes:
-        log_sum_exp: Log-likelihood with ln Z ≈ ln Σ exp(−F_k), which treats distinct solutions as separate states; it
-            is lower. On machines trained on data it was three times closer to the exact value; if the couplings are too
-            strong for the mean field, neither is reliable.
-        free_energies: F of each distinct solution, in increasing order.
+        log_sum_exp: Log-likelihood with ln Z ≈ ln Σ exp(−F_k), which treats distinct solutions as separate states. Its
+            values are lower. On machines trained on data, it was three times closer to the exact value. If the
+            couplings are too strong for the mean field, neither estimate is reliable.
+        free_energies: Free energy F of each distinct solution, in increasing order.
         n_excluded: Number of solutions excluded because they did not converge.
     """
 
@@ -59,20 +59,22 @@ def tap_log_likelihood(
     *,
     scheme: Scheme | None = None,
 ) -> TAPLogLikelihood:
-    """Compute ln P(x) by TAP: Σ ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0) + F [eq:tapll], for any unit types.
+    """Estimate ln P(x) of each row by TAP, for any unit types [eq:tapll].
 
-    F is the free energy of the machine, averaged over its distinct solutions; `log_sum_exp` uses the log-sum-exp over
-    them instead. With at most one hidden layer the rest is exact. With more, F(x) is that of the machine clamped to the
-    row, by the same scheme, and a row whose solution does not converge is not scored.
+    The estimate is Σ ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0) + F, where F is the free energy of the machine, averaged
+    over its distinct solutions. The attribute `log_sum_exp` of the result uses the log-sum-exp over the solutions
+    instead. With at most one hidden layer, all other terms are exact. With several hidden layers, they are replaced by
+    the free energy of the machine clamped to the row, computed by the same scheme. A row whose solution does not
+    converge is not scored.
 
-    For fixed `solutions` the value of a row does not depend on the other rows or on their order.
+    For fixed `solutions`, the value of a row does not depend on the other rows or their order.
 
     Args:
-        machine: Any machine that is not conditioned. It is scored in float64.
-        x: Data, (N, n_visible).
-        solutions: Solutions of the unclamped machine from `solve`; those that did not converge are excluded and
-            counted. By default the machine is solved from up to 1,000 of the rows; to score several data sets with the
-            same ln Z, call `solve_from_rows` once and pass its result.
+        machine: Unconditioned machine, scored in float64.
+        x: Data, shape (N, n_visible).
+        solutions: Solutions of the unclamped machine from `solve` (default: solved from at most 1,000 of the rows).
+            Solutions that did not converge are excluded and counted. To score several data sets with the same ln Z,
+            call `solve_from_rows` once and pass its result.
         scheme: Mean-field scheme of the solutions (default: `TAP()`).
 
     Raises:
@@ -106,7 +108,11 @@ def tap_log_likelihood(
 def different_solutions(
     machine: BoltzmannMachine, solutions: Solution, scheme: Scheme | None = None
 ) -> MergedSolutions:
-    """Distinct solutions of a machine, with F in float64. Raises EstimateError if none converged."""
+    """Return the distinct solutions of a machine, with F in float64.
+
+    Raises:
+        EstimateError: If no solution converged.
+    """
     double = in_double(machine)
     distinct = merge_solutions(double, _evaluated(double, solutions, scheme or TAP()), same=ROUGHLY_SAME)
     if len(distinct) == 0:
@@ -121,13 +127,15 @@ def different_solutions(
 def solve_from_rows(
     machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = None, n_starts: int = N_STARTS
 ) -> Solution:
-    """Solve a machine from evenly spaced rows in float64 to 1e-14, the default of `tap_log_likelihood`.
+    """Solve a machine from evenly spaced rows, in float64 and with a tolerance of 1e-14.
+
+    This is how `tap_log_likelihood` solves a machine by default.
 
     Args:
-        machine: Any machine that is not conditioned.
-        x: Data, (N, n_visible).
+        machine: Unconditioned machine.
+        x: Data, shape (N, n_visible).
         scheme: Mean-field scheme (default: `TAP()`).
-        n_starts: Maximum number of rows to start from.
+        n_starts: Maximum number of rows to start from (default: 1,000).
 
     Example:
         >>> import torch
@@ -143,10 +151,14 @@ def solve_from_rows(
 
 
 def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Solution:
-    """Evaluate F of solutions in float64. Raises ValueError if they belong to another machine or scheme."""
+    """Evaluate F of solutions in float64.
+
+    Raises:
+        ValueError: If the solutions belong to another machine or scheme.
+    """
     shapes = [layer.state_shape for layer in machine.layers]
     if not isinstance(solutions, Solution) or [tuple(mean.shape[1:]) for mean, _ in solutions.moments] != shapes:
-        raise ValueError("solutions do not belong to this machine; expected the result of solve()")
+        raise ValueError("solutions do not belong to this machine; expected the result of solve() for this machine")
     evaluated = solutions.free_energy.to(machine.device, machine.dtype, copy=True)
     index = solutions.converged.nonzero().squeeze(-1)
     for rows in index.split(max(1, CHUNK_VALUES // sum(machine.sizes))):
@@ -168,14 +180,16 @@ def _evaluated(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
 
 @torch.no_grad()
 def clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) -> Tensor:
-    """−F of the machine clamped to each row; NaN if it did not converge."""
+    """Return −F of the machine clamped to each row, with NaN for rows whose solution did not converge."""
     solution = solve(hidden_machine(machine, x), None, scheme, tol=TOLERANCE, max_sweeps=MAX_SWEEPS)
     if not bool(solution.converged.any()):
-        raise EstimateError(f"no row could be scored: the machine clamped to them has no solution ({solution})")
+        raise EstimateError(
+            f"no row could be scored, because no solution of the clamped machine converged ({solution})"
+        )
     if not bool(solution.converged.all()):
         warnings.warn(
-            f"{int((~solution.converged).sum())} of {len(x)} rows were not scored and are excluded from the mean: the "
-            f"machine clamped to them has no solution ({solution})",
+            f"{int((~solution.converged).sum())} of {len(x)} rows are not scored and are excluded from the mean, "
+            f"because the solution of the clamped machine did not converge ({solution})",
             LikelihoodWarning,
             stacklevel=4,  # past the decorator
         )

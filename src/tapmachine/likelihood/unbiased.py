@@ -1,7 +1,7 @@
-"""Log-likelihoods without a mean field: exact if enumeration is fast, by annealing otherwise.
+"""Log-likelihoods without mean-field approximations: exact if enumeration is fast, and annealed otherwise.
 
-The mean of the weights of annealed importance sampling is an unbiased estimate of Z for every machine; TAP's ln Z may
-be off in either direction. A TAP log-likelihood is therefore reported together with one of these.
+The mean weight of annealed importance sampling is an unbiased estimate of Z for every machine, whereas TAP may
+overestimate or underestimate ln Z. A TAP log-likelihood is therefore reported together with an unbiased one.
 """
 
 import warnings
@@ -28,20 +28,21 @@ from tapmachine.solver import TAP
 
 TOLERANCE = 0.1  # nats: standard error at which annealing stops
 N_RUNS = 100
-N_RUNS_OF_ROW = 20  # per row of a machine with several hidden layers
+N_RUNS_OF_ROW = 20  # number of runs per row of a machine with several hidden layers
 DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning
 DRIFT_SHARE = 0.02  # the same relative to the log-likelihood, if larger; three standard errors are added
 
 
 class Effort(NamedTuple):
-    """Limits on the work for an estimate.
+    """Limits on the computation of an estimate.
 
     Attributes:
-        bits: Machines whose smaller side has at most 2^bits states are enumerated.
+        bits: Binary logarithm of the maximum number of states to enumerate on the smaller side of a machine.
         temperatures: Numbers of temperatures, tried in turn until the standard error is below 0.1 nats.
-        n_rows: Number of rows of a machine with several hidden layers whose weights are enumerated or annealed; the
-            others use TAP's weight, corrected by its mean error on those rows. None for all.
-        n_gappy_rows: Number of rows with missing values to anneal; the others are not scored. None for all.
+        n_rows: Number of rows of a machine with several hidden layers whose weights are enumerated or annealed
+            (default: all rows). The other rows use TAP's weight, corrected by its mean error on the first group of
+            rows.
+        n_gappy_rows: Number of rows with missing values to anneal (default: all rows). The other rows are not scored.
     """
 
     bits: int
@@ -56,12 +57,12 @@ CAREFUL = Effort(12, (100, 300, 1000), 30, 100)  # to choose between epochs
 
 
 class LogPartition(NamedTuple):
-    """ln Z of a machine.
+    """Value of ln Z of a machine.
 
     Attributes:
-        value: ln Z in nats, relative to normalized priors.
-        error: Standard error; 0 if exact.
-        method: `exact` or `annealed`.
+        value: Value of ln Z in nats, relative to normalized priors.
+        error: Standard error; 0 if the value is exact.
+        method: Method of computation, `exact` or `annealed`.
     """
 
     value: float
@@ -73,13 +74,13 @@ class LogPartition(NamedTuple):
 def unbiased_log_partition(
     machine: BoltzmannMachine, data: Tensor | None = None, effort: Effort = THOROUGH, seed: int = 0
 ) -> LogPartition:
-    """Compute ln Z: exact if enumeration is fast, otherwise by annealing until the standard error is small.
+    """Compute ln Z exactly if enumeration is fast, and otherwise by annealing until the standard error is small.
 
     Args:
-        machine: Any machine that is not conditioned.
-        data: Rows whose means the annealing starts from, (N, n_visible); see `ais_log_partition`.
-        effort: Limits on the work.
-        seed: Random seed of the annealing.
+        machine: Unconditioned machine.
+        data: Rows that determine the initial means of annealing, shape (N, n_visible); see `ais_log_partition`.
+        effort: Limits on the computation (default: `THOROUGH`).
+        seed: Random seed for annealing (default: 0).
 
     Raises:
         EstimateError: If Z is infinite.
@@ -90,7 +91,9 @@ def unbiased_log_partition(
         >>> unbiased_log_partition(rbm(Binary(40), Binary(4))).method
         'exact'
     """
-    if can_be_whitened(machine):  # there, chains mix whatever the scales and correlations of the columns
+    if can_be_whitened(
+        machine
+    ):  # in whitened coordinates, chains mix well for any scales and correlations of the columns
         whitened = whiten(machine)
         data = None if data is None else whitened.rows(data)
         value, error, method = unbiased_log_partition(whitened.machine, data, effort, seed)
@@ -113,7 +116,10 @@ def unbiased_log_partition(
 
 
 def _honest_error(estimate: AnnealedEstimate) -> float:
-    """Standard error, or the spread of the runs if a few of them carry all the weight and it is meaningless."""
+    """Return the standard error of an estimate, or the standard deviation of its runs if the weights have collapsed.
+
+    The standard error is meaningless if a few runs carry all of the weight.
+    """
     collapsed = float(estimate.effective_sample_size) < COLLAPSED * estimate.n_runs
     return float(estimate.log_weights.std() if collapsed else estimate.standard_error)
 
@@ -127,10 +133,11 @@ def unbiased_log_likelihood(
     seed: int = 0,
     missing: Tensor | None = None,
 ) -> LogLikelihood:
-    """Compute ln P(x) of rows, with ln Z by `unbiased_log_partition`; with `missing` units, (N, n), ln P(x_obs).
+    """Compute ln P(x) of each row, with ln Z from `unbiased_log_partition`.
 
-    The weight of a row is exact with at most one hidden layer. With more it is also enumerated or annealed, by separate
-    runs for each row; with little effort, only the mean over the rows is unbiased.
+    With at most one hidden layer, the weight of a row is exact. With several hidden layers, it is enumerated or
+    annealed, by separate runs for each row. If `effort` limits the number of these rows, only the mean over all rows is
+    unbiased. With a mask of `missing` units, shape (N, n), the result is ln P(x_obs) of the observed values.
     """
     double, rows = for_scoring(machine, x)
     if missing is None:
@@ -169,5 +176,11 @@ def _deep_log_weight(machine: BoltzmannMachine, rows: Tensor, effort: Effort, se
 
 
 def has_drifted(gap: float, log_likelihood: float, error: float) -> bool:
-    """Whether two estimates of a log-likelihood of about this size differ significantly, in nats."""
+    """Return whether two estimates of a log-likelihood differ significantly.
+
+    Args:
+        gap: Difference of the estimates in nats.
+        log_likelihood: Approximate log-likelihood in nats.
+        error: Standard error of the difference in nats.
+    """
     return abs(gap) > max(DRIFT, DRIFT_SHARE * abs(log_likelihood)) + 3 * error

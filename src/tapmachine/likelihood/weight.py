@@ -8,14 +8,14 @@ from tapmachine.data.errors import EstimateError
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
-CHUNK_VALUES = 2**22  # numbers held at a time, in the fields on the hidden side
+CHUNK_VALUES = 2**22  # maximum number of values per chunk, in the fields on the hidden units
 
 
 @torch.no_grad()
 def log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, *state_shape) -> (N,), float64
-    """Log-weight of visible states, summed over the hidden units: ln P(x) + ln Z.
+    """Log-weight ln P(x) + ln Z of visible states, summed over the hidden units.
 
-    Σ_i ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0), exact. Only for machines with at most one hidden layer.
+    The exact result is Σ_i ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0). The machine must have at most one hidden layer.
     """
     layers = list(machine.layers)
     if len(layers) > 2:
@@ -34,10 +34,11 @@ def log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, *state_sh
 
 
 def check_normalizable(machine: BoltzmannMachine) -> None:
-    """Raise an EstimateError if the couplings between units on the whole real line are too strong for a finite Z.
+    """Raise an EstimateError if couplings between units on the whole real line are too strong for a finite Z.
 
-    Their quadratic energy must increase in all directions: with couplings in units of the standard deviations, all
-    eigenvalues must be below 1. Chains may diverge too slowly for their weights to show it.
+    The quadratic energy of these units must increase in all directions. With couplings in units of the standard
+    deviations, all eigenvalues must be below 1. Checking the weights of chains is not sufficient, because chains may
+    diverge too slowly.
     """
     if machine.n_rows is not None:
         return
@@ -56,7 +57,7 @@ def check_normalizable(machine: BoltzmannMachine) -> None:
 
 
 def _tail_deviations(layer: Units, size: int) -> Tensor:  # (size,)
-    """Standard deviations of the tails of priors on the whole real line; 0 for all other units."""
+    """Standard deviations of the tails of priors on the whole real line, with 0 for all other units."""
     lower, upper = layer.bounds()
     unbounded = (torch.isinf(lower) & torch.isinf(upper)).expand(layer.n if not layer.is_categorical else size)
     if not bool(unbounded.any()):

@@ -1,4 +1,4 @@
-"""Training: objectives, initial states of solutions, optimizers, and the training loop."""
+"""Training: objectives, initial states of TAP solutions, optimizers, and the training loop."""
 
 from tapmachine.accelerator.precision import matmul_precision
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning

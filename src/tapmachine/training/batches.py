@@ -1,4 +1,4 @@
-"""Batches of data from tensors, arrays on disk, or loaders."""
+"""Batches of training data from tensors, arrays on disk, or data loaders."""
 
 import re
 import warnings
@@ -26,9 +26,9 @@ Place = Tensor | Batch  # location of a batch: indices of rows in memory, or the
 
 
 def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
-    """Validate all rows, so that invalid ones are reported by their index before training starts."""
+    """Validate all rows before training starts, and report the index of the first invalid row."""
     if not x.shape:
-        raise ValueError("x is a single number; expected rows of numbers")
+        raise ValueError("x is a scalar; expected an array of rows")
     for first, part in parts(x):
         if has_gaps(part):
             row, column = part.isnan().nonzero()[0].tolist()[:2]
@@ -46,23 +46,27 @@ def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
 
 
 class Batches:
-    """Batches of equal size, in a new random order in every epoch; an incomplete last batch is dropped.
+    """Batches of equal size, in a new random order in every epoch.
+
+    An incomplete last batch is dropped.
 
     Args:
-        machine: The machine to train; batches are on its device.
-        x: A tensor, which is moved to the machine's device, with NaN for missing values; an array, such as a memory
-            map, or rows on disk, which are read batch by batch; or a loader of batches, or of tuples whose first entry
-            is a batch.
-        batch_size: Number of rows in a batch (default: `default_batch_size`); ignored for a loader.
-        weights: Weight of each row.
-        seed: Random seed of the order.
-        validate: False skips validation of a tensor or an array, which may then contain means of units.
+        machine: Machine to train. Batches are placed on its device.
+        x: Training data. A tensor is moved to the machine's device; NaN marks missing values. Arrays (such as memory
+            maps) and rows on disk are read batch by batch. A data loader yields batches, or tuples whose first entry is
+            a batch.
+        batch_size: Number of rows per batch (default: `default_batch_size`). Ignored for a data loader.
+        weights: Weight of each row, shape (N,) (default: equal weights).
+        seed: Random seed for shuffling and for the initial states of missing units.
+        validate: Whether to validate tensors and arrays (default: True). Without validation, the data may contain means
+            of units.
         generator: Random number generator for missing values, on the machine's device.
 
     Attributes:
-        sample: Rows for initial states and monitoring: all, if they are in memory.
-        gaps: Missing values and their completions; None if there are none. `rows` and `sample` are complete.
-        missing: Mask of the units of the rows in memory that were not observed, (N, n); None if all were.
+        sample: Rows for initialization and monitoring: all rows if they are in memory, otherwise a sample.
+        gaps: Missing values and their current completions; None if no values are missing. `rows` and `sample` contain
+            completed rows.
+        missing: Mask of the missing units of rows in memory, shape (N, n); None if no values are missing.
     """
 
     def __init__(
@@ -96,11 +100,15 @@ class Batches:
         elif not isinstance(x, Iterable):
             raise ValueError(f"x is a {type(x).__name__}; expected a tensor, an array, or a loader of batches")
         elif isinstance(x, Iterator):
-            raise ValueError("the loader can be iterated over only once; it must yield batches in every epoch")
+            raise ValueError(
+                "the loader can be iterated over only once; expected an iterable that yields batches in every epoch"
+            )
         else:
             self.loader = x
             if weights is not None:
-                raise ValueError("weights require data in memory; a loader can repeat rows with larger weight instead")
+                raise ValueError(
+                    "weights cannot be used with a data loader; pass the data as an array, or repeat rows in the loader"
+                )
         wanted = batch_size if batch_size is not None else default_batch_size(self.n_rows or LARGEST_BATCH)
         self.batch_size = check_count("batch_size", wanted)
         if self.rows is not None:
@@ -110,7 +118,10 @@ class Batches:
     def _complete(
         self, x: Tensor, weights: Tensor | None, seed: int, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Rows with an initial completion, and their weights; rows without observed values are dropped."""
+        """Return the rows with missing values filled in, and their weights.
+
+        Rows without observed values are dropped.
+        """
         states, missing = take_gaps(self.machine, x)
         assert missing is not None
         check_columns(missing)
@@ -118,7 +129,9 @@ class Batches:
         seen = ~missing.all(1)
         if not bool(seen.all()):
             n_empty = int((~seen).sum())
-            warnings.warn(f"rows without any observed value are dropped: {n_empty}", TrainingWarning, stacklevel=5)
+            warnings.warn(
+                f"number of rows dropped because they have no observed values: {n_empty}", TrainingWarning, stacklevel=5
+            )
             states, missing, checked = states[seen], missing[seen], None if checked is None else checked[seen]
         rows = fill_from_columns(states, missing, checked, seed)
         self.gaps, self.missing = Gaps(self.machine, rows, missing, generator), missing
@@ -126,19 +139,22 @@ class Batches:
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows; None for a loader."""
+        """Number of rows, or None for a data loader."""
         return None if self.rows is None else len(self.rows)
 
     @property
     def to_fit(self) -> tuple[Rows, Tensor | None]:
-        """Rows to fit visible units to, and their weights: a sample, or all rows if it is small."""
+        """Rows to which the visible units are fitted, and their weights.
+
+        All rows are used if they are sparse and the units can be fitted in chunks. Otherwise, `sample` is used.
+        """
         if isinstance(self.rows, LazyRows) and self.rows.is_sparse and self.machine.layers[0].fits_in_parts:
             return self.rows, self.weights
         return self.sample, self.sample_weights
 
     @property
     def n_batches(self) -> int | None:
-        """Number of batches in an epoch; None for a loader without a length."""
+        """Number of batches per epoch, or None for a data loader without a length."""
         if self.rows is not None:
             return len(self.rows) // self.batch_size
         try:
@@ -148,22 +164,24 @@ class Batches:
 
     def _check_sizes(self, n_rows: int, weights: Tensor | None) -> None:
         if n_rows < self.batch_size:
-            raise ValueError(f"batch_size is {self.batch_size}, but there are only {n_rows} rows of data")
+            raise ValueError(f"batch_size is {self.batch_size}, but the data have only {n_rows} rows")
         self.weights = self._check_weights(n_rows, weights)
 
     def _check_weights(self, n_rows: int, weights: Tensor | None) -> Tensor | None:
-        """Validate weights and scale them to a mean of 1."""
+        """Validate the weights and scale them to a mean of 1."""
         if weights is None:
             return None
         try:
             weights = torch.as_tensor(weights, dtype=self.dtype, device=self.device)
         except (TypeError, RuntimeError) as error:
-            raise ValueError(f"weights must be numbers, one for each row: {error}") from None
+            raise ValueError(f"weights cannot be converted to a tensor: {error}; expected one number per row") from None
         if weights.shape != (n_rows,):
-            raise ValueError(f"weights has shape {tuple(weights.shape)}; expected ({n_rows},), one for each row")
+            raise ValueError(f"weights has shape {tuple(weights.shape)}; expected ({n_rows},), one weight per row")
         bad = ~(torch.isfinite(weights) & (weights >= 0))
         if bool(bad.any()) or not bool(weights.sum() > 0):
-            raise ValueError("weights must be finite, 0 or more, and not all 0")
+            raise ValueError(
+                "weights has negative, non-finite or only zero entries; expected finite weights with a positive sum"
+            )
         return weights / weights.mean()
 
     def _from_array(self, x: Tensor | Array) -> Tensor:
@@ -184,7 +202,7 @@ class Batches:
             if sum(map(len, first)) >= SAMPLE_ROWS:
                 break
         if not first:
-            raise ValueError("the loader yields no batches")
+            raise ValueError("the loader yielded no batches")
         self.batch_size = len(first[0])
         return torch.cat(first)
 
@@ -197,7 +215,10 @@ class Batches:
             raise ValueError(f"batch {index} of the loader: {error}") from None
 
     def epoch(self, done: int = 0) -> Iterator[Place]:
-        """Iterate over the places of the batches of one epoch, skipping the first `done`."""
+        """Iterate over the batches of one epoch, skipping the first `done` batches.
+
+        Yields the row indices of each batch if rows are in memory, and otherwise the batch itself.
+        """
         if self.rows is None:
             yield from islice(self._whole_batches(), done, None)
             return
@@ -213,24 +234,30 @@ class Batches:
                 yield x, None if self.weights is None else self.weights[index.to(self.device)]
 
     def take(self, place: Place) -> Batch:
-        """Return the batch at a place; for rows in memory, this can be captured in a CUDA graph."""
+        """Return the batch for an item yielded by `epoch`.
+
+        For rows in memory, this can be captured in a CUDA graph.
+        """
         if not isinstance(place, Tensor):
             return place
         assert isinstance(self.rows, Tensor)
         weights = None if self.weights is None else self.weights[place]
         if self.gaps is not None:
             return self.gaps.take(place), weights
-        # `index_select` copies whole rows, several times as fast on a CPU as rows[place]
+        # On a CPU, `index_select` copies whole rows and is several times as fast as rows[place].
         return self.rows.index_select(0, place), weights
 
     def _whole_batches(self) -> Iterator[Batch]:
-        """Batches of a loader with the size of the first one, because a step has a fixed shape."""
+        """Iterate over the batches of a data loader that have the same size as the first batch.
+
+        Other batches are dropped, because training steps have fixed shapes.
+        """
         left_out = 0
         for index, batch in enumerate(self.loader):
             if left_out:
                 warnings.warn(
-                    f"batch {index - 1} of the loader has {left_out} rows, but the first one had {self.batch_size}; "
-                    "it is dropped; use batches of equal size",
+                    f"batch {index - 1} of the loader has {left_out} rows and is dropped, because the first batch has "
+                    f"{self.batch_size} rows; use batches of equal size",
                     TrainingWarning,
                     stacklevel=6,
                 )

@@ -14,18 +14,19 @@ WARM_UP = 3  # number of steps before a capture
 
 
 class CapturedStep:
-    """A step captured as a CUDA graph, including the selection of its rows: same result, hardly any launch overhead.
+    """Training step captured as a CUDA graph, including the selection of its rows.
 
-    With several processes there are two graphs, and gradients are summed over the processes between them.
+    A captured step gives the same result as the original one, with little launch overhead. With several processes the
+    step is captured in two graphs, and gradients are summed over the processes between them.
 
     Args:
-        step: A step on batches of a fixed size.
-        batches: Batches that provide its rows.
-        place: Place of one batch.
+        step: Training step on batches of a fixed size.
+        batches: Batches of the training data.
+        place: Item yielded by `Batches.epoch`, used to capture the step.
     """
 
     def __init__(self, step: Step, batches: Batches, place: Place) -> None:
-        self.step, self.batches = step, batches  # keeps the tensors alive that the graph reads
+        self.step, self.batches = step, batches  # keeps alive the tensors that the graph reads
         self.place = place.clone() if isinstance(place, Tensor) else _copied(place)
         restore = _snapshot(step)
         completed = None if batches.gaps is None else batches.gaps.completions
@@ -48,7 +49,7 @@ class CapturedStep:
             batches.gaps.completions = completed
 
     def __call__(self, place: Place) -> StepResult:
-        """Run a step on the batch at a place."""
+        """Run a step on the batch at `place`."""
         if isinstance(self.place, Tensor):
             assert isinstance(place, Tensor)
             self.place.copy_(place)
@@ -60,7 +61,7 @@ class CapturedStep:
         if len(self.graphs) == 2:
             self.step.add_up(self.gradients)
             self.graphs[1].replay()
-        return StepResult(*self.result.clone())  # the next replay overwrites it
+        return StepResult(*self.result.clone())  # the next replay overwrites the result
 
 
 def _copied(batch: Batch) -> Batch:
@@ -69,7 +70,7 @@ def _copied(batch: Batch) -> Batch:
 
 
 def _snapshot(step: Step) -> Callable[[], None]:
-    """Return a function that resets parameters, momenta and chains, in place, to their current values."""
+    """Return a function that restores the current parameters, momenta and chains in place."""
     fixed = [*step.parameters, *step.last_good, *step.carry, *step.offsets, *step.averages, step.n_averaged]
     tensors = [*fixed, *(value for _, value in optimizer_tensors(step.optimizer))]
     saved = {id(tensor): tensor.detach().clone() for tensor in tensors}

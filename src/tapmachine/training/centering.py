@@ -1,4 +1,4 @@
-"""Gradients of centered states (Montavon and Müller 2012, Melchior et al. 2016)."""
+"""Centered gradients (Montavon and Müller 2012, Melchior et al. 2016)."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,17 @@ from tapmachine.machine import BoltzmannMachine
 
 
 def can_be_centered(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
-    """Whether the units of all layers have a trained field, which absorbs the effect of centering."""
+    """Return whether gradients can be centered.
+
+    Centering requires layers, and an optimizer that trains all weights and fields, because fields absorb its effect.
+    """
     trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     fields = [units.prior_field for units in machine.layers]
     return not machine.is_pairwise and all(id(p) in trained for p in (*fields, *machine.weights))
 
 
 def gradients_to_center(machine: BoltzmannMachine) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients of all weights, and of the fields of all layers."""
+    """Return the gradients of all weights and the gradients of the fields of all layers."""
     fields = [units.prior_field for units in machine.layers]
     return [_gradient(p) for p in machine.weights], [_gradient(p) for p in fields]
 
@@ -29,10 +32,10 @@ def _gradient(parameter: Tensor | None) -> Tensor:
 
 
 def center_gradients(of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], means: Sequence[Tensor]) -> None:
-    """Convert gradients to those of centered states, in place.
+    """Convert gradients to centered gradients in place.
 
-    With offsets μ and λ, the conditional means of the two layers coupled by W, the gradient of W becomes that of
-    (x − μ)W(h − λ), and those of the fields change accordingly: ∂W − ∂U λᵀ − μ ∂U'ᵀ, ∂U − ∂W λ, ∂U' − ∂Wᵀ μ.
+    The offsets μ and λ are the conditional means of the two layers coupled by W. The gradient of W becomes that of (x −
+    μ)W(h − λ), which is ∂W − ∂U λᵀ − μ ∂U'ᵀ. The gradients of the fields become ∂U − ∂W λ and ∂U' − ∂Wᵀ μ.
     """
     raw = [of_field.flatten().clone() for of_field in of_fields]
     for below, of_weight in enumerate(of_weights):
@@ -45,7 +48,7 @@ def center_gradients(of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], 
 
 @torch.no_grad()
 def data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None) -> list[Tensor]:
-    """Mean of every layer given the data, each computed from the layer below."""
+    """Return the mean of each layer given the data, computed in one pass from the bottom to the top."""
     flat = batch.flatten(1)
     share = None if weights is None else weights / weights.sum().clamp(min=torch.finfo(flat.dtype).tiny)
     means = [_mean(flat, share)]

@@ -1,4 +1,4 @@
-"""Sampling objectives: F of the machine clamped to the states of Gibbs chains instead of F of the free machine."""
+"""Sampling objectives, which estimate F of the free machine from the states of Gibbs chains."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -16,27 +16,30 @@ from tapmachine.training.loss import Objective
 from tapmachine.training.starts import Start
 from tapmachine.units.numerics.strata import lattice, strata
 
-POSTERIOR_SWEEPS = 10  # sweeps of the hidden layers of a deep machine given a row, which mix quickly
+POSTERIOR_SWEEPS = 10  # Gibbs sweeps of the hidden layers of a deep machine given a row; these chains mix quickly
 SETTLED = 200  # a chain restarts in step t with probability SETTLED/(SETTLED + t)²
 
 
 class _Sampled(Objective):
-    """F of the machine clamped to samples instead of F of the free one: its gradient is an average over the samples.
+    """Objective that averages F of the clamped machine over samples instead of computing F of the free machine.
 
-    In a deep machine the even layers are clamped, and the odd ones between them are summed over. The same applies given
-    the data: layers 2, 4, … are drawn given each row, by a few Gibbs sweeps starting from the layers below.
+    In a deep machine the even layers are clamped, and the odd layers are summed over exactly. The same applies to the
+    data: given each row, layers 2, 4, … are drawn by a few Gibbs sweeps that start from the layers below.
     """
 
     @abstractmethod
     def draw(self, context: Context, carry: Carry) -> Carry:
-        """Draw new samples: the states of all layers, of which the even ones are used, and further state to carry."""
+        """Draw new samples.
+
+        Returns the states of all layers, of which only the even ones are used, and any additional state to carry over.
+        """
 
     def average(self, context: Context, values: Tensor) -> Tensor:
-        """Mean of one value per sample, or this process's share of it."""
+        """Return the mean over the samples, or the contribution of this process to the mean."""
         return values.mean()
 
     def hand_on(self, context: Context, drawn: Carry, fields: dict[int, Tensor]) -> Carry:
-        """State for the next step, from the samples and the fields on the odd layers."""
+        """Return the state for the next step, given the samples and the fields on the odd layers."""
         return drawn
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
@@ -49,7 +52,7 @@ class _Sampled(Objective):
         return self.average(context, values), self.hand_on(context, drawn, fields)
 
     def draw_given_rows(self, context: Context) -> list[Tensor]:
-        """Draw states of all layers of a deep machine given this process's rows."""
+        """Draw states of all layers of a deep machine given the rows of this process."""
         drawn = _given_rows(context, context.batch, _independently)
         return [z[context.world.share(len(z))] for z in drawn]
 
@@ -71,10 +74,10 @@ class _Sampled(Objective):
 
 @final
 class CD(_Sampled):
-    """Contrastive divergence: samples after k sweeps of block Gibbs sampling from the batch.
+    """Contrastive divergence, with samples drawn by k sweeps of block Gibbs sampling that start from the batch.
 
     Args:
-        k: Number of sweeps.
+        k: Number of Gibbs sweeps per training step (default: 1).
     """
 
     def __init__(self, k: int = 1) -> None:
@@ -98,21 +101,24 @@ class CD(_Sampled):
 
 @final
 class PCD(_Sampled):
-    """Persistent contrastive divergence: k sweeps per step of chains that persist between steps.
+    """Persistent contrastive divergence, with Gibbs chains that persist between training steps.
 
-    By default the chains are stratified: the uniform numbers for a unit's draws are spread evenly over the chains
-    (`units/numerics/strata.py`). Each chain is still an exact Gibbs chain, but averages over chains vary less, fewer
-    random numbers are needed, and several processes, each with a share of the chains, draw the same states as one.
+    By default the chains are stratified: the uniform random numbers for each unit are spread evenly over the chains
+    (`units/numerics/strata.py`). Each chain is still an exact Gibbs chain, but averages over chains have a smaller
+    variance, and fewer random numbers are needed. Several processes, each with a share of the chains, draw the same
+    states as a single process.
 
     Early in training, when clusters of the data separate one after another, chains occasionally restart from rows of
-    the batch, so that they do not all end up in a few clusters: in step t with probability 200/(200 + t)², about once
-    per chain. Later they are not restarted, so that clusters have their weights in the machine, not in the data.
+    the batch. Without restarts, all chains could end up in a few clusters. The restart probability in step t is
+    200/(200 + t)², which amounts to about one restart per chain. Later the weights of the clusters are determined by
+    the machine instead of the data, because chains are no longer restarted.
 
     Args:
-        k: Number of sweeps.
+        k: Number of Gibbs sweeps per training step (default: 1).
         n_chains: Number of chains (default: the batch size).
-        stratified: Whether to stratify draws over the chains, for unit types that can be drawn by inversion.
-        restarts: Whether to restart chains early in training.
+        stratified: Whether to stratify draws over the chains, for unit types that can be sampled by inversion (default:
+            True).
+        restarts: Whether to restart chains early in training (default: True).
     """
 
     def __init__(
@@ -129,12 +135,12 @@ class PCD(_Sampled):
 
     def prepare(self, context: Context) -> Carry:
         count, layers = self._count(context), list(context.machine.layers)
-        # Numbers that depend only on the chain's index can be drawn in shares; others only all at once.
+        # Stratified numbers depend only on the chain's index, so that each process can draw its share of them.
         self.is_split = (
             self.stratified and not context.machine.is_pairwise and all(units.has_inversion for units in layers)
         )
         if self.is_split and count < context.world.size:
-            raise ValueError(f"there are {context.world.size} processes for {count} chains; use more chains")
+            raise ValueError(f"{count} chains cannot be split over {context.world.size} processes; use more chains")
         rows = _rows_by_weight(context, count)[self._share(context)].clone()
         if self.stratified:
             dtype, n_rows = context.machine.dtype, len(context.batch)
@@ -167,12 +173,12 @@ class PCD(_Sampled):
         return self.n_chains or len(context.batch)
 
     def _share(self, context: Context) -> slice:
-        """Range of this process's chains."""
+        """Index range of the chains of this process."""
         count = self._count(context)
         return context.world.share(count) if self.is_split else slice(0, count)
 
     def _draw(self, context: Context, index: int, field: Tensor) -> Tensor:
-        """Draw new states of a layer for all chains, or for this process's share of them."""
+        """Draw new states of a layer for all chains of this process."""
         return (
             self._draw_at(self._points, context, index, field)
             if self.stratified
@@ -180,7 +186,7 @@ class PCD(_Sampled):
         )
 
     def _draw_for_rows(self, context: Context, index: int, field: Tensor) -> Tensor:
-        """Draw new states of a layer given this process's rows."""
+        """Draw new states of a layer given the rows of this process."""
         return self._draw_at(self._points_of_rows, context, index, field)
 
     def _draw_at(self, points: Tensor, context: Context, index: int, field: Tensor) -> Tensor:
@@ -192,7 +198,7 @@ class PCD(_Sampled):
         return states
 
     def _restart(self, context: Context, chain: list[Tensor], steps: Tensor) -> list[Tensor]:
-        """Restart some of the chains from rows of the batch."""
+        """Restart randomly selected chains from rows of the batch."""
         count, device = self._count(context), steps.device
         over = torch.rand(count, generator=context.generator, device=device) * (SETTLED + steps[0]) ** 2 < SETTLED
         if device.type == "cpu" and not torch.compiler.is_compiling() and not bool(over.any()):
@@ -205,13 +211,14 @@ class PCD(_Sampled):
 
 @final
 class Chains(Start):
-    """States of persistent chains as in `PCD`, as initial states of TAP solutions.
+    """Initial states of TAP solutions given by the states of persistent Gibbs chains, as in `PCD`.
 
-    With `TAPObjective(Chains(10), n_sweeps=1)` the sweep replaces samples by the means of their units, and training is
-    about as good as with `PCD(10)`. Further sweeps move the particles away from the machine's distribution.
+    With `TAPObjective(Chains(10), n_sweeps=1)`, a single sweep replaces the samples by the means of their units, and
+    training works about as well as with `PCD(10)`. Additional sweeps move the particles away from the machine's
+    distribution.
 
     Args:
-        k: Number of sweeps of the chains per step.
+        k: Number of Gibbs sweeps per training step (default: 10).
 
     Example:
         >>> from tapmachine import TAPObjective
@@ -253,7 +260,10 @@ def _independently(context: Context, index: int, field: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _sweeps(context: Context, chain: list[Tensor], n_sweeps: int, draw: Draw = _independently) -> Carry:
-    """Run sweeps; with layers, the last one omits the odd layers, which F sums over."""
+    """Run Gibbs sweeps.
+
+    In machines with layers, the last sweep skips the odd layers, because F sums over them.
+    """
     machine = context.machine
     for done in range(1, n_sweeps + 1):
         if machine.is_pairwise:
@@ -266,7 +276,10 @@ def _sweeps(context: Context, chain: list[Tensor], n_sweeps: int, draw: Draw = _
 
 @torch.no_grad()
 def _given_rows(context: Context, x: Tensor, draw: Draw) -> list[Tensor]:
-    """Draw states of all layers of a deep machine given rows, by a few sweeps starting from below."""
+    """Draw states of all layers of a deep machine given rows.
+
+    Starting from an upward pass, the hidden layers are updated by a few Gibbs sweeps.
+    """
     chain = _upper_layers(context, x, draw)
     for done in range(POSTERIOR_SWEEPS):
         if done:
@@ -277,24 +290,24 @@ def _given_rows(context: Context, x: Tensor, draw: Draw) -> list[Tensor]:
 
 @torch.no_grad()
 def _upper_layers(context: Context, x: Tensor, draw: Draw = _independently) -> list[Tensor]:
-    """States of all layers; those above the visible one are drawn from below."""
+    """Return the states of all layers, with hidden layers drawn from the bottom to the top."""
     chain, layers = [x], list(context.machine.layers)
     for index in range(1, len(layers)):
         field = chain[-1].flatten(1) @ context.machine.weights[index - 1]
         chain.append(draw(context, index, field.unflatten(-1, layers[index].state_shape)))
-    if len(layers) > 2:  # draws from below do not depend on the layers above yet
+    if len(layers) > 2:  # the upward pass has ignored the layers above
         _draw_every_other(context, chain, 1, draw)
     return chain
 
 
 def _draw_every_other(context: Context, chain: list[Tensor], first: int, draw: Draw) -> None:
-    """Half a sweep, in place: draw alternating layers given the others."""
+    """Perform half a Gibbs sweep in place, drawing every other layer given its neighbors."""
     for index in range(first, len(chain), 2):
         chain[index] = draw(context, index, context.machine.field_on(index, chain))
 
 
 def _rows_by_weight(context: Context, count: int) -> Tensor:
-    """Select `count` rows of the batch, repeating them if there are fewer, each as often as its weight requires."""
+    """Select `count` rows of the batch in proportion to their weights, repeating rows if necessary."""
     if context.weights is None:
         return context.batch[torch.arange(count, device=context.batch.device) % len(context.batch)]
     total = context.weights.cumsum(0)

@@ -1,4 +1,4 @@
-"""Training state as tensors and JSON values, from which training continues bit for bit."""
+"""Training state as tensors and JSON values, from which training resumes bit for bit."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def state_of(trainer: "Trainer") -> TrainingState:
-    """State of a trainer between two epochs or batches. With several processes, all of them must call this."""
+    """Return the state of a trainer between two epochs or batches.
+
+    With several processes, all of them must call this function.
+    """
     tensors: dict[str, Tensor] = {}
     scheduler = None if trainer.scheduler is None else trainer.scheduler.state_dict()
     values = {
@@ -47,17 +50,19 @@ def state_of(trainer: "Trainer") -> TrainingState:
 
 @torch.no_grad()
 def restore(trainer: "Trainer", state: TrainingState) -> None:
-    """Restore a trainer to the state of another one with the same arguments."""
+    """Restore a trainer to the state of another trainer with the same arguments."""
     tensors, values = state
     device = trainer.machine.device
     if values["device"] != device.type:
-        raise ValueError(f"the training ran on a {values['device']} device and cannot be resumed on {device}")
+        raise ValueError(
+            f"the training state was saved on a {values['device']} device and cannot be restored on {device}"
+        )
     trainer.machine.load_state_dict(tensors_under("machine.", tensors))
     trainer.machine.last_learning_rate = values.get("last_learning_rate")
     for index, last in enumerate(trainer.step.last_good):
         last.copy_(tensors[f"last_good.{index}"])
     for index, carried in enumerate(trainer.step.carry):
-        whole = tensors[f"carry.{index}"]  # of all processes, whose number may have changed
+        whole = tensors[f"carry.{index}"]  # states of all processes; their number may have changed
         carried.copy_(whole[trainer.step.world.share(len(whole))] if trainer.step.objective.is_split else whole)
     for index, offset in enumerate(trainer.step.offsets):
         offset.copy_(tensors[f"offset.{index}"])

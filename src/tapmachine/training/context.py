@@ -1,4 +1,4 @@
-"""Inputs of the loss of one step."""
+"""Inputs of the loss in a training step."""
 
 from typing import NamedTuple
 
@@ -12,16 +12,16 @@ Carry = tuple[Tensor, ...]  # state of the negative phase, passed from step to s
 
 
 class Context(NamedTuple):
-    """A batch, and everything else that the loss and the negative phase may use.
+    """Inputs of the loss and of the negative phase in a training step.
 
     Attributes:
-        machine: The machine being trained.
-        batch: States of the visible layer, (M, *state_shape).
-        data: All rows in memory, or a sample of them.
+        machine: Machine being trained.
+        batch: States of the visible layer, shape (M, *state_shape).
+        data: All rows in memory, or a sample of the rows.
         generator: Random number generator for all draws.
-        weights: Weight of each row of the batch, (M,); None for equal weights.
-        world: The processes that share rows and particles.
-        hidden: For machines with several hidden layers, `hidden_machine` of this process's number of rows.
+        weights: Weight of each row of the batch, shape (M,); None for equal weights.
+        world: Processes that share rows and particles.
+        hidden: Machine of the hidden layers for the rows of this process, or None with a single hidden layer.
         compile_sweeps: Whether to compile the sweeps toward solutions separately from the rest of the step.
     """
 
@@ -36,11 +36,11 @@ class Context(NamedTuple):
 
     @property
     def rows(self) -> Tensor:
-        """This process's rows of the batch."""
+        """Rows of the batch that belong to this process."""
         return self.batch[self.world.share(len(self.batch))]
 
     def share(self, carry: Carry, count: int) -> Carry:
-        """This process's share of the state for `count` particles."""
+        """Return the share of this process in the state of `count` particles."""
         if self.world.size == 1:
             return carry
         return tuple(z[self.world.share(count)].clone() for z in carry)

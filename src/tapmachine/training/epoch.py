@@ -1,4 +1,4 @@
-"""An epoch in progress: the results of its batches so far, and its record."""
+"""Results of an epoch in progress."""
 
 from dataclasses import dataclass, field
 
@@ -11,13 +11,13 @@ from tapmachine.training.monitor import Record
 
 @dataclass
 class EpochSoFar:
-    """An unfinished epoch.
+    """Results of the completed batches in an unfinished epoch.
 
     Attributes:
-        order: State of the random number generator for the order of its rows.
-        losses, norms: Losses and gradient norms of the batches so far.
+        order: State of the random number generator that determines the order of the rows.
+        losses, norms: Losses and gradient norms of the completed batches.
         divergences: Number of steps that were undone.
-        seconds: Time taken so far.
+        seconds: Elapsed time in seconds.
     """
 
     order: Tensor
@@ -27,7 +27,7 @@ class EpochSoFar:
     seconds: float = 0.0
 
     def record(self, machine: BoltzmannMachine) -> Record:
-        """Averages over its batches, and the norm of all weights."""
+        """Return the averages over the completed batches and the norm of all weights."""
         loss, norm = (torch.stack(z).double() for z in (self.losses, self.norms))
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         squares = sum(float(w.detach().double().square().sum()) for w in machine.weights)

@@ -1,8 +1,9 @@
-"""Initialization of two layers of Gaussian units at the maximum of their likelihood, a factor analysis.
+"""Initialization of machines with two Gaussian layers at the maximum of their likelihood, by factor analysis.
 
-The visible units of such a machine have the precision matrix D(V) − W D(1/V') Wᵀ and, with the uniquenesses Ψ = 1/V,
-the covariance Ψ + ΛΛᵀ. The likelihood is so stiff near its maximum that gradient steps diverge or are too slow for any
-learning rate: the curvature in the weights grows with the square of the ratio of explained to unique variance.
+The visible units of such a machine have the precision matrix D(V) − W D(1/V') Wᵀ. With uniquenesses Ψ = 1/V and
+loadings Λ, their covariance is Ψ + ΛΛᵀ. Near its maximum the likelihood is so stiff that gradient descent diverges or
+is too slow at any learning rate: the curvature in the weights grows with the square of the ratio of explained to unique
+variance.
 """
 
 from copy import deepcopy
@@ -25,12 +26,13 @@ MARGIN = 100  # in units of the rounding error
 
 
 class Factors(NamedTuple):
-    """Factor analysis of columns in units of their standard deviations.
+    """Factor analysis of standardized columns.
 
     Attributes:
-        unique: Ψ, the unique share of each column's variance, (n,).
-        directions: Orthonormal eigenvectors of Ψ^(−½) R Ψ^(−½), (n, k).
-        variances: Their eigenvalues, at least 1, (k,): the marginal variances of hidden units of precision 1.
+        unique: Unique share of the variance of each column, Ψ, shape (n,).
+        directions: Orthonormal eigenvectors of Ψ^(−½) R Ψ^(−½), where R is the correlation matrix, shape (n, k).
+        variances: Eigenvalues of these eigenvectors, but at least 1, shape (k,). They are the marginal variances of
+            hidden units of precision 1.
     """
 
     unique: Tensor
@@ -40,12 +42,14 @@ class Factors(NamedTuple):
 
 @torch.no_grad()
 def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | None = None) -> Factors:
-    """Set all parameters, in place, to those of a factor analysis of the data; hidden precisions are kept.
+    """Initialize a machine with two Gaussian layers in place, by a factor analysis of the data.
+
+    All parameters are set, except for the precisions of the hidden units.
 
     Args:
-        machine: Two layers of Gaussian units, with visible units fitted to the data.
-        x: Data, (N, n_visible).
-        weights: Weight of each row.
+        machine: Machine with two layers of Gaussian units, whose visible units are fitted to the data.
+        x: Data, shape (N, n_visible).
+        weights: Weight of each row, shape (N,) (default: equal weights).
     """
     visible, hidden = machine.layers
     assert isinstance(visible, Gaussian)
@@ -60,8 +64,8 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
     machine.weights[0].zero_()[:, : len(share)] = (loadings * hidden_precision[: len(share)].sqrt()).to(
         machine.weights[0]
     )
-    hidden.field.copy_(-mean @ machine.weights[0].double().cpu())  # gives them mean 0
-    # Makes the curvature in ln V ½, as for a single unit of mean 0. Hidden precisions only scale the weights.
+    hidden.field.copy_(-mean @ machine.weights[0].double().cpu())  # hidden units have mean 0
+    # The curvature in ln V becomes ½, as for a single unit of mean 0. Hidden precisions only scale the weights.
     slower = factors.unique / (1 + 2 * mean**2 * precision).sqrt()
     visible.growth_rate.mul_(slower.to(visible.growth_rate))
     hidden.growth_rate.zero_()
@@ -69,7 +73,11 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
 
 
 def largest_variance(machine: BoltzmannMachine, x: Tensor | None) -> float:
-    """Largest variance over all directions, for hidden units of precision 1: at the start of training, and now."""
+    """Return the largest variance of the hidden units in any direction, scaled to hidden units of precision 1.
+
+    With data `x`, this is the variance after initialization by factor analysis. Without data, the variance for the
+    current parameters is returned.
+    """
     if x is not None:
         fitted = deepcopy(machine)
         fitted.layers[0].fit_to(x)
@@ -80,10 +88,14 @@ def largest_variance(machine: BoltzmannMachine, x: Tensor | None) -> float:
 
 
 def find_factors(correlations: Tensor, n_factors: int) -> Factors:
-    """Factor analysis of a correlation matrix, (n, n), by alternating maximization (Zhao et al. 2008).
+    """Compute the factor analysis of a correlation matrix R by alternating maximization (Zhao et al. 2008).
 
-    For fixed Ψ, the best loadings are Ψ^½ u √(d − 1), for the leading eigenvectors u and eigenvalues d > 1 of
+    For fixed Ψ, the best loadings are Ψ^½ u √(d − 1), where u and d > 1 are the leading eigenvectors and eigenvalues of
     Ψ^(−½) R Ψ^(−½). For fixed loadings, Ψ = 1 − diag(ΛΛᵀ).
+
+    Args:
+        correlations: Correlation matrix, shape (n, n).
+        n_factors: Number of factors.
     """
     n = len(correlations)
     most = max(FEWEST_ITERATIONS, min(MOST_ITERATIONS, int(MOST_WORK / n**3)))
@@ -103,12 +115,12 @@ def find_factors(correlations: Tensor, n_factors: int) -> Factors:
 
 
 def _margin(machine: BoltzmannMachine) -> float:
-    """Margin between the largest eigenvalue of the couplings and 1, beyond which Z is infinite."""
+    """Minimum distance of the largest singular value of the couplings from 1, where Z becomes infinite."""
     return MARGIN * torch.finfo(machine.dtype).eps
 
 
 def _correlations(x: Tensor, weights: Tensor | None, mean: Tensor, precision: Tensor) -> Tensor:
-    """Correlations of the columns, with 1 on the diagonal, also for constant columns."""
+    """Correlation matrix of the columns, whose diagonal is 1 even for constant columns."""
     share = torch.ones(len(x)) if weights is None else weights
     share = share.double().cpu() / share.double().sum().cpu()
     scaled = (x.double().cpu() - mean) * precision.sqrt() * share.sqrt().unsqueeze(1)
@@ -116,7 +128,7 @@ def _correlations(x: Tensor, weights: Tensor | None, mean: Tensor, precision: Te
 
 
 def _leading(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Largest eigenvalues of a symmetric matrix, and their eigenvectors."""
+    """Compute the `count` largest eigenvalues of a symmetric matrix and the corresponding eigenvectors."""
     if len(matrix) <= FEW_COLUMNS or 4 * count >= len(matrix):
         values, vectors = torch.linalg.eigh(matrix)
     else:

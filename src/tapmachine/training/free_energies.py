@@ -1,6 +1,6 @@
-"""Differentiable F of a machine clamped to data or samples, and sweeps toward F of the free machine.
+"""Differentiable free energies F of machines clamped to data or samples, and of free machines after a few sweeps.
 
-Tensor values are read only on a CPU, so that a training step can be compiled and captured.
+Tensor values are read only on a CPU, so that training steps can be compiled and captured.
 """
 
 from collections.abc import Sequence
@@ -25,30 +25,34 @@ SAME = 0.05  # root mean square over units, relative to their support: closer pa
 
 
 def average(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Weighted mean; 0 if all weights are 0."""
+    """Weighted mean of values, or 0 if all weights are 0."""
     if weights is None:
         return values.mean()
     return (weights * values).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def mixture(machine: BoltzmannMachine, moments: Sequence[Moments], values: Tensor, weights: Tensor | None) -> Tensor:
-    """F of the mixture of distinct solutions, −ln Σ e^{−F}, (), differentiable also through the weights e^{−F}.
+    """Free energy of the mixture of distinct solutions, −ln Σ e^{−F}, a scalar.
 
-    If c particles are within `SAME` of each other, each of them counts as e^{−F}/c.
+    The result is also differentiable through the weights e^{−F}. If c particles are within `SAME` of each other, each
+    of them counts as e^{−F}/c.
 
     Args:
-        machine: The machine that was solved.
+        machine: Machine that was solved.
         moments: Moments of all layers for each particle.
-        values: F of each particle, (K,).
-        weights: Weight of each particle, (K,); None for equal weights. Only whether they are positive matters, as long
-            as particles of the same solution have the same F.
+        values: Free energy F of each particle, shape (K,).
+        weights: Weight of each particle, shape (K,); None for equal weights. If particles of the same solution have the
+            same F, only the sign of the weights matters.
     """
     return -(unique_weights(machine, moments, weights).log() - values).logsumexp(0)
 
 
 @torch.no_grad()
 def unique_weights(machine: BoltzmannMachine, moments: Sequence[Moments], weights: Tensor | None) -> Tensor:  # (K,)
-    """Weights of particles that sum to 1 for each distinct solution. For the arguments see `mixture`."""
+    """Return weights of particles that sum to 1 for each distinct solution, shape (K,).
+
+    See `mixture` for the arguments.
+    """
     points = as_points(machine, list(moments))  # in float64, regardless of the precision of matrix products
     near = (torch.cdist(points, points) <= SAME).to(points.dtype)
     weights = torch.ones_like(points[:, 0]) if weights is None else weights.to(points.dtype)
@@ -63,18 +67,19 @@ def clamped_free_energy(
     hidden: BoltzmannMachine | None = None,
     compile_sweeps: bool = False,
 ) -> Tensor:  # (M,)
-    """F of the machine clamped to each row, differentiable.
+    """Free energy F of the machine clamped to each row, shape (M,), differentiable.
 
-    With one hidden layer F(x) = −ln P(x; U) − Σ ln Z_j(xW), with P the prior of the visible units, and Z_j of hidden
-    unit j in the field that the row sends. This is exact, and so is F of a pairwise machine. With several hidden layers
-    F is that of the scheme, for the hidden layers as a separate machine with the field xW on the first.
+    With one hidden layer, F(x) = −ln P(x; U) − Σ_j ln Z_j(xW), where P is the prior of the visible units and Z_j is the
+    partition function of hidden unit j in the field xW. This is exact, and so is F of a pairwise machine. With several
+    hidden layers, F is that of the scheme for a machine of the hidden layers alone, with the field xW on the first one.
 
     Args:
-        machine: Any machine.
-        x: States of the visible layer, (M, *state_shape).
-        scheme: The equations for several hidden layers (default: `TAP()`).
-        hidden: `hidden_machine` of the same number of rows, to be reused: a compiled step cannot create modules.
-        compile_sweeps: Whether to compile the sweeps of several hidden layers.
+        machine: Machine of any type.
+        x: States of the visible layer, shape (M, *state_shape).
+        scheme: Mean-field scheme for several hidden layers (default: `TAP()`).
+        hidden: Output of `hidden_machine` for the same number of rows (default: created by this function). Compiled
+            steps must pass it, because they cannot create modules.
+        compile_sweeps: Whether to compile the sweeps of machines with several hidden layers (default: False).
     """
     layers = list(machine.layers)
     on_visible = -layers[0].log_prior_of_rows(x)
@@ -95,8 +100,9 @@ def clamped_free_energy(
 
 
 def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
-    """F of a machine with its even layers clamped to states and the odd ones summed over exactly, (K,), differentiable;
-    also returns the fields on the odd layers.
+    """Free energy F with even layers clamped to states and odd layers summed over exactly, shape (K,), differentiable.
+
+    The fields on the odd layers are returned as well.
     """
     layers = list(machine.layers)
     fields = {index: machine.field_on(index, chain) for index in range(1, len(layers), 2)}
@@ -111,7 +117,10 @@ def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -
 def free_energy_from(
     machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
 ) -> tuple[list[Moments], Tensor]:
-    """Moments of all layers after `n_sweeps` sweeps, and F there, (K,), differentiable. Arguments as `sweep_from`."""
+    """Return the moments of all layers after `n_sweeps` sweeps and their free energy F, shape (K,), differentiable.
+
+    See `sweep_from` for the arguments.
+    """
     process, state = _swept(machine, x, scheme, n_sweeps, compile_sweeps)
     return process.moments(state), scheme.free_energy_of_state(machine, process, state)
 
@@ -119,14 +128,20 @@ def free_energy_from(
 def finite_free_energy_from(
     machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
 ) -> tuple[list[Moments], Tensor, Tensor]:
-    """`free_energy_from` if some particles may have a non-finite F; also returns the particle used for each.
+    """Compute `free_energy_from` with particles replaced if their F is non-finite.
 
-    A particle with a non-finite F is replaced by a copy of the first one with a finite F, which `mixture` counts once:
-    otherwise its gradient would be NaN whatever its weight, and selecting the others would require reading their
-    number. If more than half of the particles have a non-finite F, all values are NaN, and the step is undone.
+    A particle with a non-finite F is replaced by a copy of the first particle with a finite F. `mixture` counts copies
+    only once. Without replacement, gradients would be NaN for any weight of the particle, and selecting the other
+    particles would require reading their number. If more than half of the particles have a non-finite F, all values are
+    NaN, and the training step is undone.
 
-    This is for counts, for which F is non-finite where TAP's reaction makes their priors unnormalizable. For other
-    units a non-finite F means that a step was too long, and it has to be undone.
+    Particles are replaced only in machines with count units, for which F is non-finite where TAP's reaction term makes
+    a prior unnormalizable. For other units, a non-finite F means that a training step was too large and has to be
+    undone.
+
+    Returns:
+        The moments of all layers, the free energy of each particle, shape (K,), and the index of the particle used for
+        each particle, shape (K,).
     """
     process, state = _swept(machine, x, scheme, n_sweeps, compile_sweeps)
     particles = torch.arange(len(x), device=x.device)
@@ -148,12 +163,12 @@ def finite_free_energy_from(
 def sweep_from(
     machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int
 ) -> tuple[list[Moments], list[Tilt]]:
-    """Moments of all layers after `n_sweeps` sweeps, and the tilts to evaluate F with.
+    """Return the moments of all layers after `n_sweeps` sweeps, and the tilts at which to evaluate F.
 
     Args:
-        machine: Any machine.
-        x: Means of the lowest layer to start from; None to start each row of evidence from the prior's moments.
-        scheme, n_sweeps: As for `TAPObjective`.
+        machine: Machine of any type.
+        x: Initial means of the lowest layer. None starts from the moments of the prior, for each row of evidence.
+        scheme, n_sweeps: See `TAPObjective`.
     """
     process, state = _swept(machine, x, scheme, n_sweeps)
     return process.beliefs(list(machine.layers), state)
@@ -163,7 +178,7 @@ def sweep_from(
 def _swept(
     machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
 ) -> tuple[Process, State]:
-    """Iteration on a machine, and its state after `n_sweeps` sweeps."""
+    """Return the iteration for a machine and its state after `n_sweeps` sweeps."""
     layers, process = list(machine.layers), scheme.bind(machine)
     may_read = _may_read(machine)
     if not may_read or compile_sweeps:
@@ -185,10 +200,13 @@ def _swept(
 
 
 def _may_read(machine: BoltzmannMachine) -> bool:
-    """Whether reading a tensor's value is free: on a GPU it synchronizes, and compiled code cannot read it."""
+    """Return whether tensor values can be read at no cost.
+
+    On a GPU reading a value synchronizes, and compiled code cannot read values.
+    """
     return machine.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _n_steps(process: Process, n_sweeps: int) -> int:
-    """Number of steps for `n_sweeps` sweeps, the first of which is done by `begin`."""
+    """Number of steps for `n_sweeps` sweeps, the first of which is performed by `begin`."""
     return -(-(n_sweeps - 1) // process.sweeps_per_step)

@@ -1,11 +1,12 @@
-"""Training on rows with missing values, which are drawn from the machine given the observed values.
+"""Training on rows with missing values, which are sampled from the machine given the observed values.
 
-The gradient of the log-likelihood of the observed values is that of complete rows, averaged over the missing ones:
+The gradient of the log-likelihood of the observed values is that of complete rows, averaged over the missing values:
 
     ∂ ln P(x_obs) = E[∂ ln P(x_obs, x_mis) | x_obs].
 
-Each row with missing values is a Gibbs chain: hidden units given visible ones, then the missing visible units given the
-hidden ones, with the observed ones fixed. It continues from its state when the row was last in a batch.
+Each row with missing values has a Gibbs chain. A sweep draws the hidden units given the visible units, and then the
+missing visible units given the hidden units, while the observed units stay fixed. Each time the row is in a batch, its
+chain continues from its previous state.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,17 +28,20 @@ ROUNDS = 50  # rounds of stochastic EM, for machines that are initialized by a f
 
 
 def has_gaps(x: object) -> bool:
-    """Whether any value of a tensor is NaN."""
+    """Return whether a tensor contains NaN."""
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.layout != torch.strided or x.is_meta:
         return False
     return x.dim() > 0 and any(bool(part.isnan().any()) for part in in_parts(x))
 
 
 def take_gaps(machine: BoltzmannMachine, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Rows as states of the visible layer, (N, *state_shape), and a mask of the missing units, (N, n), if any.
+    """Split rows into states of the visible layer and a mask of the missing units.
 
-    Missing units get an arbitrary state. A missing unit with several states is NaN as a state index, or in all
+    Missing units are set to an arbitrary state. A missing categorical unit is NaN as a state index, or in all
     components of a one-hot vector.
+
+    Returns:
+        The states, shape (N, *state_shape), and the mask, shape (N, n), or None if no values are missing.
     """
     units = machine.layers[0]
     if not has_gaps(x) or tuple(x.shape[1:]) not in ((units.n,), units.state_shape):
@@ -49,7 +53,7 @@ def take_gaps(machine: BoltzmannMachine, x: Tensor) -> tuple[Tensor, Tensor | No
         partly = missing.any(-1) & ~missing.all(-1)
         if bool(partly.any()):
             row, unit = partly.nonzero()[0].tolist()
-            raise ValueError(f"x[{row}, {unit}] is partly missing; all components of a missing unit must be NaN")
+            raise ValueError(f"x[{row}, {unit}] is partly missing; expected NaN in all components of a missing unit")
     anything = _any_state(units)
     filled = torch.where(missing, anything.argmax(-1).to(x) if by_number else anything, x)
     if by_number:
@@ -68,23 +72,23 @@ def _any_state(units: Units) -> Tensor:  # state_shape
 
 
 def check_columns(missing: Tensor, names: Sequence[str] | None = None) -> None:
-    """Raise a ValueError that names the first column without any observed value."""
+    """Raise a ValueError if a column has no observed values."""
     empty = missing.all(0)
     if bool(empty.any()):
         column = int(empty.nonzero()[0])
         name = "" if names is None else f" ({names[column]})"
-        raise ValueError(f"column {column}{name} has no observed value; remove it")
+        raise ValueError(f"column {column}{name} has no observed values; remove it")
 
 
 def fill_from_columns(states: Tensor, missing: Tensor, weights: Tensor | None, seed: int) -> Tensor:
-    """Fill in missing units with states observed in their columns, in the proportions of the column."""
+    """Fill in missing units with states observed in the same columns, in the observed proportions."""
     states, generator = states.clone(), torch.Generator().manual_seed(seed)
     for column in missing.any(0).nonzero().flatten().tolist():
         seen, gaps = (~missing[:, column]).nonzero().flatten(), missing[:, column].nonzero().flatten()
         share = torch.ones(len(seen), device=seen.device) if weights is None else weights[seen]
         total = share.double().cumsum(0)
         if not bool(total[-1] > 0):
-            raise ValueError(f"column {column} has no observed value in rows of positive weight; remove it")
+            raise ValueError(f"column {column} has no observed values in rows of positive weight; remove it")
         places = (torch.arange(len(gaps), device=total.device) + 0.5) / len(gaps) * total[-1]
         donors = seen[torch.searchsorted(total, places).clamp(max=len(seen) - 1)]
         order = torch.randperm(len(gaps), generator=generator).to(donors.device)
@@ -93,7 +97,7 @@ def fill_from_columns(states: Tensor, missing: Tensor, weights: Tensor | None, s
 
 
 def completed_by_columns(machine: BoltzmannMachine, x: Tensor, seed: int = 0) -> Tensor:  # (N, *state_shape)
-    """Rows as states of the visible layer, with missing units filled in with states observed in their columns."""
+    """Convert rows to states of the visible layer, with missing units filled in from the same columns."""
     states, missing = take_gaps(machine, x)
     if missing is None:
         return states
@@ -102,7 +106,7 @@ def completed_by_columns(machine: BoltzmannMachine, x: Tensor, seed: int = 0) ->
 
 
 def fill_columns(x: Tensor, seed: int = 0) -> Tensor:  # (N, n)
-    """Replace each missing number by one that was observed in its column."""
+    """Replace each missing number by a number observed in the same column."""
     missing = x.isnan()
     check_columns(missing)
     return fill_from_columns(x, missing, None, seed)
@@ -116,14 +120,14 @@ def draw_missing(
     n_sweeps: int = N_SWEEPS,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw missing units by sweeps of Gibbs sampling with the observed units fixed; returns complete states.
+    """Draw missing units by Gibbs sampling with the observed units fixed, and return the complete states.
 
     Args:
-        machine: Any machine.
-        x: Complete states of the visible layer, (M, *state_shape), from which the chains start.
-        missing: Mask of the units to draw, (M, n).
-        n_sweeps: Number of sweeps.
-        generator: Random number generator.
+        machine: Machine of any type.
+        x: Complete states of the visible layer from which the chains start, shape (M, *state_shape).
+        missing: Mask of the units to draw, shape (M, n).
+        n_sweeps: Number of Gibbs sweeps (default: 3).
+        generator: Random number generator (default: torch's global generator).
     """
     if machine.is_pairwise:
         conditioned, chain = clamp(machine, x, mask=~missing, validate=False), [x]
@@ -132,7 +136,7 @@ def draw_missing(
         return chain[0]
     layers, drawn = list(machine.layers), missing.view(*missing.shape, *[1] * (x.dim() - 2))
     chain = [x]
-    for index in range(1, len(layers)):  # from below, as initial states of layers with a layer above them
+    for index in range(1, len(layers)):  # initial states from an upward pass
         field = (chain[-1].flatten(1) @ machine.weights[index - 1]).unflatten(-1, layers[index].state_shape)
         chain.append(layers[index].sample(Tilt(field, 0.0), generator))
     for sweep in range(n_sweeps):
@@ -144,13 +148,13 @@ def draw_missing(
 
 
 class Gaps:
-    """Missing values of rows in memory, and their current completions.
+    """Missing values of rows in memory and their current completions.
 
     Args:
-        machine: The machine being trained.
-        rows: States of the visible layer with an initial completion, (N, *state_shape), updated in place.
-        missing: Mask of the units that were not observed, (N, n).
-        generator: Random number generator on the machine's device.
+        machine: Machine being trained.
+        rows: States of the visible layer with missing units filled in, shape (N, *state_shape), updated in place.
+        missing: Mask of the missing units, shape (N, n).
+        generator: Random number generator on the machine's device (default: torch's global generator).
     """
 
     def __init__(
@@ -168,13 +172,14 @@ class Gaps:
         self.rows[self.missing] = states.to(self.rows)
 
     def improve(self, refit: Callable[[BoltzmannMachine, Tensor], None], rounds: int = ROUNDS) -> None:
-        """Alternate between fitting to the completed rows and drawing the missing values: stochastic EM.
+        """Improve the completions by stochastic EM.
 
-        For machines that are initialized by a fit to the data, which an initial completion by columns would bias.
+        The method alternates between fitting a machine to the completed rows and drawing the missing values from it. It
+        is for machines that are initialized by a fit to the data, which the initial completion by columns would bias.
 
         Args:
-            refit: Function that fits the parameters of a machine, a copy of this one, to complete rows.
-            rounds: Number of fits.
+            refit: Function that fits the parameters of a copy of the machine to complete rows.
+            rounds: Number of fits (default: 50).
         """
         for _ in range(rounds):
             trial = deepcopy(self.machine)
@@ -182,9 +187,9 @@ class Gaps:
             self.rows.copy_(draw_missing(trial, self.rows, self.missing, N_SWEEPS, self.generator))
 
     def take(self, place: Tensor, n_sweeps: int = N_SWEEPS) -> Tensor:
-        """Rows by their indices, with new completions, which are stored for the next time.
+        """Return the rows at given indices with new completions, and store the completions.
 
-        On a GPU no value is read, and complete rows are swept as well, so that a step can be captured.
+        On a GPU no value is read, and complete rows are swept as well, so that a training step can be captured.
         """
         x = self.rows.index_select(0, place)
         missing = self.missing.index_select(0, place)

@@ -1,7 +1,8 @@
-"""Restricted machines for pretraining the layers of a deep machine: how they are extracted and combined.
+"""Restricted machines for pretraining the layers of a deep machine.
 
-Each consists of two neighboring layers. With `double_inputs`, the correction of Salakhutdinov and Hinton (2009), the
-lowest machine contains its visible units twice and the highest one its hidden units; see `Pretraining`.
+Each restricted machine consists of two neighboring layers. `double_inputs` applies the correction of Salakhutdinov and
+Hinton (2009): the lowest machine contains its visible units twice, and the highest machine contains its hidden units
+twice. See `Pretraining`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ CHUNK_ROWS = 10_000  # number of rows for which a layer is drawn at a time
 
 
 def machine_of_layer(deep: BoltzmannMachine, stage: int, double_inputs: bool) -> BoltzmannMachine:
-    """Copy the layers `stage` and `stage + 1` of a deep machine to a machine."""
+    """Copy layers `stage` and `stage + 1` of a deep machine to a restricted machine."""
     below, above = deepcopy(deep.layers[stage]), deepcopy(deep.layers[stage + 1])
     weights = deep.weights[stage].detach().clone()
     if double_inputs and stage == 0:
@@ -34,9 +35,9 @@ def machine_of_layer(deep: BoltzmannMachine, stage: int, double_inputs: bool) ->
 def states_of_layer(
     below: Sequence[BoltzmannMachine], x: Tensor, seed: int, double_inputs: bool, means: bool = False
 ) -> Tensor:
-    """Draw states of the next layer given the data, through the machines of all layers below it.
+    """Draw states of the next layer given the data, passing them through the machines of all layers below it.
 
-    With `means`, returns its means instead of the last draw.
+    With `means=True`, the means of the next layer are returned instead of samples.
     """
     generator = torch.Generator(x.device).manual_seed(seed)
     states = torch.cat((x, x), 1) if double_inputs else x
@@ -52,7 +53,7 @@ def states_of_layer(
 
 @torch.no_grad()
 def assemble(deep: BoltzmannMachine, trained: Sequence[BoltzmannMachine], double_inputs: bool) -> None:
-    """Copy the machines of the layers trained so far into the deep machine."""
+    """Copy the parameters of the restricted machines trained so far into the deep machine."""
     layers, last = list(deep.layers), len(deep.layers) - 2
     for stage, machine in enumerate(trained):
         below, above = machine.layers
@@ -70,7 +71,7 @@ def assemble(deep: BoltzmannMachine, trained: Sequence[BoltzmannMachine], double
 
 
 def _twice(units: Units) -> Units:
-    """Two copies of the units, all of the first before all of the second."""
+    """Return units that consist of two copies of the input units, one after the other."""
     copy, n = deepcopy(units), units.n
     for part in copy.modules():
         if isinstance(part, Units):
@@ -88,7 +89,7 @@ def _average_fields(first: Units, second: Units, target: Units) -> None:
 
 
 def _copy_parameters(source: Units, target: Units) -> None:
-    """Copy parameters to the same number of units, or to half as many: then the mean of both copies."""
+    """Copy parameters to a layer of the same size, or the mean of both halves to a layer of half the size."""
     targets, sources = ((*units.parameters(), *units.buffers()) for units in (target, source))
     for to, value in zip(targets, sources, strict=True):
         to.copy_(value if value.shape == to.shape else value.unflatten(0, (2, -1)).mean(0))

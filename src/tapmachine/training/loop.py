@@ -1,4 +1,4 @@
-"""The loop over epochs, for all types of training; and `fit`."""
+"""Training loop over epochs, and the function `fit`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +22,16 @@ Callback = Callable[[BoltzmannMachine, Record], None]
 
 
 class Training(Protocol):
-    """Training that runs epoch by epoch: `Trainer` for one machine, or `PretrainingTrainer` layer by layer.
+    """Interface of training that runs one epoch at a time.
+
+    It is implemented by `Trainer` for one machine and by `PretrainingTrainer` for training layer by layer.
 
     Attributes:
         epochs: Total number of epochs.
         finished: Number of completed epochs.
-        stopping: Set it to True, for instance in a signal handler, to stop after the current batch.
-        is_over: Whether no epoch is left.
-        is_mid_epoch: Whether the training was stopped before the end of an epoch.
+        stopping: Whether to stop after the current batch. Can be set at any time, for example in a signal handler.
+        is_over: Whether training is complete.
+        is_mid_epoch: Whether training was stopped before the end of an epoch.
         current: Trainer of the machine being trained; None before the first epoch of pretraining.
     """
 
@@ -46,30 +48,34 @@ class Training(Protocol):
     def current(self) -> Trainer | None: ...
 
     def epoch(self) -> Record:
-        """Train for one epoch and return its record. Raises `Stopped` if `stopping` was set."""
+        """Train for one epoch and return its record.
+
+        Raises:
+            Stopped: If `stopping` was set.
+        """
 
     def joint(self) -> Trainer:
-        """Trainer of all layers together."""
+        """Return the trainer of all layers together."""
 
     def state(self) -> TrainingState:
-        """State between two epochs or batches."""
+        """Return the training state between two epochs or batches."""
 
     def restore(self, state: TrainingState) -> None:
-        """Continue from the state of a training with the same arguments."""
+        """Restore the state of another training with the same arguments."""
 
 
 @dataclass
 class History:
-    """Records of all epochs.
+    """Training history, with one record per epoch.
 
     Attributes:
-        records: One dictionary per epoch; see `fit`.
+        records: One dictionary per epoch, as described in `fit`.
     """
 
     records: list[Record] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> list[Any]:
-        """Values of one quantity over the epochs; NaN for epochs in which it was not measured."""
+        """Return the values of a quantity in all epochs, with NaN for epochs in which it was not measured."""
         if self.records and not any(name in record for record in self.records):
             raise KeyError(f"{name!r} was not recorded; available: {', '.join(self.records[-1])}")
         return [record.get(name, float("nan")) for record in self.records]
@@ -98,7 +104,7 @@ class History:
 
 
 def _points(records: Sequence[Record], name: str) -> list[tuple[float, float]]:
-    """A quantity over the epochs in which it was measured."""
+    """Return pairs of epoch and value for all epochs in which a quantity was measured."""
     return [(float(record["epoch"]), float(record[name])) for record in records if record.get(name) is not None]
 
 
@@ -108,12 +114,12 @@ def run_epochs(
     log: str | Path | None = None,
     progress: bool | None = None,
 ) -> History:
-    """Run the remaining epochs of a training.
+    """Run the remaining epochs of a training and return their history.
 
     Args:
-        training: Any type of training.
-        after_epoch: Functions called with the record of each epoch, after it has been written and shown.
-        log, progress: As for `fit`.
+        training: Trainer to run, such as `Trainer` or `PretrainingTrainer`.
+        after_epoch: Functions called with the record of each epoch, after the record has been written and displayed.
+        log, progress: See `fit`.
     """
     history = History()
     with Reporter(log, progress, training.epochs, training.finished) as report:
@@ -151,52 +157,53 @@ def fit(
 ) -> History:
     """Train a machine in place [alg:rbmTrain].
 
-    Each step minimizes F of the machine clamped to a batch minus F of the free machine (`training/loss.py`). By default
-    F of the free machine is estimated from persistent Gibbs chains (see `default_objective`), and the final parameters
-    are averaged over the last steps. With `validation`, training stops when the log-likelihood of these rows keeps
-    falling, and the machine from the best epoch is kept.
+    Each step minimizes the free energy F of the machine clamped to a batch minus F of the free machine
+    (`training/loss.py`). By default F of the free machine is estimated from persistent Gibbs chains (see
+    `default_objective`), and the final parameters are averaged over the last steps. With `validation`, training stops
+    when the log-likelihood of the held-out rows keeps falling, and the machine from the best epoch is kept.
 
     Args:
-        machine: Any machine; a new one has small random weights.
-        x: Data: a tensor, an array such as a memory map, or a loader of batches. In a tensor or an array in memory, NaN
-            is a missing value, and the likelihood is that of the observed values (`training/gaps.py`).
-        epochs: Number of passes over the data (default: 300, or as many as make 20,000 steps, but at least 50).
-        batch_size: M, number of rows in each step (default: 100, or a quarter of fewer than 400 rows, but at least 10).
-        objective: `PCD(k)`, `TAPObjective(…)` or `CD(k)` (default: `default_objective`).
-        optimizer: Any torch optimizer over the machine's parameters (default: `paper_sgd` with `default_learning_rate`,
-            which decays to a hundredth of its initial value).
-        scheduler: Any torch scheduler, stepped after every epoch (`ReduceLROnPlateau` with the loss).
-        validation: Held-out data, which are also scored, for early stopping and for selecting the best epoch.
-        early_stopping: With `validation`, whether to stop early and keep the best epoch, rather than only measure.
-        weights: Weight of each row, for data in memory or in a memory map.
-        l1: ε of the penalty ε Σ|W|.
-        centered: Whether to use the gradients of centered states (default: True if all units have fields, which only
-            custom ones lack).
-        averaged: Whether to set the machine to the average of its parameters over about the last eighth of the steps
-            instead of their last values (default: True with the default optimizer).
-        compile: Whether to compile the steps with `torch.compile`, which takes about a minute and needs torch 2.11
-            (default: True on a GPU for `TAPObjective`, if there are enough steps to make up for it).
-        warm_start: False first fits the visible units' priors to the data; True keeps them. The default optimizer then
-            continues at the final learning rate of the machine's last training, which preserves what it has learned but
-            learns slowly: for longer training, call `fit` once with more epochs, or pass an optimizer. A new or
-            pretrained machine starts at the default learning rate.
-        seed: Random seed. The same seed gives the same weights, bit for bit, unless the data come from a loader that
-            determines the order.
-        monitor: What to measure after each epoch.
+        machine: Machine to train. A new machine has small random weights.
+        x: Training data: a tensor, an array such as a memory map, or a data loader. NaN marks missing values in tensors
+            and in arrays in memory. Training then maximizes the likelihood of the observed values (`training/gaps.py`).
+        epochs: Number of passes over the data (default: enough for 20,000 steps, but between 50 and 300).
+        batch_size: Number of rows per step, M (default: a quarter of the rows, but between 10 and 100).
+        objective: Training objective, such as `PCD(k)`, `TAPObjective(…)` or `CD(k)` (default: `default_objective`).
+        optimizer: Torch optimizer of the machine's parameters (default: `paper_sgd` with `default_learning_rate`, which
+            decays to 1/100 of its initial value).
+        scheduler: Torch learning rate scheduler, stepped after every epoch. `ReduceLROnPlateau` receives the loss.
+        validation: Held-out rows. Their log-likelihood is recorded and used for early stopping.
+        early_stopping: Whether to stop early and keep the machine from the best epoch, if `validation` is given
+            (default: True). With False, the held-out rows are only scored.
+        weights: Weight of each row, shape (N,), for data in memory or in a memory map (default: equal weights).
+        l1: Coefficient ε of the penalty ε Σ|W| (default: 0).
+        centered: Whether to use centered gradients (default: True if the machine has layers and all of its units have
+            fields, which only custom units may lack).
+        averaged: Whether to set the machine to the average of its parameters over about the last eighth of the steps,
+            instead of the last parameters (default: True with the default optimizer).
+        compile: Whether to compile training steps with `torch.compile`, which takes about a minute and needs torch 2.11
+            (default: True for `TAPObjective` on a GPU, if the number of steps makes compilation worthwhile).
+        warm_start: Whether to keep the priors of the visible units instead of fitting them to the data first (default:
+            False). With True, the default optimizer continues at the final learning rate of the machine's previous
+            training. This preserves what the machine has learned, but learning is slow. For longer training, call `fit`
+            once with more epochs, or pass an optimizer. New and pretrained machines start at the default learning rate.
+        seed: Random seed (default: 0). The same seed gives the same weights, bit for bit, unless a data loader
+            determines the order of the rows.
+        monitor: Measurements after each epoch (default: `Monitor()`).
         callbacks: Functions called with the machine and the record after each epoch.
-        log: File to which every record is appended as a line of JSON.
-        progress: Whether to show progress, as a bar on a terminal or in a notebook and as lines elsewhere
-            (default: only on a terminal or in a notebook).
+        log: File to which each record is appended as a line of JSON.
+        progress: Whether to show progress: as a bar on a terminal or in a notebook, and as lines elsewhere (default:
+            only on a terminal or in a notebook).
 
     Returns:
-        A record for every epoch: `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`, `weight_norm`,
-        `divergences`, and what `Monitor` measures. `kept_epoch` in the last one is the epoch whose machine was kept, if
-        it is not the last. `excluded_particles` is the number of particles of a `TAPObjective` with a non-finite F, in
-        epochs that have any.
+        A record for every epoch. Each record contains `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`,
+        `weight_norm`, `divergences`, and the measurements of `Monitor`. If the kept machine is not that of the last
+        epoch, the last record contains its epoch as `kept_epoch`. If a `TAPObjective` had particles with a non-finite
+        F, the record contains their number as `excluded_particles`.
 
     Raises:
-        DivergenceError: If training keeps diverging at ever smaller learning rates. The machine is left in its last
-            good state.
+        DivergenceError: If training keeps diverging although the learning rate is reduced repeatedly. The machine is
+            left in its last good state.
 
     Example:
         >>> import torch

@@ -1,11 +1,12 @@
-"""The training loss: F of the machine clamped to the data minus F of the free machine. Start reading here.
+"""Training loss: the free energy F of the machine clamped to the data minus F of the free machine.
 
-With F = −ln Z, the log-likelihood of a row is ln P(x) = F(free) − F(clamped to x). Its gradient is not coded
-explicitly: F is stationary in the moments of a solution, so autodiff of F with the moments (or samples) fixed gives it.
+This module is a good place to start reading. With F = −ln Z, the log-likelihood of a row is ln P(x) = F(free) −
+F(clamped to x). Its gradient is not coded explicitly. Because F is stationary in the moments of a solution, automatic
+differentiation of F with fixed moments (or samples) gives the gradient.
 
-F clamped to rows is in `free_energies.py`. Objectives differ in F of the free machine: it is evaluated at TAP solutions
-(`objectives.py`) or at samples of Gibbs chains (`chains.py`), which compute both terms in one matrix product if
-possible. `step.py` computes the gradient and the update.
+F of the clamped machine is in `free_energies.py`. Objectives differ in how they compute F of the free machine:
+`objectives.py` evaluates it at TAP solutions, and `chains.py` at samples of Gibbs chains. Sampling objectives compute
+both terms in one matrix product if possible. `step.py` computes the gradient and updates the parameters.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +19,7 @@ from tapmachine.training.free_energies import clamped_free_energy
 
 
 def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor, Carry]:
-    """Negative log-likelihood, averaged over the batch, (), and the state that the objective carries over."""
+    """Return the negative log-likelihood averaged over the batch, and the state that the objective carries over."""
     on_data, on_model, carry = objective.free_energies(context, carry)  # (M,), ()
     if context.weights is None and context.world.size == 1:
         return on_data.mean() - on_model, carry
@@ -26,17 +27,17 @@ def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor
 
 
 class Objective(ABC):
-    """The negative phase: a method to compute F of the free machine.
+    """Base class of training objectives, which compute F of the free machine (the negative phase).
 
-    By default shapes are fixed and no tensor's value is read, so that a step can be captured as a CUDA graph.
+    By default a step can be captured as a CUDA graph. This requires fixed shapes, and that no tensor value is read.
 
     Attributes:
         can_be_captured: Whether a step can be captured as a CUDA graph.
-        gains_by_compilation: Whether compiling a step is worthwhile in a long training.
-        has_many_sweeps: Whether to compile only the sweeps. The compiler unrolls the loop over them, so compiling the
-            whole step would take minutes.
-        is_split: Whether each of several processes computes its share of F, rather than all of it.
-        scheme: Scheme that is also used to clamp machines with several hidden layers; None for `TAP()`.
+        gains_by_compilation: Whether compiling a step is worthwhile in long training.
+        has_many_sweeps: Whether to compile only the sweeps. The compiler unrolls the loop over the sweeps, so that
+            compiling the whole step would take minutes.
+        is_split: Whether each of several processes computes only its share of F.
+        scheme: Mean-field scheme, also used to clamp machines with several hidden layers; None for `TAP()`.
     """
 
     can_be_captured: bool = True
@@ -47,21 +48,24 @@ class Objective(ABC):
 
     @abstractmethod
     def prepare(self, context: Context) -> Carry:
-        """Initial state for the first step."""
+        """Return the initial state for the first step."""
 
     @abstractmethod
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        """F of the free machine, (), differentiable in its parameters, and the state for the next step.
+        """Return F of the free machine, a differentiable scalar, and the state for the next step.
 
-        If split, this process's share of F: the shares of all processes add up to it.
+        If `is_split` is True, the result is the share of this process. The shares of all processes add up to F.
         """
 
     def excluded(self, carry: Carry) -> Tensor | None:
-        """Number of particles excluded so far because their F is non-finite, (); None if they cannot be excluded."""
+        """Number of particles excluded so far because of a non-finite F, or None if particles are never excluded."""
         return None
 
     def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
-        """F of the machine clamped to each of this process's rows, (M,); F of the free one, (); and the next state."""
+        """Return the free energies of the clamped and of the free machine, and the state for the next step.
+
+        F of the machine clamped to the rows of this process has shape (M,), and F of the free machine is a scalar.
+        """
         on_data = clamped_free_energy(
             context.machine, context.rows, self.scheme, context.hidden, context.compile_sweeps
         )
@@ -69,7 +73,10 @@ class Objective(ABC):
 
 
 def _weighted_share(context: Context, on_data: Tensor, on_model: Tensor, is_split: bool) -> Tensor:
-    """Loss with weighted rows, or this process's share of it: the shares of all processes add up to it."""
+    """Loss with weighted rows, or the share of this process.
+
+    The shares of all processes add up to the loss.
+    """
     weights, world, batch_size = context.weights, context.world, len(context.batch)
     if world.size == 1:
         assert weights is not None

@@ -1,4 +1,4 @@
-"""Measurements after each epoch, to monitor training."""
+"""Measurements after each epoch, for monitoring training."""
 
 import warnings
 from dataclasses import dataclass
@@ -28,33 +28,41 @@ from tapmachine.units import Gaussian
 Record = dict[str, Any]  # measured values by name, and the methods used
 
 N_MEASURED = 20  # default number of measured epochs
-GLASSY = 0.9  # share of the initial states that lead to separate solutions: the spin-glass phase
+GLASSY = 0.9  # fraction of initial states with distinct solutions that indicates a spin-glass phase
 
 
 @dataclass(frozen=True)
 class Monitor:
     """Measure a machine on a fixed part of the data after an epoch.
 
-    It records `log_likelihood`, a mean in nats, with its `log_likelihood_method` (`exact` for small and for Gaussian
-    machines, otherwise `annealed`) and `log_likelihood_error`, the standard error of ln Z; TAP's values (adaptive TAP's
-    with Gaussian hidden units) `tap_log_likelihood`, `tap_log_likelihood_per_unit` and `tap_log_sum_exp`, the number of
-    distinct solutions, `n_unique`, and the share of the initial states that `converged`; and `reconstruction_error`,
-    the mean squared error of visible means after a step up and down. With validation data also
-    `validation_log_likelihood` with `validation_log_likelihood_error`, the standard error of the mean over rows,
-    `validation_tap_log_likelihood` (and `_per_unit`) and `free_energy_gap`: mean F of the machine clamped to validation
-    data minus that for training data, which increases with overfitting. For deep machines also `variation_1`,
-    `variation_2`, …: the standard deviation of the means of each hidden layer over the rows, as a root mean square over
-    units. If it is close to 0 in a layer, the machine resembles one without it.
+    The following quantities are recorded:
+
+    - `log_likelihood`: Mean log-likelihood in nats. `log_likelihood_method` is `exact` for small and for Gaussian
+      machines, and `annealed` otherwise. `log_likelihood_error` is the standard error of ln Z.
+    - `tap_log_likelihood`, `tap_log_likelihood_per_unit` and `tap_log_sum_exp`: TAP estimates of the log-likelihood.
+      Adaptive TAP is used with Gaussian hidden units.
+    - `n_unique`: Number of distinct solutions.
+    - `converged`: Fraction of the initial states from which the solver converged.
+    - `reconstruction_error`: Mean squared error of the visible means after one pass up and down.
+    - `validation_log_likelihood`: Mean log-likelihood of the validation data. `validation_log_likelihood_error` is the
+      standard error of the mean over rows.
+    - `validation_tap_log_likelihood` and `validation_tap_log_likelihood_per_unit`: TAP estimates for the validation
+      data.
+    - `free_energy_gap`: Mean F of the machine clamped to validation data minus the mean F for training data. The gap
+      increases with overfitting.
+    - `variation_1`, `variation_2`, …: Standard deviation over rows of the means of each hidden layer of a deep machine,
+      as a root mean square over units. A value close to 0 means that the machine resembles one without this layer.
 
     Attributes:
-        n_starts: Number of rows used as initial states of solutions; 0 for no solutions and no TAP log-likelihood.
-        likelihood: Whether to measure the exact or annealed log-likelihood (default: if `n_starts` is not 0).
-        n_rows: Number of rows to score.
-        max_sweeps: Maximum number of sweeps of the solver.
-        every: Number of epochs between measurements (default: 20 measurements, at increasing intervals); the first and
+        n_starts: Number of rows used as initial states of solutions (default: 100). With 0, solutions and TAP
+            log-likelihoods are not computed.
+        likelihood: Whether to measure the exact or annealed log-likelihood (default: True if `n_starts` is positive).
+        n_rows: Number of rows to score (default: 1000).
+        max_sweeps: Maximum number of sweeps of the solver (default: 500).
+        every: Number of epochs between measurements (default: 20 measurements at increasing intervals). The first and
             the last epoch are always measured.
-        scale, shift: If machine and data are rescaled, shift + scale·x are the original units, which are used to
-            measure.
+        scale, shift: Transformation of rescaled data to the original units, shift + scale·x. Measurements are made in
+            the original units.
         transform: Matrix to use instead of `scale`; see `tapmachine.machine.whitening`.
     """
 
@@ -73,7 +81,7 @@ class Monitor:
                 check_count(name, getattr(self, name), least)
 
     def is_due(self, epoch: int, epochs: int) -> bool:
-        """Whether to measure after an epoch, given the total number of epochs."""
+        """Return whether to measure after an epoch, given the total number of epochs."""
         if epoch in (1, epochs) or (self.every is None and epochs <= N_MEASURED):
             return True
         if self.every is not None:
@@ -89,10 +97,15 @@ class Monitor:
         weights: Tensor | None = None,
         missing: Tensor | None = None,
     ) -> Record:
-        """Measure the machine and return the record of one epoch, with training rows weighted by `weights`.
+        """Measure the machine and return the results as a record.
 
-        If values are `missing`, (N, n), `train` must be completed, and the log-likelihood is that of the observed
-        values. Validation data may also have missing values, which are NaN.
+        Args:
+            machine: Machine to measure.
+            train: Training rows, with missing values filled in.
+            validation: Validation rows, with NaN for missing values.
+            weights: Weight of each training row, shape (N,) (default: equal weights).
+            missing: Mask of the missing training values, shape (N, n). The log-likelihood is that of the observed
+                values.
         """
         rows, gaps = spaced(train, self.n_rows), None if missing is None else spaced(missing, self.n_rows)
         held_out, held_out_gaps = None, None
@@ -137,8 +150,8 @@ class Monitor:
         record: Record = {"n_unique": float(len(unique)), "converged": float(solutions.converged.double().mean())}
         if len(unique) > GLASSY * len(starts) and len(starts) >= 20:
             warnings.warn(
-                f"{len(unique)} of {len(starts)} starts lead to separate solutions: the machine may have memorized "
-                "its data or entered a spin-glass phase, or there are too few starts to tell",
+                f"{len(starts)} initial states lead to {len(unique)} distinct solutions: the machine may have "
+                "memorized its data or entered a spin-glass phase, or there may be too few initial states",
                 TrainingWarning,
                 stacklevel=7,
             )
@@ -167,7 +180,7 @@ class Monitor:
         gaps: Tensor | None = None,
         held_out_gaps: Tensor | None = None,
     ) -> Record:
-        """Log-likelihood that does not depend on TAP."""
+        """Measure the log-likelihood without relying on TAP."""
         try:
             partition = unbiased_log_partition(machine, rows, CHEAP if held_out is None else CAREFUL)
         except EstimateError as error:
@@ -194,9 +207,9 @@ class Monitor:
         missing: Tensor | None = None,
         to_fit: tuple[Rows, Tensor | None] | None = None,
     ) -> float:
-        """Mean log-likelihood of independent units fitted to the data, in nats: a baseline.
+        """Mean log-likelihood of independent units fitted to the data, in nats, as a baseline.
 
-        They are fitted to the rows and weights of `to_fit` if `train` is a sample of them.
+        If `train` is a sample, the units are fitted to the rows and weights in `to_fit` instead.
         """
         rows = spaced(train, self.n_rows)
         share = None if weights is None else spaced(weights, self.n_rows).double()
@@ -207,7 +220,7 @@ class Monitor:
     def _as_measured(
         self, machine: BoltzmannMachine, rows: Tensor, held_out: Tensor | None = None
     ) -> tuple[BoltzmannMachine, Tensor, Tensor | None]:
-        """The machine and the rows in the original units."""
+        """Return the machine and the rows in the original units."""
         if self.transform is not None:
             transform, shift = (torch.as_tensor(z).to(rows.device).double() for z in (self.transform, self.shift))
             original = [None if z is None else shift + z.double() @ transform.T for z in (rows, held_out)]
@@ -224,13 +237,13 @@ class Monitor:
 
 
 def _mean(scored: LogLikelihood, weights: Tensor | None) -> float:
-    """Weighted mean over the rows that could be scored."""
+    """Weighted mean log-likelihood of the rows that could be scored."""
     known = scored.scored
     return float(average(scored.values[known], None if weights is None else weights[known]))
 
 
 def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor, above: list[Tensor]) -> Tensor:  # (N,)
-    """Mean squared error of each row's visible means, given the means of the hidden layers."""
+    """Mean squared error of the visible means given the means of the hidden layers, for each row."""
     if machine.is_pairwise:
         return (machine.conditional(0, [x]).mean - x).flatten(1).square().mean(-1)
     back = machine.conditional(0, [None, *above])
@@ -238,7 +251,7 @@ def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor, above: list[Ten
 
 
 def _variation(means: Tensor, weights: Tensor | None) -> float:
-    """Root mean square over units of the standard deviation of their means over rows."""
+    """Standard deviation of the means over rows, as a root mean square over units."""
     flat = means.flatten(1)
     share = flat.new_ones(len(flat)) if weights is None else weights
     share = share / share.sum().clamp(min=torch.finfo(flat.dtype).tiny)

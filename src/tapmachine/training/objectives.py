@@ -1,4 +1,4 @@
-"""Objectives with F of the free machine at TAP solutions, or exact; and the default objective of `fit`."""
+"""Objectives that compute F of the free machine at TAP solutions or exactly, and the default objective of `fit`."""
 
 from typing import final
 
@@ -30,24 +30,24 @@ MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls them, and takes minutes for mo
 
 @final
 class TAPObjective(Objective):
-    """Deterministic objective: F of the free machine at K of its solutions [alg:rbmTrain].
+    """Deterministic objective that evaluates F of the free machine at K mean-field solutions [alg:rbmTrain].
 
     Args:
         start: Initial states of the solutions (default: `FromBatch()`).
-        n_particles: K, the number of solutions (default: the batch size).
-        n_sweeps: Number of sweeps, which need not reach convergence; after the first they are done in steps of three
-            (implicit) or four (fixed damping), and the last step is completed. None to sweep until convergence, which
-            cannot be captured on a GPU.
-        scheme: The equations to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()` are
-            for small machines.
-        merged: Whether F is that of the mixture of distinct solutions, −ln Σ e^{−F}, in which each is weighted by its
-            probability, regardless of how many particles reach it; False for the average of F over all particles, as in
-            the paper (default: True, unless the initial states are samples of the machine, as for `Chains`). Particles
-            with a non-finite F, which occur for counts with strong couplings, are excluded from the mixture and
-            reported; a step is undone if they are more than half, or if the units are not counts. With several
-            processes, each computes all merged solutions.
-        unique: With `merged=False`, whether F is averaged over distinct solutions instead of particles, so that each
-            solution is counted once.
+        n_particles: Number of solutions, K (default: the batch size).
+        n_sweeps: Number of sweeps, which need not reach convergence (default: 10). After the first sweep, sweeps are
+            performed in steps of three (implicit) or four (fixed damping), and the last step is always completed. None
+            sweeps until convergence, which cannot be captured on a GPU.
+        scheme: Mean-field scheme to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()`
+            are for small machines.
+        merged: Whether to use F of the mixture of distinct solutions, −ln Σ e^{−F}. Each solution is then weighted by
+            its probability, regardless of the number of particles that reach it. With False, F is averaged over all
+            particles, as in the paper. The default is True, unless the initial states are samples of the machine, as
+            for `Chains`. Particles with a non-finite F, which occur for counts with strong couplings, are excluded from
+            the mixture and reported. A step is undone if more than half of the particles have a non-finite F, or if the
+            units are not counts. With several processes, each process computes all merged solutions.
+        unique: Whether to average F over distinct solutions instead of particles, so that each solution is counted once
+            (default: False). Requires `merged=False`.
 
     Example:
         >>> from tapmachine import AdaptiveTAP, TAPObjective
@@ -74,7 +74,9 @@ class TAPObjective(Objective):
         self.scheme = scheme or TAP()
         self.merged = not self.start.samples_machine if merged is None else merged
         if unique and self.merged:
-            raise ValueError("unique is for merged=False: a mixture counts each solution by its probability")
+            raise ValueError(
+                "unique=True requires merged=False: with merged=True, solutions are weighted by probability"
+            )
         self.unique = unique
         self.is_split = not (self.merged or unique or self.start.is_random)
         self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
@@ -88,7 +90,7 @@ class TAPObjective(Objective):
 
     @property
     def maximized(self) -> str | None:
-        """Name of the log-likelihood in the records of `Monitor` that training maximizes, if any."""
+        """Name of the log-likelihood recorded by `Monitor` that training maximizes, or None."""
         if type(self.scheme) is not TAP or self.start.samples_machine:
             return None
         return "tap_log_sum_exp" if self.merged else "tap_log_likelihood"
@@ -144,13 +146,19 @@ class TAPObjective(Objective):
         ), carry
 
     def _for_each_process(self, context: Context) -> Context:
-        """Give each process all particles unless they are split: only then it can tell which solutions are the same."""
+        """Return a context in which each process has all particles, unless the particles are split.
+
+        A process needs all particles to identify distinct solutions.
+        """
         return context if self.is_split else context._replace(world=World())
 
 
 @final
 class ExactGaussian(Objective):
-    """Exact F of the free machine, for two layers of `Gaussian` units, whose ln Z is a determinant."""
+    """Objective with the exact F of the free machine, for two layers of `Gaussian` units.
+
+    The logarithm of Z is computed from a determinant.
+    """
 
     can_be_captured = False  # matrix factorizations synchronize with the device
 
@@ -168,10 +176,10 @@ class ExactGaussian(Objective):
 
 @final
 class ExactSlabs(Objective):
-    """Exact F of the free machine, for `Gaussian` visible and `SpikeSlab` hidden units, up to 12 with weights.
+    """Objective with the exact F of the free machine, for `Gaussian` visible units and a few `SpikeSlab` hidden units.
 
-    There may also be one `Categorical` hidden unit; its states and the sets of active units together define up to 2^12
-    Gaussians.
+    At most 12 hidden units may have weights. One hidden unit may be `Categorical`. Its states and the sets of active
+    units together define at most 2^12 Gaussians.
     """
 
     can_be_captured = False  # matrix factorizations synchronize with the device
@@ -183,7 +191,7 @@ class ExactSlabs(Objective):
         if not can_sum_slabs(context.machine):
             raise ValueError(
                 f"ExactSlabs: the machine is {context.machine.summary()}; expected Gaussian visible units and "
-                "SpikeSlab hidden ones, at most 12 of them with weights, and at most one Categorical unit"
+                "SpikeSlab hidden units, at most 12 of them with weights, and at most one Categorical unit"
             )
         return ()
 
@@ -192,15 +200,21 @@ class ExactSlabs(Objective):
 
 
 def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
-    """Return the default objective of `fit`: PCD with two sweeps, or five with several hidden layers.
+    """Return the default objective of `fit`.
 
-    There are 100 chains for up to 12,000 rows, and 500 for 60,000 or more, because longer training on more rows
-    requires more accurate gradients. On a GPU, where chains cost little, there are 500 to 800.
+    Most machines are trained by PCD, with two sweeps per step, or five with several hidden layers. There are 100 chains
+    for up to 12,000 rows and 500 chains for 60,000 rows or more, because longer training on more rows requires more
+    accurate gradients. On a GPU, where chains cost little, there are 500 to 800 chains.
 
-    A pairwise machine has no layers for chains to alternate between: its solutions start from the batch, as in the
-    paper. With Gaussian visible and hidden units ln Z is exact, as it is for a few `SpikeSlab` hidden units. With other
-    visible units below such hidden ones the default is CD, because in chains that have lost a cluster of the data the
-    unbounded field on units makes weights grow without bound.
+    Pairwise machines have no layers that chains could alternate between. They are trained with TAP solutions that start
+    from the batch, as in the paper. With Gaussian visible and hidden units, ln Z is computed exactly. The same holds
+    for Gaussian visible units with a few `SpikeSlab` hidden units. Other machines with Gaussian or spike-and-slab
+    hidden units are trained by CD. Their fields are unbounded, so that weights would grow without bound if chains lost
+    a cluster of the data.
+
+    Args:
+        machine: Machine to train.
+        n_rows: Number of training rows (default: 0).
 
     Example:
         >>> from tapmachine import Binary, Gaussian, TruncatedGaussian, rbm

@@ -1,4 +1,4 @@
-"""The paper's optimizers, based on torch's."""
+"""The paper's optimizer, the default learning rate, and its decay."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,15 +32,16 @@ def paper_sgd(
     weight_decay: float = 0.001,
     field_momentum: bool = True,
 ) -> SGD:
-    """SGD with momentum, and an ℓ2 penalty on the weights: v ← γ(ΔW − εW) + ηv, W ← W + v (erratum E4).
+    """SGD with momentum and an ℓ2 penalty on the weights, as in the paper (erratum E4).
 
-    On a GPU the learning rate is a tensor, so that a captured step uses its current value.
+    The weights are updated by v ← γ(ΔW − εW) + ηv, W ← W + v. On a GPU the learning rate is a tensor, so that a
+    captured step uses its current value.
 
     Args:
-        machine: Machine whose parameters are trained.
+        machine: Machine to train.
         learning_rate, momentum, weight_decay: γ, η and ε of the paper's Table I [tab:params].
-        field_momentum: whether the parameters of the units have momentum, too; False for plain gradient steps
-            θ ← θ + γΔθ, as printed [alg:rbmTrain].
+        field_momentum: Whether the parameters of the units also have momentum (default: True). With False, they are
+            updated by plain gradient steps θ ← θ + γΔθ, as printed in the paper [alg:rbmTrain].
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -61,19 +62,21 @@ def paper_sgd(
 def default_learning_rate(
     machine: BoltzmannMachine, x: Rows, n_rows: int | None = None, warm_start: bool = False
 ) -> float:
-    """Compute the initial learning rate for data of any scale and size: 0.16 for binary MNIST.
+    """Compute the initial learning rate from the scale and the size of the data.
 
-    Small weights grow by a factor 1 + γλc per step, where λ is the largest variance of the data in any direction and c
-    the variance of a hidden unit. The learning rate γ is chosen such that γλc is 0.027 times the pace for this number
-    of rows, 4 to 8 (`data/budget.py`), and 0.55 times as large with several hidden layers. With Gaussian visible and
-    hidden units, c is the largest variance at the start of training, at the maximum of the likelihood, whose curvature
-    is 2λc; λ is at least 1, and the pace is 1.
+    For binary MNIST, the result is 0.16. Small weights grow by a factor of 1 + γλc per step, where λ is the largest
+    variance of the data in any direction and c is the variance of a hidden unit. The learning rate γ is chosen such
+    that γλc is 0.027 times a factor from 4 to 8, which depends on the number of rows (`pace` in `data/budget.py`). With
+    several hidden layers, the learning rate is 0.55 times as large.
+
+    With Gaussian visible and hidden units, c is the largest variance at the start of training, where the likelihood has
+    its maximum and a curvature of 2λc. In this case λ is at least 1, and the factor is 1.
 
     Args:
-        machine: Machine to be trained.
-        x: Data, (N, n_visible), which need not be in memory; a sample of the rows is sufficient.
-        n_rows: Total number of rows (default: those of x).
-        warm_start: As for `fit`.
+        machine: Machine to train.
+        x: Data, shape (N, n_visible), which need not be in memory. A sample of the rows is sufficient.
+        n_rows: Total number of rows (default: the number of rows of `x`).
+        warm_start: See `fit`.
     """
     if isinstance(x, LazyRows) and x.most_sampled < min(len(x), SOME_ROWS):
         spread = _largest_variance_of_rows(machine, x)
@@ -99,7 +102,7 @@ def default_learning_rate(
 
 
 def _largest_variance_of_rows(machine: BoltzmannMachine, x: LazyRows) -> Tensor:
-    """Largest variance in any direction of at most 2000 rows that are read in chunks, by power iteration."""
+    """Estimate the largest variance in any direction by power iteration, reading at most 2000 rows in chunks."""
     chosen = torch.arange(0, len(x), -(-len(x) // SOME_ROWS))
 
     def parts() -> Iterator[Tensor]:
@@ -118,7 +121,7 @@ def _largest_variance_of_rows(machine: BoltzmannMachine, x: LazyRows) -> Tensor:
 
 
 def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> ExponentialLR:
-    """Geometric decay of the learning rate, by `factor` in total over the given number of epochs.
+    """Scheduler that decays the learning rate geometrically, by `factor` in total over `epochs` epochs.
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -128,11 +131,11 @@ def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> Exponen
         0.01
     """
     if not 0 < factor <= 1:
-        raise ValueError(f"factor is {factor!r}; it must lie in (0, 1]")
+        raise ValueError(f"factor is {factor!r}; expected a number in (0, 1]")
     return ExponentialLR(optimizer, factor ** (1 / check_count("epochs", epochs)))
 
 
 def can_be_captured(optimizer: Optimizer) -> bool:
-    """Whether its step can be part of a CUDA graph and use the current learning rate."""
+    """Return whether the optimizer's step can be part of a CUDA graph and use the current learning rate."""
     groups = optimizer.param_groups
     return all(isinstance(g["lr"], torch.Tensor) and (g.get("fused") or g.get("capturable")) for g in groups)

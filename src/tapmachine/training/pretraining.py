@@ -1,4 +1,4 @@
-"""Pretraining of deep machines: each layer is trained on the states of the layer below, given data [alg:dbmTrain]."""
+"""Pretraining of deep machines layer by layer, on the states of the layer below given the data [alg:dbmTrain]."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,18 +27,19 @@ PRETRAINED = ("first", "all")
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Settings for training the layers of a deep machine one after the other.
+    """Settings for pretraining the layers of a deep machine one after the other.
 
     Attributes:
-        epochs: Number of epochs for each layer.
-        layers: `first` for the lowest two layers only, so that the deep machine starts as that restricted machine, with
-            small weights above it; or `all`, one after the other [alg:dbmTrain].
-        data: Training data of the next layer: `samples` of the layer below it given the data, drawn once, or its
-            `means`.
-        double_inputs: Whether to apply the correction of Salakhutdinov and Hinton (2009). A layer between two others
-            will receive input from both, so the lowest machine sees the data twice, the highest one has its hidden
-            units twice, the weights of those between are halved, and a layer's field is the mean of its fields as a
-            hidden and as a visible layer.
+        epochs: Number of epochs per layer.
+        layers: `first` trains only the lowest two layers, so that the deep machine starts as this restricted machine
+            with small weights above it. `all` trains all layers, one after the other [alg:dbmTrain]. The default is
+            `first`.
+        data: Training data of the next layer: `samples` of the layer below given the data, drawn once, or its `means`
+            (default: `samples`).
+        double_inputs: Whether to apply the correction of Salakhutdinov and Hinton (2009) for layers that receive input
+            from two sides (default: False). The lowest machine sees the data twice, the highest machine contains its
+            hidden units twice, and the weights of the machines in between are halved. The field of a layer is the mean
+            of its fields as a hidden and as a visible layer.
     """
 
     epochs: int
@@ -49,33 +50,36 @@ class Pretraining:
     def __post_init__(self) -> None:
         check_count("epochs", self.epochs, 0)
         if self.data not in LAYER_DATA:
-            raise ValueError(f"data is {self.data!r}; it must be one of {', '.join(LAYER_DATA)}")
+            raise ValueError(f"data is {self.data!r}; expected one of {', '.join(LAYER_DATA)}")
         if self.layers not in PRETRAINED:
-            raise ValueError(f"layers is {self.layers!r}; it must be one of {', '.join(PRETRAINED)}")
+            raise ValueError(f"layers is {self.layers!r}; expected one of {', '.join(PRETRAINED)}")
         if self.layers == "first" and (self.double_inputs or self.data != "samples"):
-            raise ValueError("double_inputs and data='means' apply to the layers above the first; use layers='all'")
+            raise ValueError("double_inputs=True and data='means' require layers='all'")
 
 
-COMPLETING_SWEEPS = 50  # sweeps by which the lowest machine completes rows for the next one
+COMPLETING_SWEEPS = 50  # Gibbs sweeps of the lowest machine to fill in missing values for the next one
 
-MakeTrainer = Callable[[BoltzmannMachine, Tensor, int], Trainer]  # from a layer's machine, its data, and its index
+MakeTrainer = Callable[
+    [BoltzmannMachine, Tensor, int], Trainer
+]  # arguments: a layer's machine, its data, and its index
 
 
 class PretrainingTrainer:
-    """Trains the layers of a deep machine one after the other and then, with `make_joint`, all together.
+    """Train the layers of a deep machine one after the other and then, with `make_joint`, all layers together.
 
-    Works one epoch at a time, like `Trainer`; the deep machine is updated after each.
+    Training runs one epoch at a time, as in `Trainer`. The deep machine is updated after each epoch.
 
     Args:
-        machine: A machine with at least two hidden layers, trained in place.
-        x: Data, (N, n_visible).
+        machine: Machine with at least two hidden layers, trained in place.
+        x: Training data, shape (N, n_visible).
         pretraining: Settings for training the layers.
-        make_trainer: Function that creates the trainer of one layer's machine; it must not fit the visible units to
-            data.
-        make_joint: Function that creates the trainer of the deep machine, after its layers are trained.
-        joint_epochs: Number of epochs of that trainer.
-        seed: Random seed of the samples.
-        weights: Weight of each row.
+        make_trainer: Function that creates the trainer of a layer from its restricted machine, its data and its index.
+            It must not fit the visible units to the data.
+        make_joint: Function that creates the trainer of the deep machine after its layers are trained (default: no
+            joint training).
+        joint_epochs: Number of epochs of joint training (default: 0).
+        seed: Random seed for the samples (default: 0).
+        weights: Weight of each row, shape (N,) (default: equal weights).
     """
 
     def __init__(
@@ -91,10 +95,10 @@ class PretrainingTrainer:
     ) -> None:
         check_machine(machine)
         if len(machine.layers) < 3:
-            raise ValueError("pretraining requires a deep machine, with at least two hidden layers")
+            raise ValueError("pretraining requires a machine with at least two hidden layers")
         for index, units in enumerate(machine.layers):
             if isinstance(units, Conditioned):
-                raise ValueError(f"layer {index} is conditioned on evidence; pretrain the machine without it")
+                raise ValueError(f"layer {index} is conditioned on evidence; pretrain the unconditioned machine")
             if pretraining.double_inputs and index in (0, len(machine.layers) - 1) and isinstance(units, Custom):
                 raise ValueError(f"layer {index}: Custom units cannot be doubled; use double_inputs=False")
         self.machine, self.pretraining, self.seed = machine, pretraining, seed
@@ -104,7 +108,7 @@ class PretrainingTrainer:
             check_columns(self.missing)
             self.x = fill_from_columns(self.x, self.missing, self.weights, seed)
             if pretraining.double_inputs:
-                raise ValueError("double_inputs requires complete rows; impute the missing values, or set it to False")
+                raise ValueError("double_inputs=True requires complete rows; impute the missing values first")
         self.make_trainer, self.make_joint = make_trainer, make_joint
         self.n_stages = 1 if pretraining.layers == "first" else len(machine.layers) - 1
         self.epochs = pretraining.epochs * self.n_stages + check_count("joint_epochs", joint_epochs, 0)
@@ -114,7 +118,7 @@ class PretrainingTrainer:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop after the current batch was requested."""
+        """Whether to stop after the current batch."""
         return self._stopping
 
     @stopping.setter
@@ -125,7 +129,7 @@ class PretrainingTrainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether no epoch is left, neither of a layer nor of joint training."""
+        """Whether pretraining and joint training are complete."""
         joint = self.current if self.stage == self.n_stages else None
         return self.finished >= self.epochs or (joint is not None and joint.is_over)
 
@@ -136,19 +140,22 @@ class PretrainingTrainer:
 
     @property
     def finished(self) -> int:
-        """Number of completed epochs, over all layers."""
+        """Number of completed epochs of all layers and of joint training."""
         before = max(0, self.stage) * self.pretraining.epochs
         return before + (0 if self.current is None else self.current.finished)
 
     @property
     def stage(self) -> int:
-        """Index of the layer below the weights that are being trained; `n_stages` for all layers together."""
+        """Index of the lower of the two layers being trained, or `n_stages` in joint training."""
         if self.current is not None and self.current.machine is self.machine:
             return self.n_stages
         return len(self.trained) - 1
 
     def epoch(self) -> Record:
-        """Train for one epoch and return its record; its `layer` is the hidden layer that was trained, 0 for all."""
+        """Train for one epoch and return its record.
+
+        The entry `layer` is the number of the hidden layer that was trained, or 0 for joint training.
+        """
         epoch = self.finished + 1
         trainer = self.current
         while trainer is None or trainer.finished >= trainer.epochs:
@@ -162,7 +169,7 @@ class PretrainingTrainer:
         return record | {"layer": 0.0 if joint else float(self.stage + 1)}
 
     def joint(self) -> Trainer:
-        """Trainer of all layers together, even if it has no epochs left."""
+        """Return the trainer of all layers together, even if no epochs of joint training are left."""
         return self.current if self.current is not None and self.stage == self.n_stages else self._enter(self.n_stages)
 
     def _enter(self, stage: int) -> Trainer:
@@ -181,7 +188,7 @@ class PretrainingTrainer:
         self.trained.append(machine)
         if self.pretraining.data == "means" and stage > 0:
             states = states_of_layer(below, x, self.seed, double_inputs, means=True)
-        if self.missing is not None and stage == 0:  # completed by its trainer
+        if self.missing is not None and stage == 0:  # filled in by the trainer
             states = states.masked_fill(self.missing.view(*self.missing.shape, *[1] * (x.dim() - 2)), torch.nan)
         self.current = self.make_trainer(machine, states, stage)
         return self.current
@@ -189,7 +196,7 @@ class PretrainingTrainer:
     # ----- saving and resuming
 
     def state(self) -> TrainingState:
-        """State between two epochs or batches."""
+        """Return the training state between two epochs or batches."""
         if self.current is None:
             return TrainingState({}, {"stage": -1})
         tensors, values = self.current.state()
@@ -200,7 +207,7 @@ class PretrainingTrainer:
 
     @torch.no_grad()
     def restore(self, state: TrainingState) -> None:
-        """Continue from the state of a training with the same arguments."""
+        """Restore the state of another training with the same arguments."""
         tensors, stage = state.tensors, int(state.values["stage"])
         self.trained, self.current = [], None
         if stage < 0:
@@ -231,23 +238,24 @@ def pretrain(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> History:
-    """Train the layers of a deep machine one after the other, or only the first, in place, before `fit`.
+    """Pretrain the layers of a deep machine one after the other, in place.
 
-    Continue with `fit(machine, x, warm_start=True)`, which keeps the visible units as they are.
+    By default only the first hidden layer is trained. Continue with `fit(machine, x, warm_start=True)`, which keeps the
+    priors of the visible units.
 
     Args:
-        machine: A machine with at least two hidden layers.
-        x: Data, (N, n_visible).
+        machine: Machine with at least two hidden layers.
+        x: Training data, shape (N, n_visible).
         epochs, layers, data, double_inputs: See `Pretraining`.
-        batch_size, seed, progress: As for `fit`.
+        batch_size, seed, progress: See `fit`.
         objective, optimizer: Functions that create the objective and the optimizer of each layer's machine (default:
             those of `fit`).
-        monitor: Measurements of the first layer's machine; for the others, and for all with `double_inputs`, only what
-            requires no solutions is measured.
+        monitor: Measurements of the first layer's machine (default: `Monitor()`). Solutions and log-likelihoods of the
+            other machines, or of all machines with `double_inputs`, are not measured.
         callbacks: Functions called with the deep machine and the record after each epoch.
 
     Returns:
-        A record for every epoch, whose `layer` is the hidden layer that was trained.
+        A record for every epoch. The entry `layer` is the number of the hidden layer that was trained.
 
     Example:
         >>> import torch
@@ -279,7 +287,11 @@ def pretrain(
 
 
 def monitor_of_layer(monitor: Monitor, stage: int, double_inputs: bool) -> Monitor:
-    """The same monitor for the lowest machine; otherwise one without solutions and log-likelihoods."""
+    """Return the monitor for the machine of a layer.
+
+    For the lowest machine this is the monitor itself, unless its inputs are doubled. Monitors of other machines measure
+    neither solutions nor log-likelihoods.
+    """
     if stage == 0 and not double_inputs:
         return monitor
     return Monitor(n_starts=0, n_rows=monitor.n_rows, every=monitor.every)

@@ -1,4 +1,4 @@
-"""Output of training records: to a file, a terminal, a notebook, or TensorBoard."""
+"""Output of training records to a file, a terminal, a notebook, or TensorBoard."""
 
 import json
 import math
@@ -14,15 +14,16 @@ from tapmachine.training.monitor import Record
 
 
 class Reporter:
-    """Appends records to a file as lines of JSON and shows them: a bar on a terminal or in a notebook, otherwise lines.
+    """Write training records to a file and show progress.
 
-    There is a line for each measured epoch; a bar shows the last one.
+    Records are appended to the file as lines of JSON. Progress is shown as a bar on a terminal or in a notebook, and
+    elsewhere as one line per measured epoch.
 
     Args:
-        log: Path of the file, if any.
+        log: Path of the file, or None.
         progress: Whether to show progress (default: only on a terminal or in a notebook).
         epochs: Total number of epochs.
-        finished: Number of epochs completed before.
+        finished: Number of epochs that are already completed (default: 0).
     """
 
     def __init__(self, log: str | Path | None, progress: bool | None, epochs: int, finished: int = 0) -> None:
@@ -63,11 +64,11 @@ class Reporter:
             with log.open("a") as file:
                 file.write(json.dumps(known) + "\n")
         except OSError as error:  # a full disk must not end the training
-            warnings.warn(f"a record could not be written: {error}", TrainingWarning, stacklevel=5)
+            warnings.warn(f"the training record could not be written: {error}", TrainingWarning, stacklevel=5)
 
 
 def in_words(record: Record) -> list[str]:
-    """Words for a line about an epoch: its log-likelihood with the method, and that of TAP.
+    """Summarize a record in a list of short phrases, such as the log-likelihood with its method.
 
     Example:
         >>> from tapmachine.training.progress import in_words
@@ -99,7 +100,7 @@ def _is_not_finite(value: object) -> bool:
 
 
 class _TerminalBar:
-    """A bar on a terminal, with the interface of `NotebookBar`."""
+    """Progress bar on a terminal, with the interface of `NotebookBar`."""
 
     def __init__(self, epochs: int, finished: int) -> None:
         from rich.console import Console  # imported here to keep the import of the package fast
@@ -118,10 +119,12 @@ class _TerminalBar:
 
 @final
 class TensorBoard:
-    """Callback that writes every record to TensorBoard, which must be installed.
+    """Callback that writes training records to TensorBoard.
+
+    The package `tensorboard` must be installed.
 
     Args:
-        folder: Folder for its files.
+        folder: Directory for the event files.
     """
 
     def __init__(self, folder: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Early stopping: selection of the machine with the best log-likelihood of held-out rows."""
+"""Early stopping, and selection of the machine with the best held-out log-likelihood."""
 
 import math
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 from tapmachine.machine import BoltzmannMachine
 
-CLEARLY = 2.0  # standard errors for a significant difference of two log-likelihoods
-PATIENCE = 3  # measurements far below the best after which training stops
+CLEARLY = 2.0  # number of standard errors for a significant difference of two log-likelihoods
+PATIENCE = 3  # number of significantly worse measurements after which training stops
 
 
 class BestMachine:
-    """The machine with the highest held-out log-likelihood so far.
+    """Machine with the highest held-out log-likelihood so far.
 
     Attributes:
-        value, error: Its held-out log-likelihood in nats, and the standard error.
-        epoch: Epoch after which it was measured; 0 if there is none.
-        n_worse: Number of measurements since then that were far below it.
-        tensors: Its parameters and buffers.
+        value, error: Held-out log-likelihood of the machine in nats, and the standard error of ln Z.
+        epoch: Epoch after which the machine was measured; 0 before the first measurement.
+        n_worse: Number of later measurements with a significantly lower log-likelihood.
+        tensors: Parameters and buffers of the machine.
     """
 
     def __init__(self) -> None:
@@ -27,19 +27,19 @@ class BestMachine:
 
     @property
     def is_final(self) -> bool:
-        """Whether the log-likelihood has been falling for so long that training should stop."""
+        """Whether enough measurements were significantly worse for training to stop."""
         return self.n_worse >= PATIENCE
 
     def is_clearly_above(self, value: float, error: float) -> bool:
-        """Whether the best machine is better than one with another log-likelihood, beyond the errors of both."""
+        """Return whether the best log-likelihood is significantly higher than another one, given the errors of both."""
         return self.value - value > CLEARLY * math.hypot(self.error, error)
 
     def compare(self, machine: BoltzmannMachine, epoch: int, value: float, error: float, row_error: float) -> None:
-        """Keep a copy of the machine if it is the best so far.
+        """Keep a copy of the machine if its log-likelihood is the highest so far.
 
-        Before the hidden units have learned anything, log-likelihoods fluctuate slightly, and ln Z may be exact. A
-        machine counts as worse only if the difference is significant given `row_error`, the standard error of the mean
-        over held-out rows; if the error is unknown, it never does.
+        Before the hidden units have learned anything, log-likelihoods fluctuate slightly, even if ln Z is exact. A
+        machine therefore counts as worse only if the difference is significant given `row_error`, the standard error of
+        the mean over held-out rows. If `row_error` is NaN, a machine never counts as worse.
         """
         if value > self.value:
             self.value, self.error, self.epoch, self.n_worse = value, error, epoch, 0
@@ -49,15 +49,15 @@ class BestMachine:
 
     @torch.no_grad()
     def put_into(self, machine: BoltzmannMachine) -> None:
-        """Copy the best parameters to a machine."""
+        """Copy the best parameters into a machine."""
         machine.load_state_dict(self.tensors)
 
     def as_json(self) -> dict[str, float]:
-        """All attributes except the tensors."""
+        """Return all attributes except for the tensors."""
         return {"value": self.value, "error": self.error, "epoch": self.epoch, "n_worse": self.n_worse}
 
     def restore(self, values: dict[str, float], tensors: dict[str, Tensor]) -> None:
-        """Restore the output of `as_json` and the tensors."""
+        """Restore the attributes from the output of `as_json` and the tensors."""
         self.value, self.error = float(values["value"]), float(values["error"])
         self.epoch, self.n_worse = int(values["epoch"]), int(values["n_worse"])
         self.tensors = tensors

@@ -11,14 +11,17 @@ from tapmachine.training.context import Carry, Context
 
 
 class Start(ABC):
-    """Starting points of K solutions. Shapes are fixed and no values are read, so that a step can be captured.
+    """Base class for the initial states of K solutions.
+
+    Shapes are fixed and tensor values are not read, so that a training step can be captured.
 
     Attributes:
-        is_carried: Whether particles persist between steps. If so, each of several processes holds its own; otherwise
-            each creates all of them and uses its share.
+        is_carried: Whether particles persist between steps. If True, each of several processes has its own particles.
+            If False, each process creates all particles and uses its share of them.
         samples_machine: Whether initial states are samples of the machine, so that solutions are reached in proportion
-            to their probability. F is then averaged over particles by default.
-        is_random: Whether initial states are random and persist. Each of several processes then has all of them.
+            to their probability. If True, F is averaged over particles by default.
+        is_random: Whether initial states are random and persist between steps. If True, each of several processes has
+            all particles.
     """
 
     is_carried: bool = False
@@ -26,19 +29,22 @@ class Start(ABC):
     is_random: bool = False
 
     def prepare(self, context: Context, n_particles: int) -> Carry:
-        """Initial state for the first step."""
+        """Return the initial state for the first step."""
         return ()
 
     @abstractmethod
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
-        """Means of the visible layer, (K, *state_shape), and the state for the next step."""
+        """Return initial means of the visible layer, shape (K, *state_shape), and the state for the next step."""
 
     def weights(self, context: Context, n_particles: int) -> Tensor | None:  # (K,)
-        """Weight of each particle: that of its row if it starts from a row of the batch; None for equal weights."""
+        """Weight of each particle, or None for equal weights.
+
+        A particle that starts from a row of the batch has the weight of that row.
+        """
         return None
 
     def finish(self, mean: Tensor, carry: Carry) -> Carry:
-        """State for the next step, from the means of the visible layer at the solutions."""
+        """Return the state for the next step, given the means of the visible layer at the solutions."""
         return carry
 
     def __repr__(self) -> str:
@@ -47,7 +53,10 @@ class Start(ABC):
 
 @final
 class FromBatch(Start):
-    """The batch itself, as in the paper, truncated or repeated to the number of particles."""
+    """Start from the rows of the batch, as in the paper.
+
+    The rows are truncated or repeated to match the number of particles.
+    """
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         return _rows(context.batch, n_particles), carry
@@ -58,7 +67,7 @@ class FromBatch(Start):
 
 @final
 class FromData(Start):
-    """Rows of the data, drawn at random."""
+    """Start from randomly drawn rows of the data."""
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         device = context.data.device
@@ -68,15 +77,15 @@ class FromData(Start):
 
 @final
 class NoisyBatch(Start):
-    """The batch, with some of its units replaced by draws from their priors.
+    """Start from the rows of the batch, with a fraction of the units replaced by draws from their priors.
 
     Args:
-        share: Share of the units to replace.
+        share: Fraction of the units to replace (default: 0.1).
     """
 
     def __init__(self, share: float = 0.1) -> None:
         if not 0 <= share <= 1:
-            raise ValueError(f"share is {share!r}; it must lie between 0 and 1")
+            raise ValueError(f"share is {share!r}; expected a number between 0 and 1")
         self.share = share
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
@@ -95,7 +104,7 @@ class NoisyBatch(Start):
 
 @final
 class RandomPoints(Start):
-    """Draws from the visible units' priors."""
+    """Start from random draws from the priors of the visible units."""
 
     def begin(self, context: Context, n_particles: int, carry: Carry) -> tuple[Tensor, Carry]:
         x = _rows(context.batch, n_particles)
@@ -104,7 +113,10 @@ class RandomPoints(Start):
 
 @final
 class Persistent(Start):
-    """The solutions of the previous step. They tend to gather at few attractors."""
+    """Start from the solutions of the previous step.
+
+    These solutions tend to accumulate at a few attractors.
+    """
 
     is_carried = True
 
@@ -119,5 +131,5 @@ class Persistent(Start):
 
 
 def _rows(x: Tensor, count: int) -> Tensor:
-    """`count` rows: the first ones, or all of them repeatedly."""
+    """Return `count` rows, repeating rows if there are fewer."""
     return x[:count] if count <= len(x) else x[torch.arange(count, device=x.device) % len(x)]

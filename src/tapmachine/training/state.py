@@ -1,4 +1,4 @@
-"""Training state as a checkpoint stores it: named tensors, and JSON-serializable values."""
+"""Training state as stored in a checkpoint: named tensors and JSON-serializable values."""
 
 from typing import Any, NamedTuple
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 class TrainingState(NamedTuple):
-    """The complete state of a training, from which it can be resumed.
+    """Complete state of a training, from which it can be resumed.
 
     Attributes:
-        tensors: Parameters, momenta, chains, and the states of random number generators, by name.
-        values: The rest, JSON-serializable.
+        tensors: Parameters, momenta, chains, and states of random number generators, by name.
+        values: All other values, which are JSON-serializable.
     """
 
     tensors: dict[str, Tensor]
@@ -19,7 +19,7 @@ class TrainingState(NamedTuple):
 
 
 def take_tensors(nested: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Move each tensor of nested dictionaries and lists to `tensors`, and replace it by its name there, for JSON."""
+    """Move all tensors in nested dictionaries and lists to `tensors`, and replace each of them by its name."""
     if isinstance(nested, Tensor):
         tensors[name] = nested
         return {"tensor": name}
@@ -31,7 +31,10 @@ def take_tensors(nested: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def put_tensors(nested: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
-    """Inverse of `take_tensors`. Optimizers number their parameters, and JSON turns these numbers into strings."""
+    """Invert `take_tensors`.
+
+    Numeric keys are converted back to integers, because JSON turns the parameter indices of optimizers into strings.
+    """
     if isinstance(nested, dict):
         if nested.keys() == {"tensor"}:
             return tensors[nested["tensor"]].clone().to(device)
@@ -43,5 +46,5 @@ def put_tensors(nested: Any, tensors: dict[str, Tensor], device: torch.device) -
 
 
 def tensors_under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors whose names start with a prefix, by the rest of their names."""
+    """Return the tensors whose names start with a prefix, with the prefix removed from their names."""
     return {name.removeprefix(prefix): z for name, z in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""One step of training: the gradient of the loss, the update, and a guard that undoes non-finite updates."""
+"""Training step: the gradient of the loss, the update, and a guard that undoes non-finite updates."""
 
 import math
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ from tapmachine.training.context import Carry, Context
 from tapmachine.training.loss import Objective, loss
 
 SOME_ROWS = 1000  # number of rows of data for the initial offsets
-FOLLOW = 0.01  # weight of a batch's means in the running means that states are centered by
+FOLLOW = 0.01  # weight of a batch's means in the running means, which are the offsets of centered states
 TAIL = 8.0  # parameters are averaged over about the last 1/TAIL of all steps so far
 
 
 class StepResult(NamedTuple):
-    """Result of a step, as tensors on the device, so that nothing synchronizes.
+    """Result of a training step, as tensors on the device to avoid synchronization.
 
     Attributes:
-        loss: F of the machine clamped to the batch minus F of the free one, ().
-        gradient_norm: Norm of the gradient of all parameters, ().
-        good: 1 if loss, gradients and parameters were finite; otherwise 0, and the parameters are reset to the last
-            ones with a finite loss, ().
+        loss: F of the machine clamped to the batch minus F of the free machine, a scalar.
+        gradient_norm: Norm of the gradient of all parameters, a scalar.
+        good: 1 if the loss, the gradients and the parameters are finite, otherwise 0. In the latter case the parameters
+            are reset to the last ones with a finite loss.
     """
 
     loss: Tensor
@@ -39,12 +39,12 @@ class StepResult(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Result of the first half of a step, apart from the gradients of the parameters.
+    """Result of the first half of a training step, in addition to the gradients stored in the parameters.
 
     Attributes:
         context: Inputs of the loss.
-        loss: The loss, ().
-        carry: State that the objective carries to the next step.
+        loss: Loss of the batch, a scalar.
+        carry: State that the objective carries over to the next step.
     """
 
     context: Context
@@ -53,19 +53,21 @@ class Gradients(NamedTuple):
 
 
 class Step:
-    """A step on batches of one size. Each of several processes works on its share of the rows.
+    """Training step on batches of a fixed size.
+
+    With several processes, each process works on its share of the rows.
 
     Args:
-        machine: The machine, trained in place.
-        objective: The negative phase.
-        optimizer: Optimizer over the machine's parameters.
-        data: All rows in memory, or a sample of them, for objectives that use other rows than the batch.
-        batch_size: Number of rows of each batch.
+        machine: Machine to train in place.
+        objective: Training objective, which computes the negative phase.
+        optimizer: Optimizer of the machine's parameters.
+        data: All rows in memory, or a sample of the rows, for objectives that use rows outside of the batch.
+        batch_size: Number of rows per batch.
         generator: Random number generator for all draws, on the machine's device.
-        l1: Coefficient of the penalty l1·Σ|W|.
-        centered: Whether to use the gradients of centered states.
-        compile: Whether to compile the step, except for the optimizer, with `torch.compile`.
-        averaged: Whether to keep an average of the parameters over the last steps.
+        l1: Coefficient of the penalty l1·Σ|W| (default: 0).
+        centered: Whether to use centered gradients (default: False).
+        compile: Whether to compile the step, except for the optimizer, with `torch.compile` (default: False).
+        averaged: Whether to keep an average of the parameters over the last steps (default: False).
     """
 
     def __init__(
@@ -83,13 +85,15 @@ class Step:
     ) -> None:
         if centered and not can_be_centered(machine, optimizer):
             raise ValueError(
-                "centered gradients require units whose fields the optimizer trains, in all layers; use centered=False"
+                "centered gradients require layers whose weights and fields the optimizer trains; use centered=False"
             )
         self.machine, self.optimizer, self.data, self.generator = machine, optimizer, data, generator
         self.batch_size, self.l1, self.centered = batch_size, l1, centered
         self.world = world()
         if self.world.size > batch_size:
-            raise ValueError(f"there are {self.world.size} processes for batches of {batch_size} rows; use fewer")
+            raise ValueError(
+                f"batches of {batch_size} rows cannot be split over {self.world.size} processes; use fewer processes"
+            )
         self.compile_sweeps = compile and objective.has_many_sweeps
         self.loss = compiled(loss) if compile and not self.compile_sweeps else loss
         self._before = compiled(self._before_the_update) if compile else self._before_the_update
@@ -110,20 +114,23 @@ class Step:
         self.offsets = data_means(machine, spaced(data, SOME_ROWS), None) if centered else []
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
-        """Train on a batch, with rows weighted by `weights`, whose mean over the data set is 1."""
+        """Train on one batch.
+
+        Rows are weighted by `weights`, whose mean over the data set is 1.
+        """
         context = self.context(batch, weights)
         gradients = self.backward(context, *self.loss(context, self.objective, self.carry))
         self.add_up(gradients)
         return StepResult(*self.update(gradients))
 
     def context(self, batch: Tensor, weights: Tensor | None) -> Context:
-        """Inputs of the loss of a batch."""
+        """Return the inputs of the loss for a batch."""
         return Context(
             self.machine, batch, self.data, self.generator, weights, self.world, self.hidden, self.compile_sweeps
         )
 
     def backward(self, context: Context, loss: Tensor, carry: Carry) -> Gradients:
-        """Compute the gradients of the loss, or this process's contribution to them."""
+        """Compute the gradients of the loss, or the contribution of this process to the gradients."""
         for p in self.of_machine:
             p.grad = None
         if self.l1:
@@ -134,12 +141,12 @@ class Step:
         return Gradients(context, loss.detach(), carry)
 
     def add_up(self, gradients: Gradients) -> None:
-        """Sum loss and gradients over all processes."""
+        """Sum the loss and the gradients over all processes."""
         if self.world.size > 1:
             add_up([*(p.grad for p in self.of_machine if p.grad is not None), gradients.loss])
 
     def update(self, gradients: Gradients) -> Tensor:  # (3,)
-        """Update the parameters by their current gradients. Returns the entries of a `StepResult`, stacked."""
+        """Update the parameters with their current gradients, and return the entries of a `StepResult`, stacked."""
         of_weights, of_fields = gradients_to_center(self.machine) if self.centered else ([], [])
         norm, means = self._before(gradients, of_weights, of_fields)
         self.optimizer.step()
@@ -148,7 +155,10 @@ class Step:
 
     @contextmanager
     def without_average(self) -> Iterator[None]:
-        """Context in which the machine has the parameters of the last step instead of their average, if averaged."""
+        """Context manager in which the machine has the parameters of the last step instead of their average.
+
+        It has no effect if parameters are not averaged.
+        """
         self.exchange_with_average()
         try:
             yield
@@ -157,7 +167,10 @@ class Step:
 
     @torch.no_grad()
     def exchange_with_average(self) -> None:
-        """Swap the parameters and their average; the next call swaps them back."""
+        """Swap the parameters with their average.
+
+        A second call swaps them back.
+        """
         for average, p in zip(self.averages, self.parameters, strict=False):
             current = p.clone()
             p.copy_(average)
@@ -172,8 +185,9 @@ class Step:
     def _before_the_update(
         self, gradients: Gradients, of_weights: list[Tensor], of_fields: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Center the gradients and store the parameters. Returns the norm of the gradients, and the means of all layers
-        given the batch, if gradients are centered.
+        """Center the gradients and store the current parameters.
+
+        Returns the norm of the gradients and, if gradients are centered, the means of all layers given the batch.
         """
         context = gradients.context
         means = data_means(self.machine, context.batch, context.weights) if self.centered else []
@@ -188,10 +202,13 @@ class Step:
     def _after_the_update(
         self, gradients: Gradients, norm: Tensor, means: list[Tensor], momenta: list[Tensor]
     ) -> Tensor:
-        """Undo the update if it was not good. Returns the loss, the norm of the gradients, and 1 if it was good."""
+        """Undo the update if it produced non-finite values, and update the chains, averages and offsets.
+
+        Returns the loss, the norm of the gradients, and 1 or 0 for a finite or non-finite update, stacked.
+        """
         good = self._guard(gradients.loss, norm, momenta)
         for old, new in zip(self.carry, gradients.carry, strict=True):
-            # Chains that parameters gone wrong have driven to huge counts would not come back by themselves.
+            # Chains that bad parameters have driven to huge counts would not recover by themselves.
             old.copy_(torch.where(good, torch.nan_to_num(new), old))
         if self.averages:
             # The weight of step t grows as t^7, so that early steps are soon forgotten.
@@ -206,10 +223,10 @@ class Step:
         return torch.stack((gradients.loss.double(), norm.double(), good.double()))
 
     def _remember(self, total: Tensor) -> None:
-        """Store the parameters if their loss and gradient are finite, which is known only after their update.
+        """Store the current parameters if their loss and gradient are finite.
 
         Args:
-            total: The loss plus the norm of the gradient.
+            total: Sum of the loss and the norm of the gradient.
         """
         if self._may_read():
             if math.isfinite(total):
@@ -220,22 +237,28 @@ class Step:
             last.copy_(torch.where(good, p, last))
 
     def _may_read(self) -> bool:
-        """Whether reading a tensor's value is free: on a GPU it synchronizes, and compiled code cannot read it."""
+        """Return whether tensor values can be read at no cost.
+
+        On a GPU reading a value synchronizes, and compiled code cannot read values.
+        """
         return self.data.device.type == "cpu" and not torch.compiler.is_compiling()
 
     def _guard(self, loss: Tensor, norm: Tensor, momenta: list[Tensor]) -> Tensor:
-        """Undo an update that produced non-finite values; on a GPU without reading values, which would synchronize."""
-        # The sum is non-finite if any element is; so is the norm of gradients whose squares overflow.
+        """Undo an update that produced non-finite values.
+
+        On a GPU no value is read, because reading would synchronize.
+        """
+        # The sum is non-finite if any element is non-finite. The norm is also non-finite if squares overflow.
         good = torch.isfinite(sum((p.sum() for p in self.parameters), loss + norm))
         if not (self._may_read() and bool(good)):
             for p, last in zip(self.parameters, self.last_good, strict=True):
                 p.copy_(torch.where(good, p, last))
             for momentum in momenta:
-                momentum.copy_(torch.where(good, momentum, 0.0))  # it caused them
+                momentum.copy_(torch.where(good, momentum, 0.0))  # the momentum caused the non-finite values
         return good
 
 
 def optimizer_tensors(optimizer: Optimizer) -> list[tuple[str, Tensor]]:
-    """All tensors of an optimizer's state, by name."""
+    """Return all tensors in the state of an optimizer with their names."""
     states = optimizer.state.values()
     return [(name, value) for state in states for name, value in state.items() if isinstance(value, Tensor)]

@@ -1,4 +1,4 @@
-"""Training of one machine, epoch by epoch; its state can be saved between two batches and restored."""
+"""Training of one machine, one epoch at a time, with a state that can be saved and restored between batches."""
 
 import math
 import time
@@ -45,11 +45,11 @@ MOST_CUTS = 10
 
 
 class Trainer:
-    """Trains a machine one epoch at a time. Arguments as for `fit`.
+    """Train a machine one epoch at a time.
 
-    A trainer restored to the state of another one with the same arguments continues bit for bit, unless the data come
-    from a loader that determines the order. `validate=False` skips validation of the data, which may then be means of
-    units.
+    See `fit` for the arguments. In addition, `validate=False` skips validation of the data, which may then contain
+    means of units. A trainer restored to the state of another trainer with the same arguments continues bit for bit,
+    unless a data loader determines the order of the rows.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Trainer:
     ) -> None:
         epochs = None if epochs is None else check_count("epochs", epochs, 0)
         if scheduler is not None and getattr(scheduler, "optimizer", None) is not optimizer:
-            raise ValueError("the scheduler belongs to another optimizer; pass the same optimizer to fit")
+            raise ValueError("the scheduler belongs to another optimizer; pass its optimizer to fit as well")
         check_machine(machine)
         self.machine, self.monitor = machine, monitor or Monitor()
         self.generator = torch.Generator(machine.device).manual_seed(seed)
@@ -131,14 +131,14 @@ class Trainer:
         self.best = BestMachine()
 
     def _start_from(self, machine: BoltzmannMachine, x: Rows) -> None:
-        """Fit the visible units to data; with Gaussian hidden units, the whole machine."""
+        """Fit the visible units to the data or, in machines with two Gaussian layers, all parameters."""
         machine.layers[0].fit_to(x, self.batches.to_fit[1])  # type: ignore[arg-type]
         if is_gaussian(machine) and isinstance(x, Tensor):
             start_from_factors(machine, x, self.batches.sample_weights)
 
     @property
     def is_over(self) -> bool:
-        """Whether all epochs are complete, or the held-out log-likelihood has been falling for too long."""
+        """Whether all epochs are complete, or early stopping has ended training."""
         return self.finished >= self.epochs or self.best.is_final
 
     @property
@@ -148,20 +148,20 @@ class Trainer:
 
     @property
     def current(self) -> "Trainer":
-        """This trainer."""
+        """The trainer itself."""
         return self
 
     def joint(self) -> "Trainer":
-        """This trainer, which trains all layers together."""
+        """Return the trainer itself, which trains all layers together."""
         return self
 
     def epoch(self) -> Record:
-        """Train for one epoch, or for the rest of one that was stopped, and return its record.
+        """Train for one epoch, or for the rest of a stopped epoch, and return its record.
 
-        Between epochs the machine has the average of the parameters over the last steps, if averaged.
+        Between epochs the machine has the average of the parameters over the last steps, if parameters are averaged.
 
         Raises:
-            Stopped: If `stopping` was set; the state can then be saved, and the training resumed.
+            Stopped: If `stopping` was set. The state can then be saved, and training can be resumed.
         """
         with self.step.without_average():
             learning_rate = float(self.optimizer.param_groups[0]["lr"])
@@ -184,14 +184,14 @@ class Trainer:
                 if reads:
                     now.divergences += self._count_divergences(unread)
                     unread = []
-                # Several processes have to agree, which they do when all read.
+                # Several processes have to agree on stopping, which they do when all of them read.
                 if self.stopping if self.step.world.size == 1 else reads and any_of_all(self.stopping):
                     now.divergences += self._count_divergences(unread) if unread else 0
                     now.seconds = time.perf_counter() - start
                     self.begun = now
                     raise Stopped
             if not now.losses:
-                raise ValueError("the loader yielded no complete batch; it must yield batches in every epoch")
+                raise ValueError("the loader yielded no complete batch; expected batches in every epoch")
             now.divergences += self._count_divergences(unread) if unread else 0
             record = {"epoch": self.finished + 1, "learning_rate": learning_rate} | now.record(self.machine)
             record["seconds"] = time.perf_counter() - start
@@ -212,7 +212,7 @@ class Trainer:
         return record
 
     def _select(self, record: Record) -> None:
-        """Compare the machine with the best one on held-out rows; after the last epoch, keep the better one."""
+        """Compare the machine with the best one on held-out rows, and keep the better one after the last epoch."""
         value, error = record.get("validation_log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
         if math.isnan(value) or not self.early_stopping:
             return
@@ -223,28 +223,34 @@ class Trainer:
             record["kept_epoch"] = self.best.epoch
 
     def state(self) -> TrainingState:
-        """State between two epochs or batches. With several processes, all of them must call this."""
+        """Return the training state between two epochs or batches.
+
+        With several processes, all of them must call this method.
+        """
         return state_of(self)
 
     def restore(self, state: TrainingState) -> None:
-        """Continue from the state of a trainer with the same arguments."""
+        """Restore the state of another trainer with the same arguments."""
         restore(self, state)
 
     def _advice(self) -> str:
-        """What to do about diverging training."""
+        """Return advice on how to prevent divergence."""
         are_gaussian = [isinstance(units, Gaussian) for units in list(self.machine.layers)[1:]]
         if any(below and above for below, above in pairwise(are_gaussian)):
-            return "stacked layers of Gaussian units are no better than one; use one hidden layer of them"
+            return "use a single Gaussian hidden layer, because stacked Gaussian layers are no more expressive"
         if isinstance(self.step.objective, ExactSlabs):
             return "try a smaller learning rate"
         if any(are_gaussian) and isinstance(self.step.objective, TAPObjective):
-            return "TAP has no solution for Gaussian hidden units with strong couplings; use the default objective"
+            return "use the default objective, because TAP has no solution for Gaussian units with strong couplings"
         if any(units.has_counts for units in self.machine.layers) and isinstance(self.step.objective, TAPObjective):
-            return "TAP has no solution for counts with strong couplings; use the default objective"
+            return "use the default objective, because TAP has no solution for counts with strong couplings"
         return "try a smaller learning rate, more sweeps, or data on another scale"
 
     def _count_excluded(self) -> Record:
-        """Number of particles excluded in an epoch, if any, which is read and reset; warns once."""
+        """Return and reset the number of particles excluded in an epoch, if any.
+
+        The first time that particles are excluded, a warning is issued.
+        """
         count = self.step.objective.excluded(self.step.carry)
         if count is None or not int(count):
             return {}
@@ -254,7 +260,7 @@ class Trainer:
         return {"excluded_particles": n_excluded}
 
     def _count_divergences(self, good: list[Tensor]) -> int:
-        """Number of steps that were undone; if there are any, the learning rate is reduced."""
+        """Count the steps that were undone, and reduce the learning rate if there are any."""
         bad = len(good) - int(torch.stack(good).sum())
         if not bad:
             return 0
@@ -263,8 +269,8 @@ class Trainer:
         rate = float(groups[0]["lr"])
         if self.cuts > MOST_CUTS:
             raise DivergenceError(
-                f"training diverged repeatedly, last with a learning rate of {rate:g}; the machine is in its last good "
-                f"state; {self._advice()}"
+                f"training diverged repeatedly, most recently at a learning rate of {rate:g}, and the machine was "
+                f"reset to its last good state; {self._advice()}"
             )
         for group in groups:
             if isinstance(group["lr"], Tensor):

@@ -1,4 +1,4 @@
-"""Warnings about problems in training, based on the measurements."""
+"""Warnings about problems in training, based on the recorded measurements."""
 
 import math
 import warnings
@@ -21,15 +21,17 @@ IDLE = 0.01  # standard deviation of a layer's means over the data below which i
 
 
 class Watch:
-    """Warns if the log-likelihood falls, if TAP no longer approximates it, if it ends below that of independent units,
-    and if a deep machine does not use a hidden layer.
+    """Issue warnings about problems in training.
+
+    A warning is issued if the log-likelihood falls, if TAP no longer approximates it, if it ends below that of
+    independent units, or if a deep machine does not use a hidden layer.
 
     Args:
-        maximized: Name of the TAP log-likelihood in the records that training maximizes, if any.
+        maximized: Name of the recorded TAP log-likelihood that training maximizes, or None.
 
     Attributes:
-        best: Highest log-likelihood so far; NaN after a fall below it was reported.
-        earlier_epochs: Number of epochs before the first of this trainer, such as those of the layers below in
+        best: Highest log-likelihood so far; NaN after a warning about a fall.
+        earlier_epochs: Number of epochs before the first epoch of this trainer, such as those of the layers below in
             pretraining.
     """
 
@@ -38,9 +40,9 @@ class Watch:
         self.best = -math.inf
         self.earlier_epochs = 0
         self.independent: float | None = None  # log-likelihood of independent units, after the first measurement
-        self.has_drifted = False  # TAP's log-likelihood from the unbiased one
-        self.exceeds = False  # the one that is maximized, in particular
-        self.has_excluded = False  # particles
+        self.has_drifted = False  # whether TAP's log-likelihood has departed from the unbiased one
+        self.exceeds = False  # whether the maximized log-likelihood exceeds the unbiased one
+        self.has_excluded = False  # whether particles were excluded
 
     def measured(
         self,
@@ -53,7 +55,7 @@ class Watch:
         missing: Tensor | None = None,
         to_fit: tuple[Rows, Tensor | None] | None = None,
     ) -> None:
-        """Check the measurements of a machine; `last` after the last of several epochs."""
+        """Check the measurements of a machine, where `last` marks the last of several epochs."""
         if last:
             _warn_of_idle_layers(machine, record)
         value, error = record.get("log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
@@ -67,7 +69,7 @@ class Watch:
             _warn(
                 f"the final log-likelihood is {value:.4g} nats ({record['log_likelihood_method']}), below the "
                 f"{self.independent:.4g} of independent units: the machine has learned nothing; try a smaller learning "
-                "rate, or more epochs",
+                "rate or more epochs",
                 stacklevel=6,
             )
 
@@ -77,13 +79,14 @@ class Watch:
             self.has_excluded = True
             _warn(
                 f"epoch {epoch + self.earlier_epochs}: {count:.0f} particle{'s' if count > 1 else ''} had a non-finite "
-                "free energy and were excluded from training: the scheme has no solution there, such as TAP for counts "
-                "with strong couplings; PCD(2) (--objective pcd) has no such limit",
+                f"free energy and {'were' if count > 1 else 'was'} excluded from training, because the scheme has no "
+                "solution, like TAP for counts with strong couplings; use PCD(2) (--objective pcd) instead",
             )
 
     def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
-        """Warn once at the epoch at which TAP's log-likelihood departs from the unbiased one and, if training maximizes
-        it, at the one at which it exceeds it.
+        """Warn once if TAP's log-likelihood departs from the unbiased one.
+
+        If training maximizes TAP's log-likelihood, also warn once if it exceeds the unbiased one.
         """
         method, bar = record["log_likelihood_method"], f" ± {error:.2g}" if error else ""
         start = f"epoch {record['epoch'] + self.earlier_epochs}: TAP's log-likelihood is"
@@ -100,17 +103,17 @@ class Watch:
         if not self.has_drifted and has_drifted(tap - value, value, error):
             self.has_drifted = True
             _warn(
-                f"{start} {tap:.4g} nats where the {method} one is {value:.4g}{bar}: TAP is no longer reliable for "
-                f"this machine; rely on the {method} one",
+                f"{start} {tap:.4g} nats, but the {method} one is {value:.4g}{bar}: TAP is no longer reliable for "
+                f"this machine; use the {method} log-likelihood",
             )
 
     def _warn_of_a_fall(self, log_likelihood: float) -> None:
-        """Warn once that a machine has become much worse."""
+        """Warn once if the log-likelihood has fallen far below its best value."""
         if log_likelihood < self.best - max(FALL, FALL_SHARE * abs(self.best)):
             _warn(
-                f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats: "
-                "the learning rate is too large, or chains have lost part of the data, as happens on clustered data; "
-                "try a smaller learning rate, or TAPObjective() (--objective tap), which needs no chains",
+                f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats: the learning rate "
+                "is too large, or the chains have lost part of the data, which happens for clustered data; try a "
+                "smaller learning rate, or TAPObjective() (--objective tap), which uses no chains",
             )
             self.best = math.nan  # comparisons with NaN are False: warn only once
         elif log_likelihood > self.best:
@@ -124,7 +127,7 @@ def warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
     largest = max(abs(float(bound)) for bound in x.aminmax())
     if not machine.layers[0].support.is_countable and largest > LARGE_VALUES:
         _warn(
-            f"values reach {largest:g}; real-valued units train well on values of about 1; scale the data",
+            f"x has absolute values of up to {largest:g}; scale the data to values of about 1",
             stacklevel=5,
         )
 
@@ -134,11 +137,14 @@ def _warn_of_idle_layers(machine: BoltzmannMachine, record: Record) -> None:
         variation = record.get(f"variation_{layer_index}", math.inf)
         if variation < IDLE:
             _warn(
-                f"the means of hidden layer {layer_index} vary by only {variation:.2g} between rows: the machine "
-                "resembles one without it; pretrain the layers, or train for longer",
+                f"the means of hidden layer {layer_index} vary by only {variation:.2g} between rows, so the machine "
+                "resembles one without this layer; pretrain the layers, or train for longer",
             )
 
 
 def _warn(message: str, stacklevel: int = 7) -> None:
-    """Warn where `fit` was called: above it are the loop, the epoch, and two or three functions of this file."""
+    """Issue a warning at the line that called `fit`.
+
+    The stack between them contains the loop, the epoch, and two or three functions of this file.
+    """
     warnings.warn(message, TrainingWarning, stacklevel=stacklevel)

@@ -1,4 +1,4 @@
-"""ln Z and log-likelihoods by annealed importance sampling, forward and reverse, with error bars."""
+"""Estimates of ln Z and log-likelihoods by forward and reverse annealed importance sampling, with standard errors."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,27 +20,29 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, check_rows, fingerprint, for_scoring, n_units
 from tapmachine.machine.conditioning import hidden_machine
 
-ENOUGH_TEMPERATURES = (1_000, 4_000, 16_000)  # tried in turn by default
+ENOUGH_TEMPERATURES = (1_000, 4_000, 16_000)  # numbers of temperatures tried in turn by default
 ENOUGH_WEIGHT = 0.5  # sufficient effective sample size, as a share of the runs
 COLLAPSED = 0.1  # effective sample size, as a share of the runs, below which the weights have collapsed
-FEW = 3  # effective sample size below which they always have
-LARGEST = 1e7  # nats; a larger ln Z comes from chains that diverge
+FEW = 3  # effective sample size below which the weights have collapsed for any number of runs
+LARGEST = 1e7  # nats; a larger ln Z is due to diverging chains
 
 
 @dataclass(frozen=True, eq=False)
 class AnnealedEstimate:
-    """ln Z of a machine, estimated from independent runs.
+    """Estimate of ln Z of a machine from independent runs.
 
     Attributes:
-        log_partition: ln Z, () or (rows,) if the machine is conditioned on rows; float64. It is relative to normalized
-            priors (0 without couplings). In expectation it is too low for forward runs and too high for reverse runs
-            from exact samples.
-        standard_error: Standard error of ln Z from the scatter of the runs, same shape.
-        effective_sample_size: Number of equally weighted runs that would be as good, same shape.
-        log_weights: Estimate of ln Z by each run, (n_runs,) or (n_runs, rows). Z is the mean of their exponentials for
-            forward runs; 1/Z is the mean of the inverse exponentials for reverse runs.
-        samples: States of all layers at β = 1: final states of forward runs, which are samples of the machine if
-            weighted by exp(log_weights), or initial states of reverse runs.
+        log_partition: Value of ln Z in float64, a scalar, or shape (rows,) if the machine is conditioned on rows. It is
+            relative to normalized priors (0 without couplings). In expectation, the value is too low for forward runs
+            and too high for reverse runs from exact samples.
+        standard_error: Standard error of ln Z, estimated from the scatter of the runs, with the shape of
+            `log_partition`.
+        effective_sample_size: Number of equally weighted runs with the same accuracy, with the shape of
+            `log_partition`.
+        log_weights: Estimate of ln Z by each run, shape (n_runs,) or (n_runs, rows). For forward runs, Z is the mean of
+            the exponentials. For reverse runs, 1/Z is the mean of the inverse exponentials.
+        samples: States of all layers at β = 1. They are the initial states of reverse runs, or the final states of
+            forward runs, which are samples of the machine if weighted by exp(log_weights).
         betas: Inverse temperatures.
         seed: Random seed of the runs.
         reverse: Whether the runs are reverse runs.
@@ -63,11 +65,14 @@ class AnnealedEstimate:
         return len(self.log_weights)
 
     def weighted_samples(self, seed: int = 0) -> tuple[Tensor, ...]:
-        """Samples of the machine, one per run: final states of forward runs, resampled by their weights."""
+        """Return samples of the machine, one per run.
+
+        For forward runs, the samples are final states, resampled in proportion to their weights.
+        """
         return self.samples if self.reverse else pick(self._drawn(seed), self.samples)
 
     def _drawn(self, seed: int) -> Tensor:
-        """Indices of the runs that `weighted_samples` returns."""
+        """Return the indices of the runs that `weighted_samples` selects."""
         return resample(self.log_weights, seeded(self.log_weights.device, seed, "resample"))
 
     def __repr__(self) -> str:
@@ -92,35 +97,38 @@ def ais_log_partition(
     resume: AnnealedEstimate | None = None,
     callback: Callable[[int, int], None] | None = None,
 ) -> AnnealedEstimate:
-    """Estimate ln Z by annealed importance sampling (Neal 2001), for any unit types and depth.
+    """Estimate ln Z by annealed importance sampling (Neal 2001), for any unit types and any number of layers.
 
-    Chains go from independent units to the machine, with one block Gibbs sweep at each temperature. Alternating layers
-    are summed over analytically, and the weights are accumulated in float64. Reverse runs (Burda et al. 2015) go from
-    samples of the machine to independent units. In expectation the forward estimate is too low, and the reverse
-    estimate is too high if its samples are exact. If the two differ, use more temperatures. If they agree, ln Z is
-    right unless all chains miss a mode, which neither can detect; other initial states or seeds and
-    `exact_log_partition` can.
+    Chains move from independent units to the machine, with one block Gibbs sweep per temperature. Every other layer is
+    summed over analytically, and weights are accumulated in float64. Reverse runs (Burda et al. 2015) move from samples
+    of the machine to independent units.
+
+    In expectation, the forward estimate is too low, and the reverse estimate is too high if its samples are exact. If
+    the two estimates differ, use more temperatures. If they agree, ln Z is correct, unless all chains miss a mode.
+    Other initial states, other random seeds and `exact_log_partition` can detect a missed mode.
 
     Args:
-        machine: Any machine. If it is conditioned on rows of evidence, there is one ln Z per row.
-        schedule: Inverse temperatures β, increasing from 0 to 1, or a number of equal steps; see `linear_schedule`,
-            `adaptive_schedule` and `paper_schedule`. By default 1,000 equal steps, then 4,000, then 16,000, until the
-            effective sample size is at least half the number of runs.
-        n_runs: Number of independent runs.
-        data: Rows that determine the means at β = 0: the row means for the visible units, the conditional means for the
-            hidden units. By default the visible means come from short chains of the machine. With data, fewer
-            temperatures are needed if the machine fits them, but rows from a single mode lead all chains to it.
-        reverse: Whether to go from the machine to independent units.
-        samples: For reverse runs, samples of the machine's visible layer or of all its layers. (With several hidden
-            layers, those above visible samples come from a few sweeps and are not exact.) By default the final states
-            of the same number of forward runs, resampled by their weights.
-        seed: Random seed. Each block of 100 runs has its own generator.
-        resume: Estimate to continue, with the same data, seed and direction: only the missing runs are computed. The
-            result is the same as for all runs at once.
-        callback: Called with the number of temperatures done and the total, over all blocks.
+        machine: Machine of any type. If it is conditioned on rows of evidence, ln Z is estimated for each row.
+        schedule: Inverse temperatures β, increasing from 0 to 1, or a number of equal steps. See `linear_schedule`,
+            `adaptive_schedule` and `paper_schedule`. By default, 1,000, 4,000 and 16,000 equal steps are tried in turn,
+            until the effective sample size is at least half the number of runs.
+        n_runs: Number of independent runs (default: 100).
+        data: Rows that determine the means at β = 0: their mean for the visible units, and the conditional means for
+            the hidden units. By default, the visible means are estimated from short chains of the machine. If the
+            machine fits the data, fewer temperatures are needed. However, rows from a single mode attract all chains to
+            this mode.
+        reverse: Whether to run from the machine to independent units (default: False).
+        samples: For reverse runs, samples of the machine's visible layer or of all layers. With several hidden layers,
+            the layers above visible samples are drawn by a few sweeps and are not exact. By default, the samples are
+            the final states of the same number of forward runs, resampled in proportion to their weights.
+        seed: Random seed (default: 0). Each block of 100 runs has a separate random number generator.
+        resume: Estimate to continue, with the same data, seed and direction. Only the missing runs are computed, and
+            the result is the same as for all runs at once.
+        callback: Function called with the number of completed temperatures and the total number, over all blocks.
 
     Warns:
-        LikelihoodWarning: if the weights have collapsed: the effective sample size is below a tenth of the runs.
+        LikelihoodWarning: If the weights have collapsed, which means that the effective sample size is below a tenth of
+            the number of runs.
 
     Example:
         >>> from tapmachine import Binary, ais_log_partition, exact_log_partition, rbm
@@ -140,7 +148,7 @@ def ais_log_partition(
         origin = torch.arange(n_runs, device=machine.device) % len(starts[0])
     elif reverse:
         if resume is not None:
-            raise ValueError("resuming reverse runs requires samples=, the samples they started from")
+            raise ValueError("resuming reverse runs requires samples=, the initial samples of the runs")
         forward = ais_log_partition(machine, schedule, n_runs, data=data, seed=seed, callback=callback)
         tries, starts, origin = [forward.betas], forward.weighted_samples(seed), forward._drawn(seed)
     identity = fingerprint(machine)
@@ -168,16 +176,16 @@ def ais_log_likelihood(
     seed: int = 0,
     callback: Callable[[int, int], None] | None = None,
 ) -> LogLikelihood:
-    """Estimate ln P(x), with ln Z by annealed importance sampling.
+    """Estimate ln P(x) of each row, with ln Z by annealed importance sampling.
 
-    The weight of a row is exact with at most one hidden layer. With more it is intractable, and is estimated by
-    separate runs for each row on the machine clamped to it; score few rows in that case.
+    With at most one hidden layer, the weight of a row is exact. With several hidden layers, it is estimated by separate
+    runs on the machine clamped to each row, which is feasible only for few rows.
 
     Args:
-        machine: Any machine that is not conditioned.
-        x: Data, (N, n_visible).
-        estimate: Result of `ais_log_partition` for the machine (default: computed here).
-        schedule, n_runs, seed, callback: As for `ais_log_partition`, for the runs computed here.
+        machine: Unconditioned machine.
+        x: Data, shape (N, n_visible).
+        estimate: Result of `ais_log_partition` for the machine (default: computed by this function).
+        schedule, n_runs, seed, callback: See `ais_log_partition`. These apply to the runs computed by this function.
 
     Example:
         >>> import torch
@@ -191,7 +199,7 @@ def ais_log_likelihood(
     if not isinstance(estimate, AnnealedEstimate):
         raise ValueError(f"estimate is a {type(estimate).__name__}; expected the result of ais_log_partition()")
     if estimate.machine != fingerprint(machine):
-        raise ValueError("estimate belongs to another machine, or the parameters have changed since")
+        raise ValueError("estimate belongs to another machine, or the machine's parameters have changed since")
     if len(machine.layers) <= 2:
         weights, of_rows = log_weight(double, rows), torch.zeros_like(estimate.standard_error)
     else:
@@ -199,7 +207,9 @@ def ais_log_likelihood(
         hidden = hidden_machine(machine, check_rows(machine, x))
         clamped_estimate = ais_log_partition(hidden, betas, n_runs, seed=seed, callback=callback)
         weights = clamped_estimate.log_partition + double.layers[0].log_prior(rows).sum(-1, dtype=torch.float64)
-        of_rows = clamped_estimate.standard_error.square().sum().sqrt() / len(rows)  # error of their mean
+        of_rows = clamped_estimate.standard_error.square().sum().sqrt() / len(
+            rows
+        )  # standard error of the mean over rows
     log_partition, error = estimate.log_partition, estimate.standard_error
     return LogLikelihood(weights - log_partition, log_partition, error.hypot(of_rows), n_units(machine))
 
@@ -208,7 +218,7 @@ def _estimate(runs: Runs, betas: Tensor, seed: int, machine: str, origin: Tensor
     log_weights, states = runs
     if not bool((log_weights.abs() < LARGEST).all()):
         raise EstimateError(
-            "ln Z is infinite or NaN: the couplings are too strong for units on unbounded supports, or weights overflow"
+            "ln Z is infinite or NaN: the couplings are too strong for unbounded units, or weights overflow"
         )
     reverse = origin is not None
     sign = -1 if reverse else 1
@@ -222,7 +232,10 @@ def _estimate(runs: Runs, betas: Tensor, seed: int, machine: str, origin: Tensor
 
 
 def _error(share: Tensor, origin: Tensor | None) -> Tensor:  # (runs,) or (runs, rows) -> () or (rows,)
-    """Standard error of ln Z from the runs' shares of the weight; runs from the same sample count as one."""
+    """Standard error of ln Z, computed from the share of each run in the total weight.
+
+    Runs that start from the same sample count as one run.
+    """
     excess = share - 1 / len(share)
     n_groups = torch.full_like(excess[0], len(share))
     if origin is not None:
@@ -244,7 +257,7 @@ def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:
     direction = "high" if estimate.reverse else "low"
     warnings.warn(
         f"the weights of annealed importance sampling have collapsed{where}: the effective sample size is {least:.1f} "
-        f"of {estimate.n_runs} runs, so ln Z is probably too {direction} and its error bar too small; use more than "
+        f"of {estimate.n_runs} runs, so ln Z is probably too {direction} and its error too small; use more than "
         f"{len(estimate.betas) - 1} temperatures, or other `data`",
         LikelihoodWarning,
         stacklevel=4,  # past the decorator
@@ -264,7 +277,7 @@ def _check_call(
     check_count("n_runs", n_runs, 2)
     check_count("seed", seed, 0)
     if samples is not None and not reverse:
-        raise ValueError("samples are the initial states of reverse runs; they require reverse=True")
+        raise ValueError("samples requires reverse=True: samples are the initial states of reverse runs")
     if machine.n_rows is not None and (data is not None or samples is not None):
         raise ValueError("data and samples cannot be used with a machine that is conditioned on rows")
 
@@ -280,19 +293,19 @@ def _check_schedule(schedule: Tensor | Sequence[float] | int) -> Tensor:
         ) from None
     good = betas.dim() == 1 and len(betas) >= 2 and betas[0] == 0 and betas[-1] == 1 and bool((betas.diff() > 0).all())
     if not good:
-        raise ValueError("schedule must increase from 0 to 1; see linear_schedule and adaptive_schedule")
+        raise ValueError("schedule does not increase from 0 to 1; use linear_schedule or adaptive_schedule")
     return betas
 
 
 def _complete_blocks(
     resume: AnnealedEstimate | None, betas: Tensor, seed: int, reverse: bool, machine: str
 ) -> list[Runs]:
-    """Complete blocks of an estimate, which need not be computed again."""
+    """Return the complete blocks of an estimate, which need not be computed again."""
     if resume is None:
         return []
     if resume.machine != machine:
-        raise ValueError("resume belongs to another machine, or the parameters have changed since")
+        raise ValueError("resume belongs to another machine, or the machine's parameters have changed since")
     if resume.reverse != reverse or resume.seed != seed or not torch.equal(resume.betas, betas):
-        raise ValueError("resume has another schedule, seed or direction; they must be the same")
+        raise ValueError("resume has a different schedule, seed or direction; expected the same values")
     cuts = range(0, resume.n_runs - BLOCK + 1, BLOCK)
     return [Runs(resume.log_weights[i : i + BLOCK], [x[i : i + BLOCK] for x in resume.samples]) for i in cuts]

@@ -1,8 +1,8 @@
-"""Distributions between independent units and a machine, and one annealing step from each to the next.
+"""Distributions between independent units and a machine, and annealing steps between neighboring distributions.
 
-P_β(x) ∝ Π P(x) · exp((1 − β) Σ D x + β Σ x W x'). At β = 0 the units are independent, with a field D that gives them
-reasonable means, and ln Z is known; at β = 1 it is the machine. Every unit type can be sampled and summed over at any
-β, since units only interact through tilts.
+The distributions are P_β(x) ∝ Π P(x) · exp((1 − β) Σ D x + β Σ x W x'). At β = 0 the units are independent, with a
+field D that gives them reasonable means, and ln Z is known. At β = 1 the distribution is that of the machine. Units
+interact only through tilts, so that every unit type can be sampled and summed over at any β.
 """
 
 import zlib
@@ -19,21 +19,21 @@ from tapmachine.machine.checks import check_rows
 from tapmachine.machine.gibbs_sampling import sweep_units
 
 BASE_ROWS = 2000  # maximum number of rows of data that determine the means at β = 0
-BASE_CHAINS = 100  # number of chains that determine them without data
-BASE_SWEEPS = 50  # number of burn-in sweeps, and then of sweeps to average over
+BASE_CHAINS = 100  # number of chains that determine the means without data
+BASE_SWEEPS = 50  # number of burn-in sweeps, and number of sweeps to average over
 DEEP_SWEEPS = 10  # number of sweeps to draw the layers above the first hidden one, given data
 
 States = tuple[Tensor, ...]
 Beta = Tensor | float
-Chain = list[Tensor | None]  # states of all layers; None for those summed over
+Chain = list[Tensor | None]  # states of all layers; None for layers that are summed over
 
 
 class AnnealingPath(ABC):
-    """Distributions P_β between independent units and a machine.
+    """Base class of distributions P_β between independent units and a machine.
 
     Args:
-        machine: The machine at β = 1.
-        base: The field D on each layer at β = 0, of shape state_shape or (rows, *state_shape).
+        machine: Machine at β = 1.
+        base: Field D on each layer at β = 0, with shape state_shape or (rows, *state_shape).
     """
 
     def __init__(self, machine: BoltzmannMachine, base: list[Tensor]) -> None:
@@ -47,22 +47,23 @@ class AnnealingPath(ABC):
     @property
     @abstractmethod
     def kept(self) -> tuple[int, ...]:
-        """Indices of the layers whose states are kept; the others are summed over."""
+        """Indices of the layers whose states are kept, while the other layers are summed over."""
 
     @abstractmethod
     def step(self, states: States, before: Beta, after: Beta, generator: torch.Generator) -> tuple[States, Tensor]:
-        """One annealing step: the change of ln P_β(states) from `before` to `after`, then a Gibbs sweep at `after`.
+        """Perform one annealing step from β = `before` to β = `after`, followed by a Gibbs sweep.
 
         Returns:
-            The states after the sweep, and the change for the states before it, (chains,) or (chains, rows), float64.
+            The states after the sweep, and the change of ln P_β for the states before the sweep, in float64, with shape
+            (chains,) or (chains, rows).
         """
 
     @abstractmethod
     def all_layers(self, states: States, generator: torch.Generator) -> list[Tensor]:
-        """States of all layers at β = 1, given those of the kept layers."""
+        """Return states of all layers at β = 1, given the states of the kept layers."""
 
     def log_partition_at_start(self) -> Tensor:  # () or (rows,), float64
-        """ln Z at β = 0: the units are independent."""
+        """Value of ln Z at β = 0, where the units are independent."""
         per_layer = [
             layer.log_partition(Tilt(field, 0.0)).sum(-1, dtype=torch.float64)
             for layer, field in zip(self.layers, self.base, strict=True)
@@ -70,16 +71,16 @@ class AnnealingPath(ABC):
         return torch.stack(torch.broadcast_tensors(*per_layer)).sum(0)
 
     def draw(self, n_chains: int, generator: torch.Generator) -> States:
-        """Exact samples of the kept layers at β = 0."""
+        """Draw exact samples of the kept layers at β = 0."""
         return tuple(self._draw(layer_index, self._base(layer_index, n_chains), generator) for layer_index in self.kept)
 
     def _base(self, layer_index: int, n_chains: int) -> Tensor:
-        """The field D on a layer, repeated for every chain."""
+        """Return the field D on a layer, repeated for every chain."""
         batch = (n_chains,) if self.n_rows is None else (n_chains, self.n_rows)
         return self.base[layer_index].expand(*batch, *self.layers[layer_index].state_shape)
 
     def _field(self, layer_index: int, chain: Chain) -> Tensor:
-        """ΣWx', the field on a layer from its neighbors at β = 1."""
+        """Return the field ΣWx' on a layer from its neighbors at β = 1."""
         parts = [self._flat(sender, chain) @ weights for sender, weights in self._senders[layer_index]]
         field: Tensor = sum(parts[1:], parts[0]).unflatten(-1, self.layers[layer_index].state_shape)
         return field
@@ -93,7 +94,7 @@ class AnnealingPath(ABC):
         return self.layers[layer_index].sample(Tilt(field, 0.0), generator)
 
     def _overlap(self, layer_index: int, x: Tensor) -> Tensor:  # (chains, ...), float64
-        """Σ D x of a layer."""
+        """Return Σ D x of a layer, in float64."""
         base, first = self.base[layer_index], -len(self.layers[layer_index].state_shape)
         if self.n_rows is None:
             return (x.flatten(first) @ base.flatten()).double()
@@ -101,7 +102,7 @@ class AnnealingPath(ABC):
 
 
 class LayeredPath(AnnealingPath):
-    """Path to a layered machine: layers with odd index are summed over, those with even index are kept."""
+    """Path to a layered machine, which keeps layers with even index and sums over layers with odd index."""
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -139,7 +140,7 @@ class LayeredPath(AnnealingPath):
 
 
 class PairwisePath(AnnealingPath):
-    """Path to a pairwise machine: no layer is summed over, and units are drawn one after another."""
+    """Path to a pairwise machine, which sums over no layer and draws units one after another."""
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -166,10 +167,10 @@ class PairwisePath(AnnealingPath):
 
 @torch.no_grad()
 def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> AnnealingPath:
-    """Path to a machine from independent units with the means of the data, or of short chains.
+    """Return a path to a machine from independent units with the means of the data or of short chains.
 
-    Without data only the visible layer gets a field: fields on the hidden layers would lead all chains to the mode that
-    the short chains happen to favor.
+    Without data, only the visible layer has a field. Fields on the hidden layers would attract all chains to the mode
+    that the short chains happen to favor.
     """
     untilted = untilted_path(machine)
     generator = seeded(machine.device, seed, "base")
@@ -188,7 +189,7 @@ def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> Anneal
 
 
 def untilted_path(machine: BoltzmannMachine) -> AnnealingPath:
-    """Path to a machine from its priors: D = 0 on every layer."""
+    """Return a path to a machine from its priors, with D = 0 on every layer."""
     rows = () if machine.n_rows is None else (machine.n_rows,)
     zeros = [
         torch.zeros((*rows, *layer.state_shape), dtype=machine.dtype, device=machine.device) for layer in machine.layers
@@ -197,7 +198,7 @@ def untilted_path(machine: BoltzmannMachine) -> AnnealingPath:
 
 
 def _typical_mean(path: AnnealingPath, generator: torch.Generator) -> Tensor:
-    """Mean of the visible layer over short chains of the machine, started from its priors, after burn-in."""
+    """Mean of the visible layer over short chains of the machine, which start from its priors, after burn-in."""
     states = path.draw(BASE_CHAINS, generator)
     total = torch.zeros_like(path.base[0])
     for sweep in range(2 * BASE_SWEEPS):
@@ -207,7 +208,7 @@ def _typical_mean(path: AnnealingPath, generator: torch.Generator) -> Tensor:
 
 
 def states_of(path: AnnealingPath, data: Tensor, generator: torch.Generator) -> list[Tensor]:
-    """States of all layers, with the visible layer clamped to rows of data."""
+    """Return states of all layers, with the visible layer clamped to rows of data."""
     x = check_rows(path.machine, data)
     states = (x, *path.draw(len(x), generator)[1:])
     for _ in range(DEEP_SWEEPS if len(states) > 1 else 0):
@@ -216,6 +217,6 @@ def states_of(path: AnnealingPath, data: Tensor, generator: torch.Generator) -> 
 
 
 def seeded(device: torch.device, seed: int, purpose: str, index: int = 0) -> torch.Generator:
-    """Random generator that depends on the seed, the purpose and an index, such as that of a block of runs."""
+    """Return a random number generator that depends on the seed, the purpose and an index."""
     entropy = np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), index])
     return torch.Generator(device).manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1)))

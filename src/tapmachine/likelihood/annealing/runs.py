@@ -1,4 +1,4 @@
-"""Runs of annealed importance sampling: chains that pass through all temperatures, in reproducible blocks."""
+"""Runs of annealed importance sampling, in which chains pass through all temperatures, in reproducible blocks."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -13,15 +13,18 @@ from tapmachine.accelerator.replay import Replay
 from tapmachine.likelihood.annealing.paths import AnnealingPath, States, path_to, seeded, states_of, untilted_path
 from tapmachine.machine import BoltzmannMachine
 
-BLOCK = 100  # runs that share a random generator: further runs are further blocks, so they can be added later
+BLOCK = 100  # number of runs that share a random number generator, so that further blocks of runs can be added later
 STRIDE = 20  # steps between calls of the callback; on a GPU, steps in one CUDA graph
 CHAIN_VALUES = 2**26  # number of values in the states of all chains of a block, for a machine conditioned on rows
 
-Report = Callable[[int, int], None]  # number of temperatures done, and their total
+Report = Callable[[int, int], None]  # arguments: the number of completed temperatures, and the total number
 
 
 class Runs(NamedTuple):
-    """Results of runs: an estimate of ln Z by each, (runs,) or (runs, rows), and its states of all layers."""
+    """Results of annealing runs: the estimate of ln Z by each run, and the states of all layers.
+
+    The estimates have shape (runs,) or (runs, rows).
+    """
 
     log_weights: Tensor
     states: list[Tensor]
@@ -37,15 +40,15 @@ def make_runs(
     seed: int,
     report: Report | None,
 ) -> Runs:
-    """Compute all runs of some blocks; several processes share the blocks.
+    """Compute all runs of several blocks, which are shared between processes.
 
     Args:
-        machine, data, seed: As for `ais_log_partition`.
-        betas: Inverse temperatures, increasing.
-        blocks: Number of runs by the index of the block.
-        samples: States of all layers, (S, *state_shape) or (S, rows, *state_shape) each, from which reverse runs start.
-            Without them, the runs go forward.
-        report: Called as the runs proceed.
+        machine, data, seed: See `ais_log_partition`.
+        betas: Inverse temperatures in increasing order.
+        blocks: Number of runs for each block index.
+        samples: Initial states of all layers for reverse runs, shape (S, *state_shape) or (S, rows, *state_shape) each;
+            None for forward runs.
+        report: Function called with the number of completed temperatures and the total number.
     """
     is_split = world().size > 1 and machine.n_rows is None
     if is_split:
@@ -76,11 +79,11 @@ def make_runs(
 
 
 class Walk(NamedTuple):
-    """Chains between one temperature and the next.
+    """State of annealing chains between two temperatures.
 
     Attributes:
-        position: Steps done, (1,).
-        log_weights: Sum of the changes of ln P_β so far, (chains,) or (chains, rows), float64.
+        position: Number of completed steps, shape (1,).
+        log_weights: Sum of the changes of ln P_β so far, shape (chains,) or (chains, rows), in float64.
         states: States of the kept layers.
     """
 
@@ -98,10 +101,10 @@ def anneal(
     generator: torch.Generator,
     callback: Callable[[int, Walk], None] | None = None,
 ) -> Walk:
-    """Move chains through all β, up or down, from states drawn at the first one.
+    """Move chains through all β in increasing or decreasing order, from states drawn at the first β.
 
-    The callback is called every 20 steps, with the number of steps done and the walk so far. On a GPU these steps are
-    captured as a CUDA graph: the shapes are fixed, and no step depends on a value.
+    The callback is called every 20 steps, with the number of completed steps and the current walk. On a GPU, 20 steps
+    are captured as a CUDA graph, because their shapes are fixed and no step depends on a value.
     """
     device, n_steps = path.machine.device, len(betas) - 1
     batch = states[0].shape[: -len(path.layers[0].state_shape)]
@@ -125,7 +128,7 @@ def anneal(
 
 
 def _captured(path: AnnealingPath, betas: Tensor, walk: Walk, generator: torch.Generator) -> Replay:
-    """The next 20 steps as a CUDA graph, which looks up temperatures by the position of the walk."""
+    """Return the next 20 steps as a CUDA graph, which looks up temperatures by the position of the walk."""
     beyond = betas[-1:].expand((1 - len(betas)) % STRIDE)  # steps past the last one change nothing
     all_betas = torch.cat((betas, beyond)).to(path.machine.device, path.machine.dtype)
 
@@ -138,7 +141,7 @@ def _captured(path: AnnealingPath, betas: Tensor, walk: Walk, generator: torch.G
 
 
 def _starts_of(block: int, n_runs: int, samples: Sequence[Tensor], rows: Tensor | None) -> list[Tensor]:
-    """Initial states of the reverse runs of a block: each sample is used about equally often."""
+    """Return the initial states of the reverse runs of a block, using all samples about equally often."""
     index = torch.arange(n_runs, device=samples[0].device) + block * BLOCK
     return [(x if rows is None else x[:, rows])[index % len(x)] for x in samples]
 
@@ -152,7 +155,7 @@ def join(parts: list[Runs], dim: int) -> Runs:
 
 
 def _fitting_parts(machine: BoltzmannMachine) -> list[tuple[Tensor | None, BoltzmannMachine]]:
-    """The machine in groups of rows that fit into memory with the chains of a block."""
+    """Split the rows of a machine into groups that fit into memory together with the chains of a block."""
     if machine.n_rows is None:
         return [(None, machine)]
     size = max(1, CHAIN_VALUES // (BLOCK * sum(machine.sizes)))
@@ -161,7 +164,7 @@ def _fitting_parts(machine: BoltzmannMachine) -> list[tuple[Tensor | None, Boltz
 
 
 def _gathered(runs: Runs) -> Runs:
-    """The runs of all processes."""
+    """Return the runs of all processes."""
     return Runs(gathered(runs.log_weights), [gathered(states) for states in runs.states])
 
 
@@ -171,7 +174,7 @@ def _no_runs(machine: BoltzmannMachine) -> Runs:
 
 
 class _Counter:
-    """Counts the temperatures done in all blocks."""
+    """Counter of the completed temperatures in all blocks."""
 
     def __init__(self, total: int, report: Report | None) -> None:
         self.total, self.report, self.before, self.last = total, report, 0, 0
@@ -185,26 +188,30 @@ class _Counter:
 
 
 def resample(log_weights: Tensor, generator: torch.Generator) -> Tensor:  # (chains,) or (chains, rows), both ways
-    """Indices of the same number of chains, drawn with replacement by their weights."""
+    """Draw indices of the same number of chains with replacement, in proportion to their weights."""
     weights = log_weights.softmax(0)
     index = torch.multinomial(weights.transpose(0, -1), len(weights), replacement=True, generator=generator)
     return index.transpose(0, -1)
 
 
 def pick(index: Tensor, states: Sequence[Tensor]) -> States:
-    """States of the chains with these indices."""
+    """Return the states of the chains at the given indices."""
     return tuple(x.gather(0, index.view(*index.shape, *[1] * (x.dim() - index.dim())).expand_as(x)) for x in states)
 
 
 def check_samples(machine: BoltzmannMachine, samples: Tensor | Sequence[Tensor], seed: int) -> list[Tensor]:
-    """Validate samples; if only visible states are given, those of the other layers are drawn."""
+    """Validate samples of all layers, or draw the hidden layers if only visible samples are given."""
     if isinstance(samples, Tensor):
         generator = seeded(machine.device, seed, "layers above")
         return states_of(untilted_path(machine), samples, generator)
     if not isinstance(samples, Sequence):
-        raise ValueError(f"samples is a {type(samples).__name__}; expected a torch.Tensor or a list with one per layer")
+        raise ValueError(
+            f"samples is a {type(samples).__name__}; expected a torch.Tensor, or a list with one per layer"
+        )
     layers = machine.check_states([x.to(machine.device) if isinstance(x, Tensor) else x for x in samples])
     lengths = {len(x) for x in layers}
     if len(lengths) > 1 or 0 in lengths:
-        raise ValueError(f"samples of the layers have {sorted(lengths)} rows; expected the same number, at least 1")
+        raise ValueError(
+            f"samples of the layers have {sorted(lengths)} rows; expected one or more rows, and as many in each layer"
+        )
     return layers

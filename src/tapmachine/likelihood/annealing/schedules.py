@@ -1,4 +1,4 @@
-"""Inverse temperatures between independent units, β = 0, and a machine, β = 1."""
+"""Schedules of inverse temperatures between independent units, β = 0, and a machine, β = 1."""
 
 import torch
 from torch import Tensor
@@ -11,12 +11,12 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine
 
 PILOTS = 2  # number of pilot runs that measure the path; the first takes equal steps
-PILOT_STRIDES = 25  # number of segments measured by each
+PILOT_STRIDES = 25  # number of segments measured by each pilot run
 EVEN_SHARE = 0.1  # share of the temperatures that is evenly spaced regardless of the measurement
 
 
 def linear_schedule(n_temperatures: int) -> Tensor:  # (n_temperatures + 1,), float64
-    """β in equal steps from 0 to 1.
+    """Return inverse temperatures β in equal steps from 0 to 1.
 
     Example:
         >>> from tapmachine.likelihood import linear_schedule
@@ -28,9 +28,9 @@ def linear_schedule(n_temperatures: int) -> Tensor:  # (n_temperatures + 1,), fl
 
 
 def paper_schedule() -> Tensor:  # (14501,), float64
-    """The paper's 14,500 temperatures [fig:tap-ais-psuedo], after Salakhutdinov and Murray (2008).
+    """Return the paper's 14,500 temperatures [fig:tap-ais-psuedo], after Salakhutdinov and Murray (2008).
 
-    500 steps of 10⁻³ to 0.5, 4,000 of 10⁻⁴ to 0.9 and 10,000 of 10⁻⁵ to 1.
+    The schedule has 500 steps of 10⁻³ up to β = 0.5, 4,000 steps of 10⁻⁴ up to 0.9, and 10,000 steps of 10⁻⁵ up to 1.
     """
     parts = [(0, 50_000, 100), (50_000, 90_000, 10), (90_000, 100_000, 1)]
     hundred_thousandths = [value for first, last, step in parts for value in range(first, last, step)]
@@ -46,16 +46,17 @@ def adaptive_schedule(
     n_runs: int = 100,
     seed: int = 0,
 ) -> Tensor:  # (n_temperatures + 1,), float64
-    """β in steps that are short where the path is steep or the chains are slow, to reduce the variance of the weights.
+    """Return inverse temperatures in steps that reduce the variance of the weights.
 
-    Two pilot runs of 500 temperatures measure the increase of the variance of the log-weights over each segment of 20
-    temperatures. It grows with the variance of the energy and the autocorrelation time of the chains (Sivak and Crooks
-    2012). The schedule is fixed before the runs that use it, so their estimate stays unbiased.
+    Steps are short where the path is steep or the chains are slow. Two pilot runs of 500 temperatures measure the
+    increase of the variance of the log-weights over each segment of 20 temperatures. The variance grows with the
+    variance of the energy and with the autocorrelation time of the chains (Sivak and Crooks 2012). Because the schedule
+    is fixed before the runs that use it, their estimate remains unbiased.
 
     Args:
-        machine: Any machine.
-        n_temperatures: Number of steps.
-        data, n_runs, seed: As for `ais_log_partition`, for the pilot runs.
+        machine: Machine of any type.
+        n_temperatures: Number of steps (default: 1000).
+        data, n_runs, seed: See `ais_log_partition`. These apply to the pilot runs.
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -88,7 +89,7 @@ def adaptive_schedule(
 
 
 def _even_steps(betas: Tensor, spread: Tensor, n_temperatures: int) -> Tensor:
-    """Temperatures at equal distances, measured by the spread, except for a share in equal steps."""
+    """Return temperatures at equal distances in terms of the spread, except for a share in equal steps of β."""
     length = spread / spread.sum() if bool(spread.sum() > 0) else betas.diff()
     length = (1 - EVEN_SHARE) * length + EVEN_SHARE * betas.diff()
     cumulative = torch.cat((length.new_zeros(1), length.cumsum(0)))

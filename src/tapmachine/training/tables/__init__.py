@@ -1,21 +1,22 @@
-"""Initialization for tables: exact maximum likelihood of a small machine.
+"""Initialization for tables, by exact maximum likelihood of a small machine.
 
-Columns of tables differ in scale and are correlated, many of them strongly; rows form clusters and have heavy tails. In
-the original coordinates the problem is so ill-conditioned that gradient descent is slow. The machine is therefore
-initialized in whitened coordinates y, where the covariance is the identity, in four steps:
+The columns of a table differ in scale, and many of them are strongly correlated. Rows form clusters and have heavy
+tails. In the original coordinates, the problem is so ill-conditioned that gradient descent is slow. The machine is
+therefore initialized in whitened coordinates y, in which the covariance is the identity, in four steps:
 
-1. The covariance is shrunk toward its diagonal; cross-validation determines by how much.
-2. A mixture of Gaussians with a shared covariance is fitted by expectation maximization: a machine with one categorical
-   hidden unit, each state of which moves the mean of the visible units. Cross-validation determines the number of
-   clusters. The coordinates are then changed so that the covariance of the clusters is the identity.
+1. The covariance is shrunk toward its diagonal, by an amount chosen by cross-validation.
+2. A mixture of Gaussians with a shared covariance is fitted by expectation maximization. It is a machine with one
+   categorical hidden unit, each state of which shifts the mean of the visible units. The number of clusters is chosen
+   by cross-validation. The coordinates are then changed so that the covariance of the clusters is the identity.
 3. A few spike-and-slab hidden units are fitted with ln Z summed over all sets of active units. With weights w_j, the
-   visible units have the precision matrix q + Σ_j w_j w_jᵀ if all units are inactive, and an active unit removes its
-   term, so that Z is finite for all weights. Cross-validation, with the whitening inside, determines when to stop.
+   visible units have the precision matrix q + Σ_j w_j w_jᵀ if all units are inactive. An active unit removes its term,
+   so that Z is finite for all weights. The number of training steps is chosen by cross-validation, with the whitening
+   repeated in each fold.
 4. The coordinates are changed again, so that this precision matrix is the identity.
 
-Tables with gaps, weights or columns of several types use only the first two steps, in which the clusters are latent
-classes that change the distributions of all columns (`classes.py`, `columns.py`). Their number, the shrinkage and the
-width of the covariance are chosen by cross-validation (`selection.py`).
+Tables with missing values, weights or columns of several types use only the first two steps. Their clusters are latent
+classes that change the distributions of all columns (`classes.py`, `columns.py`). The number of classes, the shrinkage
+and the width of the covariance are chosen by cross-validation (`selection.py`).
 """
 
 from typing import NamedTuple
@@ -30,21 +31,22 @@ from tapmachine.training.tables.columns import fit_table, machine_of_classes
 from tapmachine.training.tables.slabs import Slabs, best_n_steps
 from tapmachine.units import Gaussian, Units
 
-MOST_SLABS = 8  # fitted hidden units; the sum has 2^8 terms
+MOST_SLABS = 8  # maximum number of fitted hidden units; the sum has 2^8 terms
 CLUSTERS = (2, 3, 4, 6, 8)  # numbers of clusters to choose from, besides 1
-FEW_ROWS = 20  # with fewer, the start is a Gaussian
-MOST_ROWS = 20_000  # for the covariance
-FITTED_ROWS = 1000  # for the clusters and the slabs
+FEW_ROWS = 20  # with fewer rows, the initial machine is a single Gaussian
+MOST_ROWS = 20_000  # maximum number of rows to estimate the covariance
+FITTED_ROWS = 1000  # maximum number of rows to fit clusters and slabs
 
 
 class TableStart(NamedTuple):
-    """A machine for real-valued rows x = shift + transform·z, whose visible units z have mean 0 and variance 1.
+    """Initial machine for rows x = shift + transform·z, whose visible units z have mean 0 and variance 1.
 
     Attributes:
-        machine: `Gaussian` visible and `SpikeSlab` hidden units, with a `Categorical` one for clusters; in float64.
-            For tables with gaps, weights or columns of several types: the machine in the units of the data.
-        transform: (n, n); None if the machine is in the units of the data.
-        shift: (n,).
+        machine: Machine in float64 with `Gaussian` visible units, `SpikeSlab` hidden units, and a `Categorical` hidden
+            unit for clusters. For tables with missing values, weights or columns of several types, the machine is in
+            the units of the data.
+        transform: Transformation matrix, shape (n, n); None if the machine is in the units of the data.
+        shift: Offset, shape (n,); a scalar 0 if the machine is in the units of the data.
         notes: Notes on the data, one line each.
     """
 
@@ -60,12 +62,13 @@ def start_for_table(
     """Fit an initial machine to the rows of a table.
 
     Args:
-        x: Rows of real numbers on any scale; columns may be constant or collinear. NaN marks missing values; rows
-            without any value are ignored. The q components of a category are one-hot, or all missing.
-        n_hidden: Number of hidden units, including one per cluster. At most 8 of the others are fitted; the remaining
-            ones have zero weights.
-        seed: Random seed of the initial weights, the clusters and the folds.
-        weights: Weight of each row (default: 1); a row of weight 2 counts as two rows.
+        x: Rows of real numbers on any scale, shape (N, n). Columns may be constant or collinear. NaN marks missing
+            values, and rows without any value are ignored. Categorical columns are one-hot, with NaN in all components
+            of a missing value.
+        n_hidden: Number of hidden units, including one per cluster. At most 8 of the other units are fitted, and the
+            rest have zero weights.
+        seed: Random seed for the initial weights, the clusters and the folds (default: 0).
+        weights: Weight of each row, shape (N,) (default: 1). A row of weight 2 counts as two rows.
         units: Visible units of the columns, such as `Mixed([Gaussian(3), Binary(2)])` (default: `Gaussian`).
 
     Raises:

@@ -1,7 +1,7 @@
-"""Latent classes of rows with gaps and columns of several types, fitted by expectation maximization.
+"""Latent classes of rows with missing values and columns of several types, fitted by expectation maximization.
 
-P(x) = Σ_k π_k N(x_real; μ_k, Σ) Π_j P_j(x_j; U_j + W_jk). Missing cells are integrated over exactly, so that each step
-increases the likelihood of the observed ones.
+The model is P(x) = Σ_k π_k N(x_real; μ_k, Σ) Π_j P_j(x_j; U_j + W_jk). Missing cells are integrated over exactly, so
+that each step increases the likelihood of the observed cells.
 """
 
 import math
@@ -16,22 +16,22 @@ from tapmachine.likelihood.products import CHUNK_VALUES, LOG_2PI, ProductMixture
 from tapmachine.training.tables.clusters import WIDTH, k_means, shrunk
 from tapmachine.units import Gaussian, Mixed, Units
 
-MOST_ROWS = 128  # held at a time, with about as many gaps
-N_STEPS = 40  # of expectation maximization
-TOLERANCE = 1e-4  # gain of a step, in nats per row, below which it ends
+MOST_ROWS = 128  # maximum number of rows in a chunk, which have similar numbers of missing values
+N_STEPS = 40  # maximum number of steps of expectation maximization
+TOLERANCE = 1e-4  # gain of a step, in nats per row, below which the iteration stops
 
 
 class Table(NamedTuple):
     """Rows with standardized real columns, and units fitted to each column independently.
 
     Attributes:
-        x: Rows, NaN for missing values, (N, n).
-        weights: Weights of the rows, (N,).
-        blocks: The units in the order of the columns, fitted to them.
+        x: Rows with NaN for missing values, shape (N, n).
+        weights: Weight of each row, shape (N,).
+        blocks: Units in the order of the columns, fitted to the columns.
         real: Indices of the Gaussian columns.
         mean, deviation: Mean and standard deviation of the Gaussian columns before standardization.
-        others: The blocks that are not Gaussian.
-        places: Indices of their first components.
+        others: Blocks that are not Gaussian.
+        places: Indices of the first components of the blocks in `others`.
     """
 
     x: Tensor
@@ -56,7 +56,7 @@ class Table(NamedTuple):
         x, weights = x[some], weights[some]
         empty = x.isnan().all(0).nonzero().flatten().tolist()
         if empty or len(x) == 0:
-            raise ValueError(f"column {empty[0] if empty else 0} has no observed value; leave it out")
+            raise ValueError(f"column {empty[0] if empty else 0} has no observed values; remove it")
         blocks: list[Units] = list(units.blocks) if isinstance(units, Mixed) else [units]  # type: ignore[arg-type]
         blocks = [deepcopy(block).double().cpu() for block in blocks]
         sizes = [math.prod(block.state_shape) for block in blocks]
@@ -78,12 +78,12 @@ class Table(NamedTuple):
         )
 
     def rows(self, index: Tensor) -> "Table":
-        """Some of the rows."""
+        """Return a table with only the rows at `index`."""
         return self._replace(x=self.x[index], weights=self.weights[index])
 
 
 def _fit_columns(block: Units, x: Tensor, weights: Tensor) -> None:  # (N, *state_shape)
-    """Fit each unit of a block to the rows in which it was observed."""
+    """Fit each unit of a block to the rows in which it is observed."""
     missing = block.per_unit(x.isnan().to(x.dtype)) > 0  # (N, n)
     if not bool(missing.any()):
         block.fit_to(x, weights)
@@ -100,12 +100,12 @@ def _fit_columns(block: Units, x: Tensor, weights: Tensor) -> None:  # (N, *stat
 
 
 class Statistics(NamedTuple):
-    """Expected statistics for the M step: sums over rows, weighted by class probabilities."""
+    """Expected statistics for the M step, summed over rows and weighted by class probabilities."""
 
-    log_likelihood: Tensor  # of each row
+    log_likelihood: Tensor  # log-likelihood of each row, (N,)
     belongs: Tensor  # weights of rows times the probabilities of classes, (N, K)
     shifts: Tensor  # sums of the deviations from the means, (K, n_real)
-    squares: Tensor  # sum of their expected squares, (n_real, n_real)
+    squares: Tensor  # sum of the expected squares of the deviations, (n_real, n_real)
 
 
 @torch.no_grad()
@@ -120,18 +120,19 @@ def fit_classes(
     width: float = WIDTH,
     single: ProductMixture | None = None,
 ) -> ProductMixture:
-    """Fit a mixture of classes to a table by expectation maximization.
+    """Fit a mixture of latent classes to a table by expectation maximization.
 
     Args:
-        table: The rows.
+        table: Rows to fit.
         n_classes: Number of classes.
         shrinkage: Fraction by which the correlations are shrunk toward 0.
-        smoothing: Number of pseudo-rows, distributed like all rows, added to each class.
-        seed: Random seed of the initial classes.
-        n_steps: Maximum number of steps.
-        start: Initial mixture (default: classes by k-means).
-        width: Minimum variance within classes, relative to that of all rows.
-        single: One-class mixture fitted to the table, used to fill gaps for k-means (default: fitted here).
+        smoothing: Number of pseudo-rows added to each class, with the distribution of all rows (default: 1).
+        seed: Random seed for the initial classes (default: 0).
+        n_steps: Maximum number of steps (default: 40).
+        start: Initial mixture (default: classes obtained by k-means).
+        width: Minimum variance within classes, relative to the variance of all rows (default: 0.01).
+        single: Mixture with one class fitted to the table, used to fill in missing values for k-means (default: fitted
+            by this function).
     """
     mixture = start
     if mixture is None:
@@ -148,10 +149,11 @@ def fit_classes(
 
 
 def expectations(mixture: ProductMixture, table: Table) -> Statistics:
-    """Class probabilities of each row, and expected moments of its Gaussian columns.
+    """Compute the class probabilities of each row and the expected moments of its Gaussian columns.
 
-    With the precision matrix Λ of all columns and the deviations r, 0 where missing, missing columns have the expected
-    deviations −Λ_mm⁻¹(Λr)_m and the covariance Λ_mm⁻¹, which costs little if there are few of them.
+    Let Λ be the precision matrix of all columns, and r the deviations from the means, with 0 for missing columns. The
+    missing columns m have the expected deviations −Λ_mm⁻¹(Λr)_m and the covariance Λ_mm⁻¹. The computation is fast if
+    only few columns are missing.
     """
     log_joint = mixture.log_weights.expand(len(table.x), -1).clone()
     for index in range(len(mixture.blocks)):
@@ -161,7 +163,9 @@ def expectations(mixture: ProductMixture, table: Table) -> Statistics:
         lower = torch.linalg.cholesky(mixture.covariances[0])
         precision, log_det = torch.cholesky_inverse(lower), 2 * lower.diagonal().log().sum()
         x = table.x[:, table.real]
-        order = x.isnan().sum(1).argsort(dim=0, stable=True)  # rows with as many gaps share tensors
+        order = (
+            x.isnan().sum(1).argsort(dim=0, stable=True)
+        )  # rows with similar numbers of missing values share a chunk
         for rows in order.split(min(MOST_ROWS, CHUNK_VALUES // (mixture.means.numel() + len(precision) ** 2) + 1)):
             part = _Deviations.of(x[rows], mixture.means, precision)
             n_seen = (~x[rows].isnan()).to(x.dtype).sum(1)
@@ -174,13 +178,13 @@ def expectations(mixture: ProductMixture, table: Table) -> Statistics:
 
 
 class _Deviations(NamedTuple):
-    """Gaussian columns of some rows: expected deviations from the class means, and covariances of gaps."""
+    """Expected deviations of Gaussian columns from the class means, and covariances of missing columns."""
 
-    off: Tensor  # (R, K, n)
+    off: Tensor  # expected deviations, (R, K, n)
     distances: Tensor  # squared Mahalanobis distances of the observed columns, (R, K)
     log_det: Tensor  # ln det Λ_mm, (R,)
-    places: Tensor  # the missing columns, and others in rows with fewer gaps, (R, m)
-    covariances: Tensor  # Λ_mm⁻¹, 0 for these others, (R, m, m)
+    places: Tensor  # missing columns, padded with observed columns in rows with fewer gaps, (R, m)
+    covariances: Tensor  # Λ_mm⁻¹, with 0 for padding columns, (R, m, m)
 
     @staticmethod
     def of(x: Tensor, means: Tensor, precision: Tensor) -> "_Deviations":  # (R, n)
@@ -201,7 +205,7 @@ class _Deviations(NamedTuple):
         return _Deviations(off.scatter_add(2, everywhere, expected), distances, log_det, places, covariances)
 
     def covariance_sum(self, weights: Tensor) -> Tensor:  # (R,) -> (n, n)
-        """The weighted sum of the covariances of the missing columns."""
+        """Weighted sum of the covariances of the missing columns, shape (n, n)."""
         n = self.off.shape[2]
         pairs = self.places.unsqueeze(2) * n + self.places.unsqueeze(1)
         total = self.off.new_zeros(n * n)
@@ -212,7 +216,7 @@ class _Deviations(NamedTuple):
 def _maximized(
     mixture: ProductMixture, table: Table, found: Statistics, shrinkage: float, smoothing: float, width: float
 ) -> ProductMixture:
-    """Parameters that maximize the expected log-likelihood, apart from shrinkage and smoothing."""
+    """Return the mixture that maximizes the expected log-likelihood, up to shrinkage and smoothing."""
     counts = found.belongs.sum(0)
     total = counts.sum()
     log_shares = ((counts + smoothing) / (total + smoothing * len(counts))).log()
@@ -224,12 +228,12 @@ def _maximized(
     cross = moves.T @ found.shifts
     within = (found.squares - cross - cross.T + (moves.T * counts) @ moves) / total
     if pull:
-        within = within + pull / total * means.T @ means  # of the rows that were added
+        within = within + pull / total * means.T @ means  # contribution of the pseudo-rows
     within = shrunk(0.5 * (within + within.T), shrinkage)
     if not one and width:
         overall = within + ((counts / total) * means.T) @ means
         within = (1 - width) * within + width * overall
-    within.diagonal().clamp_(min=WIDTH)  # of columns that are constant
+    within.diagonal().clamp_(min=WIDTH)  # for constant columns
     fields = []
     for index, block in enumerate(mixture.blocks):
         x = mixture.states_of(index, table.x)
@@ -243,7 +247,7 @@ def _maximized(
 
 
 def block_field(block: Units) -> Tensor:
-    """A tensor of the shape of a state of a block."""
+    """Return a zero field for a block, with the shape of its states."""
     return torch.zeros(block.state_shape, dtype=block.dtype, device=block.device)
 
 
@@ -256,7 +260,7 @@ def _first_classes(
     width: float,
     single: ProductMixture | None,
 ) -> ProductMixture:
-    """One class with independent columns, or classes found by k-means after filling gaps."""
+    """Return one class with independent columns, or classes obtained by k-means after filling in missing values."""
     n, x = len(table.real), table.x
     identity = torch.eye(n, dtype=x.dtype)
     fields = [block_field(block).unsqueeze(0) for block in table.others]
@@ -277,7 +281,10 @@ def _first_classes(
 
 
 def _filled(single: ProductMixture, table: Table) -> Tensor:
-    """Rows for k-means: missing real values replaced by conditional means, other columns standardized."""
+    """Return rows for k-means, without missing values.
+
+    Missing real values are replaced by conditional means, and other columns are standardized.
+    """
     x = table.x.clone()
     if len(table.real):
         parts = [part.solved[:, 0] for part in single.of_gaussian(x)]

@@ -12,19 +12,19 @@ from tapmachine.units import Gaussian
 SHRINKAGES = (1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7)
 N_FOLDS = 5
 N_PARTITIONS, PARTITION_STEPS, MIXTURE_STEPS = 5, 20, 20  # k-means from several starts, then expectation maximization
-WIDTH = 0.01  # minimum relative variance of clusters, as columns with few values would have infinite densities
+WIDTH = 0.01  # minimum relative variance of clusters, because columns with few values would have infinite densities
 LOG_2PI = math.log(2 * math.pi)
 
 
 class Columns(NamedTuple):
-    """Gaussian fitted to a table: x = mean + deviation·u, with correlations of u shrunk toward 0."""
+    """Gaussian fitted to a table x = mean + deviation·u, with the correlations of u shrunk toward 0."""
 
     mean: Tensor
     deviation: Tensor
     correlations: Tensor
     shrinkage: float
     constant: Tensor
-    smallest: float  # eigenvalue of the correlations before they are shrunk
+    smallest: float  # smallest eigenvalue of the correlations before shrinkage
 
     @staticmethod
     def of(x: Tensor, shrinkage: float) -> "Columns":
@@ -52,18 +52,18 @@ class Columns(NamedTuple):
 
 
 def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
-    """A covariance matrix with its off-diagonal entries reduced by a fraction."""
+    """Return a covariance matrix whose off-diagonal entries are reduced by a fraction."""
     return (1 - shrinkage) * covariance + shrinkage * covariance.diagonal().diag()
 
 
 def folds(n_rows: int, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Training and held-out rows of each fold."""
+    """Return the indices of the training rows and of the held-out rows in each fold."""
     fold = torch.randperm(n_rows, generator=torch.Generator().manual_seed(seed)) % min(N_FOLDS, n_rows)
     return [((fold != k).nonzero().flatten(), (fold == k).nonzero().flatten()) for k in range(int(fold.max()) + 1)]
 
 
 def best_shrinkage(x: Tensor, seed: int) -> float:
-    """The shrinkage of correlations with the highest held-out likelihood."""
+    """Return the shrinkage of correlations with the highest held-out likelihood."""
     if len(x) < 3:
         return SHRINKAGES[-1]
     totals = torch.zeros(len(SHRINKAGES), dtype=x.dtype)
@@ -75,8 +75,11 @@ def best_shrinkage(x: Tensor, seed: int) -> float:
 
 
 def best_n_clusters(x: Tensor, shrinkage: float, candidates: list[int], seed: int) -> int:
-    """The number of clusters with the highest held-out likelihood; 1 if it does not improve on the Gaussian."""
-    gains = []  # over the Gaussian, for each held-out row
+    """Return the number of clusters with the highest held-out likelihood.
+
+    The result is 1 if clusters do not improve significantly on a single Gaussian.
+    """
+    gains = []  # gains over the single Gaussian for each held-out row
     for fitted, left_out in folds(len(x), seed):
         columns = Columns.of(x[fitted], shrinkage)
         scores = [Clusters.of(columns, x[fitted], k, seed).log_density(x[left_out]) for k in (1, *candidates)]
@@ -85,14 +88,17 @@ def best_n_clusters(x: Tensor, shrinkage: float, candidates: list[int], seed: in
 
 
 def significantly_best(gain: Tensor) -> int:  # (candidates, N)
-    """The candidate with the highest mean gain; 0 if that is within its standard error of 0."""
+    """Return the index of the candidate with the highest mean gain, or 0 if the gain is below its standard error."""
     best = int(gain.mean(1).argmax())
     error = gain[best].std() / gain.shape[1] ** 0.5
     return best if float(gain[best].mean()) > float(error) else 0
 
 
 class Clusters(NamedTuple):
-    """A mixture of Gaussians with a shared covariance, for x = mean + transform·y: Σ_k share_k N(y; center_k, 1)."""
+    """Mixture of Gaussians with a shared covariance.
+
+    For x = mean + transform·y, the density of y is Σ_k share_k N(y; center_k, 1).
+    """
 
     centers: Tensor  # (n, K)
     shares: Tensor  # (K,)
@@ -101,7 +107,10 @@ class Clusters(NamedTuple):
 
     @staticmethod
     def of(columns: Columns, x: Tensor, n_clusters: int, seed: int) -> "Clusters":
-        """Fit by expectation maximization, initialized by k-means; a single cluster is the Gaussian of the columns."""
+        """Fit the mixture by expectation maximization, initialized by k-means.
+
+        A single cluster is the Gaussian fitted to the columns.
+        """
         if n_clusters == 1:
             transform = columns.deviation.unsqueeze(1) * torch.linalg.cholesky(columns.correlations)
             return Clusters(torch.zeros_like(x[:1].T), torch.ones_like(x[0, :1]), columns.mean, transform)
@@ -122,7 +131,7 @@ class Clusters(NamedTuple):
         return y
 
     def log_joint(self, y: Tensor) -> Tensor:  # (N, n) -> (N, K)
-        """ln P(y, k)."""
+        """Logarithm of the joint density of a row and its cluster, ln P(y, k)."""
         distances = (y.unsqueeze(2) - self.centers).square().sum(1)
         return self.shares.log() - 0.5 * distances - 0.5 * y.shape[1] * LOG_2PI
 
@@ -131,7 +140,10 @@ class Clusters(NamedTuple):
 
 
 def k_means(x: Tensor, k: int, seed: int) -> Tensor:  # (N, k)
-    """The cluster of each row, one-hot: the best of a few runs of k-means from random rows."""
+    """Return the cluster of each row, one-hot, from the best of several runs of k-means.
+
+    Each run starts from randomly selected rows.
+    """
     generator, results = torch.Generator().manual_seed(seed), []
     for _ in range(N_PARTITIONS):
         means = x[torch.randperm(len(x), generator=generator)[:k]]

@@ -1,4 +1,4 @@
-"""Initialization for tables with gaps, weights or columns of several types: latent classes by cross-validation."""
+"""Initialization for tables with missing values, weights or columns of several types, by latent classes."""
 
 import math
 
@@ -15,12 +15,15 @@ from tapmachine.training.tables.selection import SHRINKAGES, Selection, select
 from tapmachine.units import Categorical, Gaussian, Mixed, Units
 
 CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of classes to choose from
-SELECTION_ROWS = 1000  # for cross-validation
-FEW_ROWS = 20  # with fewer, there is one class
+SELECTION_ROWS = 1000  # maximum number of rows for cross-validation
+FEW_ROWS = 20  # with fewer rows, there is only one class
 
 
 def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMixture, list[str]]:
-    """Fit a mixture of classes; cross-validation determines the shrinkage, the number of classes and the width."""
+    """Fit a mixture of latent classes to a table, and return it with notes on the data.
+
+    The shrinkage, the number of classes and the width are chosen by cross-validation.
+    """
     selection = Selection(SHRINKAGES[0], 1, 1.0)
     if len(table.x) >= FEW_ROWS:
         some = table.rows(spaced(torch.arange(len(table.x)), SELECTION_ROWS))
@@ -32,12 +35,12 @@ def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMi
 
 @torch.no_grad()
 def machine_of_classes(mixture: ProductMixture, table: Table) -> BoltzmannMachine:
-    """The machine in the units of the data, in float64, with ln Z of 0 up to the priors of the hidden units.
+    """Return the machine of a mixture of latent classes, in the units of the data and in float64.
 
-    Its hidden layer has one `Gaussian` unit per real column, to model the correlations, followed by a
-    `Categorical` unit.
+    Up to the priors of the hidden units, ln Z is 0. The hidden layer has one `Gaussian` unit per real column, which
+    models the correlations, followed by a `Categorical` unit for the classes.
     """
-    n_classes = max(2, len(mixture.log_weights))  # one class is two equal ones
+    n_classes = max(2, len(mixture.log_weights))  # a single class is represented by two equal classes
     log_shares, means = mixture.log_weights, mixture.means
     fields = [field.flatten(1) for field in mixture.fields]
     of_others = [b.log_partition(Tilt(f, 0.0)).sum(1) for b, f in zip(mixture.blocks, mixture.fields, strict=True)]
@@ -72,7 +75,7 @@ def machine_of_classes(mixture: ProductMixture, table: Table) -> BoltzmannMachin
 
 
 def standardized_log_density(mixture: ProductMixture, table: Table, x: Tensor) -> Tensor:  # (N, n) -> (N,)
-    """ln P of the observed cells of rows in the units of the data."""
+    """Log-density of the observed cells of rows in the units of the data, shape (N,)."""
     u = x.double().clone()
     u[:, table.real] = (u[:, table.real] - table.mean) / table.deviation
     seen = (~u[:, table.real].isnan()).double()

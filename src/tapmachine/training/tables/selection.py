@@ -1,4 +1,4 @@
-"""Cross-validation of the latent classes of a table by the likelihood of observed cells of held-out rows."""
+"""Cross-validation of the latent classes of a table, by the likelihood of the observed cells of held-out rows."""
 
 import math
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from tapmachine.training.tables.classes import Table, expectations, fit_classes
 from tapmachine.training.tables.clusters import folds
 
 SHRINKAGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-5)
-MORE_SHRINKAGE = (3.0, 10.0)  # factors to try with classes, within which correlations are weaker
+MORE_SHRINKAGE = (3.0, 10.0)  # factors to try with several classes, because correlations within classes are weaker
 WIDTHS = (1.0, 1.1, 1.2, 1.35, 1.5)  # factors of the covariance to choose from
-WARM_STEPS = 8  # of expectation maximization from a similar mixture
-COLD_STEPS = 20  # from k-means
-PATIENCE = 2  # numbers of classes without a gain, after which no larger ones are tried
-SHARE_OF_ERROR = 0.5  # gain of more classes, in standard errors, below which fewer are preferred
+WARM_STEPS = 8  # steps of expectation maximization that start from a similar mixture
+COLD_STEPS = 20  # steps of expectation maximization that start from k-means
+PATIENCE = 2  # number of candidates without a gain after which the search stops
+SHARE_OF_ERROR = 0.5  # gain in standard errors below which fewer classes are preferred
 
 Parts = list[tuple[Table, Table]]  # training and held-out rows of each fold
 
@@ -27,7 +27,7 @@ class Selection(NamedTuple):
     Attributes:
         shrinkage: Fraction by which correlations are shrunk toward 0.
         n_classes: Number of classes.
-        width: Factor of the covariance, to correct for few rows or heavy tails.
+        width: Factor applied to the covariance, which corrects for few rows and for heavy tails.
     """
 
     shrinkage: float
@@ -40,9 +40,9 @@ def select(table: Table, candidates: list[int], seed: int) -> Selection:
     """Choose the shrinkage, the number of classes and the width that best predict held-out rows.
 
     Args:
-        table: The rows.
-        candidates: Numbers of classes, ascending from 1.
-        seed: Random seed of the folds and of k-means.
+        table: Rows to fit.
+        candidates: Candidate numbers of classes in increasing order, starting with 1.
+        seed: Random seed for the folds and for k-means.
     """
     parts = [(table.rows(fitted), table.rows(left_out)) for fitted, left_out in folds(len(table.x), seed)]
     shrinkage = _best_shrinkage(parts) if len(table.real) > 1 else 0.0
@@ -76,7 +76,7 @@ def select(table: Table, candidates: list[int], seed: int) -> Selection:
 
 
 def _best_shrinkage(parts: Parts) -> float:
-    """Shrinkage of a single class."""
+    """Return the shrinkage of a single class with the highest held-out likelihood."""
     totals = torch.zeros(len(SHRINKAGES), dtype=torch.float64)
     for some, others in parts:
         mixture = None
@@ -87,7 +87,7 @@ def _best_shrinkage(parts: Parts) -> float:
 
 
 def _best_width(fits: list[ProductMixture], parts: Parts) -> tuple[float, Tensor]:
-    """The best width, and its weighted log-likelihoods of the held-out rows, (N,)."""
+    """Return the width with the highest held-out likelihood, and its weighted log-likelihood of each held-out row."""
     scores = []
     for width in WIDTHS if len(fits[0].real) else WIDTHS[:1]:
         wider = [fit._replace(covariances=width * fit.covariances) for fit in fits]
@@ -101,6 +101,6 @@ def _best_width(fits: list[ProductMixture], parts: Parts) -> tuple[float, Tensor
 
 
 def _is_as_good(scores: Tensor, best: Tensor) -> bool:
-    """Whether a loss is small compared with its standard error."""
+    """Return whether the difference between two scores is small compared with its standard error."""
     loss = best - scores
     return float(loss.sum()) <= SHARE_OF_ERROR * float(loss.std()) * math.sqrt(len(loss))

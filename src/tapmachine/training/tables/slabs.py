@@ -1,4 +1,4 @@
-"""Spike-and-slab units above whitened Gaussian ones, fitted with ln Z summed over all sets of active units."""
+"""Spike-and-slab units above whitened Gaussian units, fitted with ln Z summed over all sets of active units."""
 
 import torch
 from torch import Tensor
@@ -9,15 +9,15 @@ from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.training.tables.clusters import LOG_2PI, Clusters, Columns, folds, significantly_best
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units
 
-MOST_STEPS, EVERY = 400, 10  # of the fit, and between evaluations on held-out rows
+MOST_STEPS, EVERY = 400, 10  # maximum number of steps, and steps between evaluations on held-out rows
 LEARNING_RATE = 0.02
 INITIAL_SPREAD = 0.2  # length of the initial weights of a unit
 INITIAL_ODDS = -1.0  # log-odds of an active unit
 
 
 def best_n_steps(x: Tensor, shrinkage: float, n_clusters: int, n_slabs: int, seed: int) -> int:
-    """The number of steps with the highest held-out likelihood; 0 if slabs do not improve it."""
-    gains = []  # over the mixture, for each held-out row, after 0, EVERY, … steps
+    """Return the number of training steps with the highest held-out likelihood, or 0 if slabs do not improve it."""
+    gains = []  # gains over the mixture for each held-out row, after 0, EVERY, … steps
     for fitted, left_out in folds(len(x), seed):
         columns = Columns.of(x[fitted], shrinkage)
         clusters = Clusters.of(columns, x[fitted], n_clusters, seed)
@@ -28,10 +28,11 @@ def best_n_steps(x: Tensor, shrinkage: float, n_clusters: int, n_slabs: int, see
 
 
 class Slabs:
-    """Spike-and-slab units above whitened Gaussian ones: weights w_j, and the precision matrix q + Σ_j w_j w_jᵀ.
+    """Spike-and-slab units above whitened Gaussian units, with weights w_j and precision matrix q + Σ_j w_j w_jᵀ.
 
-    With B_j = w_j·(y − m) and clusters of centers b_k,
-    P(y) ∝ N(y; m, (q + WWᵀ)⁻¹) Σ_k e^{a_k + b_k·(y − m)} Π_j (1 + e^{r_j} ∫ exp((B_j + U_j)h − ½h²) dh).
+    With B_j = w_j·(y − m) and cluster centers b_k, the density is
+
+        P(y) ∝ N(y; m, (q + WWᵀ)⁻¹) Σ_k e^{a_k + b_k·(y − m)} Π_j (1 + e^{r_j} ∫ exp((B_j + U_j)h − ½h²) dh).
     """
 
     def __init__(self, clusters: Clusters, n_slabs: int, seed: int) -> None:
@@ -60,9 +61,10 @@ class Slabs:
         return log_density
 
     def _log_partition(self, q: Tensor, inner: Tensor) -> Tensor:
-        """ln Z relative to the Gaussian, in the coordinates in which its precision matrix is the identity.
+        """Value of ln Z relative to the Gaussian, in coordinates in which its precision matrix is the identity.
 
-        There, WᵀW is 1 − q/(q + WᵀW), Wᵀb is (q + WᵀW)⁻¹Wᵀb, and b² is (b² − bᵀW(q + WᵀW)⁻¹Wᵀb)/q.
+        In these coordinates WᵀW becomes 1 − q/(q + WᵀW), Wᵀb becomes (q + WᵀW)⁻¹Wᵀb, and b² becomes (b² − bᵀW(q +
+        WᵀW)⁻¹Wᵀb)/q.
         """
         inverse, sent = torch.linalg.inv(inner), self.weights.T @ self.centers
         overlaps = torch.eye(len(inner), dtype=inner.dtype) - q * inverse
@@ -73,7 +75,7 @@ class Slabs:
         return log_partition
 
     def fit(self, y: Tensor, n_steps: int, left_out: Tensor | None = None) -> Tensor:  # -> (evaluations, N of left_out)
-        """Maximize the likelihood; return the log-densities of held-out rows at regular intervals."""
+        """Maximize the likelihood, and return the log-densities of held-out rows at regular intervals."""
         curve = []
         optimizer = torch.optim.Adam([p.requires_grad_() for p in self.parameters], LEARNING_RATE)
         for step in range(n_steps + 1):
@@ -88,7 +90,10 @@ class Slabs:
 
     @torch.no_grad()
     def machine(self, n_hidden: int) -> tuple[BoltzmannMachine, Tensor, Tensor]:
-        """The machine in coordinates u, y = shift + transform·u, with precision matrix 1; and transform and shift."""
+        """Return the machine in coordinates u in which the precision matrix is the identity.
+
+        The matrix `transform` and the vector `shift` of y = shift + transform·u are returned as well.
+        """
         n, n_slabs = self.weights.shape
         n_clusters = len(self.log_shares) if len(self.log_shares) > 1 else 0
         precision = self.log_q.exp() * torch.eye(n, dtype=torch.float64) + self.weights @ self.weights.T
