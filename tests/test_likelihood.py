@@ -430,9 +430,9 @@ def test_progress_of_all_blocks_is_told():
     ("call", "message"),
     [
         (lambda m: ais_log_partition(m, 0), "schedule is 0"),
-        (lambda m: ais_log_partition(m, torch.tensor([0.0, 0.7, 0.6, 1.0])), "must increase from 0 to 1"),
-        (lambda m: ais_log_partition(m, torch.tensor([0.1, 1.0])), "must increase from 0 to 1"),
-        (lambda m: ais_log_partition(m, [0, 0.5]), "must increase from 0 to 1"),
+        (lambda m: ais_log_partition(m, torch.tensor([0.0, 0.7, 0.6, 1.0])), "does not increase from 0 to 1"),
+        (lambda m: ais_log_partition(m, torch.tensor([0.1, 1.0])), "does not increase from 0 to 1"),
+        (lambda m: ais_log_partition(m, [0, 0.5]), "does not increase from 0 to 1"),
         (lambda m: ais_log_partition(m, "paper"), "schedule is 'paper'; expected a number of temperatures"),
         (lambda m: ais_log_partition(m, 5, n_runs=1), "n_runs is 1"),
         (lambda m: ais_log_partition(m, 5, seed=-1), "seed is -1"),

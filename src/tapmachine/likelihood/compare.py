@@ -58,7 +58,7 @@ class LikelihoodRow:
 
 @dataclass(frozen=True, repr=False)
 class LikelihoodComparison:
-    """Log-likelihoods by several estimators.
+    """Comparison of the log-likelihoods computed by several estimators.
 
     Attributes:
         rows: One row per estimator.
@@ -138,9 +138,10 @@ def compare_likelihoods(
     """Compare log-likelihoods estimated by TAP, annealed importance sampling (AIS) and other methods.
 
     The exact value is included if the smaller side of the machine has at most 2²⁰ states, or if all units are Gaussian.
-    It is the most reliable value, followed by AIS if its forward and reverse runs agree. TAP is the cheapest estimator
-    and is suitable for monitoring training as long as it agrees with the others. The pseudo-likelihood is computed for
-    machines with at most one hidden layer. It is on a different scale and is suitable only for comparing machines.
+    The exact value is the most reliable one, followed by AIS if its forward and reverse runs agree. TAP is the cheapest
+    estimator and is suitable for monitoring training as long as it agrees with the others. For machines with at most
+    one hidden layer, the pseudo-likelihood is included as well. The pseudo-likelihood is on a different scale and is
+    suitable only for comparing machines.
 
     At most 10,000 evenly spaced rows of each data set are scored. The limit is 1,000 rows for the pseudo-likelihood,
     and 100 rows for AIS and exact values of machines with several hidden layers.
@@ -155,8 +156,9 @@ def compare_likelihoods(
         callback: Function called with the name of each estimator before it starts.
 
     Warns:
-        LikelihoodWarning: If TAP or AIS differs from the best estimate by more than three standard errors plus 1 nat
-            (or 2% of the log-likelihood, if larger), if importance weights have collapsed, or if an estimator fails.
+        LikelihoodWarning: If importance weights have collapsed, if an estimator fails, or if TAP or AIS differs
+            significantly from the best estimate. A difference is significant if it exceeds three standard errors plus 1
+            nat (or 2% of the log-likelihood, if larger).
 
     Example:
         >>> import torch
@@ -312,7 +314,7 @@ def _disagreements(rows: list[LikelihoodRow]) -> list[str]:
                     reason = f"it averages over several solutions; their log-sum-exp is only {abs(off):.2g} nats off"
             messages.append(
                 f"{row.estimator} and {judge.estimator} disagree: ln Z is {row.log_partition:.1f} and "
-                f"{judge.log_partition:.1f}. The log-likelihood by {row.estimator} is {abs(gap):.1f} nats too "
+                f"{judge.log_partition:.1f}. The log-likelihood of {row.estimator} is {abs(gap):.1f} nats too "
                 f"{'high' if gap > 0 else 'low'}: {reason}"
             )
     return messages

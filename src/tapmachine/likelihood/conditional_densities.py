@@ -88,8 +88,8 @@ def _window(
 ) -> tuple[Tensor, Tensor]:  # (N, S) each
     """Return an interval outside of which the conditional density of a unit is negligible.
 
-    The conditional density is a mixture of priors under fields from Σ min Wh to Σ max Wh. Its mass therefore lies
-    between the masses of the prior under these two fields.
+    The conditional density is a mixture of priors under fields from Σ min Wh to Σ max Wh. Its mass therefore lies in
+    the range spanned by the prior under these two fields.
     """
     units = machine.layers[0]
     lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())

@@ -20,7 +20,7 @@ def conditional_log_weight(
         machine: Machine with one hidden layer.
         x: States of the visible units, shape (N, n).
         chosen: Indices of S units for each row, shape (N, S).
-        others: Additional field on the hidden units, shape (N, *state_shape) (default: none).
+        others: Additional field on the hidden units, shape (N, *state_shape), or None.
     """
     units, gains = machine.layers[0], Gains(machine, x, others)
 

@@ -32,8 +32,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     finitely many values. The layers in between are integrated over analytically and may have units of any type. For a
     pairwise machine, the sum is over all states. Enumeration is feasible for up to 25 binary units on the smaller side.
 
-    Because the priors are normalized, ln Z is 0 without couplings. The logarithm of a sum over unnormalized states
-    e^{−E} is larger by Σ ln Σ_x e^{Ux}.
+    Because the priors are normalized, ln Z is 0 without couplings. The logarithm of the sum of e^{−E} over all states
+    is larger by Σ ln Σ_x e^{Ux}.
 
     Some machines with `Gaussian` units need no enumeration. For two layers of `Gaussian` units, ln Z is given by a
     determinant. For `Gaussian` visible units and up to 18 `SpikeSlab` hidden units, optionally with one `Categorical`
@@ -42,7 +42,7 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     are coupled only to the `Categorical` unit, as in machines for tables.
 
     Returns:
-        ln Z = −F in float64: a scalar, or one value per row if the machine is conditioned on rows of evidence.
+        Value of ln Z = −F in float64: a scalar, or one value per row if the machine is conditioned on rows of evidence.
 
     Example:
         >>> from tapmachine import Binary, TruncatedGaussian, exact_log_partition, rbm
@@ -238,7 +238,7 @@ def _smaller_side(machine: BoltzmannMachine) -> list[int]:
     if bits > log2(LARGEST_ENUMERATION):
         raise ValueError(
             f"the smaller side of the machine has 2^{bits:.0f} states; "
-            f"at most 2^{log2(LARGEST_ENUMERATION):.0f} can be summed over"
+            f"expected at most 2^{log2(LARGEST_ENUMERATION):.0f} states"
         )
     return smaller
 

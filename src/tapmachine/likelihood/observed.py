@@ -81,7 +81,11 @@ def _log2_states(counts: list[int] | None) -> float:
 
 
 def _over_hidden_states(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -> Tensor:
-    """Compute ln Σ_h P(h) Π_observed P_i(x_i) exp(x_i f_i) Π_missing Z_i(f_i), where f = Wh is the visible field."""
+    """Log-weight of the observed values of each row, summed over all states of the hidden units.
+
+    The result is ln Σ_h P(h) Π_observed P_i(x_i) exp(x_i f_i) Π_missing Z_i(f_i), where f = Wh is the field on the
+    visible units.
+    """
     visible, hidden = machine.layers
     known = (~missing).to(x.dtype)
     seen = (x * known.view(*known.shape, *[1] * (x.dim() - 2))).flatten(1)
@@ -118,7 +122,7 @@ def draw_missing_of_mixture(
 
     Args:
         machine: Machine in float64 that satisfies `is_gaussian_mixture`.
-        x: Rows, shape (N, n). Missing values are ignored.
+        x: Rows, shape (N, n). Entries of missing values are ignored.
         missing: Mask of the missing values, shape (N, n).
         generator: Random number generator (default: torch's global generator).
     """

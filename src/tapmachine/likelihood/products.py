@@ -29,8 +29,8 @@ class ProductMixture(NamedTuple):
     Attributes:
         log_weights: Logarithms of the weights w_c, shape (C,). The sum of the weights is the machine's Z.
         means: Means of the Gaussian columns, shape (C, n_real).
-        covariances: Covariances of the Gaussian columns, shape (S, n_real, n_real). Component c uses entry c // (C /
-            S).
+        covariances: Covariances of the Gaussian columns, shape (S, n_real, n_real). Component c uses the covariance
+            with index c // (C / S).
         real: Indices of the Gaussian columns among all components, shape (n_real,).
         blocks: Units of the other columns.
         places: Index of the first component of each block.
@@ -76,7 +76,7 @@ class ProductMixture(NamedTuple):
     def of_gaussian(self, x: Tensor) -> "Iterator[GaussianPart]":  # of rows in order
         """Iterate over chunks of rows, with the statistics of their observed Gaussian columns for each component.
 
-        Without Gaussian columns, nothing is yielded.
+        The iterator is empty if the mixture has no Gaussian columns.
         """
         n, (n_sets, _, _) = len(self.real), self.covariances.shape
         if n == 0:
@@ -103,8 +103,8 @@ class GaussianPart(NamedTuple):
     """Gaussian columns of several rows, conditioned on the observed values in each component.
 
     Let G be the precision matrix of the observed columns, with 0 for missing columns, and r the deviations from the
-    means. Missing columns have the mean μ + Σ G r and the covariance Σ − Σ G Σ. Given all others, an observed column
-    has the mean x − (Gr)/G_jj and the variance 1/G_jj.
+    means. Missing columns have the mean μ + Σ G r and the covariance Σ − Σ G Σ. Given all other observed columns, an
+    observed column j has the mean x − (Gr)/G_jj and the variance 1/G_jj.
     """
 
     log_joint: Tensor  # ln w_c N(x_observed), (R, C)

@@ -38,7 +38,7 @@ def pseudo_log_likelihood(
         machine: Unconditioned machine.
         x: Data, shape (N, n_visible).
         n_visible: Number of units per row to include, selected at random (default: all units). The sum is scaled up to
-            all units. The paper uses 100 of 784 units.
+            the total number of units. The paper uses 100 of 784 units.
         seed: Random seed for selecting the units (default: 0).
 
     Raises:
@@ -72,7 +72,7 @@ def pseudo_log_likelihood(
 def log_conditionals(machine: BoltzmannMachine, x: Tensor, chosen: Tensor) -> Tensor:  # (N, S)
     """Conditional log-probabilities ln P(x_i | x_{−i}) of selected units in each row, shape (N, S).
 
-    For a categorical unit of a mixed layer, the value is at the unit's first component.
+    For a categorical unit of a mixed layer, the value is stored at the unit's first component.
 
     Args:
         machine: Pairwise machine or machine with one hidden layer, in float64.

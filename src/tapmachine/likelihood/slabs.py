@@ -1,7 +1,7 @@
 """Exact ln Z of Gaussian visible units with spike-and-slab and categorical hidden units, as a sum of determinants.
 
 Given the categorical units and the set of active spike-and-slab units, the visible units are Gaussian. The machine is
-therefore a Gaussian mixture, for which everything can be computed exactly.
+therefore a Gaussian mixture, which can be evaluated and sampled exactly.
 """
 
 import math

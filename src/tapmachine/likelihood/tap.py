@@ -29,9 +29,9 @@ class TAPLogLikelihood(LogLikelihood):
     """Log-likelihoods ln P(x) ≈ F − F(x), with F averaged over the distinct solutions of the machine, as in the paper.
 
     Attributes:
-        log_sum_exp: Log-likelihood with ln Z ≈ ln Σ exp(−F_k), which treats distinct solutions as separate states. Its
-            values are lower. On machines trained on data, it was three times closer to the exact value. If the
-            couplings are too strong for the mean field, neither estimate is reliable.
+        log_sum_exp: Log-likelihood with ln Z ≈ ln Σ exp(−F_k), which treats distinct solutions as separate states and
+            gives lower values. For machines trained on data, this estimate was three times closer to the exact value
+            than the average. If the couplings are too strong for the mean field, neither estimate is reliable.
         free_energies: Free energy F of each distinct solution, in increasing order.
         n_excluded: Number of solutions excluded because they did not converge.
     """
@@ -63,9 +63,9 @@ def tap_log_likelihood(
 
     The estimate is Σ ln P_i(x_i) + Σ_j ln Z_j(Σ_i W_ij x_i, 0) + F, where F is the free energy of the machine, averaged
     over its distinct solutions. The attribute `log_sum_exp` of the result uses the log-sum-exp over the solutions
-    instead. With at most one hidden layer, all other terms are exact. With several hidden layers, they are replaced by
-    the free energy of the machine clamped to the row, computed by the same scheme. A row whose solution does not
-    converge is not scored.
+    instead. With at most one hidden layer, all other terms are exact. With several hidden layers, these terms are
+    replaced by the negative free energy of the machine clamped to the row, computed by the same scheme. A row whose
+    solution does not converge is not scored.
 
     For fixed `solutions`, the value of a row does not depend on the other rows or their order.
 

@@ -40,8 +40,8 @@ class Effort(NamedTuple):
         bits: Binary logarithm of the maximum number of states to enumerate on the smaller side of a machine.
         temperatures: Numbers of temperatures, tried in turn until the standard error is below 0.1 nats.
         n_rows: Number of rows of a machine with several hidden layers whose weights are enumerated or annealed
-            (default: all rows). The other rows use TAP's weight, corrected by its mean error on the first group of
-            rows.
+            (default: all rows). The other rows use TAP's weight, corrected by its mean error on the enumerated or
+            annealed rows.
         n_gappy_rows: Number of rows with missing values to anneal (default: all rows). The other rows are not scored.
     """
 

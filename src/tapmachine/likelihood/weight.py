@@ -19,7 +19,9 @@ def log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, *state_sh
     """
     layers = list(machine.layers)
     if len(layers) > 2:
-        raise ValueError(f"the weight of visible states is intractable with {len(layers) - 1} hidden layers")
+        raise ValueError(
+            f"the weight of visible states is intractable with {len(layers) - 1} hidden layers; expected at most one"
+        )
     parts = []
     for rows in x.split(max(1, CHUNK_VALUES // max(machine.sizes))):
         total = layers[0].log_prior(rows, validate=False).sum(-1, dtype=torch.float64)
@@ -37,8 +39,8 @@ def check_normalizable(machine: BoltzmannMachine) -> None:
     """Raise an EstimateError if couplings between units on the whole real line are too strong for a finite Z.
 
     The quadratic energy of these units must increase in all directions. With couplings in units of the standard
-    deviations, all eigenvalues must be below 1. Checking the weights of chains is not sufficient, because chains may
-    diverge too slowly.
+    deviations, all eigenvalues must be below 1. The weights of annealing chains do not reveal an infinite Z reliably,
+    because chains may diverge slowly.
     """
     if machine.n_rows is not None:
         return

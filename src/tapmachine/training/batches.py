@@ -21,7 +21,7 @@ from tapmachine.training.gaps import Gaps, check_columns, fill_from_columns, has
 
 Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
-IN_MEMORY = "training with missing values requires data in memory, as a tensor"
+IN_MEMORY = "training with missing values requires a tensor in memory"
 Place = Tensor | Batch  # location of a batch: indices of rows in memory, or the batch itself otherwise
 
 
@@ -56,10 +56,10 @@ class Batches:
             maps) and rows on disk are read batch by batch. A data loader yields batches, or tuples whose first entry is
             a batch.
         batch_size: Number of rows per batch (default: `default_batch_size`). Ignored for a data loader.
-        weights: Weight of each row, shape (N,) (default: equal weights).
+        weights: Weight of each row, shape (N,); equal by default.
         seed: Random seed for shuffling and for the initial states of missing units.
-        validate: Whether to validate tensors and arrays (default: True). Without validation, the data may contain means
-            of units.
+        validate: Whether to validate tensors and arrays (default: True). Without validation, the data may contain unit
+            means instead of states.
         generator: Random number generator for missing values, on the machine's device.
 
     Attributes:
@@ -236,7 +236,7 @@ class Batches:
     def take(self, place: Place) -> Batch:
         """Return the batch for an item yielded by `epoch`.
 
-        For rows in memory, this can be captured in a CUDA graph.
+        For rows in memory, the selection can be captured in a CUDA graph.
         """
         if not isinstance(place, Tensor):
             return place

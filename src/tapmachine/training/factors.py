@@ -2,7 +2,7 @@
 
 The visible units of such a machine have the precision matrix D(V) − W D(1/V') Wᵀ. With uniquenesses Ψ = 1/V and
 loadings Λ, their covariance is Ψ + ΛΛᵀ. Near its maximum the likelihood is so stiff that gradient descent diverges or
-is too slow at any learning rate: the curvature in the weights grows with the square of the ratio of explained to unique
+is too slow at any learning rate. The curvature in the weights grows with the square of the ratio of explained to unique
 variance.
 """
 
@@ -31,7 +31,7 @@ class Factors(NamedTuple):
     Attributes:
         unique: Unique share of the variance of each column, Ψ, shape (n,).
         directions: Orthonormal eigenvectors of Ψ^(−½) R Ψ^(−½), where R is the correlation matrix, shape (n, k).
-        variances: Eigenvalues of these eigenvectors, but at least 1, shape (k,). They are the marginal variances of
+        variances: Corresponding eigenvalues, but at least 1, shape (k,). The eigenvalues are the marginal variances of
             hidden units of precision 1.
     """
 
@@ -49,7 +49,7 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
     Args:
         machine: Machine with two layers of Gaussian units, whose visible units are fitted to the data.
         x: Data, shape (N, n_visible).
-        weights: Weight of each row, shape (N,) (default: equal weights).
+        weights: Weight of each row, shape (N,); equal by default.
     """
     visible, hidden = machine.layers
     assert isinstance(visible, Gaussian)
@@ -115,7 +115,7 @@ def find_factors(correlations: Tensor, n_factors: int) -> Factors:
 
 
 def _margin(machine: BoltzmannMachine) -> float:
-    """Minimum distance of the largest singular value of the couplings from 1, where Z becomes infinite."""
+    """Minimum distance of the largest singular value of the couplings from 1, the value at which Z becomes infinite."""
     return MARGIN * torch.finfo(machine.dtype).eps
 
 

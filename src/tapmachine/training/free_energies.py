@@ -42,7 +42,7 @@ def mixture(machine: BoltzmannMachine, moments: Sequence[Moments], values: Tenso
         moments: Moments of all layers for each particle.
         values: Free energy F of each particle, shape (K,).
         weights: Weight of each particle, shape (K,); None for equal weights. If particles of the same solution have the
-            same F, only the sign of the weights matters.
+            same F, the result depends only on which weights are positive.
     """
     return -(unique_weights(machine, moments, weights).log() - values).logsumexp(0)
 
@@ -70,8 +70,9 @@ def clamped_free_energy(
     """Free energy F of the machine clamped to each row, shape (M,), differentiable.
 
     With one hidden layer, F(x) = −ln P(x; U) − Σ_j ln Z_j(xW), where P is the prior of the visible units and Z_j is the
-    partition function of hidden unit j in the field xW. This is exact, and so is F of a pairwise machine. With several
-    hidden layers, F is that of the scheme for a machine of the hidden layers alone, with the field xW on the first one.
+    partition function of hidden unit j in the field xW. This result is exact. F is also exact for pairwise machines.
+    With several hidden layers, F is computed by the scheme for a machine that consists of the hidden layers, with the
+    field xW on the first of them.
 
     Args:
         machine: Machine of any type.
@@ -140,8 +141,8 @@ def finite_free_energy_from(
     undone.
 
     Returns:
-        The moments of all layers, the free energy of each particle, shape (K,), and the index of the particle used for
-        each particle, shape (K,).
+        The moments of all layers, the free energy of each particle, shape (K,), and the index of the particle that
+        replaces each particle, shape (K,).
     """
     process, state = _swept(machine, x, scheme, n_sweeps, compile_sweeps)
     particles = torch.arange(len(x), device=x.device)
@@ -167,7 +168,8 @@ def sweep_from(
 
     Args:
         machine: Machine of any type.
-        x: Initial means of the lowest layer. None starts from the moments of the prior, for each row of evidence.
+        x: Initial means of the lowest layer. If None, the sweeps start from the moments of the prior, for each row of
+            evidence.
         scheme, n_sweeps: See `TAPObjective`.
     """
     process, state = _swept(machine, x, scheme, n_sweeps)
@@ -178,7 +180,7 @@ def sweep_from(
 def _swept(
     machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
 ) -> tuple[Process, State]:
-    """Return the iteration for a machine and its state after `n_sweeps` sweeps."""
+    """Return the solver process of a machine and its state after `n_sweeps` sweeps."""
     layers, process = list(machine.layers), scheme.bind(machine)
     may_read = _may_read(machine)
     if not may_read or compile_sweeps:
@@ -202,7 +204,7 @@ def _swept(
 def _may_read(machine: BoltzmannMachine) -> bool:
     """Return whether tensor values can be read at no cost.
 
-    On a GPU reading a value synchronizes, and compiled code cannot read values.
+    Reading a value synchronizes a GPU, and compiled code cannot read values.
     """
     return machine.device.type == "cpu" and not torch.compiler.is_compiling()
 

@@ -175,7 +175,8 @@ class Gaps:
         """Improve the completions by stochastic EM.
 
         The method alternates between fitting a machine to the completed rows and drawing the missing values from it. It
-        is for machines that are initialized by a fit to the data, which the initial completion by columns would bias.
+        is used for machines that are initialized by a fit to the data. The initial completion by columns would bias
+        this fit.
 
         Args:
             refit: Function that fits the parameters of a copy of the machine to complete rows.

@@ -35,7 +35,7 @@ def machine_of_layer(deep: BoltzmannMachine, stage: int, double_inputs: bool) ->
 def states_of_layer(
     below: Sequence[BoltzmannMachine], x: Tensor, seed: int, double_inputs: bool, means: bool = False
 ) -> Tensor:
-    """Draw states of the next layer given the data, passing them through the machines of all layers below it.
+    """Draw states of the next layer given the data, by sampling through the machines of all layers below it.
 
     With `means=True`, the means of the next layer are returned instead of samples.
     """

@@ -29,7 +29,8 @@ class Training(Protocol):
     Attributes:
         epochs: Total number of epochs.
         finished: Number of completed epochs.
-        stopping: Whether to stop after the current batch. Can be set at any time, for example in a signal handler.
+        stopping: Whether to stop after the current batch. The flag can be set at any time, for example in a signal
+            handler.
         is_over: Whether training is complete.
         is_mid_epoch: Whether training was stopped before the end of an epoch.
         current: Trainer of the machine being trained; None before the first epoch of pretraining.
@@ -55,13 +56,13 @@ class Training(Protocol):
         """
 
     def joint(self) -> Trainer:
-        """Return the trainer of all layers together."""
+        """Return the trainer for joint training of all layers."""
 
     def state(self) -> TrainingState:
         """Return the training state between two epochs or batches."""
 
     def restore(self, state: TrainingState) -> None:
-        """Restore the state of another training with the same arguments."""
+        """Restore the state of another training run with the same arguments."""
 
 
 @dataclass
@@ -114,7 +115,7 @@ def run_epochs(
     log: str | Path | None = None,
     progress: bool | None = None,
 ) -> History:
-    """Run the remaining epochs of a training and return their history.
+    """Run the remaining epochs and return their history.
 
     Args:
         training: Trainer to run, such as `Trainer` or `PretrainingTrainer`.
@@ -174,8 +175,9 @@ def fit(
         scheduler: Torch learning rate scheduler, stepped after every epoch. `ReduceLROnPlateau` receives the loss.
         validation: Held-out rows. Their log-likelihood is recorded and used for early stopping.
         early_stopping: Whether to stop early and keep the machine from the best epoch, if `validation` is given
-            (default: True). With False, the held-out rows are only scored.
-        weights: Weight of each row, shape (N,), for data in memory or in a memory map (default: equal weights).
+            (default: True). If False, the held-out rows are only scored.
+        weights: Weight of each row, shape (N,), for data in memory or in a memory map. Rows have equal weights by
+            default.
         l1: Coefficient ε of the penalty ε Σ|W| (default: 0).
         centered: Whether to use centered gradients (default: True if the machine has layers and all of its units have
             fields, which only custom units may lack).
@@ -184,22 +186,23 @@ def fit(
         compile: Whether to compile training steps with `torch.compile`, which takes about a minute and needs torch 2.11
             (default: True for `TAPObjective` on a GPU, if the number of steps makes compilation worthwhile).
         warm_start: Whether to keep the priors of the visible units instead of fitting them to the data first (default:
-            False). With True, the default optimizer continues at the final learning rate of the machine's previous
-            training. This preserves what the machine has learned, but learning is slow. For longer training, call `fit`
-            once with more epochs, or pass an optimizer. New and pretrained machines start at the default learning rate.
+            False). If True, the default optimizer continues at the final learning rate of the machine's previous
+            training. A small learning rate preserves what the machine has learned, but learning is slow. For longer
+            training, call `fit` once with more epochs, or pass an optimizer. New and pretrained machines start at the
+            default learning rate.
         seed: Random seed (default: 0). The same seed gives the same weights, bit for bit, unless a data loader
             determines the order of the rows.
         monitor: Measurements after each epoch (default: `Monitor()`).
         callbacks: Functions called with the machine and the record after each epoch.
         log: File to which each record is appended as a line of JSON.
-        progress: Whether to show progress: as a bar on a terminal or in a notebook, and as lines elsewhere (default:
-            only on a terminal or in a notebook).
+        progress: Whether to show progress (default: only on a terminal or in a notebook). Progress is shown as a bar on
+            a terminal or in a notebook, and as lines of text elsewhere.
 
     Returns:
-        A record for every epoch. Each record contains `epoch`, `seconds`, `learning_rate`, `loss`, `gradient_norm`,
-        `weight_norm`, `divergences`, and the measurements of `Monitor`. If the kept machine is not that of the last
-        epoch, the last record contains its epoch as `kept_epoch`. If a `TAPObjective` had particles with a non-finite
-        F, the record contains their number as `excluded_particles`.
+        History with one record per epoch. Each record contains `epoch`, `seconds`, `learning_rate`, `loss`,
+        `gradient_norm`, `weight_norm`, `divergences`, and the measurements of `Monitor`. If the kept machine is not
+        that of the last epoch, the last record contains its epoch as `kept_epoch`. If a `TAPObjective` had particles
+        with a non-finite F, the record contains their number as `excluded_particles`.
 
     Raises:
         DivergenceError: If training keeps diverging although the learning rate is reduced repeatedly. The machine is

@@ -1,10 +1,10 @@
 """Training loss: the free energy F of the machine clamped to the data minus F of the free machine.
 
 This module is a good place to start reading. With F = −ln Z, the log-likelihood of a row is ln P(x) = F(free) −
-F(clamped to x). Its gradient is not coded explicitly. Because F is stationary in the moments of a solution, automatic
+F(clamped to x). The gradient is not coded explicitly. Because F is stationary in the moments of a solution, automatic
 differentiation of F with fixed moments (or samples) gives the gradient.
 
-F of the clamped machine is in `free_energies.py`. Objectives differ in how they compute F of the free machine:
+F of the clamped machine is computed in `free_energies.py`. Objectives differ in how they compute F of the free machine:
 `objectives.py` evaluates it at TAP solutions, and `chains.py` at samples of Gibbs chains. Sampling objectives compute
 both terms in one matrix product if possible. `step.py` computes the gradient and updates the parameters.
 """
@@ -29,7 +29,8 @@ def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor
 class Objective(ABC):
     """Base class of training objectives, which compute F of the free machine (the negative phase).
 
-    By default a step can be captured as a CUDA graph. This requires fixed shapes, and that no tensor value is read.
+    By default a step can be captured as a CUDA graph. Capturing requires fixed shapes and code that reads no tensor
+    values.
 
     Attributes:
         can_be_captured: Whether a step can be captured as a CUDA graph.
@@ -73,7 +74,7 @@ class Objective(ABC):
 
 
 def _weighted_share(context: Context, on_data: Tensor, on_model: Tensor, is_split: bool) -> Tensor:
-    """Loss with weighted rows, or the share of this process.
+    """Loss with weighted rows, or the share of this process in the loss.
 
     The shares of all processes add up to the loss.
     """

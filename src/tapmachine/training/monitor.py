@@ -54,7 +54,7 @@ class Monitor:
       as a root mean square over units. A value close to 0 means that the machine resembles one without this layer.
 
     Attributes:
-        n_starts: Number of rows used as initial states of solutions (default: 100). With 0, solutions and TAP
+        n_starts: Number of rows used as initial states of solutions (default: 100). If 0, solutions and TAP
             log-likelihoods are not computed.
         likelihood: Whether to measure the exact or annealed log-likelihood (default: True if `n_starts` is positive).
         n_rows: Number of rows to score (default: 1000).
@@ -103,9 +103,9 @@ class Monitor:
             machine: Machine to measure.
             train: Training rows, with missing values filled in.
             validation: Validation rows, with NaN for missing values.
-            weights: Weight of each training row, shape (N,) (default: equal weights).
-            missing: Mask of the missing training values, shape (N, n). The log-likelihood is that of the observed
-                values.
+            weights: Weight of each training row, shape (N,); equal by default.
+            missing: Mask of the missing training values, shape (N, n). If given, the log-likelihood is that of the
+                observed values.
         """
         rows, gaps = spaced(train, self.n_rows), None if missing is None else spaced(missing, self.n_rows)
         held_out, held_out_gaps = None, None

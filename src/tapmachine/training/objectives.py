@@ -36,12 +36,12 @@ class TAPObjective(Objective):
         start: Initial states of the solutions (default: `FromBatch()`).
         n_particles: Number of solutions, K (default: the batch size).
         n_sweeps: Number of sweeps, which need not reach convergence (default: 10). After the first sweep, sweeps are
-            performed in steps of three (implicit) or four (fixed damping), and the last step is always completed. None
-            sweeps until convergence, which cannot be captured on a GPU.
+            performed in steps of three (implicit) or four (fixed damping), and the last step is always completed. If
+            None, sweeps continue until convergence, which cannot be captured as a CUDA graph.
         scheme: Mean-field scheme to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()`
             are for small machines.
         merged: Whether to use F of the mixture of distinct solutions, −ln Σ e^{−F}. Each solution is then weighted by
-            its probability, regardless of the number of particles that reach it. With False, F is averaged over all
+            its probability, regardless of the number of particles that reach it. If False, F is averaged over all
             particles, as in the paper. The default is True, unless the initial states are samples of the machine, as
             for `Chains`. Particles with a non-finite F, which occur for counts with strong couplings, are excluded from
             the mixture and reported. A step is undone if more than half of the particles have a non-finite F, or if the
@@ -178,8 +178,8 @@ class ExactGaussian(Objective):
 class ExactSlabs(Objective):
     """Objective with the exact F of the free machine, for `Gaussian` visible units and a few `SpikeSlab` hidden units.
 
-    At most 12 hidden units may have weights. One hidden unit may be `Categorical`. Its states and the sets of active
-    units together define at most 2^12 Gaussians.
+    At most 12 hidden units may have nonzero weights. One hidden unit may be `Categorical`. The states of this unit and
+    the sets of active units together define at most 2^12 Gaussians.
     """
 
     can_be_captured = False  # matrix factorizations synchronize with the device
@@ -214,7 +214,7 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
 
     Args:
         machine: Machine to train.
-        n_rows: Number of training rows (default: 0).
+        n_rows: Number of training rows, which determines the number of chains (default: 0).
 
     Example:
         >>> from tapmachine import Binary, Gaussian, TruncatedGaussian, rbm

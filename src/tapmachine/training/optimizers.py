@@ -40,7 +40,7 @@ def paper_sgd(
     Args:
         machine: Machine to train.
         learning_rate, momentum, weight_decay: γ, η and ε of the paper's Table I [tab:params].
-        field_momentum: Whether the parameters of the units also have momentum (default: True). With False, they are
+        field_momentum: Whether the parameters of the units also have momentum (default: True). If False, they are
             updated by plain gradient steps θ ← θ + γΔθ, as printed in the paper [alg:rbmTrain].
 
     Example:
@@ -87,7 +87,7 @@ def default_learning_rate(
             raise ValueError(f"x has shape {tuple(x.shape)}; expected (N, n_visible) with at least one row")
         rows = spaced(x, SOME_ROWS).flatten(1).double()
         if not bool(torch.isfinite(rows).all()):
-            raise ValueError("x contains non-finite values")
+            raise ValueError("x contains non-finite values; expected finite numbers")
         spread = torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)
     hidden_variance, factor = 0.25, pace(n_rows or len(x)) * (PACE_OF_DEEP if len(machine.layers) > 2 else 1.0)
     if is_gaussian(machine):

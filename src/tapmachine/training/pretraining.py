@@ -34,8 +34,8 @@ class Pretraining:
         layers: `first` trains only the lowest two layers, so that the deep machine starts as this restricted machine
             with small weights above it. `all` trains all layers, one after the other [alg:dbmTrain]. The default is
             `first`.
-        data: Training data of the next layer: `samples` of the layer below given the data, drawn once, or its `means`
-            (default: `samples`).
+        data: Type of training data for the next layer (default: `samples`). `samples` are drawn once from the layer
+            below, given the data. `means` are the conditional means of that layer.
         double_inputs: Whether to apply the correction of Salakhutdinov and Hinton (2009) for layers that receive input
             from two sides (default: False). The lowest machine sees the data twice, the highest machine contains its
             hidden units twice, and the weights of the machines in between are halved. The field of a layer is the mean
@@ -74,12 +74,12 @@ class PretrainingTrainer:
         x: Training data, shape (N, n_visible).
         pretraining: Settings for training the layers.
         make_trainer: Function that creates the trainer of a layer from its restricted machine, its data and its index.
-            It must not fit the visible units to the data.
+            The function must not fit the visible units to the data.
         make_joint: Function that creates the trainer of the deep machine after its layers are trained (default: no
             joint training).
         joint_epochs: Number of epochs of joint training (default: 0).
         seed: Random seed for the samples (default: 0).
-        weights: Weight of each row, shape (N,) (default: equal weights).
+        weights: Weight of each row, shape (N,); equal by default.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class PretrainingTrainer:
         return record | {"layer": 0.0 if joint else float(self.stage + 1)}
 
     def joint(self) -> Trainer:
-        """Return the trainer of all layers together, even if no epochs of joint training are left."""
+        """Return the trainer for joint training of all layers, even if no epochs are left."""
         return self.current if self.current is not None and self.stage == self.n_stages else self._enter(self.n_stages)
 
     def _enter(self, stage: int) -> Trainer:
@@ -207,7 +207,7 @@ class PretrainingTrainer:
 
     @torch.no_grad()
     def restore(self, state: TrainingState) -> None:
-        """Restore the state of another training with the same arguments."""
+        """Restore the state of another training run with the same arguments."""
         tensors, stage = state.tensors, int(state.values["stage"])
         self.trained, self.current = [], None
         if stage < 0:
@@ -255,7 +255,7 @@ def pretrain(
         callbacks: Functions called with the deep machine and the record after each epoch.
 
     Returns:
-        A record for every epoch. The entry `layer` is the number of the hidden layer that was trained.
+        History with one record per epoch. The entry `layer` is the number of the hidden layer that was trained.
 
     Example:
         >>> import torch

@@ -115,7 +115,7 @@ class RandomPoints(Start):
 class Persistent(Start):
     """Start from the solutions of the previous step.
 
-    These solutions tend to accumulate at a few attractors.
+    Persistent solutions tend to accumulate at a few attractors.
     """
 
     is_carried = True

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class TrainingState(NamedTuple):
-    """Complete state of a training, from which it can be resumed.
+    """Complete training state, from which training can be resumed.
 
     Attributes:
         tensors: Parameters, momenta, chains, and states of random number generators, by name.

@@ -29,8 +29,8 @@ class StepResult(NamedTuple):
     Attributes:
         loss: F of the machine clamped to the batch minus F of the free machine, a scalar.
         gradient_norm: Norm of the gradient of all parameters, a scalar.
-        good: 1 if the loss, the gradients and the parameters are finite, otherwise 0. In the latter case the parameters
-            are reset to the last ones with a finite loss.
+        good: 1 if the loss, the gradients and the parameters are finite, otherwise 0. In the latter case, the
+            parameters are reset to their last values with a finite loss.
     """
 
     loss: Tensor
@@ -239,14 +239,14 @@ class Step:
     def _may_read(self) -> bool:
         """Return whether tensor values can be read at no cost.
 
-        On a GPU reading a value synchronizes, and compiled code cannot read values.
+        Reading a value synchronizes a GPU, and compiled code cannot read values.
         """
         return self.data.device.type == "cpu" and not torch.compiler.is_compiling()
 
     def _guard(self, loss: Tensor, norm: Tensor, momenta: list[Tensor]) -> Tensor:
         """Undo an update that produced non-finite values.
 
-        On a GPU no value is read, because reading would synchronize.
+        On a GPU no value is read, because reading would synchronize the device.
         """
         # The sum is non-finite if any element is non-finite. The norm is also non-finite if squares overflow.
         good = torch.isfinite(sum((p.sum() for p in self.parameters), loss + norm))

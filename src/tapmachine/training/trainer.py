@@ -47,9 +47,9 @@ MOST_CUTS = 10
 class Trainer:
     """Train a machine one epoch at a time.
 
-    See `fit` for the arguments. In addition, `validate=False` skips validation of the data, which may then contain
-    means of units. A trainer restored to the state of another trainer with the same arguments continues bit for bit,
-    unless a data loader determines the order of the rows.
+    See `fit` for the arguments. In addition, `validate=False` skips validation of the data, which may then contain unit
+    means instead of states. A trainer restored to the state of another trainer with the same arguments continues bit
+    for bit, unless a data loader determines the order of the rows.
     """
 
     def __init__(

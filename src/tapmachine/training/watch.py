@@ -55,7 +55,7 @@ class Watch:
         missing: Tensor | None = None,
         to_fit: tuple[Rows, Tensor | None] | None = None,
     ) -> None:
-        """Check the measurements of a machine, where `last` marks the last of several epochs."""
+        """Check the measurements of a machine; `last` marks the last of several epochs."""
         if last:
             _warn_of_idle_layers(machine, record)
         value, error = record.get("log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
@@ -68,7 +68,7 @@ class Watch:
         if last and value < self.independent - WORSE - 3 * error:
             _warn(
                 f"the final log-likelihood is {value:.4g} nats ({record['log_likelihood_method']}), below the "
-                f"{self.independent:.4g} of independent units: the machine has learned nothing; try a smaller learning "
+                f"{self.independent:.4g} of independent units. The machine has learned nothing; try a smaller learning "
                 "rate or more epochs",
                 stacklevel=6,
             )
@@ -79,8 +79,9 @@ class Watch:
             self.has_excluded = True
             _warn(
                 f"epoch {epoch + self.earlier_epochs}: {count:.0f} particle{'s' if count > 1 else ''} had a non-finite "
-                f"free energy and {'were' if count > 1 else 'was'} excluded from training, because the scheme has no "
-                "solution, like TAP for counts with strong couplings; use PCD(2) (--objective pcd) instead",
+                f"free energy and {'were' if count > 1 else 'was'} excluded from training. This happens if the scheme "
+                "has no solution, for example TAP for counts with strong couplings. Use PCD(2) (--objective pcd) "
+                "instead",
             )
 
     def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
@@ -94,8 +95,8 @@ class Watch:
         if not self.exceeds and maximized > value and has_drifted(maximized - value, value, error):
             self.exceeds = self.has_drifted = True
             _warn(
-                f"{start} {maximized:.4g} nats, above the {method} one of {value:.4g}{bar}: TAP is no longer reliable "
-                "for this machine, and training on it increases the error. Keep the machine with the highest "
+                f"{start} {maximized:.4g} nats, above the {method} one of {value:.4g}{bar}. TAP is no longer reliable "
+                "for this machine, and training with it increases the error. Keep the machine with the highest "
                 f"{method} log-likelihood, or train with PCD(10) (--objective pcd) or TAPObjective(Chains(10), "
                 "n_sweeps=1) (--objective tap --start chains --n-sweeps 1)",
             )
@@ -111,8 +112,8 @@ class Watch:
         """Warn once if the log-likelihood has fallen far below its best value."""
         if log_likelihood < self.best - max(FALL, FALL_SHARE * abs(self.best)):
             _warn(
-                f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats: the learning rate "
-                "is too large, or the chains have lost part of the data, which happens for clustered data; try a "
+                f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats. The learning rate "
+                "is too large, or the chains have lost part of the data, which happens for clustered data. Try a "
                 "smaller learning rate, or TAPObjective() (--objective tap), which uses no chains",
             )
             self.best = math.nan  # comparisons with NaN are False: warn only once
@@ -143,8 +144,8 @@ def _warn_of_idle_layers(machine: BoltzmannMachine, record: Record) -> None:
 
 
 def _warn(message: str, stacklevel: int = 7) -> None:
-    """Issue a warning at the line that called `fit`.
+    """Issue a warning that refers to the line that called `fit`.
 
-    The stack between them contains the loop, the epoch, and two or three functions of this file.
+    By default, `stacklevel` skips the training loop, the epoch, and the functions of this module.
     """
     warnings.warn(message, TrainingWarning, stacklevel=stacklevel)

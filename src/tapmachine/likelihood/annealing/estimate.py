@@ -32,9 +32,9 @@ class AnnealedEstimate:
     """Estimate of ln Z of a machine from independent runs.
 
     Attributes:
-        log_partition: Value of ln Z in float64, a scalar, or shape (rows,) if the machine is conditioned on rows. It is
-            relative to normalized priors (0 without couplings). In expectation, the value is too low for forward runs
-            and too high for reverse runs from exact samples.
+        log_partition: Value of ln Z in float64, a scalar, or shape (rows,) if the machine is conditioned on rows. The
+            value is relative to normalized priors, so that it is 0 without couplings. In expectation, the value is too
+            low for forward runs and too high for reverse runs from exact samples.
         standard_error: Standard error of ln Z, estimated from the scatter of the runs, with the shape of
             `log_partition`.
         effective_sample_size: Number of equally weighted runs with the same accuracy, with the shape of
@@ -113,10 +113,10 @@ def ais_log_partition(
             `adaptive_schedule` and `paper_schedule`. By default, 1,000, 4,000 and 16,000 equal steps are tried in turn,
             until the effective sample size is at least half the number of runs.
         n_runs: Number of independent runs (default: 100).
-        data: Rows that determine the means at β = 0: their mean for the visible units, and the conditional means for
-            the hidden units. By default, the visible means are estimated from short chains of the machine. If the
-            machine fits the data, fewer temperatures are needed. However, rows from a single mode attract all chains to
-            this mode.
+        data: Rows that determine the means at β = 0. Visible units have the mean of the rows, and hidden units have
+            their conditional mean given the rows. By default, the visible means are estimated from short chains of the
+            machine. If the machine fits the data, fewer temperatures are needed. However, rows from a single mode
+            attract all chains to this mode.
         reverse: Whether to run from the machine to independent units (default: False).
         samples: For reverse runs, samples of the machine's visible layer or of all layers. With several hidden layers,
             the layers above visible samples are drawn by a few sweeps and are not exact. By default, the samples are
@@ -148,7 +148,7 @@ def ais_log_partition(
         origin = torch.arange(n_runs, device=machine.device) % len(starts[0])
     elif reverse:
         if resume is not None:
-            raise ValueError("resuming reverse runs requires samples=, the initial samples of the runs")
+            raise ValueError("resuming reverse runs requires samples=; pass the initial samples of the runs")
         forward = ais_log_partition(machine, schedule, n_runs, data=data, seed=seed, callback=callback)
         tries, starts, origin = [forward.betas], forward.weighted_samples(seed), forward._drawn(seed)
     identity = fingerprint(machine)
@@ -185,7 +185,8 @@ def ais_log_likelihood(
         machine: Unconditioned machine.
         x: Data, shape (N, n_visible).
         estimate: Result of `ais_log_partition` for the machine (default: computed by this function).
-        schedule, n_runs, seed, callback: See `ais_log_partition`. These apply to the runs computed by this function.
+        schedule, n_runs, seed, callback: See `ais_log_partition`. The arguments apply to the runs computed by this
+            function.
 
     Example:
         >>> import torch
@@ -257,7 +258,7 @@ def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:
     direction = "high" if estimate.reverse else "low"
     warnings.warn(
         f"the weights of annealed importance sampling have collapsed{where}: the effective sample size is {least:.1f} "
-        f"of {estimate.n_runs} runs, so ln Z is probably too {direction} and its error too small; use more than "
+        f"of {estimate.n_runs} runs. ln Z is probably too {direction}, and its error too small; use more than "
         f"{len(estimate.betas) - 1} temperatures, or other `data`",
         LikelihoodWarning,
         stacklevel=4,  # past the decorator
@@ -306,6 +307,6 @@ def _complete_blocks(
     if resume.machine != machine:
         raise ValueError("resume belongs to another machine, or the machine's parameters have changed since")
     if resume.reverse != reverse or resume.seed != seed or not torch.equal(resume.betas, betas):
-        raise ValueError("resume has a different schedule, seed or direction; expected the same values")
+        raise ValueError("resume has a different schedule, seed or direction; expected the same values as in this call")
     cuts = range(0, resume.n_runs - BLOCK + 1, BLOCK)
     return [Runs(resume.log_weights[i : i + BLOCK], [x[i : i + BLOCK] for x in resume.samples]) for i in cuts]

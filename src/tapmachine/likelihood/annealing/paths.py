@@ -198,7 +198,7 @@ def untilted_path(machine: BoltzmannMachine) -> AnnealingPath:
 
 
 def _typical_mean(path: AnnealingPath, generator: torch.Generator) -> Tensor:
-    """Mean of the visible layer over short chains of the machine, which start from its priors, after burn-in."""
+    """Mean of the visible layer over short chains of the machine, after burn-in from the priors."""
     states = path.draw(BASE_CHAINS, generator)
     total = torch.zeros_like(path.base[0])
     for sweep in range(2 * BASE_SWEEPS):

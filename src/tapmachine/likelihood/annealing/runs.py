@@ -40,7 +40,7 @@ def make_runs(
     seed: int,
     report: Report | None,
 ) -> Runs:
-    """Compute all runs of several blocks, which are shared between processes.
+    """Compute all runs of several blocks, which are divided among the processes.
 
     Args:
         machine, data, seed: See `ais_log_partition`.
@@ -104,7 +104,7 @@ def anneal(
     """Move chains through all β in increasing or decreasing order, from states drawn at the first β.
 
     The callback is called every 20 steps, with the number of completed steps and the current walk. On a GPU, 20 steps
-    are captured as a CUDA graph, because their shapes are fixed and no step depends on a value.
+    are captured as a CUDA graph. This is possible because shapes are fixed and no tensor value is read.
     """
     device, n_steps = path.machine.device, len(betas) - 1
     batch = states[0].shape[: -len(path.layers[0].state_shape)]
@@ -206,12 +206,12 @@ def check_samples(machine: BoltzmannMachine, samples: Tensor | Sequence[Tensor],
         return states_of(untilted_path(machine), samples, generator)
     if not isinstance(samples, Sequence):
         raise ValueError(
-            f"samples is a {type(samples).__name__}; expected a torch.Tensor, or a list with one per layer"
+            f"samples is a {type(samples).__name__}; expected a torch.Tensor or a list of one tensor per layer"
         )
     layers = machine.check_states([x.to(machine.device) if isinstance(x, Tensor) else x for x in samples])
     lengths = {len(x) for x in layers}
     if len(lengths) > 1 or 0 in lengths:
         raise ValueError(
-            f"samples of the layers have {sorted(lengths)} rows; expected one or more rows, and as many in each layer"
+            f"samples of the layers have {sorted(lengths)} rows; expected the same positive number in all layers"
         )
     return layers

@@ -49,14 +49,14 @@ def adaptive_schedule(
     """Return inverse temperatures in steps that reduce the variance of the weights.
 
     Steps are short where the path is steep or the chains are slow. Two pilot runs of 500 temperatures measure the
-    increase of the variance of the log-weights over each segment of 20 temperatures. The variance grows with the
+    increase of the variance of the log-weights over each segment of 20 temperatures. This increase grows with the
     variance of the energy and with the autocorrelation time of the chains (Sivak and Crooks 2012). Because the schedule
     is fixed before the runs that use it, their estimate remains unbiased.
 
     Args:
         machine: Machine of any type.
         n_temperatures: Number of steps (default: 1000).
-        data, n_runs, seed: See `ais_log_partition`. These apply to the pilot runs.
+        data, n_runs, seed: See `ais_log_partition`. The arguments apply to the pilot runs.
 
     Example:
         >>> from tapmachine import Binary, rbm

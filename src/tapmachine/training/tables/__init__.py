@@ -68,7 +68,7 @@ def start_for_table(
         n_hidden: Number of hidden units, including one per cluster. At most 8 of the other units are fitted, and the
             rest have zero weights.
         seed: Random seed for the initial weights, the clusters and the folds (default: 0).
-        weights: Weight of each row, shape (N,) (default: 1). A row of weight 2 counts as two rows.
+        weights: Weight of each row, shape (N,); 1 by default. A row of weight 2 counts as two rows.
         units: Visible units of the columns, such as `Mixed([Gaussian(3), Binary(2)])` (default: `Gaussian`).
 
     Raises:

@@ -87,7 +87,7 @@ def _best_shrinkage(parts: Parts) -> float:
 
 
 def _best_width(fits: list[ProductMixture], parts: Parts) -> tuple[float, Tensor]:
-    """Return the width with the highest held-out likelihood, and its weighted log-likelihood of each held-out row."""
+    """Return the width with the highest held-out likelihood, and the weighted log-likelihoods of the held-out rows."""
     scores = []
     for width in WIDTHS if len(fits[0].real) else WIDTHS[:1]:
         wider = [fit._replace(covariances=width * fit.covariances) for fit in fits]
