@@ -1,9 +1,9 @@
-"""TAP and adaptive TAP in training, and what a sweep of each costs [fig:adatap].
+"""Training by TAP and by adaptive TAP, and the cost of a sweep of each [fig:adatap].
 
 python benchmarks/adaptive.py FOLDER [--seconds 60] [--out FOLDER]
 
-784×500 on the first 5,000 binary-MNIST images, learning rate 0.001, batches of 100, damping 0.5; each run ends after
-its seconds. FOLDER holds MNIST's *-images-idx3-ubyte.gz.
+Machines of 784×500 units are trained on the first 5,000 binary-MNIST images with learning rate 0.001, batches of 100
+and damping 0.5. Each run ends after the given number of seconds. FOLDER contains MNIST's *-images-idx3-ubyte.gz.
 """
 
 import argparse
@@ -60,17 +60,17 @@ def training(x, name: str, n_sweeps: int, seconds: float, epochs: int) -> list[d
 
 
 def _seconds_a_sweep(machine, x, scheme, few: int, many: int) -> float:
-    """From the difference of two solves, each the quickest of three: what comes before and after is left out."""
+    """Time of a sweep, from the difference of two solves to exclude overheads; each time is the shortest of three."""
     seconds = []
     for n_sweeps in (few, many):
         times = []
         for _ in range(3):
             start = time.perf_counter()
             found = solve(machine, x, scheme, tol=1e-30, max_sweeps=n_sweeps)
-            made = int(found.n_sweeps.max())  # waits for a GPU
+            made = int(found.n_sweeps.max())  # waits for the GPU
             times.append(time.perf_counter() - start)
         seconds.append((made, min(times)))
-    assert seconds[1][0] > seconds[0][0], "all particles stand still: time fewer sweeps"
+    assert seconds[1][0] > seconds[0][0], "all particles have converged; use fewer sweeps"
     return (seconds[1][1] - seconds[0][1]) / (seconds[1][0] - seconds[0][0])
 
 
@@ -87,7 +87,7 @@ def sweep_times(x, machine) -> None:
 
 
 def inverse_times(machine, n_particles: int) -> None:
-    """The Gaussian side of a sweep by the Schur complement, and by inverting all of diag(1/v) − J."""
+    """Time of the Gaussian part of a sweep by the Schur complement, and by inverting the full matrix diag(1/v) − J."""
     weights, (n_v, n_h) = machine.weights[0].detach(), machine.sizes
     v = torch.full((n_particles, n_v + n_h), 0.1, device=weights.device)
     side = Bipartite(weights)

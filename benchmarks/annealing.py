@@ -1,8 +1,8 @@
-"""Time of annealed importance sampling, as a multiple of its bare matrix products and of the peer `rbms`, if installed.
+"""Time of annealed importance sampling, relative to its matrix products alone and to `rbms`, if installed.
 
     python benchmarks/annealing.py [--device cuda] [--hidden 500] [--temperatures 300]
 
-All in one process and in turns, since the machine's speed changes from minute to minute.
+All measurements alternate within one process, since the speed of a shared machine varies over time.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main() -> None:
         peer = BBRBM(weight_matrix=W, vbias=b.to(device), hbias=c.to(device))
         contenders["rbms"] = lambda: compute_partition_function_ais(N_RUNS, n_temperatures + 1, peer)
     except ImportError:
-        print("rbms is not installed: no peer to compare with")
+        print("rbms is not installed; comparison skipped")
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for repeat in range(REPEATS + 1):
         for name, call in contenders.items():
@@ -63,14 +63,14 @@ def main() -> None:
     for name, taken in times.items():
         ratio = statistics.median(a / b for a, b in zip(taken, times["tapmachine"], strict=True))
         print(
-            f"{name:<12} {1e3 * statistics.median(taken) / n_temperatures:8.3f} ms a temperature, {ratio:6.2f} of ours"
+            f"{name:<12} {1e3 * statistics.median(taken) / n_temperatures:8.3f} ms/temperature, {ratio:6.2f} x tapmachine"
         )
     if device == "cuda":
         schedule = paper_schedule()
         whole = [
             seconds(lambda seed=seed: ais_log_partition(machine, schedule, seed=seed), device) for seed in range(4)
         ]
-        print(f"{len(schedule) - 1} temperatures x {N_RUNS} runs, all included: {statistics.median(whole[1:]):.2f} s")
+        print(f"{len(schedule) - 1} temperatures x {N_RUNS} runs, total time: {statistics.median(whole[1:]):.2f} s")
 
 
 if __name__ == "__main__":

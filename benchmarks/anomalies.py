@@ -1,14 +1,14 @@
-"""Anomalies in tables: how well log-likelihoods rank rows with wrong cells, against IsolationForest.
+"""Anomaly detection in tables: ranking of rows with wrong cells by log-likelihood, compared to IsolationForest.
 
     python benchmarks/anomalies.py FOLDER [--tables penguins,wine] [--splits 5] [--out FILE.md]
 
-FOLDER holds penguins.csv and mpg.csv; the other tables are scikit-learn's. In 5 % of the rows, a third of the columns
-are replaced by the values that other rows have there, each column from another row, so that every value is a usual one
-and only their combination is not. Both methods are fitted to that table, without labels, and score its rows:
-`RBM(random_state=seed).fit(table).score_samples(table)` and IsolationForest with defaults, which sees one-hot
-categories. The score is the area under the ROC curve. "Columns" is the share of the replaced cells among the most
-surprising cells of these rows (`RBM.surprise`, less the median of the column), as many as were replaced; a third by
-chance.
+FOLDER contains penguins.csv and mpg.csv; the other tables are scikit-learn's. In 5 % of the rows, the values of a third
+of the columns are replaced by values from other rows, a different row for each column. Every value is therefore typical
+of its column, and only the combination is unusual. Both methods are fitted to the resulting table without labels and
+score its rows: `RBM(random_state=seed).fit(table).score_samples(table)`, and IsolationForest with default settings and
+one-hot categories. The result is the area under the ROC curve. "Columns" is the fraction of replaced cells among the
+most surprising cells of the modified rows (`RBM.surprise` minus the median of the column). As many cells are selected
+as were replaced, so that random selection scores one third.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SHARE_OF_ROWS, SHARE_OF_COLUMNS = 0.05, 1 / 3
 
 
 def with_anomalies(table: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
-    """The table with wrong cells, and which cells are wrong, (N, n)."""
+    """Return the table with wrong cells, and a mask of the wrong cells, (N, n)."""
     draw, (n_rows, n_columns) = np.random.default_rng(seed), table.shape
     replaced, wrong = table.copy(), np.zeros(table.shape, bool)
     for row in draw.choice(n_rows, round(SHARE_OF_ROWS * n_rows), replace=False):
@@ -38,7 +38,7 @@ def with_anomalies(table: pd.DataFrame, seed: int) -> tuple[pd.DataFrame, np.nda
 
 
 def measure(table: pd.DataFrame, seed: int) -> tuple[float, float, float, float]:
-    """Area under the curve of IsolationForest and of the machine, the share of columns, and seconds."""
+    """Return the areas under the curve of IsolationForest and the machine, the score of columns, and the time."""
     replaced, wrong = with_anomalies(table, seed)
     is_anomaly = wrong.any(1)
     forest = IsolationForest(random_state=seed).fit(one_hot(replaced, replaced))
@@ -48,7 +48,7 @@ def measure(table: pd.DataFrame, seed: int) -> tuple[float, float, float, float]
     of_machine = roc_auc_score(is_anomaly, -model.score_samples(replaced))
     seconds = time.perf_counter() - began
     surprise, blamed = model.surprise(replaced), []
-    excess = (surprise - surprise.median()).to_numpy()  # densities of columns have units of their own
+    excess = (surprise - surprise.median()).to_numpy()  # densities of columns have different units
     for cells, expected in zip(excess[is_anomaly], wrong[is_anomaly], strict=True):
         blamed.append(expected[np.argsort(-cells)[: expected.sum()]].mean())
     return float(of_forest), float(of_machine), float(np.mean(blamed)), seconds
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="Markdown file (default: only printed)")
+    parser.add_argument("--out", type=Path, help="Markdown file for the results (default: print only)")
     options = parser.parse_args()
     lines = ["| table | IsolationForest | tapmachine | columns | seconds |", "| --- | --- | --- | --- | --- |"]
     print("\n".join(lines))

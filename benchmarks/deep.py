@@ -1,9 +1,9 @@
-"""Deep machines on binary-MNIST: log-likelihood over training, and a lower bound of it by AIS [fig:dbmtraining].
+"""Deep machines on binary-MNIST: log-likelihood during training, and a lower bound by AIS [fig:dbmtraining].
 
 python benchmarks/deep.py FOLDER RUN [--epochs N] [--pretrain N] [--seed 0] [--out FOLDER]
 
-FOLDER holds MNIST's *-images-idx3-ubyte.gz. RUN is one of those below. The bound is −F of naive mean field on the
-machine clamped to each test row, which is never above the truth, less ln Z by AIS; beside it is that of AIS alone.
+FOLDER contains MNIST's *-images-idx3-ubyte.gz. RUN is one of the names in RUNS. The lower bound is −F by naive mean
+field for the machine clamped to each test row, minus ln Z by AIS. Estimates by TAP and by AIS alone are also printed.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Run:
     pretrain: int
     epochs: int
     objective: str = "default"
-    learning_rate: float | None = None  # constant, if given; else the default's, which falls to a hundredth
+    learning_rate: float | None = None  # constant; None for the default, which decays to a hundredth
     pretrain_rate: float | None = None
     naive: bool = False  # naive mean field in the data term
     doubled: bool = False

@@ -1,8 +1,9 @@
-"""How well machines denoise and impute binary-MNIST, beside baselines and Gibbs sampling, and how fast.
+"""Quality and speed of denoising and imputation on binary-MNIST, compared to baselines and Gibbs sampling.
 
 python benchmarks/denoising.py FOLDER MACHINE.safetensors … [--images 1000] [--gibbs 2000] [--out FOLDER]
 
-FOLDER holds MNIST's *-images-idx3-ubyte.gz. Writes denoising.csv, imputation.csv and a figure to --out.
+FOLDER contains MNIST's *-images-idx3-ubyte.gz. The script writes denoising.csv, imputation.csv and figures to the
+folder --out.
 """
 
 import argparse
@@ -23,7 +24,7 @@ NOISE = tuple(round(0.05 * step, 2) for step in range(11))
 
 
 class Table:
-    """Rows of a CSV file, printed as they come."""
+    """Rows of a CSV file, which are also printed when added."""
 
     def __init__(self, path: Path | None) -> None:
         self.rows: list[dict] = []
@@ -53,7 +54,7 @@ def timed(function, *arguments, **options):
 
 
 def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs: int) -> dict[str, list[Tensor]]:
-    """MCC over p, for the pointwise estimate, 1-NN, and machines from the paper's start and from several."""
+    """Compute the MCC at every p for the pointwise estimate, 1-NN, and machines from one start and from several."""
     prior = Binary(x.shape[1]).to(x.device).fit_to(train)
     kept: dict[str, list[Tensor]] = {}
     for p in noise:
@@ -105,8 +106,9 @@ def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs
 
 
 def gaps(table: Table, machines: dict, train: Tensor, x: Tensor) -> None:
-    """Half of each image missing. What can be chosen is, by 1,000 other images: k, the temperature, and a factor for
-    log-odds that calibrates them.
+    """Impute images of which half of the pixels are missing.
+
+    Tuning parameters are selected on 1,000 other images: k, the temperature, and a factor that calibrates log-odds.
     """
     others, examples = train[:1000], train[1000:]
     half = torch.arange(x.shape[1], device=x.device) >= x.shape[1] // 2
@@ -137,7 +139,7 @@ def gaps(table: Table, machines: dict, train: Tensor, x: Tensor) -> None:
 
 
 def families(machines: dict, examples: Tensor, y: Tensor) -> dict[str, list[Tensor]]:
-    """Estimates of each method, for each of its settings."""
+    """Return the estimates of each method for each of its settings."""
     prior = Binary(y.shape[1]).to(y.device).fit_to(examples)
     near = nearest_neighbors(examples, y, 50)
     found = {
@@ -154,14 +156,14 @@ def families(machines: dict, examples: Tensor, y: Tensor) -> dict[str, list[Tens
 
 
 def calibrated(truth: Tensor, estimate: Tensor) -> float:
-    """The factor of the log-odds with the least log-loss."""
+    """Return the factor of the log-odds that minimizes the log-loss."""
     odds = torch.logit(estimate, 1e-4)
     factors = [0.02 * step for step in range(15, 76)]
     return min(factors, key=lambda factor: log_loss(truth, torch.sigmoid(factor * odds), 1e-4))
 
 
 def smoothed(examples: Tensor, numbers: Tensor) -> Tensor:
-    """The share of examples with a 1, with half an example of either kind besides."""
+    """Return the fraction of examples with value 1, with half a pseudo-count for each value."""
     return (examples[numbers].sum(1) + 0.5) / (numbers.shape[1] + 1)
 
 
@@ -170,10 +172,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("machines", type=Path, nargs="+")
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--gibbs", type=int, default=0, help="sweeps; 0 for none")
+    parser.add_argument("--gibbs", type=int, default=0, help="number of Gibbs sweeps (default: 0, no sampling)")
     parser.add_argument("--noise", type=float, nargs="*", default=NOISE)
-    parser.add_argument("--gaps", action="store_true", help="missing halves only")
-    parser.add_argument("--speed", type=int, default=0, help="denoise so many images, and time that only")
+    parser.add_argument("--gaps", action="store_true", help="run imputation only")
+    parser.add_argument("--speed", type=int, default=0, help="number of images to denoise for timing only")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,8 +1,8 @@
-"""How well a machine takes Gaussian noise off CBCL's faces, beside shrinkage and, where it is installed, scikit-image.
+"""Removal of Gaussian noise from CBCL faces, compared to shrinkage and to scikit-image, if installed.
 
 python benchmarks/denoising_faces.py FOLDER MACHINE [--images 200] [--out FIGURE.png]
 
-FOLDER holds cbcl_faces.npz. MACHINE is a .safetensors file, or an .npz of `quality.py FOLDER cbcl-256 --out`.
+FOLDER contains cbcl_faces.npz. MACHINE is a .safetensors file, or an .npz file from `quality.py FOLDER cbcl-256 --out`.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def by_skimage(y: Tensor, sigma: float) -> dict[str, Tensor]:
     pictures = y.reshape(-1, SIDE, SIDE).numpy()
 
     def best(function, settings) -> Tensor:
-        """Of the settings, the one that is best for the first 50 images: more than a user could do."""
+        """Return the denoised images for each setting."""
         results = [np.stack([function(image, value) for image in pictures]) for value in settings]
         return [torch.from_numpy(z.reshape(len(y), -1)) for z in results]
 

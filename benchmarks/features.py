@@ -1,10 +1,10 @@
-"""Features for a classifier: RBM beside scikit-learn's BernoulliRBM and raw pixels, on the digits, cross-validated.
+"""Features for a classifier of digits: RBM, scikit-learn's BernoulliRBM and raw pixels, compared by cross-validation.
 
 python benchmarks/features.py [--hidden 100] [--epochs 50] [--folds 3] [--shifted]
 
-Every candidate gets the same number of hidden units and epochs, and its best of a few penalties of the classifier. With
---shifted, every digit is there five times, as it is and moved by a pixel in each direction, as in scikit-learn's own
-example for BernoulliRBM; a digit's copies are all in the same fold.
+All candidates have the same number of hidden units and epochs, and each uses the best of several classifier penalties.
+With --shifted, the data contain each digit and four copies shifted by one pixel in each direction, as in scikit-learn's
+example for BernoulliRBM. All copies of a digit are in the same fold.
 """
 
 import argparse
@@ -25,7 +25,7 @@ PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 def with_shifts(images: np.ndarray) -> np.ndarray:
-    """The images, (N, 8, 8), and four copies of each, moved by a pixel, as rows."""
+    """Return the images, (N, 8, 8), and four copies of each, shifted by one pixel, as rows."""
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     places = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
     return np.concatenate([padded[:, top : top + 8, left : left + 8].reshape(-1, 64) for top, left in places])
@@ -44,11 +44,11 @@ def main() -> None:
     size = {"n_components": options.hidden, "n_iter": options.epochs, "random_state": 0}
     candidates = {
         "raw pixels": [],
-        "BernoulliRBM, step size 0.1": [BernoulliRBM(learning_rate=0.1, **size)],
-        "BernoulliRBM, step size 0.06": [BernoulliRBM(learning_rate=0.06, **size)],
-        "BernoulliRBM, step size 0.01": [BernoulliRBM(learning_rate=0.01, **size)],
+        "BernoulliRBM, learning rate 0.1": [BernoulliRBM(learning_rate=0.1, **size)],
+        "BernoulliRBM, learning rate 0.06": [BernoulliRBM(learning_rate=0.06, **size)],
+        "BernoulliRBM, learning rate 0.01": [BernoulliRBM(learning_rate=0.01, **size)],
         "RBM, binarized at 0.25": [RBM(options.hidden, binarize=0.25, epochs=options.epochs)],
-        "RBM, as it comes": [RBM(options.hidden, epochs=options.epochs)],
+        "RBM, default": [RBM(options.hidden, epochs=options.epochs)],
     }
     for name, steps in candidates.items():
         start = time.perf_counter()
@@ -60,7 +60,7 @@ def main() -> None:
             seen, unseen = features.transform(x), features.transform(x_test)
             for penalty, values in scores.items():
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of a classifier that could go on
+                    warnings.simplefilter("ignore")  # the classifier has reached its maximum number of iterations
                     classifier = LogisticRegression(C=penalty, max_iter=2000).fit(seen, labels)
                 values.append(classifier.score(unseen, labels_test))
         penalty, values = max(scores.items(), key=lambda item: np.mean(item[1]))

@@ -1,4 +1,4 @@
-"""Tables as DataFrames, with numbers and categories, and gaps in them."""
+"""Tables as DataFrames with numbers, categories and missing values."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ PATTERNS = (("random", 0.1), ("random", 0.3), ("largest", 0.1), ("largest", 0.3)
 
 
 def load(name: str, folder: Path) -> pd.DataFrame:
-    """A complete table, as pandas or scikit-learn read it; classes are a column of categories.
+    """Return a complete table, as read by pandas or scikit-learn, with classes as a categorical column.
 
     Args:
         name: One of TABLES, or another table of scikit-learn, such as iris.
-        folder: With penguins.csv and mpg.csv.
+        folder: Folder that contains penguins.csv and mpg.csv.
     """
     if name in ("penguins", "mpg"):
         return pd.read_csv(folder / f"{name}.csv").drop(columns="name", errors="ignore").dropna(ignore_index=True)
@@ -30,18 +30,20 @@ def load(name: str, folder: Path) -> pd.DataFrame:
 
 
 def numeric(table: pd.DataFrame) -> list[str]:
-    """Names of the columns of numbers."""
+    """Names of the numeric columns."""
     return list(table.select_dtypes("number").columns)
 
 
 def categorical(table: pd.DataFrame) -> list[str]:
-    """Names of the other columns."""
+    """Names of the categorical columns."""
     return [name for name in table.columns if name not in numeric(table)]
 
 
 def cells_to_remove(table: pd.DataFrame, pattern: str, share: float, seed: int) -> np.ndarray:  # (N, n), bool
-    """Cells to take out: any cell with the same probability, or "largest": numbers with a probability that grows with
-    their rank in the column. Every row keeps a cell.
+    """Return a mask of cells to remove, so that every row keeps at least one cell.
+
+    All cells have the same probability, unless the pattern is "largest": then the probability of a number grows with
+    its rank in the column.
     """
     draw = np.random.default_rng(seed)
     probability = pd.DataFrame(share, index=table.index, columns=table.columns)
@@ -54,10 +56,10 @@ def cells_to_remove(table: pd.DataFrame, pattern: str, share: float, seed: int) 
 
 
 def one_hot(table: pd.DataFrame, like: pd.DataFrame, drop_first: bool = False) -> np.ndarray:
-    """Numbers, then a column for each category, of the categories of another table; NaN for gaps.
+    """Return numeric columns, then a column for each category of another table, with NaN for gaps.
 
-    IterativeImputer needs `drop_first`: a regression on all columns of a category returns their means, as they add up
-    to 1.
+    IterativeImputer needs `drop_first`: since one-hot columns add up to 1, a regression on all of them returns their
+    means.
     """
     parts = [table[numeric(like)].to_numpy(float)]
     for name in categorical(like):
@@ -69,7 +71,7 @@ def one_hot(table: pd.DataFrame, like: pd.DataFrame, drop_first: bool = False) -
 
 
 def from_one_hot(filled: np.ndarray, like: pd.DataFrame, drop_first: bool = False) -> pd.DataFrame:
-    """The table of `one_hot`, with the category of the highest value."""
+    """Convert the result of `one_hot` back to a table, with the category of the highest value."""
     numbers = numeric(like)
     columns, first = {name: filled[:, place] for place, name in enumerate(numbers)}, len(numbers)
     for name in categorical(like):

@@ -1,13 +1,14 @@
-"""Imputation of tables with gaps: numbers, categories and intervals, against scikit-learn's imputers.
+"""Imputation of tables with gaps: numbers, categories and intervals, compared to scikit-learn's imputers.
 
     python benchmarks/gaps.py FOLDER [--tables penguins,wine] [--splits 5] [--out FILE.md]
 
-FOLDER holds penguins.csv and mpg.csv; the other tables are scikit-learn's. Cells are taken out at random (10 % and 30 %
-of all cells), or not at random: numbers with a probability that grows with their rank in the column, so that large
-values are missing more often. Each imputer is fitted to the table with gaps and fills them:
-`RBM(random_state=seed).fit(table).impute(table)` with defaults, as a user would. Numbers: root mean square error,
-divided by the standard deviation of each column. Categories: error rate. scikit-learn's imputers have their defaults
-and see standardized columns with one-hot categories; the category with the highest value is taken.
+FOLDER contains penguins.csv and mpg.csv; the other tables are scikit-learn's. In the first pattern of gaps, 10 % or 30
+% of all cells are removed at random. In the second pattern, the probability of a number grows with its rank in the
+column, so that large values are missing more often. Each imputer is fitted to the table with gaps and fills them, with
+default settings: `RBM(random_state=seed).fit(table).impute(table)`. The error of numbers is the root mean square error,
+divided by the standard deviation of each column. The error of categories is the error rate. For scikit-learn's
+imputers, columns are standardized and categories are one-hot encoded; the category with the highest value is the
+imputed one.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from tapmachine import RBM
 
 
 def errors(table: pd.DataFrame, removed: np.ndarray, filled: pd.DataFrame) -> tuple[float, float]:
-    """Normalized error of numbers, error rate of categories."""
+    """Return the normalized error of numbers and the error rate of categories."""
     gaps = pd.DataFrame(removed, table.index, table.columns)
     numbers, others = numeric(table), categorical(table)
     off = ((filled[numbers] - table[numbers]) / table[numbers].std(ddof=0)).to_numpy()[gaps[numbers]]
@@ -34,14 +35,14 @@ def errors(table: pd.DataFrame, removed: np.ndarray, filled: pd.DataFrame) -> tu
 
 
 def share_inside(table: pd.DataFrame, removed: np.ndarray, low: pd.DataFrame, high: pd.DataFrame) -> float:
-    """The share of the missing numbers that lie in their intervals."""
+    """Return the fraction of the missing numbers that lie in their intervals."""
     numbers = numeric(table)
     inside = (low[numbers] <= table[numbers]) & (table[numbers] <= high[numbers])
     return float(inside.to_numpy()[removed[:, table.columns.isin(numbers)]].mean())
 
 
 def measure(table: pd.DataFrame, pattern: str, share: float, seed: int) -> dict[str, tuple[float, ...]]:
-    """Errors, share in intervals and seconds of each imputer."""
+    """Return the errors, the coverage of intervals and the seconds of each imputer."""
     removed, results = cells_to_remove(table, pattern, share, seed), {}
     gappy = table.mask(removed)
     for imputer in (SimpleImputer(), KNNImputer(), IterativeImputer(random_state=seed)):
@@ -68,7 +69,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="Markdown file (default: only printed)")
+    parser.add_argument("--out", type=Path, help="Markdown file for the results (default: print only)")
     options = parser.parse_args()
     lines = ["| table | gaps | imputer | error of numbers | error rate of categories | in 90 % intervals | seconds |"]
     lines.append("| --- " * 7 + "|")

@@ -1,6 +1,8 @@
-"""Populations in the tree of a machine that was trained on genomes, beside k-means and hierarchical clustering.
+"""Populations in the tree of solutions of a machine trained on genomes, compared to k-means and Ward clustering.
 
-python benchmarks/genomes.py genomes_805snp.npz RUN      a run on its haplotypes, as in docs/benchmarks/quality.md
+python benchmarks/genomes.py genomes_805snp.npz RUN
+
+RUN is the folder of a training run on the haplotypes, as described in docs/benchmarks/quality.md.
 """
 
 import argparse
@@ -20,7 +22,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("run", type=Path)
     parser.add_argument("--clusters", type=int, nargs="*", default=[2, 3, 4, 5, 6, 8])
-    parser.add_argument("--epochs", type=int, nargs="*", help="that the tree goes back through; all that were kept")
+    parser.add_argument("--epochs", type=int, nargs="*", help="epochs of the tree (default: all kept epochs)")
     options = parser.parse_args()
     with np.load(options.data) as file:
         x, truth = file["haplotypes"].astype(float), file["super_population"]

@@ -1,12 +1,14 @@
-"""How tapmachine's cost grows: time of TAP training with units, particles and rows, time of a landscape with its
-starts, and peak memory of training with all of them.
+"""Scaling of time and memory with the size of the problem.
+
+The script measures the time of TAP training as a function of units, particles and rows, the time of a landscape as a
+function of the number of starts, and the peak memory of training.
 
     python benchmarks/growth.py [--device cuda] [--quick]
 
-Slopes are those of straight lines through logarithms of size and time: 1 is in proportion. Sizes of one question take
-turns, and the shortest time of each counts, since the machine's speed changes from minute to minute. The bars: slopes
-in rows, particles and starts of 1.05 at most; and a peak of memory of no more than data, 12 times the parameters, and
-particles, beyond that of an interpreter which has trained a tiny machine.
+Slopes are those of straight lines fitted to the logarithms of size and time; a slope of 1 means proportional growth.
+The sizes alternate, and the shortest time of each is used, since the speed of a shared machine varies over time. The
+targets are slopes of at most 1.05 in rows, particles and starts, and a peak memory of at most data + 12 × parameters +
+particles, in addition to the memory of an interpreter that has trained a tiny machine.
 """
 
 import argparse
@@ -31,7 +33,7 @@ from tapmachine.training.trainer import Trainer
 
 N_VISIBLE, N_HIDDEN, N_ROWS, BATCH, N_SWEEPS = 784, 500, 500, 100, 10
 STEEPEST = 1.05  # slope in rows, particles and starts
-COPIES = 12  # of the parameters, that training may take
+COPIES = 12  # memory of training as a multiple of the parameters
 SIZES = {
     "rows": (500, 1000, 2000, 4000, 8000),
     "particles": (50, 100, 200, 400, 800),
@@ -51,11 +53,11 @@ QUICK_MEMORY_SIZES = ((20_000, 784, 500, 100), (2000, 784, 2000, 100))
 
 
 def clustered_rows(n_rows: int, n_visible: int, seed: int = 0) -> Tensor:
-    """Rows near one of 50 random patterns, with a tenth of the units flipped: something to learn."""
+    """Return rows near one of 50 random patterns, with a tenth of the units flipped."""
     generator = torch.Generator().manual_seed(seed)
     patterns = (torch.rand(50, n_visible, generator=generator) < 0.2).float()
     rows = patterns[torch.randint(50, (n_rows,), generator=generator)]
-    for part in rows.split(1000):  # so that memory has no peak of its own
+    for part in rows.split(1000):  # in parts, to avoid a peak in memory
         part.sub_((torch.rand(part.shape, generator=generator) < 0.1).float()).abs_()
     return rows
 
@@ -71,18 +73,18 @@ def make_trainer(n_rows: int, n_visible: int, n_hidden: int, n_particles: int, d
 
 
 def epochs_to_time(question: str, sizes: tuple[int, ...], device: str) -> dict[int, Callable[[], object]]:
-    """An epoch for each size of one thing, with all others as usual."""
+    """Return an epoch of training for each size of one quantity, with default sizes of all others."""
     calls = {}
     for size in sizes:
         usual = {"rows": N_ROWS, "visible units": N_VISIBLE, "hidden units": N_HIDDEN, "particles": BATCH}
         trainer = make_trainer(*(usual | {question: size}).values(), device=device)
-        trainer.epoch()  # which measures at its end, as no other does, and warms up
+        trainer.epoch()  # the first epoch warms up, and is the only one with measurements
         calls[size] = trainer.epoch
     return calls
 
 
 def trained_machine(device: str) -> BoltzmannMachine:
-    """A machine that has learned the clusters well enough for a landscape of many solutions."""
+    """Return a machine trained on the clusters until its landscape has many solutions."""
     machine = rbm(Binary(N_VISIBLE), Binary(100)).to(device)
     fit(machine, clustered_rows(5000, N_VISIBLE).to(device), epochs=10, monitor=Monitor(n_starts=0))
     return machine
@@ -96,7 +98,7 @@ def landscapes_to_time(sizes: tuple[int, ...], device: str) -> dict[int, Callabl
 
 
 def in_turns(calls: dict[int, Callable[[], object]], repeats: int, device: str) -> dict[int, float]:
-    """The shortest time of each."""
+    """Return the shortest time of each call."""
     taken: dict[int, list[float]] = {size: [] for size in calls}
     for _ in range(repeats):
         for size, call in calls.items():
@@ -105,31 +107,31 @@ def in_turns(calls: dict[int, Callable[[], object]], repeats: int, device: str) 
 
 
 def slope(times: dict[int, float]) -> float:
-    """Of the straight line nearest to ln(time) over ln(size)."""
+    """Return the slope of the least-squares line of ln(time) over ln(size)."""
     at = torch.tensor([math.log(size) for size in times], dtype=torch.float64)
     value = torch.tensor([math.log(own) for own in times.values()], dtype=torch.float64)
     return float(((at - at.mean()) * value).sum() / (at - at.mean()).square().sum())
 
 
 def resident(peak: bool = False) -> int:
-    """Bytes of memory that this process takes, or has taken at most."""
+    """Return the current or the peak memory of this process in bytes."""
     name = "VmHWM:" if peak else "VmRSS:"
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def measure_memory(n_rows: int, n_visible: int, n_hidden: int, n_particles: int, device: str) -> None:
-    """Trains in this process, a fresh one, and prints what that took, as JSON."""
+    """Train in this (new) process, and print the memory used as JSON."""
     imported = resident()
     tiny = make_trainer(2 * BATCH, 8, 4, BATCH, device)
-    tiny.epoch()  # threads and libraries set themselves up
+    tiny.epoch()  # initializes threads and libraries
     baseline = resident()
     if device == "cuda":
         torch.cuda.synchronize()
         imported = baseline = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
     trainer = make_trainer(n_rows, n_visible, n_hidden, n_particles, device)
-    places = islice(trainer.batches.epoch(), 20)  # more steps take no more memory
+    places = islice(trainer.batches.epoch(), 20)  # more steps do not use more memory
     captured = CapturedStep(trainer.step, trainer.batches, next(places)) if trainer.captures else None
     for place in places:
         captured(place) if captured else trainer.step(*trainer.batches.take(place))
@@ -142,7 +144,7 @@ def measure_memory(n_rows: int, n_visible: int, n_hidden: int, n_particles: int,
 
 
 def memory_of(size: tuple[int, int, int, int], device: str, **environment: str) -> dict[str, float]:
-    """What `measure_memory` finds in a process of its own, in MiB."""
+    """Return the results of `measure_memory` in a separate process, in MiB."""
     words = [sys.executable, __file__, "--device", device, "--memory", *map(str, size)]
     answer = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ | environment).stdout
     return {name: value / 2**20 for name, value in json.loads(answer.splitlines()[-1]).items()}
@@ -150,8 +152,8 @@ def memory_of(size: tuple[int, int, int, int], device: str, **environment: str) 
 
 def memory_table(sizes: tuple[tuple[int, int, int, int], ...], device: str) -> None:
     print(
-        "\n| rows | machine | particles | data | parameters | particles take | bar | peak | without a reserve "
-        "| beyond importing | kept |"
+        "\n| rows | machine | particles | data | parameters | particles memory | target | peak | without reserve "
+        "| beyond importing | met |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for size in sizes:
@@ -164,16 +166,16 @@ def memory_table(sizes: tuple[tuple[int, int, int, int], ...], device: str) -> N
         needed = bare["peak"] - bare["baseline"]
         cells += [f"{value:.1f}" for value in (bar, peak, needed, whole)] + ["yes" if peak <= bar else "no"]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    print("\nIn MiB; the bar is data + 12 × parameters + particles, with as many numbers for a particle as the solver")
-    print("reckons with; the peak is of making a trainer and 20 steps, beyond a tiny training. Without a reserve:")
-    print("where glibc gives freed tensors back at once (MALLOC_MMAP_THRESHOLD_=65536), which takes longer.")
+    print("\nIn MiB. The target is data + 12 × parameters + particles, as estimated by the solver.")
+    print("The peak is for creating a trainer and 20 steps, in addition to training a tiny machine. Without reserve:")
+    print("glibc returns freed memory immediately (MALLOC_MMAP_THRESHOLD_=65536), which is slower.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller sizes: under two minutes on two cores")
-    parser.add_argument("--memory", type=int, nargs=4, help=argparse.SUPPRESS)  # what a fresh process is asked
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller sizes (two minutes on two cores)")
+    parser.add_argument("--memory", type=int, nargs=4, help=argparse.SUPPRESS)  # internal, for the separate process
     options = parser.parse_args()
     device = options.device
     if options.memory:
@@ -181,9 +183,9 @@ def main() -> None:
         return
     sizes, repeats = (QUICK_SIZES, 2) if options.quick else (SIZES, 3)
     where = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"TAP training of {N_SWEEPS} sweeps, batches of {BATCH}, unless varied {N_ROWS} rows, {N_VISIBLE}×{N_HIDDEN}")
+    print(f"TAP training of {N_SWEEPS} sweeps, batches of {BATCH}, by default {N_ROWS} rows, {N_VISIBLE}×{N_HIDDEN}")
     print(f"and {BATCH} particles; landscapes of {N_VISIBLE}×100; seconds on {where}\n")
-    print("| against | seconds at each size | slope | bar | kept |\n| --- | --- | --- | --- | --- |")
+    print("| quantity | seconds at each size | slope | target | met |\n| --- | --- | --- | --- | --- |")
     for question, own_sizes in sizes.items():
         if question == "starts":
             times = in_turns(landscapes_to_time(own_sizes, device), 2, device)

@@ -1,7 +1,7 @@
-"""How long it takes to find and to merge solutions.
+"""Time to find and to merge solutions.
 
-python benchmarks/landscape.py                                    merging 10,000 solutions of 1,284 units
-python benchmarks/landscape.py RUN --starts 10000 --device cuda   all machines that a run has kept
+python benchmarks/landscape.py                                    merge 10,000 solutions of 1,284 units
+python benchmarks/landscape.py RUN --starts 10000 --device cuda   solve all kept machines of a run
 """
 
 import argparse
@@ -33,7 +33,7 @@ def merging(n_points: int = 10_000, n_units: int = 1_284, orders: int = 20) -> N
             same &= pairs.shape[1] == n_different == int(found.max()) + 1
         print(
             f"{n_points} solutions of {n_units} units, {n_different} different: {max(seconds):.2f} s at most, "
-            f"{orders} orders, {'always the right' if same else 'NOT always the same'} partition"
+            f"{orders} orders, {'always the correct' if same else 'NOT always the correct'} partition"
         )
 
 

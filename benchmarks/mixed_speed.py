@@ -1,11 +1,11 @@
-"""Time of training on a table with columns of several kinds, beside a binary machine with as many components.
+"""Training time for a table with columns of several kinds, compared to a binary machine with as many components.
 
     OMP_NUM_THREADS=2 python benchmarks/mixed_speed.py [rows] [columns]
 
-The table has as many real, count, binary and categorical (four categories) columns. Timed are one gradient epoch of a
-machine with `Mixed` visible and 100 binary hidden units and of one with as many `Binary` components, both with the
-objective and batches of `fit`; and the default of `RBM` for such a table, which is fitted as latent classes by
-expectation maximization on at most 20,000 rows, not in epochs.
+The table has equal numbers of real, count, binary and categorical columns (four categories). The script measures one
+epoch of gradient training of a machine with `Mixed` visible units and 100 binary hidden units, and of a machine with as
+many `Binary` components. Both use the objective and batch size of `fit`. It also measures the default of `RBM` for the
+table, which fits latent classes by expectation maximization on at most 20,000 rows, without epochs.
 """
 
 import sys
@@ -21,11 +21,11 @@ from tapmachine.runs.table_units import units_for
 from tapmachine.training import Monitor, Trainer, paper_sgd
 
 HIDDEN, REPEATS = 100, 3
-RATE = 0.001  # small steps: the time does not depend on them, and counts may diverge with large ones
+RATE = 0.001  # small learning rate: the time does not depend on it, and counts may diverge at a large one
 
 
 def table(n_rows: int, n_columns: int) -> list[RawColumn]:
-    """Columns of four kinds that depend on one of five classes."""
+    """Return columns of four kinds that depend on one of five classes."""
     rng = np.random.default_rng(0)
     kind, columns = rng.integers(0, 5, n_rows), []
     for number in range(n_columns):
@@ -48,14 +48,14 @@ def trainer_of(visible, x: torch.Tensor) -> Trainer:
 
 
 def seconds_of(call) -> tuple[float, float]:
-    """Seconds of a call by the clock, and of the processor: the latter do not depend on what else is running."""
+    """Return the wall-clock and CPU seconds of a call; CPU time does not depend on other processes."""
     clock, processor = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - clock, time.process_time() - processor
 
 
 def epoch_seconds(*trainers: Trainer) -> list[tuple[float, float]]:
-    """The least seconds of an epoch of each, in turn, after libraries have set themselves up in the first."""
+    """Return the shortest time of an epoch of each machine in alternation, after a first epoch for warming up."""
     for trainer in trainers:
         trainer.epoch()
     times = [[seconds_of(trainer.epoch) for trainer in trainers] for _ in range(REPEATS)]
@@ -71,7 +71,7 @@ def main() -> None:
     bits = (torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) < 0.3).float()
     print(f"{n_rows} rows, {n_columns} columns, {x.shape[1]} components, {torch.get_num_threads()} threads", flush=True)
     mixed, binary = epoch_seconds(trainer_of(units_for(schema), x), trainer_of(Binary(x.shape[1]), bits))
-    for name, place in (("by the clock", 0), ("of the processor", 1)):
+    for name, place in (("wall-clock time", 0), ("CPU time", 1)):
         ratio = mixed[place] / binary[place]
         print(f"gradient epoch: mixed {mixed[place]:.2f} s, binary {binary[place]:.2f} s {name}, ratio {ratio:.2f}")
     import pandas
@@ -81,7 +81,7 @@ def main() -> None:
         frame[column.name] = frame[column.name].astype(column.dtype)
     model = RBM(columns=kinds)
     clock, processor = seconds_of(lambda: model.fit(frame))
-    print(f"default fit: {clock:.1f} s by the clock, {processor:.1f} s of the processor; {model.machine_.summary()}")
+    print(f"default fit: {clock:.1f} s wall-clock time, {processor:.1f} s CPU time; {model.machine_.summary()}")
 
 
 if __name__ == "__main__":

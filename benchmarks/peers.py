@@ -1,21 +1,21 @@
-"""Speed, quality and memory beside other libraries for Restricted Boltzmann machines, on binary MNIST.
+"""Speed, quality and memory compared to other libraries for restricted Boltzmann machines, on binary MNIST.
 
 python benchmarks/peers.py [FOLDER] [--device cuda] [--hidden 500] [--rows 10000] [--k 1 10] [--seconds 60] [--out OUT]
 
-FOLDER holds MNIST's *-images-idx3-ubyte.gz; it is downloaded without one. Peers are scikit-learn, rbms 0.5.0, paysage
-0.2.1 (which works with numpy 2.4 as it is) and learnergy 2.0.2; those that are not installed are left out. All run in
-the same process and in turns, since the machine's speed changes from minute to minute. It prints a table for each
-question, and writes all numbers to OUT/peers.csv:
+FOLDER contains MNIST's *-images-idx3-ubyte.gz; without FOLDER, MNIST is downloaded. The other libraries are
+scikit-learn, rbms 0.5.0, paysage 0.2.1 (which works with NumPy 2.4) and learnergy 2.0.2; libraries that are not
+installed are skipped. All measurements alternate within one process, since the speed of a shared machine varies over
+time. The script prints a table for each question and writes all numbers to OUT/peers.csv:
 
- 1. the time of an epoch of PCD-k: batches of 100, 100 chains, the same number of steps;
- 2. the log-likelihood of test rows, by annealed importance sampling, after the same time of training with each
-    library's own settings;
- 3. TAP fixed points in a second, to the same residual;
- 4. the time of annealed importance sampling;
- 5. the peak memory of training, each in a process of its own, less that of importing.
+ 1. time of an epoch of PCD-k, with batches of 100, 100 chains and the same number of steps;
+ 2. log-likelihood of test rows by annealed importance sampling after the same training time, with the default settings
+    of each library;
+ 3. TAP fixed points per second, to the same residual;
+ 4. time of annealed importance sampling;
+ 5. peak memory of training in a separate process, minus the memory after importing the library.
 
-scikit-learn has PCD-1 only, and learnergy CD-k only, which costs as much as PCD-k. scikit-learn and paysage, which is
-used with numpy, stay on the CPU whatever the device.
+scikit-learn implements PCD-1 only, and learnergy CD-k only, which has the same cost as PCD-k. scikit-learn and paysage
+(with NumPy) run on the CPU for any value of --device.
 """
 
 import argparse
@@ -47,17 +47,17 @@ from tapmachine.training.trainer import Trainer
 
 BATCH, N_CHAINS, LEARNING_RATE = 100, 100, 0.01
 N_TEMPERATURES, N_RUNS = 2000, 100
-RESIDUAL, MOST_SWEEPS = 1e-8, 1000  # of fixed points
-VERIFIED_RESIDUAL = 1e-12  # at which the solutions themselves can be compared, in float32
-SAME = 1e-3  # magnetizations that differ by no more are the same
-SOLVED_ONE_BY_ONE = 100  # starts: a library that solves one after the other takes as long for each of more
-FAST_ENOUGH = 1.5  # the bar: tapmachine's PCD, on a CPU, times the fastest peer's speed
+RESIDUAL, MOST_SWEEPS = 1e-8, 1000  # tolerance and limit for fixed points
+VERIFIED_RESIDUAL = 1e-12  # sufficient to compare solutions in float32
+SAME = 1e-3  # largest difference of magnetizations of equal solutions
+SOLVED_ONE_BY_ONE = 100  # number of starts for libraries that solve one start at a time
+FAST_ENOUGH = 1.5  # target for PCD on a CPU: time of the fastest other library relative to tapmachine
 
 Parameters = tuple[Tensor, Tensor, Tensor]  # weights (n_visible, n_hidden), visible and hidden biases
 
 
 class Ours:
-    """tapmachine, with the default settings or with the paper's optimizer and a given objective."""
+    """Training by tapmachine, with default settings or with an objective and the paper's optimizer."""
 
     module = "tapmachine"
 
@@ -79,7 +79,7 @@ class Ours:
 
 
 class ScikitLearn:
-    """BernoulliRBM: PCD-1, in the order of the rows."""
+    """Training by scikit-learn's BernoulliRBM: PCD-1, in the order of the rows."""
 
     module = "sklearn.neural_network"
 
@@ -102,7 +102,7 @@ class ScikitLearn:
 
 
 class Rbms:
-    """The loop of rbms' `train`, less what it writes to its file at every step, which takes ever longer."""
+    """Training by the loop of `train` in rbms, without its file output, which takes longer with every step."""
 
     module = "rbms.training.pcd"
 
@@ -136,9 +136,9 @@ class Rbms:
 
 
 class Paysage:
-    """PCD-k or TAP with paysage's stochastic gradient descent, by numpy, without its monitor.
+    """Training by paysage with NumPy: PCD-k or TAP, stochastic gradient descent, without its monitor.
 
-    The driven sampler, which varies the temperature of the chains, is paysage's default and switched off for k.
+    The driven sampler, which varies the temperature of the chains, is the default of paysage and is disabled for PCD-k.
     """
 
     module = "paysage.fit"
@@ -165,7 +165,7 @@ class Paysage:
 
 
 class Learnergy:
-    """RBM: CD-k, by autodiff, also of the sampling; rows come one by one from a data loader."""
+    """Training by learnergy's RBM: CD-k with automatic differentiation; the data loader returns single rows."""
 
     module = "learnergy.models.bernoulli"
 
@@ -186,32 +186,32 @@ class Learnergy:
 
 @contextlib.contextmanager
 def silent():
-    """What libraries print and log is not part of a table."""
+    """Suppress the output of libraries."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
 
 def installed(*peers: type) -> set[type]:
-    """Those that can be imported; says of the others that they cannot."""
+    """Return the libraries that can be imported, and print the errors of the others."""
     found = {Ours}
     for peer in peers:
         try:
             with silent():
                 importlib.import_module(peer.module)
             found.add(peer)
-        except Exception as error:  # an old library may fail on import in any way
-            print(f"{peer.__name__} is left out: {type(error).__name__}: {error}")
+        except Exception as error:  # old libraries may raise any error on import
+            print(f"{peer.__name__} is skipped: {type(error).__name__}: {error}")
     return found
 
 
 class Results:
-    """Numbers for the CSV file, and tables of them."""
+    """Results of all questions, printed as tables and written to a CSV file."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.rows = path, []
 
     def table(self, question: str, rows: list[dict]) -> None:
-        """Prints rows of the same keys, as Markdown, and writes all numbers so far."""
+        """Print rows with the same keys as a Markdown table, and write all results so far."""
         print(f"\n{question}\n\n| {' | '.join(rows[0])} |\n| {' | '.join('---' for _ in rows[0])} |")
         for row in rows:
             print(f"| {' | '.join(shown(value) for value in row.values())} |", flush=True)
@@ -235,7 +235,7 @@ def shown(value: object) -> str:
 
 
 def in_turns(calls: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, list[float]]:
-    """Times of all calls, round by round; the first round warms up."""
+    """Return the times of all calls in alternation; a first round for warming up is not counted."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(repeats + 1):
         for name, call in calls.items():
@@ -246,12 +246,12 @@ def in_turns(calls: dict[str, Callable[[], object]], repeats: int, device: str) 
 
 
 def ratio(taken: dict[str, list[float]], name: str, to: str) -> float:
-    """The median over rounds of how much longer one takes than the other."""
+    """Return the median ratio of the times of two calls over all rounds."""
     return statistics.median(a / b for a, b in zip(taken[name], taken[to], strict=True))
 
 
 def samplers(k: int, peers: set[type]) -> dict[str, Callable[..., object]]:
-    """What makes a trainer of PCD-k, or nearly, from rows, the number of hidden units and a device."""
+    """Return functions that create a trainer of PCD-k or CD-k from rows, the number of hidden units and a device."""
     made: dict[type, dict[str, Callable[..., object]]] = {
         Ours: {
             f"tapmachine PCD-{k}, stratified": lambda *given: Ours(*given, PCD(k, N_CHAINS), plain=True),
@@ -273,9 +273,9 @@ def epoch_times(results: Results, peers: set[type], x: Tensor, options: argparse
         rows = [
             {
                 "library": name,
-                "seconds an epoch": statistics.median(own),
+                "seconds per epoch": statistics.median(own),
                 "fastest": min(own),
-                "ms a step": 1e3 * statistics.median(own) / n_steps,
+                "ms per step": 1e3 * statistics.median(own) / n_steps,
                 "ratio to tapmachine PCD": ratio(taken, name, ours),
             }
             for name, own in taken.items()
@@ -284,8 +284,8 @@ def epoch_times(results: Results, peers: set[type], x: Tensor, options: argparse
         others = {name: ratio(taken, name, ours) for name in taken if not name.startswith("tapmachine")}
         if others and options.device == "cpu":
             fastest = min(others, key=others.get)
-            kept = "kept" if others[fastest] >= FAST_ENOUGH else "not kept"
-            print(f"\nThe fastest peer, {fastest}, takes {others[fastest]:.2f} of ours; bar {FAST_ENOUGH}: {kept}.")
+            kept = "met" if others[fastest] >= FAST_ENOUGH else "not met"
+            print(f"\nFastest other library: {fastest}, ratio {others[fastest]:.2f}; target {FAST_ENOUGH} {kept}.")
 
 
 def as_machine(parameters: Parameters, device: str) -> BoltzmannMachine:
@@ -294,9 +294,9 @@ def as_machine(parameters: Parameters, device: str) -> BoltzmannMachine:
 
 
 def trained_for(make: Callable[[int], object], n_seconds: float, device: str) -> tuple[object, int, float]:
-    """A trainer after that time, as near as whole epochs allow; with the epochs and seconds it took.
+    """Train for about the given time in whole epochs; returns the trainer, the number of epochs and the seconds.
 
-    How many epochs fit is found by one, since decays of step sizes depend on it; that one is not counted.
+    The number of epochs is estimated from a separate first epoch, since the decay of the learning rate depends on it.
     """
     one = make(1)
     taken = seconds(one.epoch, device)
@@ -316,7 +316,7 @@ def trained_for(make: Callable[[int], object], n_seconds: float, device: str) ->
 def qualities(
     results: Results, peers: set[type], x: Tensor, test: Tensor, options: argparse.Namespace
 ) -> BoltzmannMachine:
-    """Log-likelihoods after the same time. Returns the best of tapmachine's machines."""
+    """Compare log-likelihoods after the same training time; returns the best machine of tapmachine."""
     n_hidden, device = options.hidden, options.device
     given = x, n_hidden, device
     ways: dict[str, tuple[type, Callable[[int], object]]] = {
@@ -355,10 +355,10 @@ def qualities(
 
 
 class PaysageSolver:
-    """Fixed points by paysage's own iteration of the TAP equations, `compute_StateTAP`, one start after the other.
+    """Fixed points by paysage's iteration of the TAP equations, `compute_StateTAP`, one start at a time.
 
-    It stops by the change of the free energy, which in float32 is noise long before the residual is small. So it is
-    told to go on for ten sweeps at a time, and the residual is looked at in between.
+    Its stopping criterion is the change of the free energy, which in float32 is dominated by rounding errors before the
+    residual is small. The iteration therefore runs ten sweeps at a time, with a check of the residual in between.
     """
 
     at_once = 10
@@ -378,11 +378,11 @@ class PaysageSolver:
         return self.model.compute_StateTAP(use_GD=False, seed=state, **settings)[0]
 
     def __call__(self, row: np.ndarray) -> tuple[np.ndarray, bool]:
-        """The visible magnetizations that a row leads to, and whether the residual is as small as it should be."""
+        """Return the visible magnetizations reached from a row, and whether the residual is below the tolerance."""
         from paysage.models.state import StateTAP
 
         visible, hidden = self.model.layers
-        mean = np.clip(row, 1e-6, 1 - 1e-6).astype(np.float32)  # its free energy has a logarithm of it
+        mean = np.clip(row, 1e-6, 1 - 1e-6).astype(np.float32)  # paysage takes the logarithm of the mean
         start = [visible.get_magnetization(mean), hidden.get_magnetization(np.full(hidden.len, 0.5, np.float32))]
         state = StateTAP(start, self.model.lagrange_multipliers_analytic(start))
         for _ in range(0, MOST_SWEEPS, self.at_once):
@@ -406,10 +406,11 @@ def _parameters(machine: BoltzmannMachine) -> Parameters:
 def fixed_points(
     results: Results, peers: set[type], machine: BoltzmannMachine, x: Tensor, options: argparse.Namespace
 ) -> None:
-    """Rates of solving; and of the first starts, how near each way came to the exact solution, and whether it is ours.
+    """Compare the number of fixed points per second and, for the first starts, the accuracy of the solutions.
 
-    A small change by the next sweep is not a small distance. So the solution that is found is followed up in float64 to
-    1e-14, which tells the distance, and shows whether it is the one that our way from the same start leads to.
+    A small change in the next sweep does not imply a small distance from the solution. Each solution is therefore
+    refined in float64 to 1e-14, which gives the distance, and is compared to the solution of tapmachine from the same
+    start.
     """
     device, rows = options.device, []
     few = x[:SOLVED_ONE_BY_ONE].to(device)
@@ -424,7 +425,7 @@ def fixed_points(
         means = means[: len(few)].to(device)
         ended, solved = followed_up(means), done[: len(few)].to(device)
         distance, other = (ended - means).abs().amax(1)[solved], (ended - goal).abs().amax(1)[solved]
-        row = {"library": name, "fixed points a second": float(done.sum()) / taken}
+        row = {"library": name, "fixed points per second": float(done.sum()) / taken}
         row |= {"solved": float(done.double().mean()), "largest distance, median": float(distance.median())}
         rows.append(row | {"same solution": float((other <= SAME).double().mean())})
 
@@ -434,7 +435,7 @@ def fixed_points(
         for _ in range(4):
             begin = time.perf_counter()
             found = solve(machine, starts, tol=RESIDUAL, max_sweeps=MOST_SWEEPS)
-            means = found.moments[0].mean.cpu()  # which waits for a GPU
+            means = found.moments[0].mean.cpu()  # waits for the GPU
             taken.append(time.perf_counter() - begin)
         add(f"tapmachine, {count} starts", means, found.converged.cpu(), statistics.median(taken[1:]))
     if Paysage in peers:
@@ -450,8 +451,8 @@ def fixed_points(
             add(f"paysage to {tolerance:g}, {len(given)} starts one by one", means, done, taken_by_peer)
     results.table(f"3. TAP fixed points, mean squared change ≤ {RESIDUAL:g}", rows)
     print(
-        "\nThe distance is that of the visible magnetization farthest from the solution followed up in float64. "
-        f"'Same solution': within {SAME:g} of ours from the same start, both followed up."
+        "\nThe distance is the largest difference of a visible magnetization from the solution refined in float64. "
+        f"'Same solution': within {SAME:g} of the solution of tapmachine from the same start, both refined."
     )
 
 
@@ -481,29 +482,29 @@ def annealing_times(
     rows = [
         {
             "library": name,
-            "ms a temperature": 1e3 * statistics.median(own) / n_temperatures,
+            "ms per temperature": 1e3 * statistics.median(own) / n_temperatures,
             "ratio to tapmachine": ratio(taken, name, "tapmachine"),
             "ln Z": found[name],
         }
         for name, own in taken.items()
     ]
     results.table(f"4. Annealed importance sampling, {N_RUNS} runs, {n_temperatures} temperatures", rows)
-    print("\nscikit-learn, paysage and learnergy have none.")
+    print("\nscikit-learn, paysage and learnergy do not implement annealed importance sampling.")
 
 
 def resident(peak: bool = False) -> float:
-    """MiB of memory that this process takes, or has taken at most."""
+    """Return the current or the peak memory of this process in MiB."""
     name = "VmHWM:" if peak else "VmRSS:"
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
 
 def measure_memory(peer: type, make: Callable[..., object], options: argparse.Namespace) -> None:
-    """Trains in this process, a fresh one, for an epoch, and prints what that took, as JSON."""
+    """Train for one epoch in this (new) process, and print the memory used as JSON."""
     with silent():
         importlib.import_module(peer.module)
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident()
     with silent():
         make(torch.from_numpy(np.load(options.folder)), options.hidden, options.device).epoch()
@@ -525,23 +526,23 @@ def memories(results: Results, peers: set[type], x: Tensor, options: argparse.Na
             found = json.loads(answer.stdout.splitlines()[-1])
             rows.append({"library": name, "peak, MiB": found["peak"], "importing, MiB": found["import"]})
     data, parameters = (4 * n / 2**20 for n in (x.numel(), x.shape[1] * options.hidden))
-    question = f"5. Peak memory of an epoch beyond importing; data take {data:.1f} MiB, parameters {parameters:.1f}"
+    question = f"5. Peak memory of an epoch beyond importing; data {data:.1f} MiB, parameters {parameters:.1f}"
     results.table(question, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="with MNIST; it is downloaded without one")
+    parser.add_argument("folder", type=Path, nargs="?", help="folder that contains MNIST (default: download it)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--hidden", type=int, default=500)
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--k", type=int, nargs="+", default=[1, 10])
-    parser.add_argument("--seconds", type=float, default=60.0, help="of training, for each library, in question 2")
+    parser.add_argument("--seconds", type=float, default=60.0, help="training time of each library in question 2")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--temperatures", type=int, default=N_TEMPERATURES)
     parser.add_argument("--questions", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--memory", help=argparse.SUPPRESS)  # what a fresh process is asked
+    parser.add_argument("--memory", help=argparse.SUPPRESS)  # internal, for the separate process
     options = parser.parse_args()
     if options.memory:
         for peer in (Ours, ScikitLearn, Rbms, Paysage, Learnergy):
@@ -550,7 +551,7 @@ def main() -> None:
                 measure_memory(peer, own[options.memory], options)
         return
     torch.manual_seed(0)
-    np.random.seed(0)  # scikit-learn takes a seed of its own, paysage draws from the global one
+    np.random.seed(0)  # scikit-learn has a separate seed, paysage uses the global generator
     sources = ("mnist", "mnist-test")
     if options.folder:
         sources = (options.folder / f"{name}-images-idx3-ubyte.gz" for name in ("train", "t10k"))

@@ -1,15 +1,15 @@
-"""What faster formats for matrix products do to solutions, likelihoods and, on a GPU, to training.
+"""Effect of faster number formats for matrix products on solutions, likelihoods and, on a GPU, training.
 
 python benchmarks/precision.py FOLDER [--epochs 20] [--starts 1000] [--device cpu]
 
-FOLDER holds MNIST's *-images-idx3-ubyte.gz. A machine of 784×500 units is trained on binary MNIST in float32, by PCD.
-Then, for each format: its solutions from test images, beside those in float64 that the same moments lead to, and
-annealed importance sampling. On a GPU machines are also trained in each format, by PCD and by TAP, and compared by
-annealed importance sampling.
+FOLDER contains MNIST's *-images-idx3-ubyte.gz. A machine of 784×500 units is trained on binary MNIST in float32, by
+PCD. For each format, its solutions from test images are compared to float64 solutions started from them, and ln Z is
+estimated by annealed importance sampling. On a GPU, machines are also trained in each format, by PCD and by TAP, and
+scored by annealed importance sampling.
 
-`solve` and annealing are in float32 whatever is asked for, and this shows why; so here the formats are imitated:
-factors are rounded, and multiplied in float32. Samples of binary units are 0 or 1 in any format, so that annealing in
-one is that of a machine with rounded weights.
+`solve` and annealing always use float32, and this benchmark shows the reason. The formats are therefore simulated:
+factors are rounded to the format and multiplied in float32. Since samples of binary units are 0 or 1 in any format,
+annealing in a format is annealing of a machine with rounded weights.
 """
 
 import argparse
@@ -36,7 +36,7 @@ N_TEMPERATURES, N_RUNS, TOLERANCES = 3000, 100, (1e-8, 1e-12)
 
 
 def rounded(z: Tensor, format: str) -> Tensor:
-    """A tensor of float32 with the bits that a format has, rounded to the nearest."""
+    """Round a float32 tensor to the nearest values of a format."""
     if format == "bfloat16":
         return z.bfloat16().float()
     dropped = {"tf32": 13, "float32": 0}[format]
@@ -48,7 +48,7 @@ def rounded(z: Tensor, format: str) -> Tensor:
 
 @contextlib.contextmanager
 def imitated(format: str):
-    """Sweeps multiply rounded factors."""
+    """Context in which the matrix products of TAP sweeps use rounded factors."""
 
     def products(mean: Tensor, variance: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
         n = mean.shape[1]
@@ -74,7 +74,7 @@ def main() -> None:
     train, test = (torch.from_numpy(read(path).rows > 0.5).float().to(options.device) for path in images)
 
     def score(machine, format: str) -> tuple[float, float]:
-        """By annealed importance sampling, worked out in a format: of the test rows, and the error of ln Z."""
+        """Return the AIS log-likelihood of the test rows in a format, and the standard error of ln Z."""
         machine = copy.deepcopy(machine)
         machine.weights[0].data = rounded(machine.weights[0].data, format)
         estimate = ais_log_partition(machine, N_TEMPERATURES, N_RUNS, data=train)
@@ -94,7 +94,7 @@ def main() -> None:
         print("| {} | {:.2f} | {:.2f} |".format(format, *score(machine, format)), flush=True)
     if not on_cpu:
         print("\n| trained by | products | seed | AIS | ± of ln Z | seconds |\n| " + "--- | " * 6)
-        # bfloat16 is for sweeps of TAP, which PCD has none of
+        # bfloat16 applies to sweeps of TAP only, not to PCD
         for objective, formats in ((PCD(1, 100), MATMUL_PRECISIONS[:2]), (TAPObjective(), MATMUL_PRECISIONS)):
             for format, seed in itertools.product(formats, (0, 1)):
                 begin = time.perf_counter()
@@ -106,7 +106,7 @@ def main() -> None:
     exact = rbm(Binary(784), Binary(500)).to(options.device).double()
     exact.load_state_dict({name: value.double() for name, value in machine.state_dict().items()})
     starts = test[: options.starts]
-    print(f"\nSolutions of the machine of float32 from {len(starts)} test images\n")
+    print(f"\nSolutions of the float32 machine from {len(starts)} test images\n")
     print(
         "| products | residual | seconds | converged | sweeps, median | largest distance from the solution: median, "
         "99 % | F, mean difference |\n| " + "--- | " * 7

@@ -1,12 +1,13 @@
-"""Prediction of a column of categories from the others, against logistic regression.
+"""Prediction of a categorical column from the other columns, compared to logistic regression.
 
     python benchmarks/prediction.py FOLDER [--tables penguins,wine] [--splits 5] [--out FILE.md]
 
-FOLDER holds penguins.csv and mpg.csv; the other tables are scikit-learn's. A quarter of the rows are held out.
-`RBM(random_state=seed).fit(rows)` models all columns together and `predict_proba(others, column)` predicts one of them;
-logistic regression, with defaults on standardized columns and one-hot categories, is fitted to predict that column
-only. "With gaps" has 30 % of the cells of all rows taken out at random, except those of the column; logistic regression
-then has the means of the columns in their place. Error rates and log-losses in nats, of rows held out.
+FOLDER contains penguins.csv and mpg.csv; the other tables are scikit-learn's. A quarter of the rows are held out.
+`RBM(random_state=seed).fit(rows)` models all columns together, and `predict_proba(others, column)` predicts one of
+them. Logistic regression is fitted to predict this column only, with default settings on standardized columns and
+one-hot categories. In the case with gaps, 30 % of the cells of all rows are removed at random, except in the predicted
+column; for logistic regression, gaps are filled with column means. The results are error rates and log-losses in nats
+on the held-out rows.
 """
 
 import argparse
@@ -29,7 +30,7 @@ COLUMNS = {"penguins": "species", "mpg": "origin", "wine": "target", "breast_can
 
 
 def measure(complete: pd.DataFrame, column: str, gaps: float, seed: int) -> list[float]:
-    """Error rate and log-loss of logistic regression, then those of the machine."""
+    """Return the error rate and log-loss of logistic regression, then those of the machine."""
     removed = cells_to_remove(complete, "random", gaps, seed)
     removed[:, complete.columns == column] = False
     table = complete.mask(removed)
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tables", default="penguins,mpg,wine,breast_cancer")
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="Markdown file (default: only printed)")
+    parser.add_argument("--out", type=Path, help="Markdown file for the results (default: print only)")
     options = parser.parse_args()
     lines = ["| table | column | gaps | logistic regression: error | log-loss | tapmachine: error | log-loss |"]
     lines.append("| --- " * 7 + "|")

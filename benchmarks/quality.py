@@ -1,8 +1,8 @@
-"""AIS log-likelihood of held-out rows for the trainings of docs/benchmarks/quality.md, on the paper's data.
+"""AIS log-likelihood of held-out rows for the runs of docs/benchmarks/quality.md, on the paper's data.
 
 python benchmarks/quality.py FOLDER RUN [--seed 0] [--epochs N] [--out FOLDER]
 
-FOLDER holds MNIST's *-images-idx3-ubyte.gz and cbcl_faces.npz. RUN is one of those below.
+FOLDER contains MNIST's *-images-idx3-ubyte.gz and cbcl_faces.npz. RUN is one of the names in RUNS.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from tapmachine.training import History, Monitor, Objective, geometric_decay, pa
 
 @dataclass(frozen=True)
 class Run:
-    """The paper's Table I, unless said otherwise."""
+    """Settings of a run; by default those of the paper's Table I."""
 
     data: str
     n_hidden: int
@@ -82,7 +82,7 @@ RUNS = {
 
 
 def images(folder: Path, data: str) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows held out, in [0, 1]."""
+    """Return training rows and held-out rows, with values in [0, 1]."""
     if data == "CBCL":
         with np.load(folder / "cbcl_faces.npz") as file:
             return tuple(torch.from_numpy(file[name].reshape(-1, 361)).float() / 255 for name in ("train", "test"))
@@ -94,7 +94,7 @@ def images(folder: Path, data: str) -> tuple[Tensor, Tensor]:
 
 
 def picture(weights: Tensor, history: History, side: int, path: Path) -> None:
-    """Receptive fields, from the largest to the smallest, and the TAP log-likelihood over the epochs."""
+    """Plot the receptive fields, from the largest to the smallest, and the TAP log-likelihood during training."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
@@ -111,9 +111,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("run", choices=RUNS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, help="others than the run's")
-    parser.add_argument("--out", type=Path, help="for records and parameters")
-    parser.add_argument("--every", type=int, help="epochs between measurements (default: 20 measurements)")
+    parser.add_argument("--epochs", type=int, help="number of epochs (default: that of the run)")
+    parser.add_argument("--out", type=Path, help="folder for records and parameters")
+    parser.add_argument(
+        "--every", type=int, help="number of epochs between measurements (default: 20 measurements in total)"
+    )
     options = parser.parse_args()
     run = RUNS[options.run]
     epochs = options.epochs or run.epochs

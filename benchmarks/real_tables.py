@@ -1,16 +1,16 @@
-"""Held-out log-likelihoods of real-valued tables, in nats and in the units of the data, against simple models.
+"""Held-out log-likelihoods of real-valued tables, in nats and in the units of the data, compared to simple models.
 
     python benchmarks/real_tables.py [--splits 5] [--first 0] [--only wine] [--out FILE.md]
 
-Each table is split five times, 80 % for training; columns that are constant in the training part are left out for all
-models. `RBM()` has its default settings. Times are those of `fit` and `score` together.
+Each table is split five times, with 80 % of the rows for training. Columns that are constant in the training rows are
+excluded for all models. `RBM()` has its default settings. Times are for `fit` and `score` together.
 
-The pixels of digits are whole numbers from 0 to 16, of which a density can be made as high as one likes. What can be
-compared is the log-probability of the whole numbers: the integral of a density over bins of width 1 around them. For
-all models it is bounded from below by the mean log-density of rows to which uniform noise was added, as large as the
-bins (Jensen's inequality). Gaussian models are fitted to such rows, too, without which their densities are spikes.
-`RBM()` chooses units with an atom at 0 for these data. It is fitted to the rows as they are; the noise then leaves 0 at
-0, which has a probability, and the bin of 16 ends at 16 and has width ½.
+The pixels of digits are integers from 0 to 16, for which a density can be arbitrarily high. The comparison therefore
+uses the log-probability of the integers, which is the integral of the density over bins of width 1 around them. For all
+models, it is bounded from below by the mean log-density of rows with uniform noise of the width of the bins (Jensen's
+inequality). Gaussian models are also fitted to rows with noise; without it, their densities degenerate. `RBM()` selects
+units with an atom at 0 for these data and is fitted to rows without noise. For this model, no noise is added to 0,
+which has a finite probability, and the bin of 16 ends at 16 and has width ½.
 """
 
 import argparse
@@ -39,12 +39,12 @@ MODELS: dict[str, Callable[[], object]] = {
     "FactorAnalysis(5)": lambda: FactorAnalysis(5),
     "GaussianMixture(3)": lambda: GaussianMixture(3, random_state=0),
 }
-WHOLE_NUMBERS = {"digits"}  # whose log-probability is compared
-LARGEST = 16  # of the pixels of digits
+WHOLE_NUMBERS = {"digits"}  # tables of integers, compared by log-probability
+LARGEST = 16  # largest pixel value of digits
 
 
 def splits(table: str, n_splits: int, first: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Training and test rows."""
+    """Iterate over the training and test rows of each split."""
     x = TABLES[table]().data
     for seed in range(first, first + n_splits):
         train, test = train_test_split(x, test_size=0.2, random_state=seed)
@@ -53,19 +53,19 @@ def splits(table: str, n_splits: int, first: int) -> Iterator[tuple[np.ndarray, 
 
 
 def with_noise(x: np.ndarray, seed: int) -> np.ndarray:
-    """Whole numbers with uniform noise from −½ to ½."""
+    """Add uniform noise from −½ to ½ to integers."""
     return x + np.random.default_rng(seed).random(x.shape) - 0.5
 
 
 def score_with_atoms(model: RBM, x: np.ndarray) -> float:
-    """The bound on the log-probability of whole numbers for units with an atom at 0 and values up to 16."""
+    """Return the bound on the log-probability of integers for units with an atom at 0 and values up to 16."""
     at_end = x == LARGEST
     noisy = np.where(x == 0, 0.0, np.where(at_end, LARGEST - np.abs(with_noise(x, 1) - x), with_noise(x, 1)))
     return float(model.score(noisy) + np.log(0.5) * at_end.sum(1).mean())
 
 
 def fit_and_score(table: str, model: str, train: np.ndarray, test: np.ndarray) -> float:
-    """Held-out nats of a model."""
+    """Return the held-out log-likelihood of a model in nats per row."""
     if table not in WHOLE_NUMBERS:
         return float(MODELS[model]().fit(train).score(test))
     if model == "RBM()":
@@ -74,7 +74,7 @@ def fit_and_score(table: str, model: str, train: np.ndarray, test: np.ndarray) -
 
 
 def measure(table: str, model: str, n_splits: int, first: int) -> str:
-    """A cell of the table: the mean over the splits, and the seconds for each."""
+    """Fit and score all splits; returns a cell of the table with the mean score and the seconds per split."""
     scores, seconds = [], 0.0
     for train, test in splits(table, n_splits, first):
         start = time.perf_counter()
@@ -87,8 +87,8 @@ def measure(table: str, model: str, n_splits: int, first: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--splits", type=int, default=5, help="Number of splits.")
-    parser.add_argument("--first", type=int, default=0, help="Random seed of the first split.")
+    parser.add_argument("--splits", type=int, default=5, help="number of splits")
+    parser.add_argument("--first", type=int, default=0, help="random seed of the first split")
     parser.add_argument("--only", choices=TABLES, action="append")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

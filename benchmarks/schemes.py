@@ -1,9 +1,10 @@
-"""Every scheme against enumeration, on machines with independent couplings of rising strength.
+"""Errors of every scheme relative to enumeration, on machines with independent couplings of increasing strength.
 
 python benchmarks/schemes.py [--machines 200] [--out FILE.csv]
 
-Spins with couplings W ~ N(0, s²/N), N = 20, and fields of deviation 0.3: a pairwise machine, and an RBM of 12 and 8. A
-cell is the median over the machines on which all schemes converged; how many there were of each is said beside.
+The machines have spins with couplings W ~ N(0, s²/N), N = 20, and fields of standard deviation 0.3. They are pairwise
+machines, and RBMs with 12 visible and 8 hidden units. Each value is the median over the machines on which all schemes
+converged. The number of converged machines is shown for each scheme.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def measured(task: tuple[str, float, int]) -> list[dict]:
 def table(rows: list[dict]) -> None:
     for kind in ("pairwise", "rbm"):
         for error in ERRORS:
-            print(f"{kind}, {error}, median over machines on which all converged (converged):")
+            print(f"{kind}, {error}, median over machines on which all schemes converged (number converged):")
             for scale in SCALES:
                 own = [row for row in rows if row["machine"] == kind and row["scale"] == scale]
                 names = list(dict.fromkeys(row["scheme"] for row in own))

@@ -1,4 +1,4 @@
-"""Images recovered from few linear measurements, with a machine as the prior and by other methods.
+"""Recovery of images from few linear measurements, with a machine as the prior and by other methods.
 
     python benchmarks/sensing.py FOLDER --machine FILE [--images 100] [--device cuda] [--out sensing.csv]
         [--matrices gaussian,cosine,blur] [--noise 0,0.05] [--ratios 0.05,0.1,0.15,0.2,0.3,0.4,0.5]
@@ -6,21 +6,24 @@
     python benchmarks/sensing.py FOLDER --machine FILE --pictures docs/images
     python benchmarks/sensing.py FOLDER --curves sensing.csv --pictures docs/images
 
-FOLDER holds MNIST's *-images-idx3-ubyte.gz and vae_mnist_20_400.npz. FILE is a machine of `tapmachine.save`, trained on
-MNIST with pixels above one half as ones (`Binary` units) or in [0, 1] (other units). Test images are the first ones.
+FOLDER contains MNIST's *-images-idx3-ubyte.gz and vae_mnist_20_400.npz. FILE is a machine written by `tapmachine.save`
+and trained on MNIST, either thresholded at one half (`Binary` units) or with values in [0, 1] (other units). The first
+test images are used.
 
-Matrices have rows of length 1: independent normal entries; random rows of the two-dimensional cosine transform; or a
-Gaussian blur of one pixel's width, seen at random pixels. Noise is the standard deviation of a measurement. Methods:
+There are three kinds of matrices, all with rows of length 1: independent normal entries, random rows of the
+two-dimensional cosine transform, and a Gaussian blur with a width of one pixel, measured at random pixels. Noise is the
+standard deviation of a measurement. The methods are:
 
-    machine      `recover`, started from the three training images with the nearest measurements, too
+    machine      `recover`, which also starts from the three training images with the nearest measurements
     alone        `recover` without training images
     independent  `recover` with independent pixels, each fitted to the training images
-    oracle       least squares on the pixels that are not 0 in the true image
-    autoencoder  the latent vector of a variational autoencoder that fits best, by Adam from three starts
-    lasso        scikit-learn's LassoCV in pixels, with three folds
+    oracle       least squares on the nonzero pixels of the true image
+    autoencoder  best fit of the latent vector of a variational autoencoder, by Adam from three starts
+    lasso        scikit-learn's LassoCV in pixel space, with three folds
 
-A row is a method, matrix, noise and ratio: mean squared error, Matthews correlation, share of images recovered exactly,
-share of signals converged, share of pixels with a variance that lie within their 90 % interval, and seconds.
+The results are one row for each method, matrix, noise and ratio. The columns are the mean squared error, the Matthews
+correlation, the fraction of images recovered exactly, the fraction of signals converged, the coverage of 90 % intervals
+of pixels with a variance, and the time in seconds.
 """
 
 import argparse
@@ -70,7 +73,7 @@ def matrix(kind: str, m: int) -> Tensor:  # (M, N)
 
 
 class Setting:
-    """Images, their measurements, and the methods that recover them."""
+    """Images, their measurements, and the methods of recovery."""
 
     def __init__(self, machine: BoltzmannMachine, train: Tensor, x: Tensor, folder: Path) -> None:
         self.machine, self.train, self.x, self.folder = machine, train, x, folder
@@ -141,7 +144,7 @@ class Setting:
 
 
 def pictures(setting: Setting, folder: Path, n_shown: int = 10) -> None:
-    """Digits from a tenth of as many measurements as pixels, by three methods; and from signs and magnitudes."""
+    """Plot digits recovered by three methods at M/N = 0.1, and from signs and magnitudes."""
     from tapmachine.analysis.plots import image_strips, new_figure
 
     setting.x = setting.x[:n_shown]
@@ -165,7 +168,7 @@ def pictures(setting: Setting, folder: Path, n_shown: int = 10) -> None:
 
 
 def curves(table: Path, folder: Path) -> None:
-    """Share of images recovered exactly, and mean squared error, over the number of measurements."""
+    """Plot the fraction of images recovered exactly and the mean squared error over the number of measurements."""
     from tapmachine.analysis.plots import new_figure
 
     with table.open() as file:
@@ -206,8 +209,8 @@ def main() -> None:
     parser.add_argument("--ratios", default="0.05,0.1,0.15,0.2,0.3,0.4,0.5")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--lasso-images", type=int, default=20)
-    parser.add_argument("--pictures", type=Path, help="folder for pictures")
-    parser.add_argument("--curves", type=Path, help="results to plot")
+    parser.add_argument("--pictures", type=Path, help="folder for figures")
+    parser.add_argument("--curves", type=Path, help="CSV file of results to plot")
     options = parser.parse_args()
     if options.curves and options.pictures:
         curves(options.curves, options.pictures)
@@ -216,7 +219,7 @@ def main() -> None:
     data = "binary-MNIST" if isinstance(machine.layers[0], Binary) else "real-MNIST"
     train, test = (x.to(options.device) for x in images(options.folder, data))
     setting = Setting(machine, train, test[: options.images], options.folder)
-    warnings.simplefilter("ignore", PosteriorWarning)  # shares that converged are in the table
+    warnings.simplefilter("ignore", PosteriorWarning)  # the table contains the fraction of converged signals
     if options.pictures:
         pictures(setting, options.pictures)
         return

@@ -1,10 +1,10 @@
-"""Peak memory of training, scoring and transforming a sparse matrix, beside that of the matrix and of the machine.
+"""Peak memory of training, scoring and transforming a sparse matrix, compared to the matrix and the machine.
 
-    python benchmarks/sparse_memory.py [rows] [columns] [share of ones]
+    python benchmarks/sparse_memory.py [rows] [columns] [fraction of ones]
 
-The machine's share is measured by training the same machine, with the same batches and chains, on a few rows: its
-parameters, their gradients, momenta and averages, chains, a batch, and the copies that the estimator keeps to continue
-or score it. Peaks are of the resident memory (VmHWM), less what the process holds before, with all libraries loaded.
+The memory of the machine is measured by training it with the same batches and chains on a few rows. It includes
+parameters, gradients, momenta and averages, chains, a batch, and the copies that the estimator keeps to continue or
+score. Peaks are those of the resident memory (VmHWM), minus the memory of the process with all libraries loaded.
 """
 
 import resource
@@ -22,15 +22,15 @@ FEW = 200  # rows
 
 
 def resident(peak: bool) -> float:
-    """Resident memory in megabytes, now or at its peak."""
+    """Return the current or the peak resident memory in megabytes."""
     name = "VmHWM:" if peak else "VmRSS:"
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) / 1000
 
 
 def peak_of(function) -> tuple[float, float]:
-    """Peak memory of a call above what was held before, in megabytes, and its seconds."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far
+    """Return the peak memory of a call in addition to the memory before it, in megabytes, and the seconds."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before, start = resident(peak=False), time.perf_counter()
     function()
     return resident(peak=True) - before, time.perf_counter() - start
@@ -41,7 +41,7 @@ def main() -> None:
     x = sp.random(int(n_rows), int(n_columns), share, format="csr", random_state=0, dtype=np.float32)
     x.data[:] = 1
     own = (x.data.nbytes + x.indices.nbytes + x.indptr.nbytes) / 1e6
-    RBM(**OPTIONS).fit(x[:FEW, :50])  # libraries set themselves up
+    RBM(**OPTIONS).fit(x[:FEW, :50])  # initializes libraries
     RBM(**OPTIONS).fit(x[:FEW, :50].toarray()).score(x[:FEW, :50])
     machine, _ = peak_of(lambda: RBM(**OPTIONS).fit(x[:FEW].toarray()).transform(x[:10]))
     model = RBM(**OPTIONS)

@@ -1,7 +1,7 @@
-"""What a sweep costs, as a ratio to its four matrix products in the same process.
+"""Cost of a sweep relative to its four matrix products in the same process.
 
-python benchmarks/sweeps.py            the sweeps, on a CPU or on a GPU if there is one
-python benchmarks/sweeps.py --tf32     on a GPU, with tf32 for the products
+python benchmarks/sweeps.py            on a GPU if available, otherwise on a CPU
+python benchmarks/sweeps.py --tf32     on a GPU, with matrix products in TensorFloat32
                             [--hidden 100 500] [--particles 100 10000]
 """
 
@@ -20,7 +20,7 @@ from tapmachine.units import Units
 
 
 def best_of(functions: dict[str, Callable[[], object]], device: torch.device, seconds: float = 4.0) -> dict[str, float]:
-    """A low quantile of the times of each, measured in turns so that a disturbance hits all."""
+    """Return a low quantile of the times of each call. Calls alternate, so that a disturbance affects all of them."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         for _ in range(5):
@@ -61,7 +61,7 @@ def measure(n_hidden: int, n_particles: int, device: torch.device) -> None:
     def products() -> object:
         return a @ up.weights, c @ up.squares, h @ down.weights, v @ down.squares
 
-    # A step is several sweeps and a look at the residual, as `solve` runs it.
+    # A step consists of several sweeps and a check of the residual, as in `solve`.
     compiled_explicit, compiled_implicit = torch.compile(explicit.step), torch.compile(implicit.step)
     functions = {
         "products": (products, 1),
@@ -93,7 +93,7 @@ def measure(n_hidden: int, n_particles: int, device: torch.device) -> None:
 
 
 def captured_time(sweep: Callable[[object], object], state: object, n_groups: int, n_sweeps: int = 30) -> float:
-    """Seconds for a sweep in a captured loop."""
+    """Return the seconds per sweep in a captured loop."""
     replay = Replay(sweep, state, n_sweeps, n_groups=n_groups)
     times = []
     for _ in range(20):
@@ -110,7 +110,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--hidden", type=int, nargs="+", default=[100, 500])
-    parser.add_argument("--particles", type=int, nargs="+", help="100, and on a GPU also 10,000")
+    parser.add_argument(
+        "--particles", type=int, nargs="+", help="numbers of particles (default: 100, and 10,000 on a GPU)"
+    )
     options = parser.parse_args()
     if options.tf32:
         torch.set_float32_matmul_precision("high")

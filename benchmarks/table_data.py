@@ -1,4 +1,4 @@
-"""Binary tables of the literature with fixed splits, published test log-likelihoods, and a file for results."""
+"""Binary tables of the literature with fixed splits, published test log-likelihoods, and output of results."""
 
 import csv
 import gzip
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 TABLES = ("jester", "bnetflix", "baudio", "accidents", "pumsb_star", "voting", "mnist-sm", "mnist")
-# Same binarization of MNIST; as reported in the literature, not re-measured.
+# For the same binarization of MNIST; as reported in the literature, not measured here.
 LITERATURE = {"mnist-sm": "RBM 500, CD-25: −86.34; DBM: −84.62 (bound); NADE: −88.33 [1]"}
 
 
 class Table(NamedTuple):
-    """Rows of 0 and 1, float32; no validation rows for MNIST."""
+    """Training, validation and test rows with values 0 and 1, float32. MNIST has no validation rows."""
 
     train: Tensor
     valid: Tensor | None
@@ -43,7 +43,7 @@ def load(folder: Path, name: str, device: str) -> Table:
 
 def write(rows: list[dict], notes: list[str], path: Path) -> None:
     """Write a CSV file, or a Markdown table with notes."""
-    cells = [list(rows[0]), *(list(map(str, row.values())) for row in rows)] if rows else [["nothing was run"]]
+    cells = [list(rows[0]), *(list(map(str, row.values())) for row in rows)] if rows else [["no results"]]
     if path.suffix == ".csv":
         with path.open("w", newline="") as file:
             csv.writer(file).writerows(cells)

@@ -1,31 +1,35 @@
-"""Training time and test log-likelihood of binary RBMs on tables of the literature, by all methods, in one table.
+"""Training time and test log-likelihood of binary RBMs on tables of the literature, for several methods.
 
     python benchmarks/tables.py FOLDER [--device cuda] [--tables jester,voting] [--hidden 23,200] [--seeds 3]
         [--methods default,tap,pcd10] [--out tables.md] [--minutes 10] [--jobs 1]
     python benchmarks/tables.py FOLDER --score-published [--device cuda]
     python benchmarks/tables.py --quick
 
-FOLDER holds density_tables.npz, mnist_salakhutdinov_murray.npz (table mnist-sm) and MNIST's *-images-idx3-ubyte.gz
-(table mnist: pixels above one half). Methods:
+FOLDER contains density_tables.npz, mnist_salakhutdinov_murray.npz (table mnist-sm) and MNIST's *-images-idx3-ubyte.gz
+(table mnist, thresholded at one half). The methods are:
 
-    default        `fit` with its defaults, without measurements
-    default+valid  the same with early stopping on the table's validation rows; the time includes the measurements
-    tap            `fit` with TAPObjective() and defaults otherwise
-    pcd1, pcd10    plain PCD: independent chains without restarts, `paper_sgd` without weight decay, learning rate
-                   decaying to 1 % over 50 epochs, last parameters; 1, 3 or 10 times 0.027/(λ/4), λ the largest variance
-    sklearn, rbms  BernoulliRBM (CPU only) and rbms (PCD-10) for as long as default took; rate 0.01, 0.03 or 0.1
+    default        `fit` with default settings, without measurements
+    default+valid  default with early stopping on the validation rows of the table; the time includes measurements
+    tap            `fit` with TAPObjective() and default settings otherwise
+    pcd1, pcd10    plain PCD: independent chains without restarts, `paper_sgd` without weight decay, no averaging, a
+                   learning rate that decays to 1 % over 50 epochs from 1, 3 or 10 times 0.027/(λ/4), where λ is the
+                   largest variance
+    sklearn, rbms  BernoulliRBM (CPU only) and rbms (PCD-10) for as long as default took; learning rate 0.01, 0.03 or
+                   0.1
 
-For the last four, the learning rate with the best TEST score for the first seed is reported, and used for the other
-seeds; its time alone counts. Both favor them over default and tap, for which nothing is chosen by test rows. But "edge"
-marks a best rate that is the smallest or largest tried: one beyond it may be better still (--factors 3,10,30). Epochs
-and times differ between methods; --pcd-epochs makes them equal.
+For the last four methods, the learning rate with the best TEST score for the first seed is reported and used for the
+other seeds, and only its time is counted. This favors them over default and tap, which are not tuned on test rows. The
+word "edge" marks a best learning rate that is the smallest or largest tried, so that a rate beyond it may be better
+(--factors 3,10,30). Epochs and times differ between methods; --pcd-epochs makes them equal.
 
-Scores are means over test rows, in nats: exact if the hidden states can be enumerated (23 hidden units, 100 columns:
-about a minute on one core), otherwise by AIS forwards and in reverse. Reverse runs start from Gibbs chains that started
-at training rows, independently of the forward runs. A row is flagged if both differ by more than 0.5 nats or the
-weights collapse. Results are appended to a .jsonl file beside --out, and the same command continues an interrupted run;
-delete the file after a change of the code. When --minutes are over, further seeds are dropped first. With --jobs,
-several trainings share the device, and each takes longer than it would alone.
+Scores are means over test rows in nats. They are exact if the hidden states can be enumerated (23 hidden units, 100
+columns: about a minute on one core), and estimated by forward and reverse AIS otherwise. Reverse runs start from Gibbs
+chains that started at training rows, independently of the forward runs. A row is flagged if both estimates differ by
+more than 0.5 nats or if the weights collapse.
+
+Results are appended to a .jsonl file next to --out, and the same command continues an interrupted run. Delete the file
+after changing the code. After the time limit --minutes, remaining jobs are dropped, additional seeds first. With
+--jobs, several training runs share the device, and each takes longer than it would alone.
 """
 
 import argparse
@@ -61,31 +65,31 @@ METHODS = ("default", "default+valid", "tap", "pcd1", "pcd10", "sklearn", "rbms"
 PEERS, TUNED, PEERS_RATE, BATCH = {"sklearn", "rbms"}, {"pcd1", "pcd10", "sklearn", "rbms"}, 0.01, 100
 ENUMERABLE = {"cpu": 2e9, "cuda": 1e11}  # states times columns
 TEMPERATURES, N_RUNS = {"cpu": 2000, "cuda": 10_000}, {"cpu": 100, "cuda": 500}
-SWEEPS_FROM_ROWS = 1000  # of the chains that reverse runs start from
-LARGEST_GAP, FEWEST_EFFECTIVE = 0.5, 0.1  # nats between both directions; share of effective runs
-NOTES = """[1] As reported in the literature, not re-measured. RBM: Salakhutdinov and Murray (2008).
+SWEEPS_FROM_ROWS = 1000  # sweeps of the chains from which reverse runs start
+LARGEST_GAP, FEWEST_EFFECTIVE = 0.5, 0.1  # difference of both directions in nats; fraction of effective runs
+NOTES = """[1] As reported in the literature, not measured here. RBM: Salakhutdinov and Murray (2008).
 
 Training time: mean over seeds. ± seeds: standard deviation over seeds. ± ln Z: standard error of AIS. ± rows: standard
-error over test rows, which all methods share. The learning rate of pcd1, pcd10, sklearn and rbms is the best one by the
-test score, and the time is that of the best one alone; edge: the best one is the smallest or the largest tried."""
+error over test rows, which are the same for all methods. The learning rate of pcd1, pcd10, sklearn and rbms is the best
+by test score, and the time is for this learning rate only. Edge: the best one is the smallest or the largest tried."""
 
 
 class Job(NamedTuple):
     table: str
     hidden: int
     method: str
-    factor: int  # of the learning rate; 1 for methods that are not tuned
+    factor: int  # factor of the learning rate; 1 for methods that are not tuned
     seed: int
 
 
 def plain_learning_rate(x: Tensor) -> float:
-    """0.027/(λ/4): weights that are still small grow by 2.7 % in a step."""
+    """Return the learning rate 0.027/(λ/4), at which small weights grow by 2.7 % per step."""
     rows = spaced(x, SOME_ROWS).double()
     return GROWTH / (0.25 * float(torch.linalg.matrix_norm(rows - rows.mean(0), ord=2) ** 2 / len(rows)))
 
 
 def train(job: Job, table: Table, options: argparse.Namespace) -> tuple[BoltzmannMachine | None, dict]:
-    """The trained machine, or None if training diverged, with its time, epochs and initial learning rate."""
+    """Train a machine; returns it, or None if training diverged, with the time, epochs and initial learning rate."""
     machine = rbm(Binary(table.train.shape[1]), Binary(job.hidden), generator=torch.Generator().manual_seed(job.seed))
     machine, epochs, history = machine.to(options.device), options.epochs or options.pcd_epochs, []
     settings = {"monitor": Monitor(n_starts=0, likelihood=job.method == "default+valid"), "epochs": options.epochs}
@@ -107,7 +111,7 @@ def train(job: Job, table: Table, options: argparse.Namespace) -> tuple[Boltzman
 
 
 def train_peer(job: Job, table: Table, budget: float, device: str) -> tuple[BoltzmannMachine | None, dict]:
-    """The same for another library, trained for about `budget` seconds."""
+    """Train with another library for about `budget` seconds; returns the same as `train`."""
     rate, x = PEERS_RATE * job.factor, table.train.cpu()
     if job.method == "rbms":
         from peers import Rbms, as_machine
@@ -123,12 +127,12 @@ def train_peer(job: Job, table: Table, budget: float, device: str) -> tuple[Bolt
     record = {"seconds": seconds(lambda: model.fit(x.numpy()), "cpu"), "epochs": model.n_iter, "learning_rate": rate}
     try:
         return from_bernoulli_rbm(model).float().to(device), record
-    except FileError:  # not finite
+    except FileError:  # non-finite parameters
         return None, record
 
 
 def score(machine: BoltzmannMachine | None, table: Table, options: argparse.Namespace) -> dict:
-    """Mean log-likelihood of the test rows, its errors, and the same by reverse AIS."""
+    """Return the mean log-likelihood of the test rows with its errors, and the estimate by reverse AIS."""
     if machine is None:
         return {"test": -math.inf, "rows_error": 0.0, "partition_error": 0.0, "by": "diverged"}
     n_visible, n_hidden = machine.sizes
@@ -151,7 +155,7 @@ def score(machine: BoltzmannMachine | None, table: Table, options: argparse.Name
 
 
 def score_published(options: argparse.Namespace) -> None:
-    """Score the machine of Salakhutdinov and Murray, whose ln Z includes those of the priors."""
+    """Score the machine of Salakhutdinov and Murray, whose published ln Z includes the normalizers of the priors."""
     with np.load(options.folder / "mnist_salakhutdinov_murray.npz") as file:
         w, a, b = (torch.from_numpy(file[name]) for name in ("weights", "visible_field", "hidden_field"))
     machine = rbm(Binary(len(a), a), Binary(len(b), b), w).to(options.device)
@@ -164,7 +168,7 @@ def score_published(options: argparse.Namespace) -> None:
 
 
 class Results:
-    """Records by job, also in a file of JSON lines; records in it that were made with other settings are ignored."""
+    """Records by job, stored in a JSON Lines file. Records in the file with other settings are ignored."""
 
     def __init__(self, path: Path, options: argparse.Namespace) -> None:
         names = ("device", "temperatures", "epochs", "pcd_epochs")
@@ -181,7 +185,7 @@ class Results:
             file.write("\n" + json.dumps(self.records[job]))
 
     def factors(self, table: str, hidden: int, method: str, seed: int) -> list[int]:
-        """Factors of the learning rate to try: all for the first seed, then the one with the best test score."""
+        """Return the learning rate factors to try: all for the first seed, then the one with the best test score."""
         if method not in TUNED:
             return [1]
         scores = {f: self.records.get(Job(table, hidden, method, f, 0), {}).get("test") for f in self.tried}
@@ -223,7 +227,7 @@ def warm_up(device: str) -> None:
 
 
 def run_job(job: Job, options: argparse.Namespace, budget: float, deadline: float) -> dict | None:
-    """The record of a job, or None if its time is over; a peer trains for as long as the default took."""
+    """Return the record of a job, or None after the deadline. Other libraries train for as long as the default took."""
     if time.time() > deadline:
         return None
     start, table = time.monotonic(), cached(options.folder, job.table, options.device)
@@ -239,9 +243,10 @@ cached = functools.lru_cache(maxsize=1)(load)
 
 
 def run_all(results: Results, sizes: list[tuple[str, int]], options: argparse.Namespace) -> list[str]:
-    """Run the missing jobs until the time is over; returns notes on what was left out.
+    """Run the missing jobs until the time limit; returns notes on omitted results.
 
-    In rounds, since peers need the default's time, and other seeds the best learning rate of the first.
+    Jobs run in rounds, since other libraries need the time of the default, and further seeds need the best learning
+    rate of the first seed.
     """
     deadline, notes, dropped = time.time() + 60 * options.minutes, {}, {}  # without repeats, in order
     rounds = [(seeds, peers) for seeds in ([0], list(range(1, options.seeds))) for peers in (False, True)]
@@ -254,9 +259,9 @@ def run_all(results: Results, sizes: list[tuple[str, int]], options: argparse.Na
             for seed, name, hidden, method in todo:
                 default = results.records.get(Job(name, hidden, "default", 1, seed))
                 if method == "default+valid" and name.startswith("mnist"):
-                    notes[f"{name}: no validation rows, so no default+valid."] = None
+                    notes[f"{name}: no validation rows; default+valid skipped."] = None
                 elif peers and default is None:
-                    notes[f"{name} {hidden} seed {seed}: {method} takes as long as default, which was not run."] = None
+                    notes[f"{name} {hidden} seed {seed}: {method} needs the time of default; skipped."] = None
                 else:
                     jobs = [Job(name, hidden, method, f, seed) for f in results.factors(name, hidden, method, seed)]
                     budget = default["seconds"] if peers else math.nan
@@ -276,16 +281,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=Path(), help="directory with the tables")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--tables", default=",".join(TABLES), help="default: %(default)s")
+    parser.add_argument("--tables", default=",".join(TABLES), help="names of the tables (default: %(default)s)")
     parser.add_argument("--hidden", help="numbers of hidden units (default: 23,200, and 500 for MNIST)")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--methods", help=f"default: {','.join(METHODS)}")
-    parser.add_argument("--factors", default="1,3,10", help="of the learning rates tried (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("tables.md"), help=".md or .csv (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=10.0, help="time limit (default: %(default)s)")
-    parser.add_argument("--temperatures", type=int, help="of AIS (default: 2000 on a CPU, 10000 on a GPU)")
-    parser.add_argument("--pcd-epochs", type=int, default=50, help="of pcd1 and pcd10 (default: %(default)s)")
+    parser.add_argument("--methods", help=f"names of the methods (default: {','.join(METHODS)})")
+    parser.add_argument("--factors", default="1,3,10", help="factors of the learning rate (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("tables.md"), help=".md or .csv file (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel training runs (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="time limit in minutes (default: %(default)s)")
+    parser.add_argument("--temperatures", type=int, help="temperatures of AIS (default: 2000 on a CPU, 10000 on a GPU)")
+    parser.add_argument("--pcd-epochs", type=int, default=50, help="epochs of pcd1 and pcd10 (default: %(default)s)")
     parser.add_argument("--score-published", action="store_true", help="score the published machine for mnist-sm")
     parser.add_argument("--quick", action="store_true", help="smoke test: a small synthetic table, 2 epochs, 1 seed")
     options = parser.parse_args()

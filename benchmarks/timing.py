@@ -1,4 +1,4 @@
-"""How long a call takes, on a GPU as well."""
+"""Time of a call on a CPU or a GPU."""
 
 import time
 from collections.abc import Callable

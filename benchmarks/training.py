@@ -1,4 +1,4 @@
-"""Time of a TAP training step, as a multiple of its sweeps alone; on a GPU, of a whole epoch.
+"""Time of a TAP training step relative to its sweeps alone; on a GPU, time of a whole epoch.
 
 python benchmarks/training.py [--device cuda] [--tf32] [--hidden 500]
 """
@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--hidden", type=int, default=500)
-    parser.add_argument("--tf32", action="store_true", help="products in TensorFloat32, on a GPU")
+    parser.add_argument("--tf32", action="store_true", help="matrix products in TensorFloat32 on a GPU")
     options = parser.parse_args()
     device = options.device
     generator = torch.Generator().manual_seed(0)
@@ -33,7 +33,7 @@ def main() -> None:
             torch.set_float32_matmul_precision("high")
         settings = {"epochs": 4, "objective": TAPObjective(), "monitor": Monitor(0), "compile": True}
         history = fit(machine, x, optimizer=paper_sgd(machine), **settings)
-        print(f"{N_VISIBLE}x{options.hidden}: {min(history['seconds'][1:]):.3f} s an epoch of 600 steps")
+        print(f"{N_VISIBLE}x{options.hidden}: {min(history['seconds'][1:]):.3f} s per epoch of 600 steps")
         return
     batch = x[:BATCH]
     step = Step(machine, TAPObjective(), paper_sgd(machine, 0.0), x, BATCH, generator)

@@ -1,8 +1,8 @@
-"""What the moments of a unit type cost, as multiples of one torch.sigmoid on a tensor of the same size.
+"""Cost of the moments of each unit type, relative to torch.sigmoid on a tensor of the same size.
 
     python benchmarks/units.py
 
-Each figure is a median of ratios, the two sides timed in turn in the same process.
+Each result is a median of ratios, with alternating measurements in the same process.
 """
 
 import argparse
@@ -26,7 +26,7 @@ FIELD_RESIDUALS = [-15.31, -9.08, -6.29, -3.97, -1.47, 0.17, 1.62, 3.42, 4.85, 7
 def training_mix(
     n_elements: int, hard_share: float, generator: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """u and v as training sees them, with a share of elements far out that need the slow rule."""
+    """Return u and v as they occur in training, and a fraction of extreme elements that need the window rule."""
     v = np.interp(generator.random(n_elements), QUANTILES, PRECISIONS)
     u = 4.41 + 0.269 * v + np.interp(generator.random(n_elements), QUANTILES, FIELD_RESIDUALS)
     hard = generator.random(n_elements) < hard_share
@@ -36,7 +36,7 @@ def training_mix(
 
 
 def ratio(run: Callable[[], object], reference: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median of run time over reference time, and the reference's median time in milliseconds."""
+    """Return the median ratio of run time to reference time, and the median reference time in milliseconds."""
     ratios, references = [], []
     for _ in range(repeats):
         times = [
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compile", action="store_true", help="time the functions through torch.compile")
+    parser.add_argument("--compile", action="store_true", help="measure functions compiled by torch.compile")
     arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     n = 1000
