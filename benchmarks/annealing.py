@@ -59,12 +59,10 @@ def main() -> None:
             if repeat:  # the first round warms up
                 times[name].append(taken)
     where = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"{N_VISIBLE}x{n_hidden}, {N_RUNS} runs, {n_temperatures} temperatures, {where}")
+    print(f"{N_VISIBLE}x{n_hidden}, {N_RUNS} runs, {n_temperatures} temperatures, {where}; time per temperature:")
     for name, taken in times.items():
         ratio = statistics.median(a / b for a, b in zip(taken, times["tapmachine"], strict=True))
-        print(
-            f"{name:<12} {1e3 * statistics.median(taken) / n_temperatures:8.3f} ms/temperature, {ratio:6.2f} x tapmachine"
-        )
+        print(f"{name:<12} {1e3 * statistics.median(taken) / n_temperatures:8.3f} ms each, {ratio:6.2f} x tapmachine")
     if device == "cuda":
         schedule = paper_schedule()
         whole = [
