@@ -105,7 +105,7 @@ def _over_hidden_states(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -
 def _of_mixture(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -> Tensor:
     """Compute ln Σ_c w_c N(x_obs; μ_c, Σ_c) for each row.
 
-    Rows with the same missing columns share the matrices.
+    Rows with the same missing columns are processed together.
     """
     mixture = as_gaussian_mixture(machine)
     total = torch.empty(len(x), dtype=torch.float64, device=x.device)

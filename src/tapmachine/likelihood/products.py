@@ -91,7 +91,7 @@ class ProductMixture(NamedTuple):
         x = self.log_weights.new_empty((count, self.n))
         noise = torch.randn(
             (count, len(self.real)), dtype=x.dtype, device=x.device, generator=generator
-        )  # of the Gaussian columns
+        )  # noise of the Gaussian columns
         lower = torch.linalg.cholesky(self.covariances)[component // (len(self.means) // len(self.covariances))]
         x[:, self.real] = self.means[component] + (lower @ noise.unsqueeze(2)).squeeze(2)
         for index, (block, field) in enumerate(zip(self.blocks, self.fields, strict=True)):

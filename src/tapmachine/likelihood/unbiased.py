@@ -30,7 +30,7 @@ TOLERANCE = 0.1  # nats: standard error at which annealing stops
 N_RUNS = 100
 N_RUNS_OF_ROW = 20  # number of runs per row of a machine with several hidden layers
 DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning
-DRIFT_SHARE = 0.02  # the same relative to the log-likelihood, if larger; three standard errors are added
+DRIFT_SHARE = 0.02  # same limit as a fraction of the log-likelihood, if larger; three standard errors are added
 
 
 class Effort(NamedTuple):
@@ -52,8 +52,8 @@ class Effort(NamedTuple):
 
 
 THOROUGH = Effort(16, (300, 1000, 3000, 6000))
-CHEAP = Effort(12, (100,), 30, 100)  # after an epoch of training
-CAREFUL = Effort(12, (100, 300, 1000), 30, 100)  # to choose between epochs
+CHEAP = Effort(12, (100,), 30, 100)  # used after an epoch of training
+CAREFUL = Effort(12, (100, 300, 1000), 30, 100)  # used to select the best epoch
 
 
 class LogPartition(NamedTuple):
@@ -107,7 +107,7 @@ def unbiased_log_partition(
         return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
     for n_temperatures in effort.temperatures:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LikelihoodWarning)  # the last error bar is returned to the caller
+            warnings.simplefilter("ignore", LikelihoodWarning)  # the last standard error is returned to the caller
             estimate = ais_log_partition(machine, n_temperatures, N_RUNS, data=data, seed=seed)
         error = _honest_error(estimate)
         if error < TOLERANCE:
@@ -118,7 +118,7 @@ def unbiased_log_partition(
 def _honest_error(estimate: AnnealedEstimate) -> float:
     """Return the standard error of an estimate, or the standard deviation of its runs if the weights have collapsed.
 
-    The standard error is meaningless if a few runs carry all of the weight.
+    The standard error is meaningless if a few runs carry most of the weight.
     """
     collapsed = float(estimate.effective_sample_size) < COLLAPSED * estimate.n_runs
     return float(estimate.log_weights.std() if collapsed else estimate.standard_error)
@@ -135,8 +135,8 @@ def unbiased_log_likelihood(
 ) -> LogLikelihood:
     """Compute ln P(x) of each row, with ln Z from `unbiased_log_partition`.
 
-    With at most one hidden layer, the weight of a row is exact. With several hidden layers, it is enumerated or
-    annealed, by separate runs for each row. If `effort` limits the number of these rows, only the mean over all rows is
+    With at most one hidden layer, the weight of a row is exact. With several hidden layers, it is computed for each row
+    separately, by enumeration or annealing. If `effort` limits the number of these rows, only the mean over all rows is
     unbiased. With a mask of `missing` units, shape (N, n), the result is ln P(x_obs) of the observed values.
     """
     double, rows = for_scoring(machine, x)

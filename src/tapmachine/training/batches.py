@@ -56,14 +56,15 @@ class Batches:
             maps) and rows on disk are read batch by batch. A data loader yields batches, or tuples whose first entry is
             a batch.
         batch_size: Number of rows per batch (default: `default_batch_size`). Ignored for a data loader.
-        weights: Weight of each row, shape (N,); equal by default.
+        weights: Row weights, shape (N,); equal by default.
         seed: Random seed for shuffling and for the initial states of missing units.
         validate: Whether to validate tensors and arrays (default: True). Without validation, the data may contain unit
             means instead of states.
         generator: Random number generator for missing values, on the machine's device.
 
     Attributes:
-        sample: Rows for initialization and monitoring: all rows if they are in memory, otherwise a sample.
+        sample: Rows used for initialization and monitoring. If the rows are not in memory, this is a sample of the
+            rows.
         gaps: Missing values and their current completions; None if no values are missing. `rows` and `sample` contain
             completed rows.
         missing: Mask of the missing units of rows in memory, shape (N, n); None if no values are missing.

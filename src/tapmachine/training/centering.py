@@ -49,7 +49,7 @@ def center_gradients(of_weights: Sequence[Tensor], of_fields: Sequence[Tensor], 
 
 @torch.no_grad()
 def data_means(machine: BoltzmannMachine, batch: Tensor, weights: Tensor | None) -> list[Tensor]:
-    """Return the mean of each layer given the data, computed in one pass from the bottom to the top."""
+    """Return the mean of each layer given the data, computed in a single upward pass."""
     flat = batch.flatten(1)
     share = None if weights is None else weights / weights.sum().clamp(min=torch.finfo(flat.dtype).tiny)
     means = [_mean(flat, share)]

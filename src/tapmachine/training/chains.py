@@ -110,8 +110,8 @@ class PCD(_Sampled):
 
     Early in training, when clusters of the data separate one after another, chains occasionally restart from rows of
     the batch. Without restarts, all chains could end up in a few clusters. The restart probability in step t is
-    200/(200 + t)², which amounts to about one restart per chain. Later the weights of the clusters are determined by
-    the machine instead of the data, because chains are no longer restarted.
+    200/(200 + t)², which amounts to about one restart per chain. Later in training, chains are not restarted, so that
+    the machine determines the weights of the clusters.
 
     Args:
         k: Number of Gibbs sweeps per training step (default: 1).
@@ -290,7 +290,7 @@ def _given_rows(context: Context, x: Tensor, draw: Draw) -> list[Tensor]:
 
 @torch.no_grad()
 def _upper_layers(context: Context, x: Tensor, draw: Draw = _independently) -> list[Tensor]:
-    """Return the states of all layers, with hidden layers drawn from the bottom to the top."""
+    """Return the states of all layers, with the hidden layers sampled in an upward pass."""
     chain, layers = [x], list(context.machine.layers)
     for index in range(1, len(layers)):
         field = chain[-1].flatten(1) @ context.machine.weights[index - 1]

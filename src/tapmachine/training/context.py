@@ -40,7 +40,7 @@ class Context(NamedTuple):
         return self.batch[self.world.share(len(self.batch))]
 
     def share(self, carry: Carry, count: int) -> Carry:
-        """Return the share of this process in the state of `count` particles."""
+        """Return the part of the state of `count` particles that belongs to this process."""
         if self.world.size == 1:
             return carry
         return tuple(z[self.world.share(count)].clone() for z in carry)

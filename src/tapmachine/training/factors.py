@@ -1,9 +1,9 @@
 """Initialization of machines with two Gaussian layers at the maximum of their likelihood, by factor analysis.
 
 The visible units of such a machine have the precision matrix D(V) − W D(1/V') Wᵀ. With uniquenesses Ψ = 1/V and
-loadings Λ, their covariance is Ψ + ΛΛᵀ. Near its maximum the likelihood is so stiff that gradient descent diverges or
-is too slow at any learning rate. The curvature in the weights grows with the square of the ratio of explained to unique
-variance.
+loadings Λ, the covariance of the visible units is Ψ + ΛΛᵀ. Near its maximum the likelihood is so stiff that gradient
+descent diverges or is too slow at any learning rate. The curvature in the weights grows with the square of the ratio of
+explained to unique variance.
 """
 
 from copy import deepcopy
@@ -49,7 +49,7 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
     Args:
         machine: Machine with two layers of Gaussian units, whose visible units are fitted to the data.
         x: Data, shape (N, n_visible).
-        weights: Weight of each row, shape (N,); equal by default.
+        weights: Row weights, shape (N,); equal by default.
     """
     visible, hidden = machine.layers
     assert isinstance(visible, Gaussian)
@@ -73,9 +73,9 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
 
 
 def largest_variance(machine: BoltzmannMachine, x: Tensor | None) -> float:
-    """Return the largest variance of the hidden units in any direction, scaled to hidden units of precision 1.
+    """Return the largest variance of the hidden units in any direction, in units of their prior variance.
 
-    With data `x`, this is the variance after initialization by factor analysis. Without data, the variance for the
+    With data `x`, the variance after initialization by factor analysis is returned. Without data, the variance for the
     current parameters is returned.
     """
     if x is not None:

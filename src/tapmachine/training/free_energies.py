@@ -20,7 +20,7 @@ from tapmachine.solver.process import Process, State
 from tapmachine.solver.starts import prior_moments
 
 ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, from the root of the previous sweep
-CLAMPED_SWEEPS = 10  # to solve the hidden layers of a deep machine clamped to data
+CLAMPED_SWEEPS = 10  # number of sweeps to solve the hidden layers of a deep machine clamped to data
 SAME = 0.05  # root mean square over units, relative to their support: closer particles count as one solution
 
 
@@ -129,12 +129,12 @@ def free_energy_from(
 def finite_free_energy_from(
     machine: BoltzmannMachine, x: Tensor, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
 ) -> tuple[list[Moments], Tensor, Tensor]:
-    """Compute `free_energy_from` with particles replaced if their F is non-finite.
+    """Compute `free_energy_from`, replacing particles with a non-finite F.
 
     A particle with a non-finite F is replaced by a copy of the first particle with a finite F. `mixture` counts copies
-    only once. Without replacement, gradients would be NaN for any weight of the particle, and selecting the other
-    particles would require reading their number. If more than half of the particles have a non-finite F, all values are
-    NaN, and the training step is undone.
+    only once. Excluding a particle by a weight of 0 is not sufficient, because its gradient would still be NaN.
+    Selecting the other particles would require reading their number. If more than half of the particles have a
+    non-finite F, all values are NaN, and the training step is undone.
 
     Particles are replaced only in machines with count units, for which F is non-finite where TAP's reaction term makes
     a prior unnormalizable. For other units, a non-finite F means that a training step was too large and has to be

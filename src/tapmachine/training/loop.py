@@ -22,9 +22,9 @@ Callback = Callable[[BoltzmannMachine, Record], None]
 
 
 class Training(Protocol):
-    """Interface of training that runs one epoch at a time.
+    """Interface of trainers, which run one epoch at a time.
 
-    It is implemented by `Trainer` for one machine and by `PretrainingTrainer` for training layer by layer.
+    The interface is implemented by `Trainer` for one machine and by `PretrainingTrainer` for layer-by-layer training.
 
     Attributes:
         epochs: Total number of epochs.
@@ -200,9 +200,9 @@ def fit(
 
     Returns:
         History with one record per epoch. Each record contains `epoch`, `seconds`, `learning_rate`, `loss`,
-        `gradient_norm`, `weight_norm`, `divergences`, and the measurements of `Monitor`. If the kept machine is not
-        that of the last epoch, the last record contains its epoch as `kept_epoch`. If a `TAPObjective` had particles
-        with a non-finite F, the record contains their number as `excluded_particles`.
+        `gradient_norm`, `weight_norm`, `divergences`, and the measurements of `Monitor`. If the machine from an earlier
+        epoch was kept, the last record contains that epoch as `kept_epoch`. If a `TAPObjective` had particles with a
+        non-finite F, the record contains their number as `excluded_particles`.
 
     Raises:
         DivergenceError: If training keeps diverging although the learning rate is reduced repeatedly. The machine is

@@ -103,7 +103,7 @@ class Monitor:
             machine: Machine to measure.
             train: Training rows, with missing values filled in.
             validation: Validation rows, with NaN for missing values.
-            weights: Weight of each training row, shape (N,); equal by default.
+            weights: Weights of the training rows, shape (N,); equal by default.
             missing: Mask of the missing training values, shape (N, n). If given, the log-likelihood is that of the
                 observed values.
         """
@@ -229,7 +229,7 @@ class Monitor:
         if self.scale == 1 and not torch.as_tensor(self.shift).any():
             return machine, rows, held_out
         machine = rescale(machine, self.scale, self.shift)
-        bounds = machine.layers[0].bounds()  # rounding might exceed them
+        bounds = machine.layers[0].bounds()  # rounding may exceed the bounds
         shift = torch.as_tensor(self.shift).to(rows)
         scaled = [None if z is None else (shift + self.scale * z).clamp(*bounds) for z in (rows, held_out)]
         assert scaled[0] is not None

@@ -25,7 +25,7 @@ from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
 
 N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # defaults
-MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls them, and takes minutes for more
+MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls all sweeps, which takes minutes for more
 
 
 @final
@@ -44,8 +44,9 @@ class TAPObjective(Objective):
             its probability, regardless of the number of particles that reach it. If False, F is averaged over all
             particles, as in the paper. The default is True, unless the initial states are samples of the machine, as
             for `Chains`. Particles with a non-finite F, which occur for counts with strong couplings, are excluded from
-            the mixture and reported. A step is undone if more than half of the particles have a non-finite F, or if the
-            units are not counts. With several processes, each process computes all merged solutions.
+            the mixture and reported. A step is undone if more than half of the particles have a non-finite F. For units
+            other than counts, a single such particle is sufficient. With several processes, each process computes all
+            merged solutions.
         unique: Whether to average F over distinct solutions instead of particles, so that each solution is counted once
             (default: False). Requires `merged=False`.
 
@@ -209,8 +210,8 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
     Pairwise machines have no layers that chains could alternate between. They are trained with TAP solutions that start
     from the batch, as in the paper. With Gaussian visible and hidden units, ln Z is computed exactly. The same holds
     for Gaussian visible units with a few `SpikeSlab` hidden units. Other machines with Gaussian or spike-and-slab
-    hidden units are trained by CD. Their fields are unbounded, so that weights would grow without bound if chains lost
-    a cluster of the data.
+    hidden units are trained by CD. The fields on their visible units are unbounded, so that weights would grow without
+    bound if chains lost a cluster of the data.
 
     Args:
         machine: Machine to train.

@@ -121,7 +121,7 @@ def _largest_variance_of_rows(machine: BoltzmannMachine, x: LazyRows) -> Tensor:
 
 
 def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> ExponentialLR:
-    """Scheduler that decays the learning rate geometrically, by `factor` in total over `epochs` epochs.
+    """Create a scheduler that reduces the learning rate geometrically, by a total of `factor` over `epochs` epochs.
 
     Example:
         >>> from tapmachine import Binary, rbm

@@ -1,4 +1,4 @@
-"""Pretraining of deep machines layer by layer, on the states of the layer below given the data [alg:dbmTrain]."""
+"""Layer-by-layer pretraining of deep machines, on states of the layer below given the data [alg:dbmTrain]."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class PretrainingTrainer:
             joint training).
         joint_epochs: Number of epochs of joint training (default: 0).
         seed: Random seed for the samples (default: 0).
-        weights: Weight of each row, shape (N,); equal by default.
+        weights: Row weights, shape (N,); equal by default.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class PretrainingTrainer:
         self.make_trainer, self.make_joint = make_trainer, make_joint
         self.n_stages = 1 if pretraining.layers == "first" else len(machine.layers) - 1
         self.epochs = pretraining.epochs * self.n_stages + check_count("joint_epochs", joint_epochs, 0)
-        self.trained: list[BoltzmannMachine] = []  # for each layer, up to the current one
+        self.trained: list[BoltzmannMachine] = []  # machines of all layers up to the current one
         self.current: Trainer | None = None  # trainer of the current machine, or of the deep one
         self._stopping = False
 

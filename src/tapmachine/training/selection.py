@@ -27,7 +27,7 @@ class BestMachine:
 
     @property
     def is_final(self) -> bool:
-        """Whether enough measurements were significantly worse for training to stop."""
+        """Whether to stop training because several later measurements were significantly worse."""
         return self.n_worse >= PATIENCE
 
     def is_clearly_above(self, value: float, error: float) -> bool:

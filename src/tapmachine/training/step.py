@@ -102,7 +102,7 @@ class Step:
             units.is_bounded()  # cached now, because a compiled or captured step cannot read values
         self.of_machine = list(
             machine.parameters()
-        )  # also those that the optimizer does not contain, because they get gradients, too
+        )  # includes parameters outside of the optimizer, because they also get gradients
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.last_good = [p.detach().clone() for p in self.parameters]
         self.averages = [p.detach().clone() for p in self.parameters] if averaged else []
@@ -146,7 +146,7 @@ class Step:
             add_up([*(p.grad for p in self.of_machine if p.grad is not None), gradients.loss])
 
     def update(self, gradients: Gradients) -> Tensor:  # (3,)
-        """Update the parameters with their current gradients, and return the entries of a `StepResult`, stacked."""
+        """Update the parameters with their current gradients, and return the stacked entries of a `StepResult`."""
         of_weights, of_fields = gradients_to_center(self.machine) if self.centered else ([], [])
         norm, means = self._before(gradients, of_weights, of_fields)
         self.optimizer.step()
@@ -204,7 +204,7 @@ class Step:
     ) -> Tensor:
         """Undo the update if it produced non-finite values, and update the chains, averages and offsets.
 
-        Returns the loss, the norm of the gradients, and 1 or 0 for a finite or non-finite update, stacked.
+        Returns a tensor of the loss, the norm of the gradients, and 1 for a finite or 0 for a non-finite update.
         """
         good = self._guard(gradients.loss, norm, momenta)
         for old, new in zip(self.carry, gradients.carry, strict=True):

@@ -38,7 +38,7 @@ from tapmachine.training.watch import Watch, warn_of_scale
 from tapmachine.units import Gaussian
 
 DECAY = 0.01  # final learning rate of the default, as a fraction of the initial one
-WORTH_COMPILING = 20_000  # steps, each some milliseconds faster, to make up for a minute of compilation
+WORTH_COMPILING = 20_000  # number of steps, each some milliseconds faster, that make up for a minute of compilation
 READ_EVERY = 50  # steps between checks for divergence on a GPU
 CUT = 0.5  # factor applied to the learning rate after a divergence
 MOST_CUTS = 10
@@ -277,7 +277,9 @@ class Trainer:
                 group["lr"].mul_(CUT)
             else:
                 group["lr"] *= CUT
-        if self.scheduler is not None and hasattr(self.scheduler, "base_lrs"):  # some compute the rate from these
+        if self.scheduler is not None and hasattr(
+            self.scheduler, "base_lrs"
+        ):  # some schedulers compute the learning rate from these
             self.scheduler.base_lrs = [CUT * rate for rate in self.scheduler.base_lrs]
         warnings.warn(
             f"{bad} step{'s' if bad > 1 else ''} produced non-finite values and {'were' if bad > 1 else 'was'} undone; "

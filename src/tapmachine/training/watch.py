@@ -15,8 +15,8 @@ from tapmachine.training.monitor import Monitor, Record
 
 LARGE_VALUES = 20.0
 FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning
-FALL_SHARE = 0.1  # the same relative to the best, if larger
-WORSE = 0.1  # nats below independent units at the end of training
+FALL_SHARE = 0.1  # same limit as a fraction of the best value, if larger
+WORSE = 0.1  # nats below independent units at the end of training that trigger a warning
 IDLE = 0.01  # standard deviation of a layer's means over the data below which it carries no information
 
 

@@ -102,7 +102,7 @@ class AnnealingPath(ABC):
 
 
 class LayeredPath(AnnealingPath):
-    """Path to a layered machine, which keeps layers with even index and sums over layers with odd index."""
+    """Annealing path to a layered machine that keeps the even layers and sums over the odd layers."""
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -140,7 +140,7 @@ class LayeredPath(AnnealingPath):
 
 
 class PairwisePath(AnnealingPath):
-    """Path to a pairwise machine, which sums over no layer and draws units one after another."""
+    """Annealing path to a pairwise machine, in which units are drawn one after another."""
 
     @property
     def kept(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Runs of annealed importance sampling, in which chains pass through all temperatures, in reproducible blocks."""
+"""Runs of annealed importance sampling, computed in reproducible blocks."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -188,7 +188,7 @@ class _Counter:
 
 
 def resample(log_weights: Tensor, generator: torch.Generator) -> Tensor:  # (chains,) or (chains, rows), both ways
-    """Draw indices of the same number of chains with replacement, in proportion to their weights."""
+    """Resample chains with replacement, in proportion to their weights, and return their indices."""
     weights = log_weights.softmax(0)
     index = torch.multinomial(weights.transpose(0, -1), len(weights), replacement=True, generator=generator)
     return index.transpose(0, -1)

@@ -46,7 +46,7 @@ def adaptive_schedule(
     n_runs: int = 100,
     seed: int = 0,
 ) -> Tensor:  # (n_temperatures + 1,), float64
-    """Return inverse temperatures in steps that reduce the variance of the weights.
+    """Return inverse temperatures spaced to reduce the variance of the weights.
 
     Steps are short where the path is steep or the chains are slow. Two pilot runs of 500 temperatures measure the
     increase of the variance of the log-weights over each segment of 20 temperatures. This increase grows with the
@@ -89,7 +89,7 @@ def adaptive_schedule(
 
 
 def _even_steps(betas: Tensor, spread: Tensor, n_temperatures: int) -> Tensor:
-    """Return temperatures at equal distances in terms of the spread, except for a share in equal steps of β."""
+    """Return temperatures spaced evenly in terms of the measured spread, except for a share in equal steps of β."""
     length = spread / spread.sum() if bool(spread.sum() > 0) else betas.diff()
     length = (1 - EVEN_SHARE) * length + EVEN_SHARE * betas.diff()
     cumulative = torch.cat((length.new_zeros(1), length.cumsum(0)))

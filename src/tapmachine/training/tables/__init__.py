@@ -46,7 +46,7 @@ class TableStart(NamedTuple):
             unit for clusters. For tables with missing values, weights or columns of several types, the machine is in
             the units of the data.
         transform: Transformation matrix, shape (n, n); None if the machine is in the units of the data.
-        shift: Offset, shape (n,); a scalar 0 if the machine is in the units of the data.
+        shift: Offset, shape (n,), or a scalar 0 if the machine is in the units of the data.
         notes: Notes on the data, one line each.
     """
 
@@ -68,7 +68,7 @@ def start_for_table(
         n_hidden: Number of hidden units, including one per cluster. At most 8 of the other units are fitted, and the
             rest have zero weights.
         seed: Random seed for the initial weights, the clusters and the folds (default: 0).
-        weights: Weight of each row, shape (N,); 1 by default. A row of weight 2 counts as two rows.
+        weights: Row weights, shape (N,); 1 by default. A row of weight 2 counts as two rows.
         units: Visible units of the columns, such as `Mixed([Gaussian(3), Binary(2)])` (default: `Gaussian`).
 
     Raises:

@@ -153,7 +153,7 @@ def expectations(mixture: ProductMixture, table: Table) -> Statistics:
 
     Let Λ be the precision matrix of all columns, and r the deviations from the means, with 0 for missing columns. The
     missing columns m have the expected deviations −Λ_mm⁻¹(Λr)_m and the covariance Λ_mm⁻¹. The computation is fast if
-    only few columns are missing.
+    only a few columns are missing.
     """
     log_joint = mixture.log_weights.expand(len(table.x), -1).clone()
     for index in range(len(mixture.blocks)):

@@ -140,7 +140,7 @@ class Clusters(NamedTuple):
 
 
 def k_means(x: Tensor, k: int, seed: int) -> Tensor:  # (N, k)
-    """Return the cluster of each row, one-hot, from the best of several runs of k-means.
+    """Return the one-hot cluster of each row from the best of several k-means runs.
 
     Each run starts from randomly selected rows.
     """
