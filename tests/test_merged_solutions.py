@@ -211,7 +211,7 @@ def test_a_log_likelihood_above_the_exact_one_is_warned_of_at_the_next_measureme
     assert issubclass(message.category, TrainingWarning)
     record = history.records[first]
     assert str(message.message).startswith(
-        f"epoch {first + 1}: TAP's log-likelihood is {record['tap_log_likelihood']:.4g} nats, above the exact one of "
+        f"epoch {first + 1}: TAP's log-likelihood is {record['tap_log_likelihood']:.4g} nats, above the exact value of "
         f"{record['log_likelihood']:.4g}"
     )
     assert "--objective pcd" in str(message.message)

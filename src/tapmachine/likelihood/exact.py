@@ -37,7 +37,7 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
 
     Some machines with `Gaussian` units need no enumeration. For two layers of `Gaussian` units, ln Z is given by a
     determinant. For `Gaussian` visible units and up to 18 `SpikeSlab` hidden units, optionally with one `Categorical`
-    unit, it is given by a sum of determinants. `Gaussian` blocks of a `Mixed` hidden layer are integrated over first.
+    unit, ln Z is given by a sum of determinants. `Gaussian` blocks of a `Mixed` hidden layer are integrated over first.
     The `Gaussian` columns of a `Mixed` visible layer may also be coupled to these hidden units, if all other columns
     are coupled only to the `Categorical` unit, as in machines for tables.
 

@@ -33,8 +33,9 @@ def observed_log_weight(
 ) -> Tensor:  # (N,), float64
     """Log-weight ln P(x_obs) + ln Z of the observed values of each row, shape (N,), in float64.
 
-    The result is exact if the hidden or the visible units have at most 2^bits states. It is also exact for the default
-    machines for tables, which are mixtures. Otherwise, it is estimated for each row by annealed importance sampling.
+    The result is exact if the hidden or the visible units have at most 2^bits states. The result is also exact for the
+    default machines for tables, which are mixtures. Otherwise, it is estimated for each row by annealed importance
+    sampling.
 
     Args:
         machine: Unconditioned machine in float64.

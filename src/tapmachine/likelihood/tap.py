@@ -129,7 +129,7 @@ def solve_from_rows(
 ) -> Solution:
     """Solve a machine from evenly spaced rows, in float64 and with a tolerance of 1e-14.
 
-    This is how `tap_log_likelihood` solves a machine by default.
+    By default, `tap_log_likelihood` uses this function to solve a machine.
 
     Args:
         machine: Unconditioned machine.

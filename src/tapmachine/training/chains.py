@@ -23,15 +23,15 @@ SETTLED = 200  # a chain restarts in step t with probability SETTLED/(SETTLED + 
 class _Sampled(Objective):
     """Objective that averages F of the clamped machine over samples instead of computing F of the free machine.
 
-    In a deep machine the even layers are clamped, and the odd layers are summed over exactly. The same applies to the
-    data: given each row, layers 2, 4, … are drawn by a few Gibbs sweeps that start from the layers below.
+    In a deep machine the even layers are clamped, and the odd layers are summed over exactly. Given a row of data,
+    layers 2, 4, … are drawn by a few Gibbs sweeps that start from the layers below.
     """
 
     @abstractmethod
     def draw(self, context: Context, carry: Carry) -> Carry:
         """Draw new samples.
 
-        Returns the states of all layers, of which only the even ones are used, and any additional state to carry over.
+        Returns the states of all layers and any additional state to carry over. Only the even layers are used.
         """
 
     def average(self, context: Context, values: Tensor) -> Tensor:

@@ -37,8 +37,8 @@ def has_gaps(x: object) -> bool:
 def take_gaps(machine: BoltzmannMachine, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """Split rows into states of the visible layer and a mask of the missing units.
 
-    Missing units are set to an arbitrary state. A missing categorical unit is NaN as a state index, or in all
-    components of a one-hot vector.
+    Missing units are set to an arbitrary state. A missing categorical unit is marked by NaN, either as its state index
+    or in all components of its one-hot vector.
 
     Returns:
         The states, shape (N, *state_shape), and the mask, shape (N, n), or None if no values are missing.

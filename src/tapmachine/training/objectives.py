@@ -45,8 +45,8 @@ class TAPObjective(Objective):
             particles, as in the paper. The default is True, unless the initial states are samples of the machine, as
             for `Chains`. Particles with a non-finite F, which occur for counts with strong couplings, are excluded from
             the mixture and reported. A step is undone if more than half of the particles have a non-finite F. For units
-            other than counts, a single such particle is sufficient. With several processes, each process computes all
-            merged solutions.
+            other than counts, a step is undone if any particle has a non-finite F. With several processes, each process
+            computes all merged solutions.
         unique: Whether to average F over distinct solutions instead of particles, so that each solution is counted once
             (default: False). Requires `merged=False`.
 
@@ -208,10 +208,10 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
     accurate gradients. On a GPU, where chains cost little, there are 500 to 800 chains.
 
     Pairwise machines have no layers that chains could alternate between. They are trained with TAP solutions that start
-    from the batch, as in the paper. With Gaussian visible and hidden units, ln Z is computed exactly. The same holds
-    for Gaussian visible units with a few `SpikeSlab` hidden units. Other machines with Gaussian or spike-and-slab
-    hidden units are trained by CD. The fields on their visible units are unbounded, so that weights would grow without
-    bound if chains lost a cluster of the data.
+    from the batch, as in the paper. With Gaussian visible and hidden units, ln Z is computed exactly. This also applies
+    to Gaussian visible units with a few `SpikeSlab` hidden units. Other machines with Gaussian or spike-and-slab hidden
+    units are trained by CD. The fields on their visible units are unbounded, so that weights would grow without bound
+    if chains lost a cluster of the data.
 
     Args:
         machine: Machine to train.

@@ -169,7 +169,7 @@ class Step:
     def exchange_with_average(self) -> None:
         """Swap the parameters with their average.
 
-        A second call swaps them back.
+        A second call restores the original parameters.
         """
         for average, p in zip(self.averages, self.parameters, strict=False):
             current = p.clone()

@@ -95,8 +95,8 @@ class Watch:
         if not self.exceeds and maximized > value and has_drifted(maximized - value, value, error):
             self.exceeds = self.has_drifted = True
             _warn(
-                f"{start} {maximized:.4g} nats, above the {method} one of {value:.4g}{bar}. TAP is no longer reliable "
-                "for this machine, and training with it increases the error. Keep the machine with the highest "
+                f"{start} {maximized:.4g} nats, above the {method} value of {value:.4g}{bar}. TAP is no longer "
+                "reliable for this machine, and training with it increases the error. Keep the machine with the highest "
                 f"{method} log-likelihood, or train with PCD(10) (--objective pcd) or TAPObjective(Chains(10), "
                 "n_sweeps=1) (--objective tap --start chains --n-sweeps 1)",
             )
@@ -144,7 +144,7 @@ def _warn_of_idle_layers(machine: BoltzmannMachine, record: Record) -> None:
 
 
 def _warn(message: str, stacklevel: int = 7) -> None:
-    """Issue a warning that refers to the line that called `fit`.
+    """Issue a warning that is attributed to the caller of `fit`.
 
     By default, `stacklevel` skips the training loop, the epoch, and the functions of this module.
     """

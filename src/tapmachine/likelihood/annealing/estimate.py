@@ -124,7 +124,7 @@ def ais_log_partition(
         seed: Random seed (default: 0). Each block of 100 runs has a separate random number generator.
         resume: Estimate to continue, with the same data, seed and direction. Only the missing runs are computed, and
             the result is the same as for all runs at once.
-        callback: Function called with the number of completed temperatures and the total number, over all blocks.
+        callback: Function called with the number of completed temperatures in all blocks and the total number.
 
     Warns:
         LikelihoodWarning: If the weights have collapsed, which means that the effective sample size is below a tenth of
