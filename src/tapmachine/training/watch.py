@@ -96,9 +96,9 @@ class Watch:
             self.exceeds = self.has_drifted = True
             _warn(
                 f"{start} {maximized:.4g} nats, above the {method} value of {value:.4g}{bar}. TAP is no longer "
-                "reliable for this machine, and training with it increases the error. Keep the machine with the highest "
-                f"{method} log-likelihood, or train with PCD(10) (--objective pcd) or TAPObjective(Chains(10), "
-                "n_sweeps=1) (--objective tap --start chains --n-sweeps 1)",
+                "reliable for this machine, and training with it increases the error. Keep the machine with the "
+                f"highest {method} log-likelihood, or train with PCD(10) (--objective pcd) or "
+                "TAPObjective(Chains(10), n_sweeps=1) (--objective tap --start chains --n-sweeps 1)",
             )
         tap = record.get("tap_log_likelihood", math.nan)
         if not self.has_drifted and has_drifted(tap - value, value, error):
