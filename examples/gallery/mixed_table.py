@@ -1,4 +1,4 @@
-"""A mixed table with gaps.
+"""A mixed table with missing values.
 
 The Palmer penguins table has columns for species, island and sex and four measurements, with some missing cells. `RBM`
 accepts the DataFrame directly, imputes missing cells and predicts any column from the others. To measure the accuracy,
