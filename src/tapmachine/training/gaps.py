@@ -190,7 +190,7 @@ class Gaps:
     def take(self, place: Tensor, n_sweeps: int = N_SWEEPS) -> Tensor:
         """Return the rows at given indices with new completions, and store the completions.
 
-        On a GPU no value is read, and complete rows are swept as well, so that a training step can be captured.
+        On a GPU, Gibbs sweeps also include complete rows, because a captured training step cannot read values.
         """
         x = self.rows.index_select(0, place)
         missing = self.missing.index_select(0, place)

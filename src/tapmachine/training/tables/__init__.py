@@ -5,9 +5,9 @@ tails. In the original coordinates, the problem is so ill-conditioned that gradi
 therefore initialized in whitened coordinates y, in which the covariance is the identity, in four steps:
 
 1. The covariance is shrunk toward its diagonal, by an amount chosen by cross-validation.
-2. A mixture of Gaussians with a shared covariance is fitted by expectation maximization. It is a machine with one
-   categorical hidden unit, each state of which shifts the mean of the visible units. The number of clusters is chosen
-   by cross-validation. The coordinates are then changed so that the covariance of the clusters is the identity.
+2. A mixture of Gaussians with a shared covariance is fitted by expectation maximization. The mixture is a machine with
+   one categorical hidden unit, whose state shifts the mean of the visible units. The number of clusters is chosen by
+   cross-validation. The coordinates are then changed so that the covariance of the clusters is the identity.
 3. A few spike-and-slab hidden units are fitted with ln Z summed over all sets of active units. With weights w_j, the
    visible units have the precision matrix q + Σ_j w_j w_jᵀ if all units are inactive. An active unit removes its term,
    so that Z is finite for all weights. The number of training steps is chosen by cross-validation, with the whitening
