@@ -51,7 +51,7 @@ class Batches:
     An incomplete last batch is dropped.
 
     Args:
-        machine: Machine to train. Batches are placed on its device.
+        machine: Machine to train. Batches are placed on the device of the machine.
         x: Training data. A tensor is moved to the machine's device; NaN marks missing values. Arrays (such as memory
             maps) and rows on disk are read batch by batch. A data loader yields batches, or tuples whose first entry is
             a batch.
