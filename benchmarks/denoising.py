@@ -106,7 +106,7 @@ def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs
 
 
 def gaps(table: Table, machines: dict, train: Tensor, x: Tensor) -> None:
-    """Impute images of which half of the pixels are missing.
+    """Impute the missing half of the pixels of each image.
 
     Tuning parameters are selected on 1,000 other images: k, the temperature, and a factor that calibrates log-odds.
     """

@@ -42,8 +42,8 @@ def categorical(table: pd.DataFrame) -> list[str]:
 def cells_to_remove(table: pd.DataFrame, pattern: str, share: float, seed: int) -> np.ndarray:  # (N, n), bool
     """Return a mask of cells to remove, so that every row keeps at least one cell.
 
-    All cells have the same probability, unless the pattern is "largest": then the probability of a number grows with
-    its rank in the column.
+    With the pattern "largest", the probability of removing a number grows with its rank in the column. Otherwise all
+    cells have the same probability.
     """
     draw = np.random.default_rng(seed)
     probability = pd.DataFrame(share, index=table.index, columns=table.columns)

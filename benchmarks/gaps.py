@@ -3,12 +3,12 @@
     python benchmarks/gaps.py FOLDER [--tables penguins,wine] [--splits 5] [--out FILE.md]
 
 FOLDER contains penguins.csv and mpg.csv; the other tables are scikit-learn's. In the first pattern of gaps, 10 % or 30
-% of all cells are removed at random. In the second pattern, the probability of a number grows with its rank in the
-column, so that large values are missing more often. Each imputer is fitted to the table with gaps and fills them, with
-default settings: `RBM(random_state=seed).fit(table).impute(table)`. The error of numbers is the root mean square error,
-divided by the standard deviation of each column. The error of categories is the error rate. For scikit-learn's
-imputers, columns are standardized and categories are one-hot encoded; the category with the highest value is the
-imputed one.
+% of all cells are removed at random. In the second pattern, the probability that a number is removed grows with its
+rank in the column, so that large values are missing more often. Each imputer is fitted to the table with gaps and fills
+them, with default settings: `RBM(random_state=seed).fit(table).impute(table)`. The error of numbers is the root mean
+square error, divided by the standard deviation of each column. The error of categories is the error rate. For
+scikit-learn's imputers, columns are standardized and categories are one-hot encoded; the imputed category is the one
+with the highest value.
 """
 
 import argparse

@@ -73,7 +73,7 @@ def make_trainer(n_rows: int, n_visible: int, n_hidden: int, n_particles: int, d
 
 
 def epochs_to_time(question: str, sizes: tuple[int, ...], device: str) -> dict[int, Callable[[], object]]:
-    """Return an epoch of training for each size of one quantity, with default sizes of all others."""
+    """Return a function that trains for one epoch, for each size of one quantity and default sizes of all others."""
     calls = {}
     for size in sizes:
         usual = {"rows": N_ROWS, "visible units": N_VISIBLE, "hidden units": N_HIDDEN, "particles": BATCH}
@@ -121,7 +121,7 @@ def resident(peak: bool = False) -> int:
 
 
 def measure_memory(n_rows: int, n_visible: int, n_hidden: int, n_particles: int, device: str) -> None:
-    """Train in this (new) process, and print the memory used as JSON."""
+    """Train in the current process, which must be new, and print the memory use as JSON."""
     imported = resident()
     tiny = make_trainer(2 * BATCH, 8, 4, BATCH, device)
     tiny.epoch()  # initializes threads and libraries

@@ -500,7 +500,7 @@ def resident(peak: bool = False) -> float:
 
 
 def measure_memory(peer: type, make: Callable[..., object], options: argparse.Namespace) -> None:
-    """Train for one epoch in this (new) process, and print the memory used as JSON."""
+    """Train for one epoch in the current process, which must be new, and print the memory use as JSON."""
     with silent():
         importlib.import_module(peer.module)
     with contextlib.suppress(OSError):

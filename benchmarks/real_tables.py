@@ -10,7 +10,7 @@ uses the log-probability of the integers, which is the integral of the density o
 models, it is bounded from below by the mean log-density of rows with uniform noise of the width of the bins (Jensen's
 inequality). Gaussian models are also fitted to rows with noise; without it, their densities degenerate. `RBM()` selects
 units with an atom at 0 for these data and is fitted to rows without noise. For this model, no noise is added to 0,
-which has a finite probability, and the bin of 16 ends at 16 and has width ½.
+whose probability is nonzero, and the bin of 16 has width ½, since it ends at 16.
 """
 
 import argparse

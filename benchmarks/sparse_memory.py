@@ -3,8 +3,8 @@
     python benchmarks/sparse_memory.py [rows] [columns] [fraction of ones]
 
 The memory of the machine is measured by training it with the same batches and chains on a few rows. It includes
-parameters, gradients, momenta and averages, chains, a batch, and the copies that the estimator keeps to continue or
-score. Peaks are those of the resident memory (VmHWM), minus the memory of the process with all libraries loaded.
+parameters, gradients, momenta and averages, chains, a batch, and the copies that the estimator keeps for continuing and
+scoring. Peaks are those of the resident memory (VmHWM), minus the memory of the process with all libraries loaded.
 """
 
 import resource
@@ -29,7 +29,7 @@ def resident(peak: bool) -> float:
 
 
 def peak_of(function) -> tuple[float, float]:
-    """Return the peak memory of a call in addition to the memory before it, in megabytes, and the seconds."""
+    """Return the increase of the peak memory by a call in megabytes, and its time in seconds."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before, start = resident(peak=False), time.perf_counter()
     function()
