@@ -3,9 +3,9 @@
 python benchmarks/precision.py FOLDER [--epochs 20] [--starts 1000] [--device cpu]
 
 FOLDER contains MNIST's *-images-idx3-ubyte.gz. A machine of 784×500 units is trained on binary MNIST in float32, by
-PCD. For each format, the solutions from test images are refined in float64 and compared to the refined solutions, and
-ln Z is estimated by annealed importance sampling. On a GPU, machines are also trained in each format, by PCD and by
-TAP, and scored by annealed importance sampling.
+PCD. For each format, the script computes solutions from test images and their distances from the same solutions refined
+in float64. It also estimates ln Z by annealed importance sampling. On a GPU, machines are also trained in each format,
+by PCD and by TAP, and scored by annealed importance sampling.
 
 `solve` and annealing always use float32, and this benchmark shows the reason. The formats are therefore simulated:
 factors are rounded to the format and multiplied in float32. Since samples of binary units are 0 or 1 in any format,
