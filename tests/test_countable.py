@@ -336,9 +336,7 @@ def test_counts_are_saved(precision, tmp_path):
     assert type(same.layers[0]) is type(machine.layers[0])
     assert float(exact_log_partition(same)) == float(exact_log_partition(machine))
     name = "LightTailed" if precision else "Counts"
-    with pytest.raises(
-        FileError, match=rf"{name} units are not part of tapmachine; .* load\(path, unit_types=\[{name}\]"
-    ):
+    with pytest.raises(FileError, match=rf"{name} is a user-defined unit type; .* load\(path, unit_types=\[{name}\]"):
         load(path)
 
 
@@ -383,9 +381,9 @@ def test_saving_says_what_a_file_cannot_hold(tmp_path):
     units = Forgetful(3)
     saved(units)
     units.cutoff = 20
-    with pytest.raises(FileError, match=r"layer 0: Forgetful units cannot be saved; its attribute 'cutoff' is 20"):
+    with pytest.raises(FileError, match=r"layer 0: Forgetful units cannot be saved; the attribute 'cutoff' is 20"):
         saved(units)
-    with pytest.raises(FileError, match=r"its constructor needs 'cutoff', which is not an attribute"):
+    with pytest.raises(FileError, match=r"the constructor argument 'cutoff' is not an attribute"):
         saved(Secretive(3, 5))
-    with pytest.raises(FileError, match=r"its argument 'penalty' is a function"):
+    with pytest.raises(FileError, match=r"the constructor argument 'penalty' is a function"):
         saved(Functional(3, lambda x: x))

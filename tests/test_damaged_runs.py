@@ -149,7 +149,7 @@ def test_a_checkpoint_of_a_newer_version(runs, tmp_path, monkeypatch):
     with RunFolder(folder) as run, monkeypatch.context() as patch:
         patch.setattr(files, "FORMAT", 2)
         run.checkpoint(epoch, tensors, values)
-    with pytest.warns(RunWarning, match="has format 2; this version of tapmachine reads format 1"):
+    with pytest.warns(RunWarning, match="the file has format 2; expected format 1"):
         assert run_training(runs.settings, folder).resumed_at == EPOCHS - 1
     assert load(folder / "machine.safetensors").summary() == "16 Binary – 2 Binary"
 

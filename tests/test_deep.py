@@ -118,7 +118,7 @@ def test_hidden_means():
         hidden_means(pairwise(Binary(3)), x[:, :3].float())
     with pytest.raises(ValueError, match="expected 3 or more"):
         hidden_machine(single, x)
-    with pytest.raises(ValueError, match=r"layer 0: .*it must be 0 or 1"):
+    with pytest.raises(ValueError, match=r"layer 0: .*expected 0 or 1"):
         hidden_machine(machine, x + 0.5)
 
 
@@ -391,7 +391,7 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
             "one of samples, means",
         ),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "0 or more"),
-        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars()[:, :3]), "it must end in"),
+        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars()[:, :3]), "expected a shape ending in"),
         (
             lambda: pretrain(dbm([Binary(16), Binary(4), ODD]), bars(), layers="all", double_inputs=True),
             "layer 2: .*cannot be doubled",

@@ -155,7 +155,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
     with (
-        pytest.raises(ValueError, match="process 1 has no GPU: this machine has 0"),
+        pytest.raises(ValueError, match="process 1 has no GPU; found 0"),
         together("cuda"),
     ):
         pass

@@ -131,7 +131,7 @@ def test_values_beyond_the_training_data(digits):
     with pytest.warns(DataWarning, match=r"1 value outside .* row 2, column 5 \(9\)"):
         moved = model.transform(np.where(np.arange(64) == 5, np.array([[1], [1], [9]]), x[:3]))
     assert np.isfinite(moved).all()
-    with pytest.raises(ValueError, match="it must lie between"):
+    with pytest.raises(ValueError, match="expected a number between"):
         RBM(4, epochs=1, interval=(0, 5)).fit(x).transform(x + 2)
     with pytest.raises(ValueError, match="row 0, column 2 is 1"):
         RBM(4, visible="binary", epochs=1).fit(x)

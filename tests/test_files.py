@@ -111,14 +111,14 @@ W = {"weights.0": torch.zeros(3, 2)}
         (b"not a machine", "cannot be read"),
         (b"\xff" * 100, "cannot be read"),
         (pickle.dumps(Evil()), "cannot be read"),
-        (to_bytes(W), "was not written by tapmachine"),
+        (to_bytes(W), "not a tapmachine file"),
         (to_bytes(W, {files.KEY: "{}"}), "is damaged"),
         (to_bytes(W, {files.KEY: "["}), "is damaged"),
-        (header([], W), "the content is not a valid machine"),
+        (header([], W), "not a valid machine file"),
         (header([{"type": "os.system", "n": 3}], W), "unknown unit type 'os.system'"),
-        (header([{"type": "Binary", "n": 10**15}] * 2, W), "no parameter has the size"),
-        (header([{"type": "Binary", "n": 3}, {"type": "Binary"}], W), "the content is not a valid machine"),
-        (header([], W, format=2), "has format 2; this version of tapmachine reads format 1"),
+        (header([{"type": "Binary", "n": 10**15}] * 2, W), "but no parameter of this size"),
+        (header([{"type": "Binary", "n": 3}, {"type": "Binary"}], W), "not a valid machine file"),
+        (header([], W, format=2), "the file has format 2; expected format 1"),
         (header([], W, kind="training"), "contains a 'training'; expected a 'machine'"),
     ],
 )
@@ -132,9 +132,9 @@ def test_other_files_are_refused(content, message, tmp_path, capfd):
 
 
 def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(FileError, match="there is no such file"):
+    with pytest.raises(FileError, match="file not found"):
         load(tmp_path / "nothing")
-    with pytest.raises(FileError, match="is a folder"):
+    with pytest.raises(FileError, match="the folder does not contain"):
         load(tmp_path)
     with pytest.raises(FileError, match="cannot be saved"):
         save(clamp(rbm(Binary(3), Binary(2)), torch.zeros(3)), tmp_path / "clamped")

@@ -290,9 +290,9 @@ def test_rows_without_values_are_left_out(bits):
     ("x", "message"),
     [
         (lambda x: x.index_fill(1, torch.tensor([4]), NAN), "column 4 has no observed value"),
-        (lambda x: torch.where(x.isnan(), NAN, 0.5), r"it must be 0 or 1"),
+        (lambda x: torch.where(x.isnan(), NAN, 0.5), r"expected 0 or 1"),
         (lambda x: [x], "batch 0 of the loader has missing values .* in memory"),
-        (lambda x: x.unsqueeze(-1), "it must end in"),
+        (lambda x: x.unsqueeze(-1), "expected a shape ending in"),
     ],
 )
 def test_what_gaps_cannot_do(x, message, bits):

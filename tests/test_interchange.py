@@ -66,7 +66,7 @@ def test_bernoulli_rbm():
 
 def test_what_is_no_such_file(tmp_path):
     path = tmp_path / "x.h5"
-    with pytest.raises(FileError, match="there is no such file"):
+    with pytest.raises(FileError, match="file not found"):
         read_rbms(path)
     path.write_text("hello")
     with pytest.raises(FileError, match="cannot be read as an HDF5 file"):
@@ -85,7 +85,7 @@ def test_what_is_no_such_file(tmp_path):
         file["update_1/params/hbias"] = np.zeros(2)
     with pytest.raises(FileError, match=r"weight_matrix \(3, 2\), vbias \(4,\)"):
         read_rbms(path)
-    with pytest.raises(FileError, match="not 3 Spin – 2 Binary"):
+    with pytest.raises(FileError, match="the machine is 3 Spin – 2 Binary"):
         write_rbms(rbm(Spin(3), Binary(2)), path)
 
 

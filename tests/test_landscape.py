@@ -262,9 +262,9 @@ def test_what_has_not_converged_is_said():
     assert found.basin.tolist() == [-1] * 30
     with pytest.raises(ValueError, match="conditioned on 3 rows"):
         find_solutions(clamp(rbm(Binary(4), Binary(2)), torch.zeros(3, 4)))
-    with pytest.raises(ValueError, match="expected one such as"):
+    with pytest.raises(ValueError, match="expected a machine such as"):
         find_solutions("machine")
-    with pytest.raises(ValueError, match="expected its machine_"):
+    with pytest.raises(ValueError, match="expected the attribute machine_"):
         find_solutions(RBM())
 
 

@@ -439,7 +439,7 @@ def test_progress_of_all_blocks_is_told():
         (lambda m: adaptive_schedule(m, 5, n_runs=1), "n_runs is 1"),
         (lambda m: ais_log_partition(m, 5, reverse=True, samples=np.zeros((2, 3))), "samples is a ndarray"),
         (lambda m: ais_log_likelihood(m, torch.zeros(1, 3), 1000), "estimate is a int"),
-        (lambda m: exact_log_likelihood(torch.zeros(1, 3), m), "machine is a Tensor; expected one such as"),
+        (lambda m: exact_log_likelihood(torch.zeros(1, 3), m), "machine is a Tensor; expected a machine such as"),
         (lambda m: exact_log_likelihood(m.half(), torch.zeros(1, 3)), "the machine is torch.float16"),
         (lambda m: tap_log_likelihood(m, np.zeros((1, 3))), "x is a ndarray; expected a torch.Tensor, such as torch"),
         (lambda m: ais_log_partition(m, 5, samples=torch.zeros(2, 3)), "samples requires reverse=True"),

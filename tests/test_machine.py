@@ -257,21 +257,24 @@ def test_nan_where_nothing_is_clamped_is_not_looked_at():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: clamp(m, torch.full((2, 3), 0.5)), r"layer 0: Binary: x\[0, 0\] is 0.5; it must be 0 or 1"),
+        (lambda m: clamp(m, torch.full((2, 3), 0.5)), r"layer 0: Binary: x\[0, 0\] is 0.5; expected 0 or 1"),
         (lambda m: clamp(m, torch.zeros(2, 4)), "shape"),
         (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer is 2; expected a whole number from 0 to 1"),
-        (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(3)), "mask must be a tensor of bool"),
-        (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(4, 3, dtype=torch.bool)), "different numbers of rows"),
+        (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(3)), "mask is not a bool tensor"),
+        (
+            lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(4, 3, dtype=torch.bool)),
+            "inconsistent numbers of rows",
+        ),
         (lambda m: condition(m, Tilt(torch.tensor([1.0, float("nan"), 0.0]), 0.0)), r"evidence.field\[1\] is nan"),
         (lambda m: condition(m, Tilt(torch.zeros(4), 0.0)), "evidence.field has shape"),
-        (lambda m: condition(m, torch.zeros(3)), "it must be a Tilt"),
+        (lambda m: condition(m, torch.zeros(3)), "expected a Tilt"),
         (
             lambda m: condition(clamp(m, torch.zeros(2, 3)), Tilt(torch.zeros(4, 2), 0.0), layer=1),
             "different numbers of rows",
         ),
         (
             lambda m: condition(condition(m, Tilt(torch.zeros(2, 3), 0.0)), Tilt(torch.zeros(4, 3), 0.0)),
-            "layer 0: evidence has different numbers of rows",
+            "layer 0: evidence has inconsistent numbers of rows",
         ),
         (lambda m: condition(m, Tilt(torch.zeros(3).double(), 0.0)), "evidence.field is torch.float64, but the units"),
     ],
@@ -291,7 +294,7 @@ def test_bad_conditions(call, message):
         (lambda: dbm([Binary(3)]), "expected 2 or more"),
         (lambda: dbm([Binary(3), Binary(2), Binary(2)], [torch.zeros(3, 2)]), "got 1 weight matrices"),
         (lambda: rbm(Binary(3), "hidden"), "layer 1 is a str; expected units"),
-        (lambda: rbm(Binary(3), Binary(2).double()), "layer 1: the dtype of its parameters is torch.float64"),
+        (lambda: rbm(Binary(3), Binary(2).double()), "layer 1: the dtype of the parameters is torch.float64"),
         (lambda: rbm(Binary(3), Binary(2), torch.zeros(3, 2).double()), r"weights\[0\] is torch.float64"),
         (lambda: pairwise(Spin(3), torch.arange(9.0).view(3, 3)), "not symmetric"),
         (lambda: pairwise(Spin(3), torch.eye(3)), "couples a unit to itself"),
@@ -299,7 +302,7 @@ def test_bad_conditions(call, message):
         (lambda: rbm(Binary(3), Binary(2), [[0.0]]), r"weights\[0\] is a list"),
         (lambda: dbm([Binary(3), Binary(2)], torch.zeros(3, 2)), "expected a list of 1"),
         (lambda: rbm(Binary(3), Binary(2)).conditional(1, torch.zeros(4, 3)), "states is a Tensor; expected a list"),
-        (lambda: rbm(Binary(3), Binary(2)).conditional(2, [None, None]), "layer is 2; expected a layer from 0 to 1"),
+        (lambda: rbm(Binary(3), Binary(2)).conditional(2, [None, None]), "layer is 2; expected an index from 0 to 1"),
         (lambda: dbm(Binary(3), Binary(2)), "layers is a Binary; expected a list"),
         (lambda: BoltzmannMachine([]), "at least one layer"),
         (lambda: rbm(Binary(3), Binary(2)).energy([torch.zeros(3)]), "got states of 1 layers"),
@@ -388,7 +391,7 @@ def test_quadrature_stands_for_the_units():
 
 def test_categorical_means_are_checked():
     machine = rbm(Categorical(2, 3), Binary(2))
-    with pytest.raises(ValueError, match="the sum of the means"):
+    with pytest.raises(ValueError, match="sum of the means"):
         solve(machine, torch.full((1, 2, 3), 0.5))
     assert bool(solve(machine, torch.tensor([[0, 2]])).converged)
 
@@ -424,7 +427,7 @@ def test_gibbs_starts_from_what_is_clamped():
     ("states", "message"),
     [
         (torch.full((2, 3), 0.5), r"states, layer 0: Binary: x\[0, 0\] is 0.5"),
-        ([torch.zeros(2, 3), torch.zeros(5, 2)], "states of the layers have leading shapes"),
+        ([torch.zeros(2, 3), torch.zeros(5, 2)], "states with different leading shapes"),
         ([torch.zeros(2, 3)] * 3, "got states of 3 layers"),
     ],
 )
@@ -463,7 +466,7 @@ def test_rescaled(kind, scale):
 def test_what_cannot_be_rescaled():
     with pytest.raises(ValueError, match="Binary: the states of these units cannot be rescaled"):
         rescale(rbm(Binary(3), Binary(2)), 2.0)
-    with pytest.raises(ValueError, match="no separate visible layer"):
+    with pytest.raises(ValueError, match="expected a machine with hidden units"):
         rescale(pairwise(Gaussian(3)), 2.0)
     with pytest.raises(ValueError, match="cannot be shifted"):
         rescale(machine_of(["GaussBernoulli", "Binary"], [3, 2], seed=0), 1.0, 2.0)

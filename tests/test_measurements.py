@@ -144,7 +144,7 @@ def test_functions_that_do_not_belong_together_are_refused():
     F = normal_matrix(4, 6)
     with pytest.raises(ValueError, match="not the transpose"):
         FunctionOperator(lambda x: x @ F.T, lambda z: 2 * z @ F, (4, 6)).mean_square(F)
-    with pytest.raises(ValueError, match=r"forward of \(32, 6\) has shape \(32, 6\); expected \(32, 4\)"):
+    with pytest.raises(ValueError, match=r"forward maps shape \(32, 6\) to \(32, 6\); expected \(32, 4\)"):
         FunctionOperator(lambda x: x, lambda z: z @ F, (4, 6)).mean_square(F)
 
 
@@ -507,15 +507,21 @@ def test_bad_input_is_one_sentence():
         (lambda: recover(machine, y[0], channel), r"y has shape \(4,\)"),
         (lambda: recover(machine, y, LinearMeasurements(F[:, :7], 0.1)), r"visible units have 10 components"),
         (lambda: recover(machine, y + torch.inf, channel), r"y\[0, 0\] is infinite"),
-        (lambda: recover(machine, y, SignMeasurements(F)), r"y contains 0; expected −1 or \+1"),
-        (lambda: recover(machine, y + 0.5, CountMeasurements(F.abs())), r"y contains 0.5; expected counts"),
-        (lambda: recover(machine, y + 9, QuantizedMeasurements(F, EDGES)), r"y contains 9; expected 0 to 3"),
-        (lambda: recover(machine, y, LinearMeasurements(0 * F, 0.1)), "all entries are 0"),
+        (lambda: recover(machine, y, SignMeasurements(F)), r"y contains 0; expected −1, \+1 or NaN"),
+        (
+            lambda: recover(machine, y + 0.5, CountMeasurements(F.abs())),
+            r"y contains 0.5; expected a whole number, 0 or more",
+        ),
+        (
+            lambda: recover(machine, y + 9, QuantizedMeasurements(F, EDGES)),
+            r"y contains 9; expected a whole number from 0 to 3",
+        ),
+        (lambda: recover(machine, y, LinearMeasurements(0 * F, 0.1)), "all entries of matrix are 0"),
         (lambda: recover(machine, y * torch.nan, channel), "all NaN"),
         (lambda: recover(machine, y, GaussianNoise(0.1)), "expected measurements such as"),
         (lambda: recover(machine, y, channel, engine="amp"), "expected one of gamp, vamp, ep"),
         (lambda: recover(machine, y, channel, starts=[]), "starts is empty"),
-        (lambda: recover(machine, y, channel, starts=[torch.eye(10)[:1]], data=torch.eye(10)), "either data or starts"),
+        (lambda: recover(machine, y, channel, starts=[torch.eye(10)[:1]], data=torch.eye(10)), "data and starts"),
         (lambda: recover(machine, y, channel, temperature=0.0), "temperature is 0.0"),
         (lambda: recover(clamp(machine, torch.ones(10).double()), y, channel), "clamped"),
         (lambda: LinearMeasurements(torch.full((2, 3), torch.nan)), r"matrix\[0, 0\] is nan"),
@@ -527,7 +533,7 @@ def test_bad_input_is_one_sentence():
         (lambda: QuantizedMeasurements(F, [1.0, 0.0]), "increasing"),
         (lambda: CountMeasurements(F, bias=-1.0), "bias is -1.0"),
         (lambda: CountMeasurements(-F.abs()).corrupt(torch.ones(1, 10).double()), "is negative"),
-        (lambda: channel.evidence(y), "mixes units"),
+        (lambda: channel.evidence(y), "measurements mix units"),
         (lambda: SignMeasurements(F, noise=None), "cannot be estimated"),
         (lambda: recover(machine, np.array([["a"] * 4]), channel), "y"),
         (lambda: recover(machine, y.tolist(), channel), "y is a list"),

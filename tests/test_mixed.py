@@ -307,7 +307,7 @@ def test_a_category_is_missing_as_a_whole():
     machine = mixed_machine(0)
     y = rows_of(machine, 3)
     y[1, 5] = torch.nan
-    with pytest.raises(ValueError, match=r"y\[1, 5\] is nan; a missing categorical unit must have NaN in all"):
+    with pytest.raises(ValueError, match=r"y\[1, 5\] is nan; expected NaN in all components"):
         impute(machine, y)
 
 

@@ -67,7 +67,7 @@ def test_a_setting_for_each_device_is_respected():
 
 def test_older_versions_of_torch_use_tf32_for_bfloat16_and_warn(monkeypatch):
     pretend_there_is_a_gpu(monkeypatch, multiplies_rounded_factors=False)
-    warns = pytest.warns(UserWarning, match=r"bfloat16 products need torch 2\.8, found .*; using tf32")
+    warns = pytest.warns(UserWarning, match=r"bfloat16 products require torch 2\.8 or newer, found .*; using tf32")
     with warns as warned, matmul_precision("bfloat16"):
         assert torch.get_float32_matmul_precision() == "high"
         assert not rounds_factors()

@@ -499,9 +499,9 @@ def test_load_takes_a_run_folder(data, tmp_path):
     for path in (tmp_path / "run", str(tmp_path / "run")):
         assert torch.equal(load(path).weights[0], run.machine.weights[0])
         assert data_description(path)["n_rows"] == 300
-    with pytest.raises(FileError, match=r"is a folder without machine\.safetensors; expected a machine file"):
+    with pytest.raises(FileError, match=r"the folder does not contain machine\.safetensors; expected a machine file"):
         load(tmp_path)
-    with pytest.raises(FileError, match="there is no such file"):
+    with pytest.raises(FileError, match="file not found"):
         load(tmp_path / "nothing")
 
 
@@ -567,7 +567,7 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
     for arguments, message in (
         (["train", tmp_path / "nothing.npy", "--out", tmp_path / "x"], "there is no such file"),
         (["train", data, "--out", file], "is a file, not a run folder"),
-        (["train", data, "--visible", "spin", "--out", tmp_path / "x"], "it must be -1 or 1"),
+        (["train", data, "--visible", "spin", "--out", tmp_path / "x"], "expected -1 or 1"),
         (["info", tmp_path / "x"], "is not a run folder"),
         (["train", data, "--hiden", "3"], "No such option"),
         (["sample"], "missing RUN: run folder or machine file; see "),

@@ -249,7 +249,7 @@ def test_a_learning_rate_that_ruins_the_machine_is_warned_of(digits):
 def test_a_fitted_estimator_can_be_saved(fitted, tmp_path):
     save(fitted, tmp_path / "m.safetensors")
     torch.testing.assert_close(load(tmp_path / "m.safetensors").weights[0], fitted.machine_.weights[0], rtol=0, atol=0)
-    with pytest.raises(FileError, match=r"machine is a RBM; expected a machine or a fitted RBM; fit it first"):
+    with pytest.raises(FileError, match=r"machine is a RBM; expected a BoltzmannMachine or a fitted RBM; fit it first"):
         save(RBM(3), tmp_path / "m.safetensors")
 
 

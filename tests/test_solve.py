@@ -388,10 +388,10 @@ def test_strong_couplings_with_several_states_in_float32(kinds):
     [
         (
             torch.tensor([[0.0, 1.0, 1.5]]),
-            r"start, layer 0: Binary: x\[0, 2\] is 1.5; it must lie inside the support, from 0 to 1",
+            r"start, layer 0: Binary: x\[0, 2\] is 1.5; expected a mean inside the support, 0 to 1",
         ),
         (torch.tensor([[0.0, float("nan"), 1.0]]), r"start, layer 0: Binary: x\[0, 1\] is nan"),
-        (torch.zeros(2, 4), r"start, layer 0: Binary: x has shape \(2, 4\); it must end in \(3,\)"),
+        (torch.zeros(2, 4), r"start, layer 0: Binary: x has shape \(2, 4\); expected a shape ending in \(3,\)"),
         (torch.zeros(3), r"start, layer 0: the shape is \(3,\); expected \(K, 3\)"),
         (torch.zeros(0, 3), r"start, layer 0: the shape is \(0, 3\)"),
         (Moments(torch.zeros(2, 3), torch.full((2, 3), -1.0)), r"start, layer 0: Binary: variance\[0, 0\] is -1"),
@@ -482,7 +482,7 @@ def test_starting_from_the_prior():
 
 
 def test_whole_numbers_are_states():
-    with pytest.raises(ValueError, match=r"Spin: x\[0, 0\] is 0; it must be -1 or 1"):
+    with pytest.raises(ValueError, match=r"Spin: x\[0, 0\] is 0; expected -1 or 1"):
         solve(rbm(Spin(2), Binary(2)), torch.tensor([[0, 1]]))
 
 

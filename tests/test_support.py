@@ -100,9 +100,9 @@ def test_the_field_of_a_prior(case):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FiniteSet(()), "distinct numbers, at least one"),
+        (lambda: FiniteSet(()), "one or more distinct numbers"),
         (lambda: FiniteSet((1, 1)), "distinct numbers"),
-        (lambda: Lattice(step=0), "a finite step other than 0"),
+        (lambda: Lattice(step=0), "a finite, nonzero step"),
         (lambda: Lattice(math.inf), "a finite start"),
         (lambda: Interval(1, 1), "expected lower < upper"),
         (lambda: Simplex(1), "expected a whole number, 2 or more"),

@@ -231,7 +231,7 @@ def test_categorical_blocks_behave_as_by_themselves():
 
 
 def test_blocks_are_a_list_of_units_of_one_dtype():
-    with pytest.raises(ValueError, match="blocks must be a non-empty list"):
+    with pytest.raises(ValueError, match="expected a non-empty list of blocks"):
         Mixed(Binary(2))
     with pytest.raises(ValueError, match="the dtype of block 1"):
         Mixed([Binary(2), Binary(2).double()])
@@ -344,7 +344,7 @@ def test_commands_on_a_table_name_what_does_not_apply(quick_tables, tmp_path):
         code, _, errors = command(name, tmp_path / "run")
         assert code == 2
         assert errors.splitlines() == [errors.strip()]
-        assert "TAP has no solutions for the machine of a real-valued table" in errors
+        assert "TAP has no solution for a machine of a real-valued table" in errors
 
 
 def test_a_gaussian_table_stays_gaussian(quick_tables):
@@ -396,7 +396,7 @@ def test_rows_of_a_table_are_scored_exactly(quick_tables):
     """TAP has no solution for machines of correlated columns; the exact ln Z needs none."""
     x = draws(120, 3) @ draws(3, 5, seed=3) + 0.01 * draws(120, 5, seed=4)
     model = RBM(n_hidden=3).fit(x.numpy())
-    with pytest.warns(PosteriorWarning, match="1 rows with missing values have no score"):
+    with pytest.warns(PosteriorWarning, match="1 rows with missing values were not scored"):
         scores = anomaly_score(model.machine_, torch.cat((x[:4], torch.tensor([[0.1, 0.2, torch.nan, 0.3, 0.4]]))))
     exact = log_weight(model.machine_, x[:4]) - exact_log_partition(model.machine_)
     assert torch.allclose(scores[:4], -exact, atol=1e-9)

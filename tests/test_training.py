@@ -619,7 +619,7 @@ def test_a_glass_is_reported():
     [
         (lambda m: fit(m, torch.full((200, 3), torch.nan)), "column 0 has no observed values; remove it"),
         (lambda m: fit(m, torch.full((200, 3), 0.5)), r"x\[0, 0\] is 0.5"),
-        (lambda m: fit(m, torch.zeros(200, 4)), "it must end in"),
+        (lambda m: fit(m, torch.zeros(200, 4)), "expected a shape ending in"),
         (lambda m: fit(m, torch.zeros(0, 3)), "at least one row"),
         (lambda m: fit(m, torch.zeros(50, 3), batch_size=100), "batch_size is 100, but the data have only 50 rows"),
         (lambda m: fit(m, torch.zeros(200, 3), batch_size=0), "batch_size is 0"),
@@ -697,9 +697,9 @@ def test_captured_training_is_that_of_plain_steps(objective):
 def test_older_versions_of_torch_do_not_compile(version, monkeypatch):
     monkeypatch.setattr(torch, "__version__", version)
     machine = machine_of(["Binary", "Binary"], [6, 4], seed=5, scale=0.2)
-    with pytest.raises(ValueError, match=f"compile=True needs torch 2.11 or newer, found {re.escape(version)}"):
+    with pytest.raises(ValueError, match=f"compile=True requires torch 2.11 or newer, found {re.escape(version)}"):
         fit(machine, data_of(machine, 8), epochs=1, batch_size=8, compile=True)
-    with pytest.raises(ValueError, match=r"compile=True needs torch 2\.11"):
+    with pytest.raises(ValueError, match=r"compile=True requires torch 2\.11"):
         solve(machine, compile=True)
 
 

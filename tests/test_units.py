@@ -469,19 +469,19 @@ def test_the_textbook_case_that_fails():
 BAD_CONSTRUCTION = [
     (lambda: Binary(0), "Binary: n is 0"),
     (lambda: Binary(2.5), "Binary: n is 2.5"),
-    (lambda: Binary(3, field=[0.0, float("nan"), 0.0]), r"Binary: field\[1\] is nan; it must be finite"),
+    (lambda: Binary(3, field=[0.0, float("nan"), 0.0]), r"Binary: field\[1\] is nan; expected a finite number"),
     (lambda: Binary(3, field=[0.0, 1.0]), r"Binary: field has shape \(2,\)"),
     (lambda: Spin(2, field=torch.tensor([math.inf, 0.0])), r"Spin: field\[0\] is inf"),
     (lambda: Spin(2, field=torch.zeros(2, dtype=torch.float16)), "Spin: .* float32 or float64"),
     (lambda: Spin(2, field=torch.zeros(2, dtype=torch.complex64)), "Spin: field is torch.complex64"),
-    (lambda: Gaussian(2, precision=[1.0, -3.0]), r"Gaussian: precision\[1\] is -3; it must be greater than 0"),
-    (lambda: TruncatedGaussian(2, 1.0, 1.0), "TruncatedGaussian: lower is 1; it must be less than upper"),
+    (lambda: Gaussian(2, precision=[1.0, -3.0]), r"Gaussian: precision\[1\] is -3; expected a number greater than 0"),
+    (lambda: TruncatedGaussian(2, 1.0, 1.0), "TruncatedGaussian: lower is 1; expected a number less than upper"),
     (lambda: TruncatedGaussian(2, [0.0, 2.0], [1.0, 1.0]), r"TruncatedGaussian: lower\[1\] is 2"),
-    (lambda: TruncatedGaussian(2, -math.inf, math.inf), "at least one bound must be finite"),
+    (lambda: TruncatedGaussian(2, -math.inf, math.inf), "expected a finite bound; use Gaussian"),
     (lambda: TruncatedGaussian(2, float("nan"), 1.0), "TruncatedGaussian: lower is nan"),
     (lambda: TruncatedGaussian(2, precision=[0.0, math.inf]), r"TruncatedGaussian: precision\[1\] is inf"),
     (lambda: TruncatedGaussian(2, 0.0, math.inf, precision=-1.0), r"TruncatedGaussian: precision\[0\] is -1"),
-    (lambda: TruncatedGaussBernoulli(2, 0.5, 1.0), "TruncatedGaussBernoulli: lower is 0.5; 0 must lie between"),
+    (lambda: TruncatedGaussBernoulli(2, 0.5, 1.0), "TruncatedGaussBernoulli: lower is 0.5; expected lower ≤ 0 ≤ upper"),
     (lambda: TruncatedGaussBernoulli(2, [-1.0, -2.0], [1.0, -0.5]), r"TruncatedGaussBernoulli: upper\[1\] is -0.5"),
     (lambda: TruncatedGaussBernoulli(2, 1.0, 0.0), "TruncatedGaussBernoulli: lower is 1"),
     (lambda: TruncatedGaussBernoulli(2, active_probability=[0.5, 1.0]), r"active_probability\[1\] is 1"),
@@ -500,7 +500,7 @@ BAD_CONSTRUCTION = [
     (lambda: Custom(2, torch.log, 1.0, 0.0), "Custom: lower is 1"),
     (lambda: Custom(2, torch.log, -1.0, 1.0), r"Custom: log_prior\(x\)\[0, 0\] is nan"),
     (lambda: Custom(2, lambda x: x.sum(), 0.0, 1.0, values=None), None),
-    (lambda: Custom(2, lambda x: x[..., :1].repeat(1, 3), 0.0, 1.0), "it must keep the shape"),
+    (lambda: Custom(2, lambda x: x[..., :1].repeat(1, 3), 0.0, 1.0), "expected the same shape"),
     (lambda: Custom(2, lambda x: 0 * x, values=[1.0, 1.0]), "distinct"),
 ]
 
@@ -517,15 +517,15 @@ def test_bad_parameters(build, message):
 @pytest.mark.parametrize(
     ("units", "value", "message"),
     [
-        (Binary(2), 0.5, r"Binary: x\[3, 1\] is 0.5; it must be 0 or 1"),
-        (Spin(2), 0.0, r"Spin: x\[3, 1\] is 0; it must be -1 or 1"),
-        (Gaussian(2), math.inf, r"Gaussian: x\[3, 1\] is inf; it must be finite"),
-        (TruncatedGaussian(2), 1.5, r"TruncatedGaussian: x\[3, 1\] is 1.5; it must lie between"),
+        (Binary(2), 0.5, r"Binary: x\[3, 1\] is 0.5; expected 0 or 1"),
+        (Spin(2), 0.0, r"Spin: x\[3, 1\] is 0; expected -1 or 1"),
+        (Gaussian(2), math.inf, r"Gaussian: x\[3, 1\] is inf; expected a finite number"),
+        (TruncatedGaussian(2), 1.5, r"TruncatedGaussian: x\[3, 1\] is 1.5; expected a number between"),
         (TruncatedGaussian(2), math.nan, r"TruncatedGaussian: x\[3, 1\] is nan"),
         (TruncatedGaussian(2, 0.0, math.inf), math.inf, r"TruncatedGaussian: x\[3, 1\] is inf"),
         (TruncatedGaussBernoulli(2), -0.1, r"TruncatedGaussBernoulli: x\[3, 1\] is -0.1"),
         (Custom(2, lambda x: 0 * x, 0.0, 1.0), 2.0, r"Custom: x\[3, 1\] is 2"),
-        (Custom(2, lambda x: 0 * x, values=[0.0, 1.0]), 0.5, r"Custom: x\[3, 1\] is 0.5; it must be one of the values"),
+        (Custom(2, lambda x: 0 * x, values=[0.0, 1.0]), 0.5, r"Custom: x\[3, 1\] is 0.5; expected one of the values"),
     ],
 )
 def test_data_outside_the_support(units, value, message):
@@ -542,9 +542,9 @@ def test_categorical_data():
     one_hot = units.check_states(indices)
     assert torch.equal(units.log_prior(indices), units.log_prior(one_hot))
     assert torch.equal(units.check_states(indices.to(torch.uint16)), one_hot)
-    with pytest.raises(ValueError, match=r"Categorical: x\[1, 0\] is 3; it must be one of 0 to 2"):
+    with pytest.raises(ValueError, match=r"Categorical: x\[1, 0\] is 3; expected a state index from 0 to 2"):
         units.log_prior(torch.tensor([[0, 1], [3, 0]]))
-    with pytest.raises(ValueError, match=r"x.sum\(-1\)\[0, 1\] is 2; a state has exactly one 1"):
+    with pytest.raises(ValueError, match=r"x.sum\(-1\)\[0, 1\] is 2; expected 1, since"):
         units.log_prior(torch.tensor([[[1.0, 0, 0], [1.0, 1.0, 0]]]))
 
 
@@ -553,7 +553,7 @@ def test_wrong_shapes_and_dtypes(case):
     units = case.simple(n=3)
     name = type(units).__name__
     good = torch.zeros(2, *units.state_shape, dtype=torch.float64)
-    with pytest.raises(ValueError, match=f"{name}: tilt has shapes .* must end in"):
+    with pytest.raises(ValueError, match=f"{name}: tilt has shapes .* expected shapes ending in"):
         units.moments(Tilt(torch.zeros(2, 4, dtype=torch.float64), 0.0))
     with pytest.raises(ValueError, match=f"{name}: tilt has shapes"):
         units.log_partition(Tilt(good, torch.zeros(5, *units.state_shape, dtype=torch.float64)))
@@ -579,9 +579,11 @@ def test_wrong_shapes_and_dtypes(case):
 
 
 def test_tilts_that_are_not_tilts():
-    with pytest.raises(ValueError, match="Binary: tilt is a Tensor; it must be a Tilt"):
+    with pytest.raises(ValueError, match="Binary: tilt is a Tensor; expected a Tilt"):
         Binary(3).moments(torch.zeros(3))
-    with pytest.raises(ValueError, match=r"Binary: tilt has shapes \(2, 1\) and \(\); they must end in \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"Binary: tilt has shapes \(2, 1\) and \(\); expected shapes ending in \(3,\)"
+    ):
         Binary(3).moments(Tilt(torch.zeros(2, 1), 0.0))
     with pytest.raises(ValueError, match=r"TruncatedGaussian: the parameters are torch.float16"):
         TruncatedGaussian(3).half().moments(Tilt(0.0, 0.0))

@@ -1,16 +1,16 @@
-"""Boltzmann machines trained, scored, inspected and used as priors by the TAP mean field.
+"""Train, score, inspect and apply restricted and deep Boltzmann machines, based on the TAP mean-field approximation.
 
-The names most people need are here; everything else is in a namespace, which is an attribute of the package:
+The most common functions and classes can be imported from `tapmachine` directly. All others are in namespaces:
 
-- `tapmachine.units`: unit types, and the class to derive new ones from
-- `tapmachine.machine`: machines; conditioning, rescaling, Gibbs sampling, exchange with other software
-- `tapmachine.solver`: schemes, starting points, merging of solutions
-- `tapmachine.likelihood`: log-likelihoods and their comparison
-- `tapmachine.channels`: noisy channels (the module is `tapmachine.posterior.channels`)
-- `tapmachine.measurements`: measurements that mix units (the module is `tapmachine.posterior.measurements`)
+- `tapmachine.units`: unit types and their base class `Units`
+- `tapmachine.machine`: machines, conditioning, rescaling, Gibbs sampling, file formats
+- `tapmachine.solver`: mean-field schemes, initial states, merging of solutions
+- `tapmachine.likelihood`: estimators of the log-likelihood and their comparison
+- `tapmachine.channels`: noisy channels (an alias of `tapmachine.posterior.channels`)
+- `tapmachine.measurements`: measurements that mix units (an alias of `tapmachine.posterior.measurements`)
 - `tapmachine.posterior`: denoising, imputation, anomaly scores
 - `tapmachine.training`: objectives, optimizers, monitors, pretraining
-- `tapmachine.landscape`: the solutions of a machine, and how they arise during training (the module is
+- `tapmachine.landscape`: mean-field solutions and their evolution during training (an alias of
   `tapmachine.analysis.landscape`)
 - `tapmachine.analysis`: features, receptive fields, comparison of schemes
 """
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where the names come from. Each is imported when it is first asked for, so that the command line starts quickly.
+# Names by the module that defines them. Each is imported on first access, so that the command line starts quickly.
 _GROUPS = {
     "beliefs": ("Tilt", "Moments"),
     "units": (

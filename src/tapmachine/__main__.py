@@ -1,4 +1,4 @@
-"""python -m tapmachine is the command line."""
+"""Entry point of the command line `python -m tapmachine`."""
 
 from tapmachine.apps.cli import main
 

@@ -1,4 +1,4 @@
-"""Core types: tilts on units, the moments they lead to, and the solutions of a machine."""
+"""Core data types: tilts, moments, and mean-field solutions with their status."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,13 +11,14 @@ from torch import Tensor
 class Tilt(NamedTuple):
     """The factor exp(Bx − ½Ax²) that multiplies a unit's prior.
 
-    Neighbors send tilts (the TAP fields), a noisy observation acts as one, and clamping is the limiting case.
+    The influence of neighboring units (the TAP fields) and of noisy observations is described by tilts. Clamping a unit
+    is the limit of an infinitely strong tilt.
 
     Attributes:
-        field: B, a tensor of shape (..., n), or a number that applies to every unit.
-        precision: A, with the same shapes. May be negative: in TAP, A = −Σ W² c ≤ 0.
+        field: Field B, a tensor of shape (..., n), or a number that applies to every unit.
+        precision: Precision A, a tensor of shape (..., n) or a number. It may be negative: in TAP, A = −Σ W² c ≤ 0.
 
-    Both must be finite; otherwise `normalizable` of the unit type is False.
+    If the field or the precision of a unit is non-finite, `Units.normalizable` returns False for this unit.
 
     Example:
         >>> import torch
@@ -44,13 +45,13 @@ class Moments(NamedTuple):
 
 
 class Status(IntEnum):
-    """Status of the solution of one particle.
+    """Outcome of the mean-field iteration for one particle.
 
     - CONVERGED: another sweep changes the solution by less than the tolerance.
     - MAX_SWEEPS: not converged within the maximum number of sweeps.
     - NONFINITE: a field or a moment overflowed, or a parameter is non-finite.
-    - UNNORMALIZABLE: a unit on an unbounded support received a tilt under which it cannot be normalized. A different
-      initial state may still lead to a solution, and the machine itself may be well defined.
+    - UNNORMALIZABLE: a unit with unbounded support received a tilt under which its distribution cannot be normalized.
+      The iteration may still converge from a different initial state.
     """
 
     CONVERGED = 0
@@ -61,20 +62,20 @@ class Status(IntEnum):
 
 @dataclass(frozen=True)
 class Solution:
-    """Solutions of a machine's mean-field equations, one for each particle.
+    """Solutions of a machine's mean-field equations, one for each of K particles.
 
-    If the status is NONFINITE or UNNORMALIZABLE there is no solution: the moments are the last finite ones, the tilts
-    are 0, and the free energy and the residual are inf. The tensors carry no gradients; see `Scheme.free_energy`.
+    A particle with the status NONFINITE or UNNORMALIZABLE has no solution. Its moments are the last finite values, its
+    tilts are 0, and its free energy and residual are inf. The tensors carry no gradients; use `Scheme.free_energy` to
+    differentiate the free energy.
 
     Attributes:
-        moments: Mean and variance for each layer, of shape (K, *state_shape).
-        tilts: The tilt that the neighbors send to each layer, of the same shapes.
-        free_energy: Free energy F of each particle, (K,). Before convergence it mixes moments and tilts that do not yet
-            belong together.
-        residual: Mean over all units of the squared change of their mean and variance when the equations are applied
-            once more, (K,).
-        n_sweeps: Number of sweeps performed, (K,).
-        status: A `Status` for each particle, (K,).
+        moments: Mean and variance of the units in each layer, each of shape (K, *state_shape).
+        tilts: Tilt that each layer receives from its neighbors, of shape (K, *state_shape).
+        free_energy: Free energy F of each particle, of shape (K,). It is meaningful only for converged particles.
+        residual: Mean squared change of the units' means and variances in one more application of the equations, of
+            shape (K,).
+        n_sweeps: Number of sweeps performed for each particle, of shape (K,).
+        status: `Status` of each particle as an integer, of shape (K,).
     """
 
     moments: tuple[Moments, ...]
@@ -86,14 +87,14 @@ class Solution:
 
     @property
     def converged(self) -> Tensor:  # (K,), bool
-        """Mask of the particles that converged."""
+        """Boolean mask of the converged particles."""
         return self.status == Status.CONVERGED
 
     def __len__(self) -> int:
         return len(self.status)
 
     def select(self, index: Tensor | int) -> "Solution":
-        """Select particles by a mask or by their indices."""
+        """Select particles by index or by a boolean mask."""
         index = torch.atleast_1d(torch.as_tensor(index, device=self.status.device))
         return Solution(
             tuple(Moments(*(z[index] for z in moments)) for moments in self.moments),

@@ -1,8 +1,8 @@
-"""Data-parallel work in several processes with torch.distributed. A single process communicates nothing.
+"""Data parallelism over several processes with torch.distributed.
 
-Every process holds the machine and iterates over the same batches in the same order. It works on its share of the rows
-and particles, and the gradients are summed over all processes, so the result equals that of a single process up to
-rounding.
+Every process holds a copy of the machine and iterates over the same batches in the same order. Each process handles a
+share of the rows and particles, and the gradients are summed over all processes. The result equals that of a single
+process up to rounding errors. Without a process group, the functions of this module do not communicate.
 """
 
 import os
@@ -18,36 +18,39 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Tilt
 
-# Tensors that gloo's two threads may still hold. Freeing one needs Python's lock, which deadlocks while the group is
-# being destroyed and waits for these threads (torch 2.5).
+# Tensors that the two threads of gloo may still hold. Freeing a tensor requires Python's global lock, which causes a
+# deadlock if the process group is being destroyed and waits for these threads (torch 2.5).
 _sent: deque[Tensor] = deque(maxlen=2)
 
 
 class World(NamedTuple):
-    """Rank of this process and number of processes."""
+    """Rank of the current process and number of processes."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files and prints output."""
+        """Whether the current process is the one that writes files and prints output (rank 0)."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """Range of the `count` items that belongs to this process; the sizes of the ranges differ by at most one."""
+        """Return the slice of `count` items that belongs to this process.
+
+        The shares of any two processes differ by at most one item.
+        """
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 
 def world() -> World:
-    """Rank and number of processes of the current process group."""
+    """Return the rank and the number of processes of the current process group."""
     if not (dist.is_available() and dist.is_initialized()):
         return World()
     return World(dist.get_rank(), dist.get_world_size())
 
 
 def leads() -> bool:
-    """Whether this process prints output; can be called before the process group exists."""
+    """Return whether the current process has rank 0; can be called before the process group exists."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -61,10 +64,10 @@ def together(device: str) -> Iterator[str]:
     if on_cuda:
         here, n_devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if here >= n_devices:
-            raise ValueError(f"process {here} has no GPU: this machine has {n_devices}; start no more than that")
+            raise ValueError(f"process {here} has no GPU; found {n_devices}, expected one GPU per process")
         device = f"cuda:{here}"
         torch.cuda.set_device(device)
-    # If imported while a group exists, this module's default arguments keep the group and its threads alive until
+    # If this module is imported while a group exists, its default arguments keep the group and its threads alive until
     # Python exits, and these threads occasionally abort the process.
     import_module("torch.distributed.nn")
     dist.init_process_group("nccl" if on_cuda else "gloo")
@@ -76,14 +79,14 @@ def together(device: str) -> Iterator[str]:
 
 
 def _sum_over_all(tensor: Tensor) -> None:
-    """In place."""
+    """Sum a tensor over all processes, in place."""
     dist.all_reduce(tensor)
     if not tensor.is_cuda:
         _sent.append(tensor)
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
-    """Sum tensors of one dtype over all processes, in place, in a single message."""
+    """Sum tensors of the same dtype over all processes, in place and in a single all-reduce."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     _sum_over_all(flat)
     for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
@@ -91,7 +94,7 @@ def add_up(tensors: Sequence[Tensor]) -> None:
 
 
 def gathered(share: Tensor) -> Tensor:
-    """Concatenate the shares of all processes."""
+    """Concatenate the tensors of all processes along the first dimension, in the order of the ranks."""
     here = world()
     if here.size == 1:
         return share
@@ -101,12 +104,12 @@ def gathered(share: Tensor) -> Tensor:
     first = int(counts[: here.rank].sum())
     whole = share.new_zeros((int(counts.sum()), *share.shape[1:]))
     whole[first : first + len(share)] = share
-    _sum_over_all(whole)  # all other processes hold 0 there
+    _sum_over_all(whole)  # the entries of the other processes are 0 here
     return whole
 
 
 def gathered_solutions(share: Solution) -> Solution:
-    """Concatenate the solutions of all processes."""
+    """Concatenate the solutions of all processes, in the order of the ranks."""
     if world().size == 1:
         return share
     return Solution(
@@ -117,7 +120,7 @@ def gathered_solutions(share: Solution) -> Solution:
 
 
 def any_of_all(here: bool) -> bool:
-    """Whether the flag is true in any process; must be called by all processes."""
+    """Return whether the flag is true in any process; must be called by all processes."""
     if world().size == 1:
         return here
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"

@@ -1,3 +1,3 @@
-"""Names of number formats in the settings. Does not import torch, so that `--help` is fast."""
+"""Names of the number formats for matrix products. This module does not import torch, which keeps `--help` fast."""
 
 MATMUL_PRECISIONS = ("float32", "tf32", "bfloat16")

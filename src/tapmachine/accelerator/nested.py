@@ -1,4 +1,4 @@
-"""Nested tuples of tensors, which hold the states of iterations."""
+"""Operations on nested tuples of tensors, which represent the state of an iteration."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def over_tensors(function: Callable[..., Tensor], *states: Any) -> Any:
-    """Apply a function to the corresponding tensors of one or more states, and return a state of the results."""
+    """Apply a function to the corresponding tensors of nested tuples; return the results as a nested tuple."""
     if isinstance(states[0], Tensor):
         return function(*states)
     parts = [over_tensors(function, *each) for each in zip(*states, strict=True)]

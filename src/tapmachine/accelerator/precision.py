@@ -1,4 +1,4 @@
-"""Optional faster formats for matrix products on a GPU."""
+"""Reduced-precision formats for matrix products on a GPU."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,22 +14,22 @@ _rounds_factors = False
 
 
 def rounds_factors() -> bool:
-    """Whether sweeps round the factors of matrix products to bfloat16."""
+    """Return whether sweeps currently round the factors of matrix products to bfloat16."""
     return _rounds_factors
 
 
 @contextmanager
 def matmul_precision(format: str) -> Iterator[None]:
-    """Compute float32 matrix products on a GPU in another format within this context, to train faster.
+    """Context manager for training with faster, less precise matrix products on a GPU.
 
-    Products are accumulated in float32, and all other operations stay in float32, as do `solve` and annealing. On a
-    trained machine, tf32 factors change F by hundredths of a nat and bfloat16 factors by tenths
-    (docs/benchmarks/speed.md). There is no effect on a CPU. Training uses the format of its first step throughout. The
-    setting applies to the whole process, so other threads must not use another format at the same time.
+    Products are accumulated in float32. All other operations, `solve` and annealing always use float32. On a trained
+    machine, tf32 factors change F by hundredths of a nat and bfloat16 factors by tenths of a nat
+    (docs/benchmarks/speed.md). On a CPU the format has no effect. A training run uses the format that is active at its
+    first step. The format is global to the process, so concurrent threads must use the same one.
 
     Args:
-        format: "float32"; "tf32", factors with a 10-bit mantissa; or "bfloat16", a 7-bit mantissa in TAP sweeps and
-            "tf32" elsewhere. "bfloat16" needs torch 2.8; earlier versions issue a warning and use "tf32".
+        format: Format of the factors: "float32", "tf32" (10-bit mantissa) or "bfloat16" (7-bit mantissa in TAP sweeps,
+            "tf32" elsewhere). "bfloat16" requires torch 2.8; earlier versions issue a warning and use "tf32".
 
     Example:
         >>> import torch
@@ -45,7 +45,7 @@ def matmul_precision(format: str) -> Iterator[None]:
     rounds = format == "bfloat16"
     if rounds and torch.cuda.is_available() and not multiplies_rounded_factors():
         warnings.warn(
-            f"bfloat16 products need torch 2.8, found {torch.__version__}; using tf32",
+            f"bfloat16 products require torch 2.8 or newer, found {torch.__version__}; using tf32",
             TapmachineWarning,
             stacklevel=3,
         )
@@ -61,11 +61,11 @@ def matmul_precision(format: str) -> Iterator[None]:
 
 
 def _set_tf32(allowed: bool) -> Callable[[], None] | None:
-    """Allow or forbid tf32 products on a GPU. Returns a function that undoes it, or None if nothing changed."""
+    """Allow or forbid tf32 products on a GPU; return a function that restores the setting, or None if unchanged."""
     change: Callable[[str], None] = torch.set_float32_matmul_precision
     try:
         before, wanted = torch.get_float32_matmul_precision(), "high" if allowed else "highest"
-    except RuntimeError:  # set per device type, for which torch has no common value
+    except RuntimeError:  # the precision was set per device type, and torch has no common value
         change = _set_for_cuda
         before, wanted = torch.backends.cuda.matmul.fp32_precision, "tf32" if allowed else "ieee"
     if before == wanted:

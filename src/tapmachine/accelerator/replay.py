@@ -1,7 +1,8 @@
-"""Steps of an iteration captured as a CUDA graph: fixed shapes, no access to values, hardly any launch overhead.
+"""Iteration steps captured as CUDA graphs, which removes most of the overhead of launching kernels.
 
-Large numbers of particles are captured as a few concurrent groups, each on its own stream, so that one computes while
-another waits for memory.
+Captured steps require fixed shapes and cannot read values back from the device. Large numbers of particles are split
+into a few groups that run concurrently, each on a separate stream, so that one group computes while another waits for
+memory.
 """
 
 import warnings
@@ -18,17 +19,17 @@ Step = Callable[[Any], tuple[Any, Tensor]]
 
 
 class Replay:
-    """A number of steps from one state to another, captured once and replayed.
+    """CUDA graph of several iteration steps, captured once and replayed on every call.
 
-    The state lives in a buffer that every call overwrites: the result is the same object each time.
+    The state is stored in a buffer that every call overwrites, so all calls return the same tensors.
 
     Args:
-        step: Function from a state to the next state and its residual, without access to values.
-        state: Nested tuples of tensors on one CUDA device; later states must have the same shapes.
+        step: Function that maps a state to the next state and its residual, without reading values from the device.
+        state: Initial state, nested tuples of tensors on one CUDA device. Later states must have the same shapes.
         n_steps: Number of steps per call.
-        generator: Generator for random steps; every call continues its sequence.
-        n_groups: Number of groups of particles to process concurrently. With more than one, the steps must be
-            deterministic and must not depend on the number of particles.
+        generator: Random number generator of the steps; every call continues its sequence.
+        n_groups: Number of groups of particles that run concurrently. With more than one group, the steps must be
+            deterministic and independent of the number of particles.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Replay:
             self.residual = torch.cat(residuals) if len(groups) > 1 else residuals[0]
 
     def __call__(self, state: Any) -> tuple[Any, Tensor]:
-        """Run the steps; returns the final state and its residual."""
+        """Replay the captured steps from a state; return the final state and its residual."""
         if state is not self.state:
             over_tensors(Tensor.copy_, self.state, state)
         self.graph.replay()
@@ -74,7 +75,7 @@ class Replay:
 
 @contextmanager
 def warming_up() -> Iterator[None]:
-    """Separate stream for calls before a capture, in which libraries initialize and code is compiled."""
+    """Context manager that runs warm-up calls on a separate stream, as required before capturing a CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), warnings.catch_warnings():
@@ -84,7 +85,7 @@ def warming_up() -> Iterator[None]:
 
 
 def _groups(state: Any, n_groups: int) -> list[Any]:
-    """Views of consecutive particles of a state, in groups of nearly equal size."""
+    """Split a state into views of consecutive particles, in groups of nearly equal size."""
     if n_groups == 1:
         return [state]
     return [over_tensors(lambda z, i=i: z.tensor_split(n_groups)[i], state) for i in range(n_groups)]

@@ -1,4 +1,4 @@
-"""Boltzmann machines: layers of units and the couplings between them."""
+"""Boltzmann machines, which consist of layers of units and the couplings between them."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units import Units
 
-SYMMETRY_SLACK = 1e-4  # relative to the largest weight: asymmetry of a matrix that rounding may cause
+SYMMETRY_SLACK = 1e-4  # tolerated asymmetry of a matrix due to rounding, relative to the largest weight
 INITIAL_SPREAD = 1e-3  # standard deviation of the weights of a new machine, as in the paper
 
 
 if TYPE_CHECKING:
 
     class Layers(nn.ModuleList):
-        """A module list of units."""
+        """Module list whose items are units."""
 
         @overload
         def __getitem__(self, idx: slice) -> "Layers": ...
@@ -31,33 +31,34 @@ else:
 
 
 class Edge(NamedTuple):
-    """Couplings between two layers, which are the same layer in a pairwise machine."""
+    """Couplings between two layers; in a pairwise machine, within a single layer."""
 
     below: int
     above: int
-    weights: Tensor  # (units below, units above); a unit with q states counts q times
+    weights: Tensor  # (units below, units above), with q rows or columns for a unit with q states
 
 
 class BoltzmannMachine(nn.Module):
-    """Layers of units with couplings between neighboring layers, or within a single layer.
+    """A Boltzmann machine with couplings between neighboring layers, or within a single layer.
 
-    P(x) = exp(−E(x))/Z with E(x) = −Σ_l ln P_l(x_l) − Σ_l x_l W_l x_{l+1}, where the P_l are the units' normalized
-    priors. A single layer is a pairwise machine, E(x) = −ln P(x) − ½ xJx, with J symmetric and no self-couplings.
-    Usually constructed with `rbm`, `dbm` or `pairwise`.
+    The probability of a state is P(x) = exp(−E(x))/Z with the energy E(x) = −Σ_l ln P_l(x_l) − Σ_l x_l W_l x_{l+1},
+    where P_l are the normalized priors of the units. A machine with a single layer is pairwise, with the energy
+    E(x) = −ln P(x) − ½ xJx, where J is symmetric and has no self-couplings. Use `rbm`, `dbm` or `pairwise` to construct
+    the common types of machines.
 
     Args:
-        layers: The units of each layer, from the visible layer upward.
-        weights: W_l of shape (n below, n above), one fewer than layers, or the single matrix J of a pairwise machine. A
-            layer of n units with q states counts n·q. By default the weights are drawn from a normal distribution with
-            standard deviation 0.001, as in the paper.
-        generator: Random number generator for the initial weights. Default: one with a fixed seed.
+        layers: Units of each layer, from the visible layer upward.
+        weights: Matrices W_l of shape (n_below, n_above), one for each pair of neighboring layers, or a list with the
+            matrix J of a pairwise machine. A layer of n units with q states has n·q rows or columns. By default, the
+            weights are drawn from a normal distribution with standard deviation 0.001, as in the paper.
+        generator: Random number generator for the initial weights (default: one with a fixed seed).
 
     Attributes:
-        layers: The layers of units, from the visible layer upward.
-        weights: The trainable weights. For a pairwise machine the couplings are the symmetric part of `weights[0]`
-            without self-couplings; see `coupling`.
-        last_learning_rate: Learning rate at the end of the last training, which a warm start of `fit` continues from;
-            None for a new machine.
+        layers: Units of each layer, from the visible layer upward.
+        weights: Trainable weights. The couplings of a pairwise machine are the symmetric part of `weights[0]` without
+            self-couplings; see `coupling`.
+        last_learning_rate: Learning rate at the end of the last training run, from which a warm start of `fit`
+            continues; None for a new machine.
 
     Example:
         >>> from tapmachine import Binary
@@ -83,14 +84,14 @@ class BoltzmannMachine(nn.Module):
         _check_weights(weights, shapes, self.dtype, self.device)
         if self.is_pairwise:
             self._check_symmetric(weights[0].detach())
-        # A Parameter is used as it is, so that conditioned machines share it.
+        # A Parameter is not copied, so that conditioned machines share it.
         self.weights = nn.ParameterList(w if isinstance(w, nn.Parameter) else nn.Parameter(w.clone()) for w in weights)
 
     # ----- shape
 
     @property
     def is_pairwise(self) -> bool:
-        """Whether the couplings are within a single layer."""
+        """Whether the machine has a single layer, with couplings between its units."""
         return len(self.layers) == 1
 
     @property
@@ -100,21 +101,21 @@ class BoltzmannMachine(nn.Module):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of components of each layer's state: n, or n·q for units with q states."""
+        """Number of components of the state of each layer: n, or n·q for units with q states."""
         return tuple(prod(layer.state_shape) for layer in self.layers)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the parameters."""
+        """Data type of the parameters."""
         return self.layers[0].dtype
 
     @property
     def device(self) -> torch.device:
-        """The device of the parameters."""
+        """Device of the parameters."""
         return self.layers[0].device
 
     def summary(self) -> str:
-        """Text summary of the layers, such as 64 Binary – 16 Binary."""
+        """Return a one-line summary of the layers, such as "64 Binary – 16 Binary"."""
         return " – ".join(f"{layer.n} {type(layer).__name__}" for layer in self.layers)
 
     def _repr_html_(self) -> str:
@@ -131,14 +132,17 @@ class BoltzmannMachine(nn.Module):
         return card(kind, table(("layer", "units", "number"), rows), f"<div>{escape(words)}</div>", charts)
 
     def coupling(self, edge: int) -> Tensor:
-        """Differentiable coupling matrix: `weights[edge]`, or its symmetric part without self-couplings."""
+        """Return a coupling matrix that is differentiable with respect to the weights.
+
+        It is `weights[edge]`; for a pairwise machine, the symmetric part of `weights[0]` without self-couplings.
+        """
         weights: Tensor = self.weights[edge]
         if not self.is_pairwise:
             return weights
         return 0.5 * (weights + weights.T) * self._off_diagonal()
 
     def edges(self) -> Iterator[Edge]:
-        """Iterate over all couplings, each once."""
+        """Iterate over the coupling matrices of the machine."""
         for edge in range(self.n_edges):
             yield Edge(edge, min(edge + 1, len(self.layers) - 1), self.coupling(edge))
 
@@ -147,10 +151,10 @@ class BoltzmannMachine(nn.Module):
         return INITIAL_SPREAD * (drawn if not self.is_pairwise else self._off_diagonal() * (drawn + drawn.T) / 2**0.5)
 
     def _off_diagonal(self) -> Tensor:
-        """Mask that is 0 for pairs of states of the same unit, 1 elsewhere."""
+        """Mask that is 0 for pairs of components of the same unit and 1 elsewhere."""
         units = self.layers[0]
         of_unit = torch.arange(self.sizes[0], device=self.device) // (self.sizes[0] // units.n)
-        for start, n, q in units.categorical_blocks if len(units.state_shape) == 1 else []:  # of a mixed layer
+        for start, n, q in units.categorical_blocks if len(units.state_shape) == 1 else []:  # in a mixed layer
             of_unit[start : start + n * q] = start + torch.arange(n * q, device=self.device) // q * q
         return (of_unit[:, None] != of_unit).to(self.dtype)
 
@@ -158,28 +162,28 @@ class BoltzmannMachine(nn.Module):
         finite = torch.nan_to_num(weights)  # the solver reports non-finite weights for each particle
         slack = SYMMETRY_SLACK * finite.abs().max()
         if ((finite - finite.T).abs() > slack).any():
-            raise ValueError("pairwise: weights[0] is not symmetric; it must equal its transpose")
+            raise ValueError("pairwise: weights[0] is not symmetric; expected a matrix that equals its transpose")
         if ((1 - self._off_diagonal()) * finite).abs().max() > slack:
             q = self.sizes[0] // self.layers[0].n
-            where = "its diagonal" if q == 1 else f"the {q} by {q} block of each unit on its diagonal"
-            raise ValueError(f"pairwise: weights[0] couples a unit to itself; {where} must be 0")
+            where = "a zero diagonal" if q == 1 else f"zeros in the {q} by {q} block of each unit on the diagonal"
+            raise ValueError(f"pairwise: weights[0] couples a unit to itself; expected {where}")
 
     # ----- conditioned machines
 
     def with_layers(self, layers: Sequence[Units]) -> "BoltzmannMachine":
-        """Return a machine with other layers of the same shapes that shares the weights."""
+        """Return a machine with different layers of the same sizes; it shares the weights of this machine."""
         return BoltzmannMachine(layers, list(self.weights))
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows of evidence that the machine is conditioned on; None if all particles share the evidence."""
+        """Number of rows of evidence on which the machine is conditioned; None if all particles share the evidence."""
         rows = {layer.n_rows for layer in self.layers if layer.n_rows is not None}
         if len(rows) > 1:
             raise ValueError(f"the layers are conditioned on different numbers of rows: {sorted(rows)}")
         return rows.pop() if rows else None
 
     def rows(self, index: Tensor) -> "BoltzmannMachine":
-        """Select rows of evidence; returns the machine itself if all particles share the evidence."""
+        """Select rows of evidence by index; return the machine unchanged if all particles share the evidence."""
         if self.n_rows is None:
             return self
         return self.with_layers([layer.rows(index) for layer in self.layers])
@@ -187,10 +191,20 @@ class BoltzmannMachine(nn.Module):
     # ----- energies, fields and conditional moments of states
 
     def check_states(self, states: Sequence[Tensor] | Tensor, validate: bool = True) -> list[Tensor]:
-        """Check the states of all layers; error messages name the layer."""
+        """Validate the states of all layers and return them in the machine's dtype.
+
+        Args:
+            states: States of each layer, or a single tensor for a pairwise machine.
+            validate: Whether to check the values, which synchronizes with a GPU.
+
+        Raises:
+            ValueError: If a state is invalid; the message gives the layer and the index of the first invalid value.
+        """
         states = [states] if isinstance(states, Tensor) else list(states)
         if len(states) != len(self.layers):
-            raise ValueError(f"got states of {len(states)} layers; the machine has {len(self.layers)}")
+            raise ValueError(
+                f"got states of {len(states)} layers; expected {len(self.layers)}, one tensor for each layer"
+            )
         checked = []
         for layer_index, (layer, x) in enumerate(zip(self.layers, states, strict=True)):
             try:
@@ -200,10 +214,10 @@ class BoltzmannMachine(nn.Module):
         return checked
 
     def energy(self, states: Sequence[Tensor] | Tensor) -> Tensor:  # (..., n_l) each -> (...)
-        """E(x) = −Σ ln P(x) − Σ xWx', so that ln Z = ln Σ_x exp(−E(x)).
+        """Compute the energy E(x) = −Σ ln P(x) − Σ xWx' of states, such that ln Z = ln Σ_x exp(−E(x)).
 
         Args:
-            states: One tensor for each layer, or a single tensor for a pairwise machine.
+            states: States of each layer, or a single tensor for a pairwise machine.
         """
         states = self.check_states(states)
         energy = -sum(layer.log_prior(x).sum(-1) for layer, x in zip(self.layers, states, strict=True))
@@ -214,13 +228,18 @@ class BoltzmannMachine(nn.Module):
         return torch.as_tensor(energy)
 
     def field_on(self, layer: int, states: Sequence[Tensor | None]) -> Tensor:
-        """Field ΣWx' that the neighbors' states send to a layer; states of other layers may be None."""
+        """Compute the field ΣWx' on a layer from the states of its neighbors.
+
+        Args:
+            layer: Index of the layer.
+            states: States of all layers; None for layers that are not neighbors.
+        """
         layers = list(self.layers)
         if not isinstance(states, Sequence) or len(states) != len(layers):  # a tensor would look like a list of rows
             kind = f"{len(states)} entries" if isinstance(states, Sequence) else f"a {type(states).__name__}"
-            raise ValueError(f"states is {kind}; expected a list with one entry for each of {len(layers)} layers")
+            raise ValueError(f"states is {kind}; expected a list with one entry for each of the {len(layers)} layers")
         if not 0 <= layer < len(layers):
-            raise ValueError(f"layer is {layer}; expected a layer from 0 to {len(layers) - 1}")
+            raise ValueError(f"layer is {layer}; expected an index from 0 to {len(layers) - 1}")
         if self.is_pairwise:
             senders = [(0, self.coupling(0))]
         else:
@@ -230,14 +249,19 @@ class BoltzmannMachine(nn.Module):
         for sender, weights in senders:
             x = states[sender]
             if x is None:
-                raise ValueError(f"layer {sender}: states are missing; they are needed for the field on layer {layer}")
+                raise ValueError(f"layer {sender}: states are missing, but required for the field on layer {layer}")
             parts.append(x.flatten(-len(layers[sender].state_shape)) @ weights)
         total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
         field: Tensor = total.unflatten(-1, layers[layer].state_shape)
         return field
 
     def conditional(self, layer: int, states: Sequence[Tensor | None]) -> Moments:
-        """Mean and variance of a layer's units, conditional on the states of its neighbors [eq:condexp]."""
+        """Compute the mean and the variance of the units in a layer, given the states of its neighbors [eq:condexp].
+
+        Args:
+            layer: Index of the layer.
+            states: States of all layers; None for layers that are not neighbors.
+        """
         tilt = Tilt(self.field_on(layer, states), 0.0)
         return self.layers[layer].moments(tilt)
 
@@ -245,7 +269,14 @@ class BoltzmannMachine(nn.Module):
 def rbm(
     visible: Units, hidden: Units, weights: Tensor | None = None, generator: torch.Generator | None = None
 ) -> BoltzmannMachine:
-    """Create a restricted Boltzmann machine; `weights` has shape (n_visible, n_hidden).
+    """Create a restricted Boltzmann machine.
+
+    Args:
+        visible: Visible units.
+        hidden: Hidden units.
+        weights: Initial weights, of shape (n_visible, n_hidden) (default: drawn from a normal distribution with
+            standard deviation 0.001).
+        generator: Random number generator for the initial weights (default: one with a fixed seed).
 
     Example:
         >>> from tapmachine import Binary, TruncatedGaussian, rbm
@@ -258,7 +289,13 @@ def rbm(
 def dbm(
     layers: Sequence[Units], weights: Sequence[Tensor] | None = None, generator: torch.Generator | None = None
 ) -> BoltzmannMachine:
-    """Create a deep Boltzmann machine with two or more layers, visible layer first.
+    """Create a deep Boltzmann machine with two or more layers.
+
+    Args:
+        layers: Units of each layer, from the visible layer upward.
+        weights: Initial weights between neighboring layers, each of shape (n_below, n_above) (default: drawn from a
+            normal distribution with standard deviation 0.001).
+        generator: Random number generator for the initial weights (default: one with a fixed seed).
 
     Example:
         >>> from tapmachine import Binary, dbm
@@ -273,11 +310,17 @@ def dbm(
 
 
 def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Generator | None = None) -> BoltzmannMachine:
-    """Create a machine with couplings between all pairs of units: a Boltzmann machine, Hopfield, SK or Potts model.
+    """Create a machine with couplings between all pairs of units, such as a Hopfield, SK or Potts model.
 
-    E(x) = −ln P(x) − ½ xJx, where `weights` is the symmetric matrix J, which contains each pair twice and is 0 on the
-    diagonal. For units with q states, row i·q + α belongs to state α of unit i, and the q×q diagonal blocks are 0.
-    Priors are normalized: without couplings ln Z is 0, not n ln 2 as for bare spins.
+    The energy is E(x) = −ln P(x) − ½ xJx with normalized priors P(x). Without couplings ln Z is therefore 0, not n ln 2
+    as for spins without priors.
+
+    Args:
+        units: Units of the only layer.
+        weights: Symmetric matrix J with a zero diagonal, of shape (n, n). For units with q states, row i·q + α belongs
+            to state α of unit i, and the q×q blocks on the diagonal are 0 (default: drawn from a normal distribution
+            with standard deviation 0.001).
+        generator: Random number generator for the initial weights (default: one with a fixed seed).
 
     Example:
         >>> import torch
@@ -292,7 +335,7 @@ def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Gener
 
 def _check_layers(layers: Sequence[Units]) -> None:
     if len(layers) == 0:
-        raise ValueError("a machine needs at least one layer")
+        raise ValueError("layers is empty; expected at least one layer")
     for layer_index, layer in enumerate(layers):
         if not isinstance(layer, Units):
             raise ValueError(f"layer {layer_index} is a {type(layer).__name__}; expected units such as Binary(n)")
@@ -300,7 +343,7 @@ def _check_layers(layers: Sequence[Units]) -> None:
             actual, expected = getattr(layer, name), getattr(layers[0], name)
             if actual != expected:
                 raise ValueError(
-                    f"layer {layer_index}: the {name} of its parameters is {actual}, but that of layer 0 is {expected}"
+                    f"layer {layer_index}: the {name} of the parameters is {actual}, but that of layer 0 is {expected}"
                 )
 
 
@@ -308,7 +351,9 @@ def _check_weights(
     weights: Sequence[Tensor] | Tensor, shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device
 ) -> None:
     if isinstance(weights, Tensor):
-        raise ValueError(f"weights is a Tensor; expected a list of {len(shapes)}, one for each pair of layers")
+        raise ValueError(
+            f"weights is a Tensor; expected a list of {len(shapes)}, one for each pair of neighboring layers"
+        )
     if len(weights) != len(shapes):
         raise ValueError(f"got {len(weights)} weight matrices; expected {len(shapes)} for these layers")
     for edge, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
@@ -316,4 +361,4 @@ def _check_weights(
             problem = f"has shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"is a {type(w).__name__}"
             raise ValueError(f"weights[{edge}] {problem}; expected a tensor of shape {shape}")
         if w.dtype != dtype or w.device != device:
-            raise ValueError(f"weights[{edge}] is {w.dtype} on {w.device}; the units are {dtype} on {device}")
+            raise ValueError(f"weights[{edge}] is {w.dtype} on {w.device}, but the units are {dtype} on {device}")

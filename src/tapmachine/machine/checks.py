@@ -1,4 +1,4 @@
-"""Validation of machines and of rows of data."""
+"""Validation of machines and of data rows."""
 
 import copy
 import hashlib
@@ -12,7 +12,7 @@ from tapmachine.machine.conditioning import is_clamped
 
 
 def in_double(machine: BoltzmannMachine) -> BoltzmannMachine:
-    """The machine in float64, which all scores use; a copy unless it is already in float64."""
+    """Return the machine in float64: a copy, or the machine itself if it already has this dtype."""
     if machine.dtype == torch.float64 or machine.device.type == "mps":  # mps has no float64
         return machine
     return copy.deepcopy(machine).double()
@@ -21,7 +21,11 @@ def in_double(machine: BoltzmannMachine) -> BoltzmannMachine:
 def check_machine(machine: object) -> None:
     """Raise a ValueError unless the argument is a machine that can be scored."""
     if not isinstance(machine, BoltzmannMachine):
-        hint = "its machine_, after fitting" if hasattr(machine, "fit") else "one such as rbm(Binary(4), Binary(2))"
+        hint = (
+            "the attribute machine_ of a fitted RBM"
+            if hasattr(machine, "fit")
+            else "a machine such as rbm(Binary(4), Binary(2))"
+        )
         raise ValueError(f"machine is a {type(machine).__name__}; expected {hint}")
     if machine.dtype not in SUPPORTED_DTYPES:
         raise ValueError(f"the machine is {machine.dtype}; expected float32 or float64")
@@ -37,9 +41,11 @@ def check_rows(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n_visible
     """Validate rows of data and return them as visible states in the machine's dtype and on its device."""
     units = machine.layers[0]
     if machine.n_rows is not None:
-        raise ValueError(f"the machine is conditioned on {machine.n_rows} rows; score data with the free one")
+        raise ValueError(
+            f"the machine is conditioned on {machine.n_rows} rows; use the unconditioned machine to score data"
+        )
     if is_clamped(machine):
-        raise ValueError("the machine has clamped units; score data with the free one")
+        raise ValueError("the machine has clamped units; use the unconditioned machine to score data")
     x = check_tensor(x)
     x = x.to(machine.device, machine.dtype) if x.is_floating_point() else x.to(machine.device)
     x = units.check_states(x)
@@ -50,7 +56,7 @@ def check_rows(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n_visible
 
 
 def for_scoring(machine: BoltzmannMachine, x: Tensor) -> tuple[BoltzmannMachine, Tensor]:
-    """The machine and the rows in float64; rows are validated in the machine's dtype, like the bounds of its units."""
+    """Return the machine and the rows in float64, after validating the rows in the machine's dtype."""
     check_machine(machine)
     x = check_rows(machine, x)
     double = in_double(machine)
@@ -58,7 +64,7 @@ def for_scoring(machine: BoltzmannMachine, x: Tensor) -> tuple[BoltzmannMachine,
 
 
 def fingerprint(machine: BoltzmannMachine) -> str:
-    """Hash of the parameters, independent of dtype and device."""
+    """Return a hash of the parameters and buffers that does not depend on their dtype and device."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in (*machine.parameters(), *machine.buffers()):
         digest.update(tensor.detach().double().cpu().numpy().tobytes())
@@ -66,5 +72,5 @@ def fingerprint(machine: BoltzmannMachine) -> str:
 
 
 def n_units(machine: BoltzmannMachine) -> int:
-    """Number of units in all layers."""
+    """Return the total number of units in all layers."""
     return sum(layer.n for layer in machine.layers)

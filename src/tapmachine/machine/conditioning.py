@@ -1,4 +1,4 @@
-"""Machines with some units clamped or tilted by evidence, sharing the parameters of the unconditioned machine."""
+"""Machines with clamped units or with evidence, which share the parameters of the unconditioned machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,20 +16,21 @@ from tapmachine.units.conditioned import Clamped, Tilted
 def clamp(
     machine: BoltzmannMachine, x: Tensor, layer: int = 0, mask: Tensor | None = None, validate: bool = True
 ) -> BoltzmannMachine:
-    """Clamp the units of a layer to x.
+    """Return a machine in which units of a layer are clamped to fixed values.
 
-    The free energy of the result is −ln of the total weight of all states with this x, so that
-    ln P(x) = F(free) − F(clamped).
+    The free energy of the clamped machine is minus the logarithm of the total weight of all states that are compatible
+    with x, so that ln P(x) = F(unclamped) − F(clamped).
 
-    The result shares the machine's parameters: moving or converting one of them (`.to()`, `.double()`) affects the
-    other.
+    The result shares the parameters of the machine. Moving or converting either machine, for example with `.to()` or
+    `.double()`, affects the other.
 
     Args:
         machine: Any machine.
-        x: The values, of shape (K, n) for one row each for K particles, or (n,) for all of them.
-        layer: The layer to clamp.
-        mask: Which units to clamp, of shape (n,) or (K, n); the others stay free, and x is ignored there.
-        validate: Whether to check that x are states of the layer, which synchronizes with a GPU.
+        x: Values of the units, of shape (K, n) with one row for each of K particles, or (n,) for all particles.
+        layer: Index of the layer to clamp (default: 0, the visible layer).
+        mask: True for units to clamp, of shape (n,) or (K, n); x is ignored for the other units (default: clamp all
+            units).
+        validate: Whether to check that x contains valid states of the layer, which synchronizes with a GPU.
 
     Example:
         >>> import torch
@@ -45,16 +46,18 @@ def clamp(
 
 
 def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> BoltzmannMachine:
-    """Multiply a layer's priors by exp(Dx − ½Ex²), the evidence of a noisy observation.
+    """Return a machine in which the priors of a layer are multiplied by exp(Dx − ½Ex²), the evidence of observations.
 
-    The free energy of the result is −ln of Z times the mean of that factor: F(conditioned) − F(free) is minus the
-    log-evidence. Gaussian noise with standard deviation σ on an observation y is Tilt(y/σ², 1/σ²); a bit y ∈ {0, 1}
-    flipped with probability p is Tilt(ln((1 − p)/p)(2y − 1), 0). The parameters are shared, as for `clamp`.
+    F(conditioned) − F(unconditioned) is minus the logarithm of the mean of this factor, the log-evidence. An
+    observation y with Gaussian noise of standard deviation σ corresponds to Tilt(y/σ², 1/σ²). A bit y ∈ {0, 1} that is
+    flipped with probability p corresponds to Tilt(ln((1 − p)/p)(2y − 1), 0). The result shares the parameters of the
+    machine; see `clamp`.
 
     Args:
         machine: Any machine.
-        evidence: The field D and the precision E, of shape (K, n) for K particles, or (n,), or numbers.
-        layer: The layer to condition.
+        evidence: Tilt with the field D and the precision E. Both are numbers or tensors of shape (n,) or, for K
+            particles, (K, n).
+        layer: Index of the layer to condition (default: 0, the visible layer).
 
     Example:
         >>> import torch
@@ -70,15 +73,16 @@ def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> Bolt
 
 
 def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) -> BoltzmannMachine:
-    """Create the machine of the hidden layers given visible states: a field xW on the first of them [sec:dbm].
+    """Create a machine of the hidden layers, given the states of the visible layer [sec:dbm].
 
-    It has the solutions of `clamp(machine, x)` at lower cost; its free energy is that of the clamped machine minus
-    −Σ ln P(x) of the visible units. The field is computed once, and no gradient flows through it.
+    The visible states enter as the field xW on the first hidden layer. The solutions are those of `clamp(machine, x)`,
+    computed at lower cost. The free energy is F(clamped) + Σ ln P(x), where P are the priors of the visible units.
+    Gradients do not flow through the field, which is computed once.
 
     Args:
         machine: A machine with two or more hidden layers.
-        x: States of the visible layer, (K, n_visible).
-        validate: As for `clamp`.
+        x: States of the visible layer, of shape (K, n_visible).
+        validate: Whether to check that x contains valid states, which synchronizes with a GPU.
 
     Example:
         >>> import torch
@@ -102,7 +106,13 @@ def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) 
 
 @torch.no_grad()
 def replace_rows(hidden: BoltzmannMachine, machine: BoltzmannMachine, x: Tensor) -> None:
-    """Replace the visible states of `hidden_machine` by the same number of others, without validation."""
+    """Replace the visible states of a result of `hidden_machine`, without validation.
+
+    Args:
+        hidden: Machine returned by `hidden_machine`, which is modified in place.
+        machine: Machine that was passed to `hidden_machine`.
+        x: New states of the visible layer, with the same number of rows as before.
+    """
     tilted = hidden.layers[0]
     assert isinstance(tilted, Tilted)
     tilted.field.copy_(_field_of(machine, x))
@@ -116,7 +126,7 @@ def _field_of(machine: BoltzmannMachine, x: Tensor) -> Tensor:
 
 
 def is_clamped(machine: BoltzmannMachine) -> bool:
-    """Whether any units of the machine are clamped."""
+    """Return whether any units of the machine are clamped."""
     return any(isinstance(part, Clamped) for layer in machine.layers for part in layer.modules())
 
 
@@ -126,7 +136,7 @@ def _layer(machine: BoltzmannMachine, layer: int) -> Units:
 
 @contextmanager
 def _naming(layer: int) -> Iterator[None]:
-    """Add the layer to error messages."""
+    """Context manager that adds the index of the layer to error messages."""
     try:
         yield
     except ValueError as error:
@@ -138,5 +148,5 @@ def _replace(machine: BoltzmannMachine, layer: int, units: Units) -> BoltzmannMa
     layers[layer] = units
     conditioned = machine.with_layers(layers)
     if conditioned.n_rows == 0:  # also raises here if two layers have different numbers of rows
-        raise ValueError("evidence has no rows")
+        raise ValueError("evidence has no rows; expected at least one")
     return conditioned

@@ -1,7 +1,7 @@
-"""Machine files: safetensors with a description and a digest, written atomically.
+"""Machine files in the safetensors format, with a description and a digest.
 
-Reading a file constructs unit types of this package, or those that the caller passes, and fills in numbers; nothing in
-the file is executed.
+Files are written atomically. Loading a file never executes code from the file: it only constructs unit types of this
+package, or unit types that the caller passes, and sets their parameters.
 """
 
 import hashlib
@@ -23,23 +23,27 @@ from tapmachine.units.conditioned import Conditioned
 from tapmachine.units.registry import UNIT_TYPES, UnitType, word_for
 
 FORMAT = 1
-MACHINE_FILE = "machine.safetensors"  # in a run folder
-KEY = "tapmachine"  # name of the entry in the file's header
+MACHINE_FILE = "machine.safetensors"  # name of the machine file in a run folder
+KEY = "tapmachine"  # key of the description in the header of a file
 
 Description = dict[str, Any]  # JSON-serializable
 
 
 def save(machine: BoltzmannMachine, path: str | Path, data: Description | None = None) -> None:
-    """Save a machine to a file: unit types, shapes, dtype and all parameters.
+    """Save a machine with its unit types, shapes, dtype and parameters to a file.
 
-    The write is atomic: a temporary file is flushed to disk and renamed.
+    The file is written atomically: a temporary file is flushed to disk and renamed.
 
     Args:
-        machine: An unconditioned machine or a fitted `RBM`, whose `machine_` is saved. `Custom` units cannot be saved,
-            because a file cannot hold their function. User-defined unit types can, if their parameters, buffers and
-            constructor arguments (stored in attributes of the same names) are enough to reconstruct them.
+        machine: An unconditioned machine, or a fitted `RBM`, whose attribute `machine_` is saved. `Custom` units cannot
+            be saved, because their prior is a Python function. User-defined unit types can be saved if they can be
+            reconstructed from their parameters, buffers and constructor arguments. Constructor arguments have to be
+            stored in attributes of the same names.
         path: Path of the file, conventionally with the suffix `.safetensors`.
-        data: JSON-serializable description of the data, which `data_description` returns.
+        data: JSON-serializable description of the data; `data_description` reads it from the file.
+
+    Raises:
+        FileError: If the machine cannot be saved.
 
     Example:
         >>> import tempfile
@@ -52,7 +56,7 @@ def save(machine: BoltzmannMachine, path: str | Path, data: Description | None =
     machine = getattr(machine, "machine_", machine)
     if not isinstance(machine, BoltzmannMachine):
         hint = "; fit it first" if hasattr(machine, "fit") else ""
-        raise FileError(f"machine is a {type(machine).__name__}; expected a machine or a fitted RBM{hint}")
+        raise FileError(f"machine is a {type(machine).__name__}; expected a BoltzmannMachine or a fitted RBM{hint}")
     tensors, description = describe(machine)
     write_tensors(path, tensors, description | {"kind": "machine", "data": data or {}})
 
@@ -66,13 +70,13 @@ def load(
     """Load a machine from a file written by `save`, or from a run folder.
 
     Args:
-        path: Machine file, or a run folder, whose last checkpoint is loaded.
-        device: Device of the machine. Default: the CPU.
-        dtype: Dtype of the parameters. Default: as saved.
+        path: Path of a machine file, or of a run folder, whose last checkpoint is loaded.
+        device: Device of the machine (default: the CPU).
+        dtype: Data type of the parameters (default: the saved dtype).
         unit_types: User-defined unit types that the machine may contain, such as `[Counts]`.
 
     Raises:
-        FileError: If there is no machine, if the file is damaged, or if it was written by a newer version.
+        FileError: If the file is not found or damaged, or if it was written by a newer version.
     """
     path = machine_file(path)
     tensors, description = read_tensors(path, "machine")
@@ -83,17 +87,17 @@ def data_description(path: str | Path) -> Description:
     """Return the description of the data that was passed to `save` or stored by a training run.
 
     Args:
-        path: As for `load`.
+        path: Path of a machine file or of a run folder.
     """
     description: Description = read_tensors(machine_file(path), "machine")[1].get("data", {})
     return description
 
 
 def machine_file(path: str | Path) -> Path:
-    """Path of the machine file, which may be inside a run folder."""
+    """Return the path of a machine file; if the path is a run folder, that of the machine file inside it."""
     path = Path(path)
     if path.is_dir() and not (path / MACHINE_FILE).exists():
-        raise FileError(f"{path}: is a folder without {MACHINE_FILE}; expected a machine file or a run folder")
+        raise FileError(f"{path}: the folder does not contain {MACHINE_FILE}; expected a machine file or a run folder")
     return path / MACHINE_FILE if path.is_dir() else path
 
 
@@ -101,7 +105,7 @@ def machine_file(path: str | Path) -> Path:
 
 
 def describe(machine: BoltzmannMachine) -> tuple[dict[str, Tensor], Description]:
-    """All parameters, and the description from which `rebuild` constructs the machine."""
+    """Return the tensors of a machine and a description, from which `rebuild` reconstructs the machine."""
     layers = [_described(units, layer_index) for layer_index, units in enumerate(machine.layers)]
     tensors = {name: value.detach().cpu().contiguous() for name, value in machine.state_dict().items()}
     description: Description = {"layers": layers, "dtype": str(machine.dtype).removeprefix("torch.")}
@@ -110,7 +114,7 @@ def describe(machine: BoltzmannMachine) -> tuple[dict[str, Tensor], Description]
 
 
 def _described(units: Units, layer_index: int) -> Description:
-    """Description from which the units of a layer can be reconstructed, apart from tensors."""
+    """Return a description of the units of a layer, without their tensors."""
     name = type(units).__name__
     if isinstance(units, Mixed):
         blocks = [_described(block, layer_index) for block in units.blocks]  # type: ignore[arg-type]
@@ -121,7 +125,7 @@ def _described(units: Units, layer_index: int) -> Description:
         return {"type": name, "n": units.n} | ({} if states is None else {"q": getattr(units, states)})
     try:
         if isinstance(units, Custom | Conditioned):
-            raise FileError("a file holds numbers, not functions or evidence")
+            raise FileError("functions and evidence cannot be stored in a file")
         arguments = constructor_arguments(units)
         check_reconstruction(units, arguments)
     except FileError as error:
@@ -135,7 +139,7 @@ def rebuild(
     description: Description,
     unit_types: Sequence[type[Units]] = (),
 ) -> BoltzmannMachine:
-    """Reconstruct a machine from the output of `describe`."""
+    """Reconstruct a machine from the tensors and the description returned by `describe`."""
     classes = {unit_type.__name__: unit_type for unit_type in unit_types}
     try:
         layers = [
@@ -149,7 +153,7 @@ def rebuild(
         machine.last_learning_rate = description.get("last_learning_rate")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise FileError(f"{path}: the content is not a valid machine: {reason}") from None
+        raise FileError(f"{path}: not a valid machine file: {reason}") from None
     return machine
 
 
@@ -159,7 +163,7 @@ def _rebuilt(
     tensors: Mapping[str, Tensor],
     classes: Mapping[str, type[Units]],
 ) -> Units:
-    """Units of a layer or block, with parameters still to be filled in."""
+    """Construct the units of a layer or block; their parameters are loaded later."""
     if "blocks" in layer:
         blocks = enumerate(layer["blocks"])
         return Mixed([_rebuilt(block, _within(of_layer, f"blocks.{i}."), tensors, classes) for i, block in blocks])
@@ -176,32 +180,32 @@ def _users_layer(
     tensors: Mapping[str, Tensor],
     classes: Mapping[str, type[Units]],
 ) -> Units:
-    """Units of a user-defined type."""
+    """Construct the units of a layer of a user-defined type."""
     name, n = layer["type"], layer["n"]
     if name not in classes:
-        raise FileError(f"{name} units are not part of tapmachine; pass their class: load(path, unit_types=[{name}])")
+        raise FileError(f"{name} is a user-defined unit type; pass its class with load(path, unit_types=[{name}])")
     if not isinstance(n, int) or n > sum(z.numel() for z in tensors.values()):
-        raise FileError(f"no parameter has the size {n!r} of its layer")
+        raise FileError(f"a layer has {n!r} units, but no parameter of this size")
     return reconstruct(classes[name], n, layer["arguments"], of_layer)
 
 
 def _layer(description: Description, parameters: Mapping[str, Tensor]) -> Units:
     unit_type = _unit_types().get(description["type"])
     if unit_type is None:
-        raise FileError(f"unknown unit type {description['type']!r}; a newer version of tapmachine may have written it")
-    # Do not allocate a size that the tensors do not confirm.
+        raise FileError(f"unknown unit type {description['type']!r}; the file may have been written by a newer version")
+    # Check the size against the tensors before allocating memory.
     n = description["n"]
     if not isinstance(n, int) or not any(z.dim() and z.shape[0] == n for z in parameters.values()):
-        raise FileError(f"no parameter has the size {n!r} of its layer")
+        raise FileError(f"a layer has {n!r} units, but no parameter of this size")
     q = description["q"] if unit_type.states is not None else 1
     if not isinstance(q, int) or n * q > sum(z.numel() for z in parameters.values()):
-        raise FileError(f"no parameter has {q!r} states for each unit")
+        raise FileError(f"a layer has {q!r} states per unit, but no parameter of this size")
     lower, upper = (None, None) if unit_type.bounds is None else (parameters[name] for name in unit_type.bounds)
     return unit_type.make(n, q, (lower, upper))
 
 
 def _unit_types() -> dict[str, UnitType]:
-    """Unit types that a file can hold, by class name."""
+    """Return the unit types that can be stored in a file, by class name."""
     return {unit_type.load().__name__: unit_type for unit_type in UNIT_TYPES.values()}
 
 
@@ -209,34 +213,34 @@ def _unit_types() -> dict[str, UnitType]:
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], description: Description) -> None:
-    """Write tensors, a description, and a digest of both."""
+    """Write tensors, a JSON-serializable description and a digest of both to a file."""
     from safetensors.torch import save as to_bytes  # imported here to keep the import of the package fast
 
     try:
         text = json.dumps({"format": FORMAT, **description}, allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as error:
         raise FileError(f"{path}: the description is not JSON-serializable: {error}") from None
-    # A single entry: the order of several would vary between runs, and with it the file.
+    # A single entry keeps files reproducible; the order of several entries would vary between runs.
     header = {KEY: json.dumps({"description": text, "sha256": _digest(tensors, text)})}
     write_atomically(path, to_bytes(dict(tensors), header))
 
 
 def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], Description]:
-    """Read a file written by `write_tensors` and verify its digest."""
+    """Read the tensors and the description of a file written by `write_tensors`, and verify its digest."""
     from safetensors import SafetensorError, safe_open
 
     if Path(path).is_dir():
-        raise FileError(f"{path}: is a folder, not a file")
+        raise FileError(f"{path}: expected a file, found a folder")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
-        raise FileError(f"{path}: there is no such file") from None
+        raise FileError(f"{path}: file not found") from None
     except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
         raise FileError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
     if KEY not in header:
-        raise FileError(f"{path}: was not written by tapmachine")
+        raise FileError(f"{path}: not a tapmachine file")
     try:
         entry = json.loads(header[KEY])
         text, digest = str(entry["description"]), entry["sha256"]
@@ -244,13 +248,11 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], Descri
             raise ValueError
         description: Description = json.loads(text)
     except (ValueError, RecursionError, TypeError, KeyError):
-        raise FileError(f"{path}: is damaged: the content does not match the digest") from None
+        raise FileError(f"{path}: the file is damaged; its content does not match its digest") from None
     if description.get("format") != FORMAT:
-        raise FileError(
-            f"{path}: has format {description.get('format')!r}; this version of tapmachine reads format {FORMAT}"
-        )
+        raise FileError(f"{path}: the file has format {description.get('format')!r}; expected format {FORMAT}")
     if description.get("kind") != kind:
-        raise FileError(f"{path}: contains a {description.get('kind')!r}; expected a {kind!r}")
+        raise FileError(f"{path}: the file contains a {description.get('kind')!r}; expected a {kind!r}")
     return tensors, description
 
 
@@ -265,7 +267,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a temporary file, flush it to disk and rename it: readers see either the old or the new file."""
+    """Write a temporary file, flush it to disk and rename it, so that readers see either the old or the new file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -283,7 +285,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk, so that a rename survives a crash."""
+    """Flush the entries of a folder to disk, so that a rename survives a crash."""
     with suppress(OSError):  # not supported by some file systems
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Block Gibbs sampling: exact draws of alternating layers, conditional on the others."""
+"""Block Gibbs sampling, which alternates between drawing the odd and the even layers of a machine."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,15 +21,15 @@ def gibbs(
 ) -> list[Tensor]:  # (K, *state_shape) for each layer
     """Draw states of all layers by block Gibbs sampling.
 
-    A sweep draws all odd layers conditional on the even ones, then the even ones conditional on the odd ones. In a
-    pairwise machine it draws one unit after the other.
+    A sweep draws all odd layers given the even layers, then all even layers given the odd layers. In a pairwise
+    machine, a sweep draws the units one after another.
 
     Args:
         machine: Any machine; clamped units keep their values.
-        states: Initial states of K chains: those of the visible layer, (K, n_visible), from which the layers above are
-            drawn, or those of every layer.
-        n_sweeps: Number of sweeps.
-        generator: Random number generator on the machine's device. Default: torch's global generator.
+        states: Initial states of K chains: either states of the visible layer, of shape (K, n_visible), or a list of
+            states of all layers. In the first case, initial states of the hidden layers are drawn.
+        n_sweeps: Number of sweeps (default: 1).
+        generator: Random number generator on the machine's device (default: torch's global generator).
 
     Example:
         >>> import torch
@@ -42,10 +42,12 @@ def gibbs(
     n_sweeps = check_count("n_sweeps", n_sweeps, 0)
     layers = list(machine.layers)
     if not isinstance(states, Tensor | Sequence):
-        raise ValueError(f"states is a {type(states).__name__}; expected a torch.Tensor or a list of them")
+        raise ValueError(f"states is a {type(states).__name__}; expected a torch.Tensor or a list of tensors")
     initial = [states] if isinstance(states, Tensor) else list(states)
     if len(initial) not in (1, len(layers)):
-        raise ValueError(f"got states of {len(initial)} layers; expected those of layer 0 or of all {len(layers)}")
+        raise ValueError(
+            f"got states of {len(initial)} layers; expected states of layer 0 or of all {len(layers)} layers"
+        )
     chain = []
     for layer_index, (layer, x) in enumerate(zip(layers, initial, strict=False)):
         try:
@@ -56,7 +58,7 @@ def gibbs(
     rows = machine.n_rows
     if len(leading) > 1 or (rows is not None and leading != {(rows,)}):
         expected = f"; the machine is conditioned on {rows} rows" if rows is not None else ""
-        raise ValueError(f"the states of the layers have leading shapes {sorted(leading)}{expected}")
+        raise ValueError(f"the layers have states with different leading shapes {sorted(leading)}{expected}")
     chain = [layer.hold(x) for layer, x in zip(layers, chain, strict=False)]
     for index in range(len(chain), len(layers)):
         field = chain[-1].flatten(-len(layers[index - 1].state_shape)) @ machine.weights[index - 1]
@@ -71,7 +73,7 @@ def gibbs(
 def _whitened_gibbs(
     machine: BoltzmannMachine, x: Tensor, n_sweeps: int, generator: torch.Generator | None
 ) -> list[Tensor]:
-    """Gibbs chains in whitened coordinates; in strongly correlated columns they would mix very slowly."""
+    """Run Gibbs chains in whitened coordinates, since chains mix slowly if columns are strongly correlated."""
     whitened = whiten(machine)
     z = gibbs(whitened.machine, whitened.rows(x), n_sweeps, generator)[0]
     x = (whitened.shift + z @ whitened.transform.T).to(machine.dtype)
@@ -82,15 +84,17 @@ def _whitened_gibbs(
 def sample_solutions(
     machine: BoltzmannMachine, solution: Solution, generator: torch.Generator | None = None
 ) -> list[Tensor]:  # (K, *state_shape) for each layer
-    """Draw states of all layers from solutions, treating units as independent, to initialize Gibbs chains.
+    """Draw states of all layers from mean-field solutions, for example to initialize Gibbs chains.
+
+    Units are drawn independently from their tilted priors.
 
     Args:
-        machine: The machine that was solved.
-        solution: One or more solutions from `solve`.
-        generator: Random number generator.
+        machine: Machine to which the solutions belong.
+        solution: One or more solutions returned by `solve`.
+        generator: Random number generator on the machine's device (default: torch's global generator).
 
     Raises:
-        ValueError: If a solution diverged and has no finite tilt to draw from; exclude it with `solution.select`.
+        ValueError: If a solution diverged; exclude it with `solution.select`.
 
     Example:
         >>> import torch
@@ -113,7 +117,7 @@ def sample_solutions(
 def sweep_chain(
     machine: BoltzmannMachine, chain: Sequence[Tensor], generator: torch.Generator | None = None
 ) -> list[Tensor]:
-    """One sweep of `gibbs` from states of all layers, without validation."""
+    """Run one sweep of `gibbs` from states of all layers, without validation."""
     chain = list(chain)
     if machine.is_pairwise:
         units, field = machine.layers[0], machine.field_on(0, chain)
@@ -125,13 +129,13 @@ def sweep_chain(
 def draw_layers(
     machine: BoltzmannMachine, chain: Sequence[Tensor], first: int, generator: torch.Generator | None = None
 ) -> list[Tensor]:
-    """Draw alternating layers conditional on the others: half a sweep.
+    """Draw every other layer given the remaining layers, which is half of a sweep.
 
     Args:
-        machine: A machine with layers.
-        chain: States of all layers, not validated.
-        first: The first layer to draw, 0 or 1.
-        generator: Random number generator.
+        machine: A machine with two or more layers.
+        chain: States of all layers, which are not validated.
+        first: Index of the first layer to draw, 0 or 1.
+        generator: Random number generator on the machine's device (default: torch's global generator).
     """
     chain = list(chain)
     for index in range(first, len(chain), 2):
@@ -148,7 +152,16 @@ def sweep_units(
     tempered: Callable[[Tensor], Tensor],
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Draw each unit of a pairwise machine given all others; `tempered` maps their field xJ to that of a tilt."""
+    """Draw each unit of a pairwise machine given all other units, in order.
+
+    Args:
+        units: Units of the machine.
+        coupling: Coupling matrix J.
+        x: States of the chains.
+        field: Fields xJ on all units.
+        tempered: Function that maps a field xJ to the field of the tilt from which a unit is drawn.
+        generator: Random number generator.
+    """
     x, field = x.clone(), field.clone()
     over_units = x.dim() - len(units.state_shape)
     by_unit = coupling.unflatten(0, (units.n, -1))  # (n, 1 or q, n or n·q)

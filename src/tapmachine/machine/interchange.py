@@ -1,4 +1,4 @@
-"""Machines from other software: HDF5 files of `rbms` and clusterbm, and scikit-learn's BernoulliRBM."""
+"""Exchange of machines with other software: HDF5 files of `rbms` and clusterbm, and scikit-learn's BernoulliRBM."""
 
 import re
 from pathlib import Path
@@ -22,16 +22,16 @@ def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
     """Read a machine from an HDF5 file written by `rbms` or clusterbm.
 
     Args:
-        path: HDF5 file with binary hidden units and binary or categorical visible units.
-        update: Update to read. Default: the last one in the file.
+        path: Path of an HDF5 file. The hidden units have to be binary, the visible units binary or categorical.
+        update: Number of the update to read (default: the last update in the file).
 
     Raises:
-        FileError: If the file has another format or does not contain the update.
-        ImportError: If h5py is not installed; `pip install h5py`.
+        FileError: If the file has a different format or does not contain the update.
+        ImportError: If h5py is not installed.
     """
     h5py = _h5py()
     if not Path(path).is_file():
-        raise FileError(f"{path}: there is no such file")
+        raise FileError(f"{path}: file not found")
     try:
         with h5py.File(path, "r") as file:
             updates = _updates(file)
@@ -56,21 +56,23 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
 
     Args:
         machine: A machine with one hidden layer of binary units, and binary or categorical visible units.
-        path: HDF5 file; the machine is added to an existing file as another update.
-        update: Number of the update.
+        path: Path of the HDF5 file. If the file exists, the machine is added as another update.
+        update: Number of the update (default: 1).
     """
     h5py = _h5py()
     update = check_count("update", update, 0)
     layers = list(machine.layers)
     fits = len(layers) == 2 and isinstance(layers[0], Binary | Categorical) and isinstance(layers[1], Binary)
     if not fits:
-        raise FileError(f"{path}: rbms supports binary or categorical units below binary ones, not {machine.summary()}")
+        raise FileError(
+            f"{path}: the machine is {machine.summary()}; expected binary hidden units above binary or categorical ones"
+        )
     visible, hidden = (units.prior_field.detach().cpu().numpy() for units in layers if units.prior_field is not None)
     weights = machine.weights[0].detach().cpu().numpy()
     try:
         with h5py.File(path, "a") as file:
             if f"update_{update}" in file:
-                raise FileError(f"{path}: already contains update {update}")
+                raise FileError(f"{path}: the file already contains update {update}")
             group = file.create_group(f"update_{update}").create_group("params")
             values = (weights.reshape(*visible.shape, -1), visible, hidden)
             for name, value in zip(PARAMETERS, values, strict=True):
@@ -85,6 +87,9 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
 def from_bernoulli_rbm(model: "BernoulliRBM") -> BoltzmannMachine:
     """Convert a fitted scikit-learn BernoulliRBM to a machine.
 
+    Args:
+        model: Fitted `sklearn.neural_network.BernoulliRBM`.
+
     Example:
         >>> import numpy as np
         >>> from sklearn.neural_network import BernoulliRBM
@@ -94,7 +99,7 @@ def from_bernoulli_rbm(model: "BernoulliRBM") -> BoltzmannMachine:
         (6, 3)
     """
     if not hasattr(model, "components_"):
-        raise ValueError(f"this {type(model).__name__} is not fitted")
+        raise ValueError(f"this {type(model).__name__} is not fitted; call fit first")
     values = (model.components_.T, model.intercept_visible_, model.intercept_hidden_)
     return _binary_hidden("BernoulliRBM", *(np.asarray(value) for value in values))
 
@@ -120,5 +125,5 @@ def _h5py() -> Any:
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError:
-        raise ImportError("HDF5 files need h5py, which is not installed; run: pip install h5py") from None
+        raise ImportError("h5py is required for HDF5 files, but not installed; run: pip install h5py") from None
     return h5py

@@ -1,4 +1,4 @@
-"""Conversion of machines to other units of measurement."""
+"""Conversion of machines to different units of measurement."""
 
 from copy import deepcopy
 from math import isfinite
@@ -11,17 +11,18 @@ from tapmachine.machine.boltzmann import BoltzmannMachine
 
 @torch.no_grad()
 def rescale(machine: BoltzmannMachine, scale: float, shift: Tensor | float = 0.0) -> BoltzmannMachine:
-    """Convert a machine to other units of measurement: visible states x become shift + scale·x.
+    """Return a machine for visible states in different units of measurement, shift + scale·x instead of x.
 
-    If the scale is a power of two and the shift is 0, no parameter is rounded.
+    If the scale is a power of two and the shift is 0, the conversion is exact.
 
     Args:
-        machine: A layered machine with real-valued visible units; not modified.
+        machine: A machine with hidden units and real-valued visible units, which is not modified.
         scale: Scale factor, greater than 0.
-        shift: A number, or one per visible unit; must be 0 for `TruncatedGaussBernoulli`.
+        shift: Shift, a number or a tensor of shape (n_visible,) (default: 0). Units with an atom at 0 cannot be
+            shifted.
 
     Returns:
-        A machine that assigns the converted states the probability that the original machine assigns the states.
+        A machine in which a converted state has the probability of the original state in the original machine.
 
     Example:
         >>> from tapmachine import Binary, TruncatedGaussian, rbm
@@ -30,7 +31,7 @@ def rescale(machine: BoltzmannMachine, scale: float, shift: Tensor | float = 0.0
         TruncatedGaussian(n=4, lower=0, upper=256)
     """
     if machine.is_pairwise:
-        raise ValueError("rescale: a pairwise machine has no separate visible layer")
+        raise ValueError("rescale: expected a machine with hidden units, got a pairwise machine")
     if not (isfinite(scale) and scale > 0):
         raise ValueError(f"scale is {scale!r}; expected a finite number greater than 0")
     visible, *others = machine.layers
@@ -38,9 +39,11 @@ def rescale(machine: BoltzmannMachine, scale: float, shift: Tensor | float = 0.0
     result = BoltzmannMachine([visible.rescaled(scale, shift), *deepcopy(others)], weights)
     result.last_learning_rate = machine.last_learning_rate
     shift = torch.as_tensor(shift).to(machine.device, torch.float64)
-    if shift.any():  # subtract its contribution to the hidden units' fields
+    if shift.any():  # subtract the contribution of the shift to the fields of the hidden units
         field = result.layers[1].prior_field
         if field is None:
-            raise ValueError(f"rescale: {type(others[0]).__name__} units have no field to absorb a shift")
+            raise ValueError(
+                f"rescale: a shift changes the hidden fields, but {type(others[0]).__name__} units have no field"
+            )
         field.sub_((shift.expand(visible.n) @ weights[0].double()).to(field.dtype).view_as(field))
     return result

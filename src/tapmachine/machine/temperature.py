@@ -1,4 +1,4 @@
-"""Machines at other temperatures, and ln Z in the convention of priors that are not normalized."""
+"""Machines at other temperatures, and the normalizers of the priors."""
 
 from copy import deepcopy
 from math import isfinite
@@ -16,19 +16,19 @@ EXPONENTIAL = Binary, Spin, Categorical, Gaussian, TruncatedGaussian, TruncatedG
 
 @torch.no_grad()
 def at_temperature(machine: BoltzmannMachine, beta: float, couplings_only: bool = False) -> BoltzmannMachine:
-    """The machine at inverse temperature β: P(x) ∝ P₁(x)^β over the states x of all its layers together.
+    """Return the machine at inverse temperature β, with the joint distribution P(x) ∝ P₁(x)^β of all layers.
 
-    The exponents Ux − ½Vx², the log-odds of units with an atom at 0, and the couplings are all multiplied by β. β = 1
-    is the machine itself, β = 0 has all states equally likely, and large β only those of the lowest energy. Where a
-    prior has an atom, P₁ is its probability there and a density elsewhere. Hidden layers are tempered, too, so that
-    the distribution of the visible layer alone is not a power of what it was.
+    The exponents Ux − ½Vx², the log-odds of units with an atom at 0, and the couplings are multiplied by β. For β = 0
+    all states are equally likely, and for large β only the states of lowest energy are likely. At an atom of a prior,
+    P₁ is a probability; elsewhere it is a density. Since the hidden layers are tempered, too, the distribution of the
+    visible layer alone is not a power of the original one.
 
     Args:
-        machine: a machine of `Binary`, `Spin`, `Categorical`, `Gaussian`, `TruncatedGaussian`,
-            `TruncatedGaussBernoulli` or `SpikeSlab` units; it is not changed.
-        beta: inverse temperature, 0 or more; unbounded units need more than 0.
-        couplings_only: whether only the couplings are multiplied by β, and priors stay as they are. This is the β of
-            the paper's expansion [eq:taylorexp], where it is a scale of the weights.
+        machine: A machine with `Binary`, `Spin`, `Categorical`, `Gaussian`, `TruncatedGaussian`,
+            `TruncatedGaussBernoulli` or `SpikeSlab` units, which is not modified.
+        beta: Inverse temperature, 0 or more; greater than 0 for units with unbounded support.
+        couplings_only: Whether to multiply only the couplings by β and leave the priors unchanged, as in the paper's
+            expansion in β [eq:taylorexp] (default: False).
 
     Example:
         >>> import torch
@@ -65,11 +65,15 @@ def _temper(units: Units, layer_index: int, beta: float) -> None:
 
 @torch.no_grad()
 def prior_log_normalizer(machine: BoltzmannMachine) -> float:
-    """Σ ln ∫ exp(Ux − ½Vx²) dx over all units: by how much ln Z grows if priors are not normalized.
+    """Compute the sum of ln ∫ exp(Ux − ½Vx²) dx over all units, the log-normalizer of the priors.
 
-    F of this package is −ln Z with normalized priors. With the weights exp(Σ Ux + Σ xWx) themselves, as in the paper's
-    [eq:rbmPartition], it is F − `prior_log_normalizer(machine)`. For units with an atom at 0 the weight is
-    (1 − ρ)δ(x) + ρ exp(Ux − ½Vx²), or δ(x) + e^r exp(Ux − ½Vx²) for `SpikeSlab`.
+    In this package, F is −ln Z with normalized priors. The paper uses unnormalized weights exp(Σ Ux + Σ xWx)
+    [eq:rbmPartition]; in this convention the free energy is F − `prior_log_normalizer(machine)`. The unnormalized prior
+    of `TruncatedGaussBernoulli` units is (1 − ρ)δ(x) + ρ exp(Ux − ½Vx²), and that of `SpikeSlab` units is
+    δ(x) + e^r exp(Ux − ½Vx²).
+
+    Args:
+        machine: A machine with unit types that `at_temperature` supports.
 
     Example:
         >>> from tapmachine import Binary, exact_log_partition, rbm
@@ -98,4 +102,4 @@ def _log_normalizer(units: Units, layer_index: int) -> Tensor:  # (n,), float64
 def _check(units: Units, layer_index: int, function: str) -> None:
     if not isinstance(units, EXPONENTIAL):
         names = ", ".join(kind.__name__ for kind in EXPONENTIAL)
-        raise ValueError(f"{function}: layer {layer_index} has {type(units).__name__} units; expected {names}")
+        raise ValueError(f"{function}: layer {layer_index} has {type(units).__name__} units; expected one of {names}")

@@ -1,9 +1,10 @@
-"""Machines with Gaussian visible units in linearly transformed coordinates: x = shift + transform·z.
+"""Linear coordinate transformations x = shift + transform·z of machines with Gaussian visible units.
 
-Hidden Gaussian units correlate the visible ones: after integrating over them, the visible units have the precision
-matrix P = D(V) − W D(1/V') Wᵀ. In coordinates where P is the identity, the hidden Gaussian units are not needed, chains
-mix quickly whatever the scales and correlations of the columns, and gradients are well conditioned. `in_coordinates`
-converts from these coordinates to the columns of the data, `whiten` converts back.
+Hidden Gaussian units represent correlations of the visible units. After integration over them, the precision matrix of
+the visible units is P = D(V) − W D(1/V') Wᵀ. In whitened coordinates P is the identity matrix, and no hidden Gaussian
+units are required. Chains then mix quickly for any scales and correlations of the columns, and gradients are well
+conditioned. `in_coordinates` converts a machine from whitened coordinates to the columns of the data, and `whiten`
+performs the inverse conversion.
 """
 
 import math
@@ -18,17 +19,17 @@ from tapmachine.data.errors import DivergenceError, EstimateError
 from tapmachine.machine.boltzmann import BoltzmannMachine, rbm
 from tapmachine.units import Gaussian, Mixed, Units
 
-MARGIN = 1.1  # visible precisions relative to the least that hidden Gaussian units need, so that all have weights
+MARGIN = 1.1  # visible precisions relative to the smallest possible ones, so that all hidden units have weights
 
 
 class Whitened(NamedTuple):
-    """A machine in coordinates z with x = shift + transform·z.
+    """A machine in whitened coordinates z with x = shift + transform·z.
 
     Attributes:
-        machine: The machine of z, in float64; without hidden units, its visible units have mean 0 and variance 1.
-        transform: The transformation matrix, upper triangular, (n, n).
-        shift: The shift, (n,).
-        log_partition_gain: ln Z of the original machine minus that of this one.
+        machine: Machine of z in float64, whose visible units have priors with mean 0 and variance 1.
+        transform: Upper triangular transformation matrix, of shape (n, n).
+        shift: Shift, of shape (n,).
+        log_partition_gain: ln Z of the original machine minus ln Z of the whitened machine.
     """
 
     machine: BoltzmannMachine
@@ -37,7 +38,7 @@ class Whitened(NamedTuple):
     log_partition_gain: float
 
     def rows(self, x: Tensor) -> Tensor:  # (N, n) -> (N, n)
-        """Convert rows x to z, in float64."""
+        """Convert rows from the original coordinates x to the whitened coordinates z, in float64."""
         y = x.double() - self.shift
         z: Tensor = torch.linalg.solve_triangular(self.transform.T, y, upper=False, left=False)
         return z
@@ -45,16 +46,17 @@ class Whitened(NamedTuple):
 
 @torch.no_grad()
 def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) -> BoltzmannMachine:
-    """Convert a machine of z to the machine of x = shift + transform·z, in float64.
+    """Convert a machine of z to a machine of x = shift + transform·z in float64.
 
     Args:
-        machine: A machine with Gaussian visible units and one hidden layer of units with fields; not modified.
-        transform: An invertible matrix, (n, n).
-        shift: The shift, (n,).
+        machine: A machine with Gaussian visible units and one hidden layer of units that have fields. It is not
+            modified.
+        transform: Invertible matrix, of shape (n, n).
+        shift: Shift, of shape (n,).
 
     Returns:
-        A machine with n more hidden units: A first block of n `Gaussian` units, which represent the correlations of the
-        visible ones, followed by the hidden units of the original machine.
+        A machine with n additional `Gaussian` hidden units, which represent the correlations of the visible units. The
+        hidden units of the original machine follow them.
 
     Raises:
         DivergenceError: If parameters are non-finite, or so large that their squares overflow.
@@ -71,11 +73,11 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
     inverse = torch.linalg.inv(transform.double().to(machine.device))
     shift = shift.double().to(machine.device)
     precision = inverse.T @ (visible.precision.double().unsqueeze(1) * inverse)
-    # D − W Wᵀ = P, with D hardly larger than necessary, relative to the diagonal of P.
+    # D − W Wᵀ = P, where D is slightly larger than necessary, relative to the diagonal of P.
     scale = precision.diagonal().sqrt()
     correlations = precision / scale.outer(scale)
     if not all(bool(torch.isfinite(z).all()) for z in (correlations, machine.weights[0])):
-        raise DivergenceError("the parameters of the machine are non-finite or too large; use a smaller learning rate")
+        raise DivergenceError("the machine has non-finite or too large parameters; use a smaller learning rate")
     values, vectors = torch.linalg.eigh(correlations)
     loadings = scale.unsqueeze(1) * vectors * (MARGIN * values[-1] - values).sqrt()
     diagonal = MARGIN * values[-1] * scale**2
@@ -89,7 +91,7 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
 
 
 def can_be_whitened(machine: BoltzmannMachine) -> bool:
-    """Whether the visible units and some, but not all, blocks of the only hidden layer are Gaussian."""
+    """Return whether the visible units and some, but not all, blocks of the only hidden layer are Gaussian."""
     layers = list(machine.layers)
     if len(layers) != 2 or type(layers[0]) is not Gaussian or not isinstance(layers[1], Mixed):
         return False
@@ -99,20 +101,20 @@ def can_be_whitened(machine: BoltzmannMachine) -> bool:
 
 
 def check_mean_field(machine: BoltzmannMachine) -> None:
-    """Raise an EstimateError for machines of real-valued tables, which have no mean-field solutions."""
+    """Raise an EstimateError for a machine of a real-valued table, which has no mean-field solutions."""
     if can_be_whitened(machine):
         raise EstimateError(
-            "TAP has no solutions for the machine of a real-valued table, whose hidden Gaussian units represent the "
-            "correlations of the columns; use its scores, samples and posteriors, which do not need TAP"
+            "TAP has no solution for a machine of a real-valued table, whose hidden Gaussian units represent the "
+            "correlations of the columns; use scores, samples and posteriors, which do not require TAP"
         )
 
 
 @torch.no_grad()
 def whiten(machine: BoltzmannMachine) -> Whitened:
-    """Integrate over the hidden Gaussian units, and transform the visible ones to independent ones.
+    """Integrate over the hidden Gaussian units, and transform the visible units to independent coordinates.
 
     Args:
-        machine: A machine for which `can_be_whitened` holds; not modified.
+        machine: A machine for which `can_be_whitened` returns True. It is not modified.
 
     Raises:
         EstimateError: If Z is infinite.
@@ -137,7 +139,7 @@ def whiten(machine: BoltzmannMachine) -> Whitened:
     independent = Gaussian(visible.n, field=torch.zeros_like(shift))
     result = rbm(independent, layer, torch.linalg.solve_triangular(lower, couplings, upper=False))
     transform = torch.linalg.inv(lower).T.contiguous()
-    # Both weights describe the same density of x, up to the volume factor of the transform.
+    # Both machines describe the same density of x, up to the volume factor of the transformation.
     gain = _log_weight(machine, shift) - _log_weight(result, torch.zeros_like(shift))
     return Whitened(result, transform, shift, float(gain - lower.diagonal().log().sum()))
 
@@ -154,12 +156,12 @@ def _add_to_fields(layer: Units, change: Tensor) -> None:
     for block, part in zip(blocks, change.split([math.prod(block.state_shape) for block in blocks]), strict=True):
         field = block.prior_field
         if field is None:
-            raise ValueError(f"{type(block).__name__} units have no field to absorb a shift")
+            raise ValueError(f"a shift changes the hidden fields, but {type(block).__name__} units have no field")
         field.add_(part.view_as(field))
 
 
 def _log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (n,) -> ()
-    """ln of the weight of one visible state, summed over the hidden units."""
+    """Compute the log-weight of one visible state, summed over the hidden states."""
     double = deepcopy(machine).double()
     hidden = double.layers[1]
     of_hidden = hidden.log_partition(Tilt((x @ double.weights[0]).view(hidden.state_shape), 0.0))

@@ -1,4 +1,4 @@
-"""Machines as priors: denoising, imputation, recovery from measurements, channel estimation and anomaly scores."""
+"""Bayesian inference with machines as priors: denoising, imputation, recovery of signals, and anomaly scores."""
 
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.posterior.anomaly import anomaly_score, conditional_surprise

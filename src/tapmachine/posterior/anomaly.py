@@ -24,9 +24,9 @@ from tapmachine.posterior.observations import as_observations
 from tapmachine.solver import Scheme, random_start, solve
 from tapmachine.solver.starts import StartingPoint
 
-PARTICLES = 4096  # particles solved at a time
-N_RANDOM = 100  # random initial states of the unconditioned machine if there are no complete rows
-N_NEAREST = 5  # nearest solutions used as initial states of rows with missing values
+PARTICLES = 4096  # number of particles solved at a time
+N_RANDOM = 100  # number of random initial states of the unconditioned machine if no row is complete
+N_NEAREST = 5  # number of nearest solutions used as initial states of rows with missing values
 
 
 @torch.no_grad()
@@ -36,22 +36,23 @@ def anomaly_score(
     solutions: Solution | None = None,
     scheme: Scheme | None = None,
 ) -> Tensor:  # (K,), float64
-    """Compute the anomaly score −ln P(x) of each row in nats by TAP: higher is more anomalous.
+    """Compute the anomaly score −ln P(x) of each row in nats, using TAP. Higher scores are more anomalous.
 
-    Missing values are summed over, so rows with missing values have lower scores: compare them only with rows that miss
-    the same values.
+    Missing values are marginalized, so rows with missing values have lower scores. Compare them only with rows in which
+    the same values are missing.
 
     Args:
-        machine: Any machine that is not conditioned.
-        x: Rows, (K, n_visible); NaN for missing values.
-        solutions: Solutions of the unconditioned machine, as for `tap_log_likelihood` (default: solved from the
-            complete rows, or from random points if there are none).
-        scheme: Mean-field scheme (default: `TAP()`). Machines of real-valued tables, for which TAP has no solution, are
-            scored without a mean field, exactly if they have few spike-and-slab units.
+        machine: An unconditioned machine.
+        x: Rows, of shape (K, n_visible), with NaN for missing values.
+        solutions: Solutions of the unconditioned machine (default: computed from the complete rows, or from random
+            initial states if no row is complete).
+        scheme: Mean-field scheme (default: `TAP()`). By default, machines of real-valued tables, for which TAP has no
+            solution, are scored with the exact ln Z if they have few `SpikeSlab` units, and with an estimate of ln Z by
+            annealed importance sampling otherwise.
 
     Returns:
-        Scores; NaN for rows without a converged solution, and for rows of real-valued tables with missing values, which
-        have to be imputed first.
+        Scores, of shape (K,). The score is NaN for rows without a converged solution, and for rows of real-valued
+        tables with missing values, which have to be imputed first.
 
     Example:
         >>> import torch
@@ -82,24 +83,27 @@ def anomaly_score(
     some = ~complete & ~empty
     if bool(some.any()):
         score[some] = _with_gaps(double, x[some].to(double.dtype), distinct, scheme) + log_partition
-    return score.masked_fill(empty, 0.0)  # an empty row has probability 1
+    return score.masked_fill(empty, 0.0)  # a row without observed values has probability 1
 
 
 def _exact_scores(machine: BoltzmannMachine, whole: Tensor, score: Tensor, complete: Tensor, empty: Tensor) -> Tensor:
-    """Scores of complete rows, with exact or annealed ln Z."""
+    """Compute the scores of complete rows with the exact ln Z or its estimate by annealing."""
     if len(whole):
         partition = unbiased_log_partition(machine, whole)
         score[complete] = -unbiased_log_likelihood(machine, whole, partition).values
     n_gappy = int((~complete & ~empty).sum())
     if n_gappy:
         warnings.warn(
-            f"{n_gappy} rows with missing values have no score; impute them first", PosteriorWarning, stacklevel=3
+            f"{n_gappy} rows with missing values were not scored; impute them first", PosteriorWarning, stacklevel=3
         )
     return score.masked_fill(empty, 0.0)
 
 
 def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme: Scheme | None) -> Tensor:  # (K,)
-    """Negative log-weight of the observed values, started from the nearest solutions; NaN if not converged."""
+    """Compute the negative log-weight of the observed values of each row; NaN if not converged.
+
+    The solver is started from the solutions that are nearest to the observed values.
+    """
     units = machine.layers[0]
     pointwise = pointwise_estimate(units, x, Missing())
     seen = pointwise.mean.masked_fill(is_nan(x).view(*x.shape, *[1] * (pointwise.mean.dim() - 2)), torch.nan)
@@ -110,7 +114,7 @@ def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme
 
 
 def _as_data(machine: BoltzmannMachine, x: Tensor) -> Tensor:
-    """Complete rows as data: state indices become integers."""
+    """Convert complete rows to the format of data, in which state indices are integers."""
     return x.long() if machine.layers[0].is_categorical else x
 
 
@@ -118,14 +122,15 @@ def _as_data(machine: BoltzmannMachine, x: Tensor) -> Tensor:
 def conditional_surprise(
     machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], scheme: Scheme | None = None
 ) -> Tensor:  # (K, n), float64
-    """Compute −ln P(x_i | all other visible units) of each value in nats, to find values that do not fit their row.
+    """Compute the surprise −ln P(x_i | all other visible units) of each value in nats.
 
-    Exact with at most one hidden layer; by TAP with more, one solution per value.
+    A high surprise indicates a value that is inconsistent with the rest of its row. The result is exact for machines
+    with at most one hidden layer. For deeper machines it is computed by TAP, with one solution per value.
 
     Args:
-        machine: Any machine that is not conditioned.
-        x: Complete rows, (K, n_visible).
-        scheme: Mean-field scheme for deep machines (default: `TAP()`).
+        machine: An unconditioned machine.
+        x: Complete rows, of shape (K, n_visible).
+        scheme: Mean-field scheme for machines with two or more hidden layers (default: `TAP()`).
 
     Example:
         >>> import torch
@@ -137,7 +142,9 @@ def conditional_surprise(
     x = as_observations(machine, x, "x")
     check_alphabet(x, machine.layers[0])
     if bool(is_nan(x).any()):
-        raise ValueError(f"x has missing values, first in row {int(is_nan(x).any(1).nonzero()[0])}; use impute() first")
+        raise ValueError(
+            f"x[{int(is_nan(x).any(1).nonzero()[0])}] has missing values; expected complete rows, use impute first"
+        )
     double, rows = for_scoring(machine, _as_data(machine, x))
     units = double.layers[0]
     everything = torch.arange(units.n, device=rows.device)

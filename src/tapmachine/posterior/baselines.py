@@ -1,4 +1,4 @@
-"""Estimates without a machine: from single units, or from similar examples."""
+"""Baseline estimators that do not use the couplings of a machine: pointwise estimates and nearest neighbors."""
 
 import torch
 from torch import Tensor
@@ -8,20 +8,21 @@ from tapmachine.data.checks import check_count, check_tensor
 from tapmachine.posterior.channels import Channel
 from tapmachine.units import Units
 
-CHUNK = 2**26  # distances held at a time
+CHUNK = 2**26  # maximum number of distances in memory
 
 
 @torch.no_grad()
 def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  # (K, *state_shape)
-    """Posterior mean and variance of each unit from its own observation and prior only (OPE) [eq:ope].
+    """Compute the posterior mean and variance of each unit from its prior and its observation only (OPE) [eq:ope].
 
-    For two states and a flip probability p it is σ(ln(m/(1−m)) ± ln((1−p)/p)), which is y for p = 0 and m for p = ½
-    (errata E13); for Gaussian units and noise it is shrinkage toward the mean.
+    For two states with prior mean m and flip probability p, the posterior mean is σ(ln(m/(1−m)) ± ln((1−p)/p)). It
+    equals y for p = 0 and m for p = ½ (erratum E13). For Gaussian units with Gaussian noise, the estimate shrinks the
+    observation toward the prior mean.
 
     Args:
-        units: Units with the priors, such as `Binary(n).fit_to(data)`.
-        y: Observations, (K, n); NaN for values that were not observed.
-        channel: The channel of the observations.
+        units: Units that define the priors, such as `Binary(n).fit_to(data)`.
+        y: Observations, of shape (K, n), with NaN for missing values.
+        channel: Channel of the observations.
 
     Example:
         >>> import torch
@@ -40,15 +41,15 @@ def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  #
 
 @torch.no_grad()
 def nearest_neighbors(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k), int64
-    """Indices of the rows of data nearest to each observation, nearest first.
+    """Find the k rows of data that are nearest to each observation; return their indices, nearest first.
 
-    The distance is Euclidean over the observed values; for bits, the number that differ. To obtain estimates, average
-    the examples: `data[nearest_neighbors(data, y, 5)].mean(1)`.
+    The distance is the Euclidean distance over the observed values. The mean of the neighbors,
+    `data[nearest_neighbors(data, y, 5)].mean(1)`, is an estimate of the states.
 
     Args:
-        data: Examples, (N, n).
-        y: Observations, (K, n); NaN for values that were not observed.
-        k: Number of neighbors.
+        data: Examples, of shape (N, n).
+        y: Observations, of shape (K, n), with NaN for missing values.
+        k: Number of neighbors (default: 1).
 
     Example:
         >>> import torch
@@ -65,10 +66,10 @@ def nearest_neighbors(data: Tensor, y: Tensor, k: int = 1) -> Tensor:  # (K, k),
     for name, values, bad in (("data", data, torch.isfinite(data).logical_not()), ("y", y, torch.isinf(y))):
         if bool(bad.any()):
             row, column = bad.nonzero()[0].tolist()
-            raise ValueError(f"{name}[{row}, {column}] is {values[row, column].item():g}; it must be finite")
+            raise ValueError(f"{name}[{row}, {column}] is {values[row, column].item():g}; expected a finite number")
     dtype = torch.float64 if data.dtype == torch.float64 else torch.float32
     data, y = data.to(y.device, dtype), y.to(dtype)
-    center = data.mean(0)  # otherwise distances are lost in the rounding of large offsets
+    center = data.mean(0)  # without centering, large offsets would cause rounding errors in the distances
     data, y = data - center, y - center
     squares = data.square()
     neighbors = []

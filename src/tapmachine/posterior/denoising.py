@@ -1,4 +1,4 @@
-"""Posteriors of states given noisy or incomplete observations: solutions of the machine tilted by the evidence."""
+"""Denoising and imputation: posteriors of the visible states given noisy or incomplete observations."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ from tapmachine.solver.starts import StartingPoint, starting_moments
 from tapmachine.units import Units
 
 N_NEIGHBORS = 3  # default number of similar examples used as initial states
-ESTIMATION_ROWS = 200  # observations used to estimate a channel
-BURN_IN = 0.1  # share of a chain
-CHUNK_VALUES = 2**25  # moments held at a time, over all initial states of some rows
+ESTIMATION_ROWS = 200  # maximum number of observations used to estimate a channel
+BURN_IN = 0.1  # fraction of a chain
+CHUNK_VALUES = 2**25  # maximum number of moments in memory, over all initial states
 
 
 @torch.no_grad()
@@ -51,33 +51,35 @@ def denoise(
 ) -> Posterior:
     """Compute the posterior of the visible states given noisy or incomplete observations, with the machine as prior.
 
-    The machine tilted by the observations is solved from the pointwise estimate and, with `data`, from similar
-    examples. Distinct solutions are weighted by exp(−F), because a single one is not sufficient with strong noise. F
-    has the machine's dtype; for noise below a hundredth of the values, use `machine.double()`.
+    The machine conditioned on the observations is solved from several initial states: the pointwise estimate and, if
+    `data` is specified, similar examples. The posterior is a mixture of the distinct solutions, weighted by exp(−F). F
+    is computed in the machine's dtype; if the noise is smaller than a hundredth of the values, use `machine.double()`.
 
-    The posterior is exact, without a mean field, for `GaussianNoise` on, and missing values of, `Gaussian` visible
-    units below a few `SpikeSlab` hidden units and at most one `Categorical` one, as in machines of real-valued tables.
-    It is then a single solution, and `data`, `tol` and `max_sweeps` have no effect. With `starts`, `anneal`, a `scheme`
-    or another `temperature`, the mean field is used.
+    The posterior is exact for machines of real-valued tables with `GaussianNoise` or missing values. More generally, it
+    is exact for `Gaussian` visible units with a few `SpikeSlab` hidden units and at most one `Categorical` hidden unit.
+    In this case, `data`, `tol` and `max_sweeps` have no effect. If `starts`, `anneal`, `scheme` or a `temperature`
+    other than 1 is specified, the mean field is used instead.
 
     Args:
-        machine: Any machine that is not conditioned.
-        y: Observations, (K, n_visible); NaN for values that were not observed.
-        channel: The channel of the observations. If its p or σ is None, it is estimated by `estimate_channel`.
-                Measurements that mix units, such as `LinearMeasurements`, are passed to `recover`.
-        data: Examples, (N, n_visible), such as the training data: the nearest neighbors of each observation are used as
-            additional initial states, which helps with strong noise.
-        n_neighbors: Number of neighbors.
-        starts: Initial states to use instead: a list of data, (K, n_visible), or of any other `start` of `solve`.
-        temperature: Solutions are weighted by exp(−F/T). T > 1 reduces the effect of differences of F, which helps if
-            much is missing; with T = inf all distinct solutions have equal weight.
-        anneal: Channels to solve first, such as ones with more noise; each starts from the previous solution.
+        machine: An unconditioned machine.
+        y: Observations, of shape (K, n_visible), with NaN for missing values.
+        channel: Channel of the observations. If its parameter p or σ is None, it is estimated with `estimate_channel`.
+            Measurements that mix units, such as `LinearMeasurements`, are passed to `recover`.
+        data: Examples, of shape (N, n_visible), such as the training data. The nearest neighbors of each observation
+            are used as additional initial states, which improves the result for strong noise.
+        n_neighbors: Number of neighbors used as initial states (default: 3).
+        starts: Initial states that replace the default ones: a list of tensors of shape (K, n_visible), or of other
+            values of the argument `start` of `solve`.
+        temperature: Temperature T of the weights exp(−F/T) of the solutions (default: 1). T > 1 reduces the effect of
+            differences in F, which improves the result if many values are missing. With T = inf, all distinct solutions
+            have equal weight.
+        anneal: Channels that are solved first, usually with more noise; each one starts from the previous solution.
         scheme: Mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
-        tol, max_sweeps: As for `solve`.
-        callback: Called with the `Progress` of the solver.
+        tol, max_sweeps: Convergence tolerance and maximum number of sweeps of `solve`.
+        callback: Function that is called with the `Progress` of the solver.
 
     Warns:
-        PosteriorWarning: if rows have no converged solution; see `status`.
+        PosteriorWarning: If rows have no converged solution; see `Posterior.status`.
 
     Example:
         >>> import torch
@@ -92,16 +94,18 @@ def denoise(
     if isinstance(channel, Measurements):
         options: dict[str, Any] = {"data": data, "n_neighbors": n_neighbors, "starts": starts, "scheme": scheme}
         if anneal or callback is not None:
-            raise ValueError(f"{type(channel).__name__}: anneal and callback are not available; see recover")
+            raise ValueError(
+                f"{type(channel).__name__}: anneal and callback are not supported for measurements; omit them"
+            )
         return recover(machine, y, channel, temperature=temperature, tol=tol, max_sweeps=max_sweeps, **options)
     y = as_observations(machine, y)
     check_channel(channel)
     if not temperature > 0:
-        raise ValueError(f"temperature is {temperature!r}; it must be greater than 0")
+        raise ValueError(f"temperature is {temperature!r}; expected a number greater than 0")
     if starts is not None and data is not None:
-        raise ValueError("use either data or starts, not both")
+        raise ValueError("data and starts cannot be combined; pass one of them")
     if starts is not None and len(starts) == 0:
-        raise ValueError("starts is empty; expected at least one")
+        raise ValueError("starts is empty; expected at least one initial state")
     units = machine.layers[0]
     channel = estimate_channel(machine, y, channel, scheme)
     is_plain = scheme is None and starts is None and temperature == 1 and not anneal
@@ -134,10 +138,16 @@ def denoise(
 
 
 def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **options: Any) -> Posterior:
-    """Compute the posterior of missing values (NaN) given the observed ones; options as for `denoise`.
+    """Compute the posterior of missing values (NaN) given the observed values.
 
-    `mean` holds the rows with the missing values filled in, `variance` the uncertainty, 0 for observed values. A row
-    without observed values gets the moments of the machine.
+    The attribute `mean` of the result contains the rows with missing values replaced by their posterior means. The
+    attribute `variance` contains the posterior variances, which are 0 for observed values. For a row without observed
+    values, the moments of the machine are returned.
+
+    Args:
+        machine: An unconditioned machine.
+        x: Rows, of shape (K, n_visible), with NaN for missing values.
+        options: Keyword arguments of `denoise`.
 
     Example:
         >>> import torch
@@ -152,12 +162,12 @@ def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **option
 def estimate_channel(
     machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], channel: Channel, scheme: Scheme | None = None
 ) -> Channel:
-    """Estimate the parameter of a channel by maximizing the TAP evidence of the observations.
+    """Estimate the parameter of a channel by maximizing the TAP evidence of observations.
 
     Args:
-        machine: The prior.
-        y: Observations, (K, n_visible), of which up to 200 are used.
-        channel: `BinarySymmetric()` or `GaussianNoise()`; a channel with its parameter set is returned unchanged.
+        machine: Machine that is used as the prior.
+        y: Observations, of shape (K, n_visible). At most 200 rows are used.
+        channel: `BinarySymmetric()` or `GaussianNoise()`. A channel whose parameter is set is returned unchanged.
         scheme: Mean-field scheme (default: `TAP()`).
 
     Example:
@@ -193,15 +203,16 @@ def gibbs_posterior(
     n_sweeps: int = 2000,
     generator: torch.Generator | None = None,
 ) -> Moments:  # (K, *state_shape)
-    """Posterior mean and variance of the visible units by Gibbs sampling: a slow reference with statistical errors.
+    """Estimate the posterior mean and variance of the visible units by Gibbs sampling.
 
-    Averages conditional moments over one chain per row, after discarding a tenth of it as burn-in. Chains start from
-    the pointwise estimate.
+    Gibbs sampling is slower than `denoise` and has statistical errors, but does not use a mean-field approximation.
+    Conditional moments are averaged over one chain per row, of which the first tenth is discarded as burn-in. Chains
+    start from the pointwise estimate.
 
     Args:
-        machine, y, channel: As for `denoise`.
-        n_sweeps: Length of each chain.
-        generator: Random generator on the machine's device (default: one with a fixed seed).
+        machine, y, channel: Machine, observations and channel; see `denoise`.
+        n_sweeps: Number of sweeps of each chain (default: 2000).
+        generator: Random number generator on the machine's device (default: one with a fixed seed).
     """
     y = as_observations(machine, y)
     check_channel(channel)
@@ -212,7 +223,9 @@ def gibbs_posterior(
     zero = torch.zeros((len(y), *units.state_shape), dtype=units.dtype, device=units.device)
     chain = gibbs(conditioned, units.sample(Tilt(zero, 0.0), generator), 0, generator)
     first = int(BURN_IN * n_sweeps)
-    center = conditioned.conditional(0, chain).mean  # otherwise the variance is lost in the rounding of large means
+    center = conditioned.conditional(
+        0, chain
+    ).mean  # without centering, large means would cause rounding errors in the variance
     total, squares, variances = (torch.zeros_like(zero) for _ in range(3))
     for sweep in range(n_sweeps):
         chain = sweep_chain(conditioned, chain, generator)
@@ -233,30 +246,30 @@ def check_channel(channel: object) -> None:
 
 
 def _each_layer(machine: BoltzmannMachine, start: StartingPoint, count: int) -> list[Moments | None]:
-    """Moments of each layer at an initial state, for all rows; None for layers that it does not specify."""
+    """Return the moments of each layer at an initial state, for all rows; None for layers without initial moments."""
     layers = starting_moments(machine, start)
     assert layers[0] is not None
     if len(layers[0].mean) not in (1, count):
-        raise ValueError(f"a start has {len(layers[0].mean)} rows, but y has {count}")
+        raise ValueError(f"an element of starts has {len(layers[0].mean)} rows, but y has {count} rows")
     return [
         None if moments is None else Moments(*(z.expand(count, *z.shape[1:]) for z in moments)) for moments in layers
     ]
 
 
 def _start_of_rows(layers: list[Moments | None], rows: Tensor) -> StartingPoint:
-    """Initial state for some of the rows: moments of the layers that it specifies."""
+    """Return the initial state of some of the rows, from the moments returned by `_each_layer`."""
     return [Moments(*(z[rows] for z in layer)) for layer in layers if layer is not None]
 
 
 def _default_starts(
     units: Units, y: Tensor, channel: Channel, examples: Tensor | None, n_neighbors: int
 ) -> list[StartingPoint]:
-    """The pointwise estimate, and the examples nearest to each observation."""
+    """Return the default initial states: the pointwise estimate and the examples nearest to each observation."""
     pointwise = Moments(*pointwise_estimate(units, y, channel))
     if examples is None:
         return [pointwise]
     values = channel.at_face_value(y)
-    if values is None:  # y are not states: compare the estimates of the units instead
+    if values is None:  # the observations are not states, so compare pointwise estimates instead
         values = pointwise.mean.masked_fill(torch.isnan(y), torch.nan)
     values = _as_numbers(units, values)
     index = nearest_neighbors(examples.flatten(1), values, min(n_neighbors, len(examples)))
@@ -264,7 +277,7 @@ def _default_starts(
 
 
 def _as_numbers(units: Units, values: Tensor) -> Tensor:
-    """States as rows of numbers: q states as one-hot vectors, all NaN if not observed."""
+    """Convert states to rows of numbers, with one-hot vectors for categorical units and NaN for missing values."""
     if not units.is_categorical or values.dim() > 2:  # numbers, or one-hot already
         return values.flatten(1).to(units.dtype)
     seen = ~torch.isnan(values) if values.is_floating_point() else torch.ones_like(values, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Search for the parameter of a channel under which observations are most likely."""
+"""Maximum-likelihood estimation of the parameter of a channel."""
 
 import warnings
 from collections.abc import Callable
@@ -8,17 +8,17 @@ from math import exp, isfinite, log
 from tapmachine.data.errors import EstimateError, PosteriorWarning
 from tapmachine.posterior.channels import Channel, Unknown
 
-GRID = 12  # number of values tried before the best is refined
+GRID = 12  # number of values in the initial grid search
 PRECISION = 1e-3  # tolerance of the logarithm of the parameter
 
 
 def most_likely(channel: Channel, unknown: Unknown, free_energy: Callable[[Channel], float]) -> Channel:
-    """Set the unknown parameter of a channel to the value that minimizes F: a grid search, then Brent's method.
+    """Return a channel whose parameter minimizes F, by a grid search followed by Brent's method.
 
     Args:
-        channel: A channel without its parameter.
-        unknown: The parameter and the interval to search.
-        free_energy: Mean F of the observations under a channel; infinite if there is no solution.
+        channel: Channel whose parameter is None.
+        unknown: Name of the parameter, and the interval to search.
+        free_energy: Function that returns the mean F of the observations under a channel; inf if a row has no solution.
     """
     from scipy.optimize import minimize_scalar
 
@@ -35,16 +35,18 @@ def most_likely(channel: Channel, unknown: Unknown, free_energy: Callable[[Chann
     costs = [cost(log_value) for log_value in grid]
     best = min(range(GRID), key=costs.__getitem__)
     if not isfinite(costs[best]):
-        raise EstimateError(f"{name} cannot be estimated: some rows of y have no solution for any value; set it")
+        raise EstimateError(
+            f"{name} cannot be estimated, because some rows of y have no solution for any value; set {name}"
+        )
     around = grid[max(0, best - 1)], grid[min(GRID - 1, best + 1)]
     refined = minimize_scalar(cost, bounds=around, method="bounded", options={"xatol": PRECISION})
     log_value = refined.x if refined.fun <= costs[best] else grid[best]
     value = exp(log_value)
     if not unknown.smallest * 1.01 < value < unknown.largest * 0.99:
         warnings.warn(
-            f"{name} = {value:.3g} is at a bound of the search, {unknown.smallest:.3g} to {unknown.largest:.3g}; the "
-            "machine may be a bad prior for these observations",
+            f"{name} = {value:.3g} is at a bound of the search interval, {unknown.smallest:.3g} to "
+            f"{unknown.largest:.3g}; the machine may be a bad prior for these observations",
             PosteriorWarning,
-            stacklevel=4,  # past estimate_channel and its decorator
+            stacklevel=4,  # skips estimate_channel and its decorator
         )
     return with_value(log_value)

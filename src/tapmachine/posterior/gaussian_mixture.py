@@ -1,4 +1,7 @@
-"""Exact posteriors of machines that are Gaussian mixtures: noise, missing values, linear measurements."""
+"""Exact posteriors of machines whose visible units are a mixture of Gaussians.
+
+The supported channels are Gaussian noise, missing values and linear measurements.
+"""
 
 import math
 from dataclasses import replace
@@ -23,13 +26,16 @@ from tapmachine.posterior.mixture import Part, Posterior, joined
 from tapmachine.posterior.table import TablePosterior
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 
-CHUNK_VALUES = 2**24  # means of the components held at a time
-SMALLEST_NOISE = 1e-6  # relative to the size of a measurement
+CHUNK_VALUES = 2**24  # maximum number of component means in memory
+SMALLEST_NOISE = 1e-6  # smallest standard deviation of the noise, relative to the size of a measurement
 NEGLIGIBLE = 1e-14  # weight below which a component is omitted from the moments
 
 
 def has_exact_posterior(machine: BoltzmannMachine, channel: Channel) -> bool:
-    """Whether `exact_posterior` applies: few `SpikeSlab` hidden units, or a machine of a real-valued table."""
+    """Return whether `exact_posterior` supports the machine and the channel.
+
+    Machines with few `SpikeSlab` hidden units and machines of real-valued tables are supported.
+    """
     if type(channel) is Missing and is_product_mixture(machine):
         return True
     return type(channel) in (GaussianNoise, Missing) and is_gaussian_mixture(machine)
@@ -37,10 +43,10 @@ def has_exact_posterior(machine: BoltzmannMachine, channel: Channel) -> bool:
 
 @torch.no_grad()
 def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> Posterior:  # (K, n)
-    """Compute the posterior given observations, if `has_exact_posterior` holds for the machine and the channel.
+    """Compute the exact posterior given observations; requires that `has_exact_posterior` returns True.
 
-    Every component of the mixture is conditioned on the observed values; its weight is multiplied by their density.
-    Rows with the same missing values and the same noise share the matrices.
+    Every component of the mixture is conditioned on the observed values, and its weight is multiplied by their density.
+    Rows with the same missing values and the same noise share all matrices.
     """
     if isinstance(machine.layers[0], Mixed):
         assert isinstance(channel, Missing)
@@ -48,7 +54,7 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
     double = in_double(machine)
     units, mixture = double.layers[0], as_gaussian_mixture(double)
     evidence = channel.evidence(y.to(double.dtype), units)
-    # A tilt exp(Dx − ½Ex²) is an observation D/E with the variance 1/E, up to a factor; a known unit has variance 0.
+    # Up to a factor, a tilt exp(Dx − ½Ex²) is an observation D/E with variance 1/E. A known unit has variance 0.
     is_tilted: Tensor = evidence.precision > 0
     values = torch.where(is_tilted, evidence.field / evidence.precision, evidence.states)
     variances = torch.where(is_tilted, 1 / evidence.precision, torch.where(evidence.known, 0.0, torch.nan))
@@ -72,14 +78,17 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
 def exact_recovery(
     machine: BoltzmannMachine, values: Tensor, matrix: Tensor, noise: float | None, channel: Channel
 ) -> tuple[Posterior, float]:
-    """Compute the posterior given linear combinations of the visible units with normal noise; also returns the noise.
+    """Compute the exact posterior given linear combinations of the visible units with Gaussian noise.
 
     Args:
         machine: A machine whose visible units are a mixture of Gaussians.
-        values: Measured combinations, (K, M), NaN if not observed.
-        matrix: Coefficients, (M, n).
-        noise: Standard deviation of the noise (None: maximum likelihood).
+        values: Measured combinations, of shape (K, M), with NaN for missing measurements.
+        matrix: Coefficients, of shape (M, n).
+        noise: Standard deviation of the noise; None to estimate it by maximum likelihood.
         channel: Channel to store in the result.
+
+    Returns:
+        The posterior and the standard deviation of the noise.
     """
     from scipy.optimize import minimize_scalar
 
@@ -109,7 +118,7 @@ def exact_recovery(
 
 
 def _of_table(machine: BoltzmannMachine, x: Tensor, channel: Channel) -> Posterior:
-    """Posterior of a machine of a table with columns of several types."""
+    """Compute the posterior for a table with columns of several types."""
     given = TablePosterior.of(machine, x)
     hidden = given.hidden_moments(in_double(machine))
     one = torch.ones(len(x), dtype=torch.long, device=machine.device)
@@ -120,7 +129,7 @@ def _of_table(machine: BoltzmannMachine, x: Tensor, channel: Channel) -> Posteri
 
 
 class _Group(NamedTuple):
-    """Rows with the same observed columns and noise."""
+    """Rows with the same observed columns and the same noise."""
 
     rows: Tensor
     components: "_Observed"
@@ -130,7 +139,7 @@ class _Group(NamedTuple):
 def _conditioned(
     machine: BoltzmannMachine, double: BoltzmannMachine, groups: list[_Group], channel: Channel, extra: Tensor
 ) -> Posterior:
-    """Posterior of all groups; `extra` is added to the free energies."""
+    """Compute the posterior of all groups of rows; `extra` is added to their free energies."""
     hidden, order, parts = _Hidden.of(double), [], []
     for rows, components, values in groups:
         for some in torch.arange(len(rows)).split(max(1, CHUNK_VALUES // components.mixture.means.numel())):
@@ -148,7 +157,7 @@ def _conditioned(
 
 
 class _Observed(NamedTuple):
-    """Components of the mixture, and linear combinations of them observed with some variances."""
+    """Components of a mixture, of which linear combinations are observed with Gaussian noise."""
 
     mixture: GaussianMixture
     matrix: Tensor  # (o, n)
@@ -160,14 +169,14 @@ class _Observed(NamedTuple):
         return _Observed(mixture, matrix, torch.linalg.cholesky(covariances + variances.diag()))
 
     def log_weights(self, values: Tensor) -> Tensor:  # (R, o) -> (C, R)
-        """Log-weight of each component times its density of the observed values."""
+        """Compute the logarithm of each component's weight times its density at the observed values."""
         solved = torch.linalg.solve_triangular(self.lower, self._off(values).mT, upper=False)
         log_det = self.lower.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * solved.shape[1] * math.log(2 * math.pi)
         log_weights: Tensor = (self.mixture.log_weights - log_det).unsqueeze(1) - 0.5 * (solved**2).sum(1)
         return log_weights
 
     def given(self, values: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:  # (R, o) -> (C, R, n), (C, n, n)
-        """Means and covariances of some components given the observed values."""
+        """Compute the means and covariances of the selected components given the observed values."""
         covariances = self.mixture.covariances[kept]
         across = self.matrix @ covariances  # (C, o, n)
         gains = torch.cholesky_solve(across, self.lower[kept])
@@ -179,7 +188,7 @@ class _Observed(NamedTuple):
 
 
 class _Hidden(NamedTuple):
-    """Hidden units given a component c and visible states x: h = offset_c + scale_c·(xW), plus noise."""
+    """Hidden units given a component c and visible states x, h = offset_c + scale_c·(xW) + noise."""
 
     weights: Tensor  # (n, h)
     offset: Tensor  # (C, h)

@@ -16,16 +16,16 @@ from tapmachine.units import Lattice, Mixed, Units
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Posterior of states given K observations: a mixture of solutions weighted by exp(−F).
+    """Posterior of states given K observations, a mixture of solutions weighted by exp(−F).
 
     Attributes:
-        moments: Mean and variance of each layer, (K, *state_shape).
-        free_energy: −ln Σ_x exp(−E(x))·P(y|x), (K,), in nats. The log-evidence is ln P(y) = −free_energy − ln Z, with
-            ln Z of the unconditioned machine, the same for all rows and channels.
-        n_solutions: Number of distinct solutions, (K,).
-        status: A `Status` for each row, (K,): CONVERGED if there is a solution.
-        channel: The channel, including its parameter if estimated.
-        units: The visible units.
+        moments: Posterior mean and variance of the units in each layer, each of shape (K, *state_shape).
+        free_energy: Free energy −ln Σ_x exp(−E(x))·P(y|x) of each row in nats, of shape (K,). The log-evidence is
+            ln P(y) = −free_energy − ln Z, where Z is the partition function of the unconditioned machine.
+        n_solutions: Number of distinct solutions of each row, of shape (K,).
+        status: `Status` of each row as an integer, of shape (K,). It is CONVERGED if the row has a converged solution.
+        channel: Channel of the observations, including estimated parameters.
+        units: Visible units of the machine.
     """
 
     moments: tuple[Moments, ...]
@@ -37,19 +37,20 @@ class Posterior:
 
     @property
     def mean(self) -> Tensor:  # (K, *state_shape)
-        """Posterior means of the visible units, which minimize the squared error; probabilities for q states."""
+        """Posterior means of the visible units; for categorical units, the probabilities of the states."""
         return self.moments[0].mean
 
     @property
     def variance(self) -> Tensor:  # (K, *state_shape)
-        """Posterior variances of the visible units: the expected squared error of `mean`."""
+        """Posterior variances of the visible units, which are the expected squared errors of `mean`."""
         return self.moments[0].variance
 
     @property
     def states(self) -> Tensor:  # (K, n)
         """Most probable state of each visible unit, in the format of the data.
 
-        For more than two numeric states it is the one nearest to the mean; for real-valued units, the mean.
+        For units with more than two numeric states it is the state nearest to the mean; for real-valued units, the
+        mean.
         """
         return self.mean.argmax(-1) if self.units.is_categorical else _nearest_states(self.units, self.mean)
 
@@ -76,7 +77,7 @@ class Posterior:
 
 
 def _nearest_states(units: Units, mean: Tensor) -> Tensor:  # (K, n) -> (K, n)
-    """States nearest to means; for a categorical unit in a mixed layer the most probable one, one-hot."""
+    """Return the states nearest to the means; for categorical units in a mixed layer, the most probable states."""
     if isinstance(units, Mixed):
         parts = zip(units.blocks, mean.split(units.sizes, -1), strict=True)
         return torch.cat([_nearest_states(block, part) for block, part in parts], -1)  # type: ignore[arg-type]
@@ -95,7 +96,7 @@ def _nearest_states(units: Units, mean: Tensor) -> Tensor:  # (K, n) -> (K, n)
 
 
 class Part(NamedTuple):
-    """Posterior of some rows."""
+    """Posterior of a subset of the rows; see `Posterior` for the attributes."""
 
     moments: list[Moments]
     free_energy: Tensor
@@ -104,18 +105,25 @@ class Part(NamedTuple):
 
 
 def mixture(layers: list[Units], solutions: list[Solution], temperature: float, log_scale: Tensor) -> Part:
-    """Mixture of the distinct solutions of each row, weighted by exp(−F/T)."""
+    """Combine the distinct solutions of each row into a mixture, weighted by exp(−F/T).
+
+    Args:
+        layers: Units of each layer.
+        solutions: Solutions of all rows, one element for each initial state.
+        temperature: Temperature T of the weights.
+        log_scale: Value to subtract from the free energy of each row, of shape (K,).
+    """
     status = torch.stack([solution.status for solution in solutions])  # (S, K)
     free_energies = torch.stack([solution.free_energy.double() for solution in solutions])
     converged = status == Status.CONVERGED
-    usable = converged | (~converged.any(0) & (status == Status.MAX_SWEEPS))  # unconverged ones if none converged
+    usable = converged | (~converged.any(0) & (status == Status.MAX_SWEEPS))  # unconverged solutions if none converged
     usable &= torch.isfinite(free_energies)
     usable &= ~_repeated(layers, solutions, usable, free_energies)
     exponents = torch.where(usable, -free_energies, -torch.inf)
     none = ~usable.any(0)
     shares = ((exponents - exponents.amax(0)) / temperature).where(usable, -torch.inf).softmax(0)
     shares = torch.where(none, 0.0, shares)
-    shares[0] = torch.where(none, 1.0, shares[0])  # the last finite moments, with the status of a failure
+    shares[0] = torch.where(none, 1.0, shares[0])  # for failed rows, the last finite moments
     return Part(
         [_mixed(shares, list(moments)) for moments in zip(*(solution.moments for solution in solutions), strict=True)],
         torch.where(none, torch.inf, -exponents.logsumexp(0)) - log_scale,
@@ -125,7 +133,7 @@ def mixture(layers: list[Units], solutions: list[Solution], temperature: float, 
 
 
 def joined(parts: list[Part], channel: Channel, units: Units) -> Posterior:
-    """Posterior of all rows."""
+    """Concatenate the posteriors of subsets of the rows."""
     layers = zip(*(part.moments for part in parts), strict=True)
     return Posterior(
         tuple(Moments(*(torch.cat(z) for z in zip(*layer, strict=True))) for layer in layers),
@@ -138,7 +146,7 @@ def joined(parts: list[Part], channel: Channel, units: Units) -> Posterior:
 
 
 def warn_of_failures(status: Tensor, stacklevel: int = 4) -> None:
-    """Warn about rows without a converged solution."""
+    """Issue a PosteriorWarning if some rows have no converged solution."""
     failed = (status != Status.CONVERGED).nonzero().squeeze(-1)
     if len(failed) == 0:
         return
@@ -148,16 +156,17 @@ def warn_of_failures(status: Tensor, stacklevel: int = 4) -> None:
         f"{len(failed)} of {len(status)} rows have no converged solution ({reasons}); the first "
         f"is row {int(failed[0])}",
         PosteriorWarning,
-        stacklevel=stacklevel,  # past the decorator
+        stacklevel=stacklevel,  # skips the decorator
     )
 
 
 def _repeated(
     layers: list[Units], solutions: list[Solution], usable: Tensor, free_energies: Tensor
 ) -> Tensor:  # (S, K), bool
-    """Mask of solutions of a row that repeat one with lower F, or an earlier one with the same F.
+    """Return a mask of duplicate solutions: those close to a solution of the same row with lower F.
 
-    The distance is the root mean square over all units with a variance, relative to their support.
+    Of solutions with the same F, the first one is kept. Distances are root mean squares over all units with nonzero
+    variance, relative to the size of their support.
     """
     scales = [spread(units) for units in layers]
     repeated = torch.zeros_like(usable)
@@ -177,7 +186,7 @@ def _repeated(
 
 
 def _mixed(shares: Tensor, parts: list[Moments]) -> Moments:
-    """Mean and variance of a mixture."""
+    """Compute the mean and variance of a mixture."""
     weights = [
         share.to(part.mean.dtype).view(-1, *[1] * (part.mean.dim() - 1))
         for share, part in zip(shares, parts, strict=True)

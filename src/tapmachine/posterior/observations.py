@@ -15,7 +15,7 @@ from tapmachine.posterior.channels.evidence import check_alphabet
 
 
 def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], name: str = "y") -> Tensor:  # (K, n)
-    """Convert observations to the machine's device, and real numbers to its dtype."""
+    """Convert observations to a tensor on the machine's device; floating-point numbers get the machine's dtype."""
     check_free(machine)
     y = as_tensor(y, name)
     n = machine.layers[0].n
@@ -25,18 +25,18 @@ def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any],
 
 
 def check_free(machine: BoltzmannMachine) -> None:
-    """Raise a ValueError unless the argument is an unconditioned machine."""
+    """Raise a ValueError if the argument is not an unconditioned machine."""
     check_machine(machine)
     if machine.n_rows is not None:
         raise ValueError(f"the machine is already conditioned on {machine.n_rows} rows; use the unconditioned machine")
     if is_clamped(machine):
         raise ValueError(
-            "the machine has clamped units; use the unconditioned machine, and pass their values as observations"
+            "the machine has clamped units; use the unconditioned machine, and pass the values as observations"
         )
 
 
 def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) -> Tensor:  # (N, *state_shape)
-    """Complete rows of data as states of the visible layer."""
+    """Convert complete rows of data to states of the visible layer."""
     rows = as_tensor(data, "data")
     if machine.layers[0].is_categorical and rows.is_floating_point() and rows.dim() == 2:
         check_alphabet(rows, machine.layers[0])

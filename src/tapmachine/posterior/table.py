@@ -1,4 +1,4 @@
-"""Exact posterior of missing cells of tables: moments, probabilities, intervals, draws, surprise."""
+"""Exact posteriors of missing cells in tables: moments, probabilities, intervals, samples and surprise."""
 
 import math
 from typing import NamedTuple
@@ -13,20 +13,20 @@ from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Gaussian, Mixed, Units
 
-N_BISECTIONS = 60  # of a quantile
+N_BISECTIONS = 60  # number of bisection steps for a quantile
 REACH = 12.0  # search range of quantiles, in standard deviations around the component means
-N_DRAWS = 1000  # for the intervals of columns that are not Gaussian
+N_DRAWS = 1000  # number of draws for the intervals of columns that are not Gaussian
 
 
 class TablePosterior(NamedTuple):
-    """Posterior of the missing cells of rows, for machines of tables: a mixture of products.
+    """Posterior of the missing cells of a table, a mixture of product distributions.
 
     Attributes:
-        mixture: The machine as a mixture.
-        x: The rows, NaN for missing cells, (N, n).
-        log_joint: ln w_c P_c(x_observed), (N, C).
-        means: Means of the Gaussian columns given the observed ones, in each component, (N, C, n_real).
-        variances: Their variances, (N, S, n_real), 0 for observed cells.
+        mixture: Distribution of the visible units as a mixture.
+        x: Rows, of shape (N, n), with NaN for missing cells.
+        log_joint: Logarithm of w_c P_c(x_observed) for each component c, of shape (N, C).
+        means: Conditional means of the Gaussian columns in each component, of shape (N, C, n_real).
+        variances: Conditional variances of the Gaussian columns, of shape (N, S, n_real); 0 for observed cells.
 
     Example:
         >>> import torch
@@ -50,11 +50,11 @@ class TablePosterior(NamedTuple):
         """Condition a machine of a table on the observed cells of rows.
 
         Args:
-            machine: A machine whose visible units are a mixture of products, such as one fitted to a table.
-            x: Rows; NaN for missing cells. All q components of a missing category are NaN.
+            machine: A machine whose visible units are a mixture of products, such as a machine fitted to a table.
+            x: Rows, of shape (N, n), with NaN for missing cells. All q components of a missing category are NaN.
 
         Raises:
-            ValueError: If the machine has another form.
+            ValueError: If the visible units of the machine are not a mixture of products.
         """
         mixture = mixture_of(machine)
         x = x.to(mixture.log_weights)
@@ -82,17 +82,17 @@ class TablePosterior(NamedTuple):
 
     @property
     def classes(self) -> Tensor:  # (N, C)
-        """Probabilities of the components, which are classes of rows if there are no spike-and-slab units."""
+        """Probabilities of the mixture components, which are classes of rows in machines without `SpikeSlab` units."""
         return self.log_joint.softmax(1)
 
     @property
     def log_weight(self) -> Tensor:  # (N,)
-        """ln P(x_observed) + ln Z of each row."""
+        """Log-weight ln P(x_observed) + ln Z of each row."""
         return self.log_joint.logsumexp(1)
 
     @property
     def moments(self) -> Moments:  # (N, n) each
-        """Means and variances of all cells; probabilities of the states of categories."""
+        """Means and variances of all cells; for categories, the means are the probabilities of the states."""
         shares = self.classes.unsqueeze(2)
         mean, variance = torch.empty_like(self.x), torch.empty_like(self.x)
         real = self.mixture.real
@@ -112,7 +112,7 @@ class TablePosterior(NamedTuple):
         return Moments(mean, variance)
 
     def imputed(self) -> Tensor:  # (N, n)
-        """Rows with missing cells filled by their means, or by the most probable category (one-hot) or binary value."""
+        """Rows with missing cells replaced by their means, or by the most probable category or binary value."""
         filled = self.moments.mean
         for index, block in enumerate(self.mixture.blocks):
             part = self.mixture.states_of(index, filled)
@@ -124,16 +124,19 @@ class TablePosterior(NamedTuple):
         return filled
 
     def intervals(self, level: float = 0.9, seed: int = 0) -> tuple[Tensor, Tensor]:  # (N, n) each
-        """Central intervals of missing values with a given probability; observed cells keep their values.
+        """Compute central credible intervals of missing values; both bounds of an observed cell are its value.
 
-        Gaussian columns use quantiles of the mixture, others quantiles of 1000 draws.
+        The bounds are quantiles of the mixture for Gaussian columns, and quantiles of 1000 draws for other columns.
 
         Args:
-            level: Probability of the intervals.
-            seed: Random seed of the draws.
+            level: Probability of the intervals (default: 0.9).
+            seed: Random seed of the draws (default: 0).
+
+        Returns:
+            Lower and upper bounds, each of shape (N, n).
         """
         if not 0 < level < 1:
-            raise ValueError(f"level is {level!r}; expected a probability, such as 0.9")
+            raise ValueError(f"level is {level!r}; expected a number between 0 and 1, such as 0.9")
         ends = []
         drawn = self.draws(N_DRAWS, torch.Generator(self.x.device).manual_seed(seed)) if self.mixture.blocks else None
         for share in ((1 - level) / 2, (1 + level) / 2):
@@ -143,7 +146,11 @@ class TablePosterior(NamedTuple):
         return ends[0], ends[1]
 
     def quantiles(self, share: float) -> Tensor:  # (N, n_real)
-        """Quantiles of the Gaussian columns, by bisection of the distribution function of the mixture."""
+        """Compute quantiles of the Gaussian columns by bisection of the CDF of the mixture.
+
+        Args:
+            share: Probability of a value below the quantile.
+        """
         result = self.x[:, self.mixture.real].clone()
         rows, columns = result.isnan().nonzero(as_tuple=True)
         n_per_set = self.means.shape[1] // self.variances.shape[1]
@@ -161,11 +168,11 @@ class TablePosterior(NamedTuple):
         return result
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Tensor:  # (n, N, n_cells)
-        """Draw complete rows from the posterior (multiple imputation).
+        """Draw complete rows from the posterior, as for multiple imputation.
 
         Args:
             n: Number of draws per row.
-            generator: Random number generator (default: torch's).
+            generator: Random number generator (default: torch's global generator).
         """
         n, mixture, x = check_count("n", n), self.mixture, self.x
         component = torch.multinomial(self.classes, n, replacement=True, generator=generator)  # (N, n)
@@ -192,10 +199,11 @@ class TablePosterior(NamedTuple):
         return result
 
     def cell_surprise(self) -> Tensor:  # (N, n)
-        """−ln P(x_ij | other observed cells of the row) in nats; NaN for missing cells.
+        """Compute the surprise −ln P(x_ij | other observed cells of the row) in nats; NaN for missing cells.
 
-        The surprise of a category is stored at its first component, with 0 at the others. Without the cell, a
-        component has the weight w_c P_c(x)/P_c(x_ij | rest); within a component, only Gaussian columns are dependent.
+        The surprise of a category is stored at its first component, with 0 at its other components. The weight of a
+        mixture component without the cell is w_c P_c(x)/P_c(x_ij | other cells). Within a mixture component, only the
+        Gaussian columns are dependent.
         """
         surprise, mixture = torch.full_like(self.x, torch.nan), self.mixture
         log_joint, first, n_per_set = self.log_joint, 0, len(mixture.means) // len(mixture.covariances)
@@ -219,11 +227,11 @@ class TablePosterior(NamedTuple):
         return surprise.masked_fill(self.x.isnan(), torch.nan)
 
     def row_surprise(self) -> Tensor:  # (N,)
-        """−ln P(x_observed) of each row in nats."""
+        """Compute the surprise −ln P(x_observed) of each row in nats."""
         return self.mixture.log_weights.logsumexp(0) - self.log_weight
 
     def hidden_moments(self, machine: BoltzmannMachine) -> Moments:  # (N, n_hidden) each
-        """Means and variances of the hidden units of a machine without active spike-and-slab units."""
+        """Compute the means and variances of the hidden units of a machine without active `SpikeSlab` units."""
         layer, means, variances = machine.layers[1], [], []
         blocks: list[Units] = list(layer.blocks) if isinstance(layer, Mixed) else [layer]  # type: ignore[arg-type]
         first = 0
@@ -247,7 +255,7 @@ class TablePosterior(NamedTuple):
         return Moments(torch.cat(means, 1), torch.cat(variances, 1))
 
     def _variance_along(self, weights: Tensor) -> Tensor:  # (n_real, h) -> (N, h)
-        """Variances of combinations of the Gaussian columns given the observed ones."""
+        """Compute the conditional variances of linear combinations of the Gaussian columns."""
         covariances, first, results = self.mixture.covariances, 0, []
         n_per_set = self.means.shape[1] // len(covariances)
         for part in self.mixture.of_gaussian(self.x):
@@ -263,10 +271,10 @@ class TablePosterior(NamedTuple):
 
 
 def mixture_of(machine: BoltzmannMachine) -> ProductMixture:
-    """Mixture of the visible units of a machine of a table.
+    """Return the distribution of the visible units of a machine as a mixture of products.
 
     Raises:
-        ValueError: If the machine has another form.
+        ValueError: If the visible units of the machine are not a mixture of products.
     """
     if is_product_mixture(machine):
         return as_product_mixture(machine)

@@ -1,4 +1,4 @@
-"""Unit types, one per file."""
+"""Unit types of Boltzmann machines, such as `Binary` and `Gaussian`."""
 
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tapmachine.units.truncated_gauss_bernoulli import TruncatedGaussBernoulli as TruncatedGaussBernoulli
     from tapmachine.units.truncated_gaussian import TruncatedGaussian as TruncatedGaussian
 
-# Classes are imported on first use: the registry can be read without torch, so that --help is fast.
+# Classes are imported on first access. The registry does not need torch, which keeps --help fast.
 _HOMES = {unit_type.home.partition(":")[2]: unit_type.home for unit_type in UNIT_TYPES.values()}
 _HOMES |= {"Custom": "tapmachine.units.custom:Custom", "Mixed": "tapmachine.units.mixed:Mixed"}
 _HOMES |= {"Units": "tapmachine.units.base:Units"}

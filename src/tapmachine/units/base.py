@@ -1,7 +1,7 @@
-"""Interface of a unit type: a prior under a tilt, in five methods.
+"""Base class of all unit types, with five abstract methods.
 
-Inherited: everything about its states follows from `support` (`units/states.py`), and faster alternatives to these five
-methods are optional (`units/fast_paths.py`).
+The properties of the states follow from `support` (`units/states.py`). Unit types may override optional methods for
+speed (`units/fast_paths.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -17,14 +17,18 @@ from tapmachine.units.fast_paths import FastPaths
 class Units(FastPaths, ABC):
     """A layer of `n` independent units, each with a normalized prior P(x; θ).
 
-    Neighbors and evidence act on a unit by a tilt exp(Bx − ½Ax²), so a unit type is defined by one function,
-    `log_partition(tilt)` = ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx with Z(0,0) = 1, and its derivatives.
+    Neighbors and evidence act on a unit through a tilt exp(Bx − ½Ax²). A unit type is therefore defined by one
+    function, ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx with Z(0,0) = 1, which `log_partition` computes. The mean and
+    the variance of a unit are derivatives of ln Z.
 
-    A new unit type implements the five methods below and declares its `support`, which is the real line by default:
-    `support = Interval(0, 1)`, `FiniteSet((-1, 0, 1))`, `Lattice()` for counts, or `Simplex(q)`. By default, moments
-    are computed by automatic differentiation of `log_partition`. If the prior is ∝ exp(Ux) with a parameter U, name it
-    `field`, which lets training center the units. Tensors have the batch dimensions first and the units last: (..., n).
-    Results have the parameters' dtype and device.
+    A new unit type implements the five abstract methods and declares its `support`, which is the real line by default.
+    Examples are `support = Interval(0, 1)`, `FiniteSet((-1, 0, 1))`, `Lattice()` for counts, and `Simplex(q)`. By
+    default, moments are computed by automatic differentiation of `log_partition`. If the prior is proportional to
+    exp(Ux) with a parameter U, name this parameter `field`, which allows training to center the units. Tensors have the
+    batch dimensions first and the units last: (..., n). Results have the dtype and device of the parameters.
+
+    Args:
+        n: Number of units.
     """
 
     def __init__(self, n: int) -> None:
@@ -35,39 +39,51 @@ class Units(FastPaths, ABC):
 
     @abstractmethod
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
-        """Validate states and return them in the units' dtype; a ValueError names the first one off the support.
+        """Validate states and return them in the units' dtype.
 
-        `validate=False` checks shape and dtype only: reading the values would synchronize with a GPU.
+        Args:
+            x: States, of shape (..., n).
+            validate: Whether to check the values, which synchronizes with a GPU. If False, only the shape and the dtype
+                are checked.
+
+        Raises:
+            ValueError: If a value is not in the support; the message gives the index of the first invalid value.
         """
 
     @abstractmethod
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:  # (..., n) -> (..., n)
-        """ln P(x; θ) of every unit; `validate` as in `check_states`."""
+        """Compute the log-prior ln P(x; θ) of every unit.
+
+        Args:
+            x: States, of shape (..., n).
+            validate: Whether to check the values of x; see `check_states`.
+        """
 
     @abstractmethod
     def log_partition(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
-        """ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx of every unit; +inf where it cannot be normalized."""
+        """Compute ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx of every unit; +inf if the integral diverges."""
 
     @abstractmethod
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:  # (..., n) -> (..., n)
-        """Independent exact draws from the tilted priors."""
+        """Draw independent, exact samples from the tilted priors."""
 
     @abstractmethod
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        """Fit the prior's parameters to the columns of x, in place, and return the units.
+        """Fit the parameters of the priors to the columns of x, in place, and return the units.
 
         Args:
-            x: States, shape (rows, n).
-            weights: A non-negative weight for each row.
-            smoothing: Number of pseudo-observations, which keep the parameters of a constant column finite.
+            x: States, of shape (rows, n).
+            weights: Non-negative weights of the rows, of shape (rows,) (default: equal weights).
+            smoothing: Number of pseudo-observations, which keep the parameters of a constant column finite
+                (default: 1).
         """
 
     # ----- derived quantities
 
     def moments(self, tilt: Tilt) -> Moments:  # (..., n) -> (..., n)
-        """Mean f_a = ∂ ln Z/∂B and variance f_c = ∂² ln Z/∂B² under the tilt [eq:fa], [eq:fc]."""
+        """Compute the mean f_a = ∂ ln Z/∂B and the variance f_c = ∂² ln Z/∂B² under a tilt [eq:fa], [eq:fc]."""
         if self.is_categorical:
-            raise NotImplementedError(f"{type(self).__name__}: units with one-hot states must implement moments")
+            raise NotImplementedError(f"{type(self).__name__}: types with one-hot states have to implement moments")
         field, precision = self.unpack(tilt)
         differentiable = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad():
@@ -80,34 +96,39 @@ class Units(FastPaths, ABC):
         return Moments(mean, variance) if differentiable else Moments(mean.detach(), variance)
 
     def normalizable(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
-        """Where the tilted prior can be normalized: the tilt is finite and, on an unbounded support, the tails decay.
+        """Return a mask of the units whose tilted prior can be normalized.
 
-        Elsewhere ln Z, the absolute mean and the variance of units on unbounded supports are inf.
+        The tilt must be finite and, on an unbounded support, the tails of the tilted prior must decay. For other units
+        with an unbounded support, ln Z, the absolute mean and the variance are inf.
         """
         finite = self.finite(tilt)
         return finite if self.is_bounded() else finite & torch.isfinite(self.log_partition(tilt))
 
     @property
     def prior_field(self) -> nn.Parameter | None:
-        """The parameter U of a prior ∝ exp(Ux), of shape `state_shape`; None for units without one."""
+        """Parameter U of a prior proportional to exp(Ux), of shape `state_shape`; None for other priors."""
         field = getattr(self, "field", None)
         return field if isinstance(field, nn.Parameter) else None
 
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "Units":
-        """Units for shift + scale·x with the same probabilities; a ValueError if they would be of another type."""
+        """Return units of the same type for the transformed states shift + scale·x.
+
+        Raises:
+            ValueError: If the transformed states are not states of this unit type.
+        """
         raise ValueError(f"{type(self).__name__}: the states of these units cannot be rescaled")
 
     # ----- evidence, for conditioned units
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows of evidence that the units are conditioned on; None if all particles share the evidence."""
+        """Number of rows of evidence on which the units are conditioned; None if all particles share the evidence."""
         return None
 
     def rows(self, index: Tensor) -> "Units":
-        """Select rows of evidence; returns the units themselves if all particles share the evidence."""
+        """Select rows of evidence by index; return the units unchanged if all particles share the evidence."""
         return self
 
     def hold(self, x: Tensor) -> Tensor:
-        """Return the states with clamped units set to their values."""
+        """Return states in which the clamped units have their clamped values."""
         return x

@@ -18,10 +18,10 @@ from tapmachine.units.support import BITS, SPINS
 
 
 class TwoStates(Units):
-    """A prior ∝ exp(Ux) on two states.
+    """Base class of units with two states and a prior proportional to exp(Ux).
 
-    The fields U, B and A may be large and nearly cancel, so moments add them in float64, and ln Z is computed as the
-    logarithm of a mixture of the two normalized prior probabilities, never as a difference of two large normalizers.
+    The fields U, B and A may be large and nearly cancel, so they are added in float64. For the same reason, ln Z is
+    computed as the logarithm of a weighted sum of the two prior probabilities, not as a difference of two normalizers.
     """
 
     field: nn.Parameter
@@ -34,7 +34,7 @@ class TwoStates(Units):
         return f"n={self.n}"
 
     def variance_slope(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """Derivative dc/da: for two states the variance is a function of the mean, (a − lower)(upper − a)."""
+        """Compute the derivative dc/da of the variance c = (a − lower)(upper − a) with respect to the mean a."""
         lower, upper = self.bounds()
         return lower + upper - 2 * mean
 
@@ -47,13 +47,13 @@ class TwoStates(Units):
 
 @final
 class Binary(TwoStates):
-    """Units with values in {0, 1}: P(x) ∝ exp(Ux) (the paper's Sec. Binary Units, [sec:apdx_binary]).
+    """Units with values in {0, 1} and the prior P(x) ∝ exp(Ux) [sec:apdx_binary].
 
     ln Z(B,A) = ln(1 + e^{U+B−A/2}) − ln(1 + e^U), f_a = σ(U + B − A/2), f_c = f_a(1 − f_a).
 
     Args:
         n: Number of units.
-        field: U, a number or a tensor of shape (n,).
+        field: Field U, a number or a tensor of shape (n,) (default: 0).
 
     Example:
         >>> import torch
@@ -70,7 +70,7 @@ class Binary(TwoStates):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:
-            self.reject_states(lambda z: (z != 0) & (z != 1), x, "it must be 0 or 1")
+            self.reject_states(lambda z: (z != 0) & (z != 1), x, "expected 0 or 1")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
@@ -95,7 +95,7 @@ class Binary(TwoStates):
     def moments(self, tilt: Tilt) -> Moments:
         logit = self._logit(tilt)
         mean = torch.sigmoid(logit)
-        # σ(−logit), because 1 − mean would lose the variance near mean = 1; rounding may exceed ¼ by an ulp
+        # σ(−logit) instead of 1 − mean, which cancels near mean = 1. Rounding may exceed ¼ by an ulp.
         return Moments(mean, (mean * torch.sigmoid(-logit)).clamp(max=0.25))
 
     def _logit(self, tilt: Tilt) -> Tensor:
@@ -157,13 +157,13 @@ class Binary(TwoStates):
 
 @final
 class Spin(TwoStates):
-    """Units with values in {−1, +1}: P(x) ∝ exp(Ux), as in the Ising, Hopfield and SK models.
+    """Units with values in {−1, +1} and the prior P(x) ∝ exp(Ux), as in Ising, Hopfield and SK models.
 
     ln Z(B,A) = ln cosh(U+B) − ln cosh U − A/2, f_a = tanh(U + B), f_c = 1 − f_a².
 
     Args:
         n: Number of units.
-        field: U, a number or a tensor of shape (n,).
+        field: Field U, a number or a tensor of shape (n,) (default: 0).
 
     Example:
         >>> import torch
@@ -179,7 +179,7 @@ class Spin(TwoStates):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:
-            self.reject_states(lambda z: z.abs() != 1, x, "it must be -1 or 1")
+            self.reject_states(lambda z: z.abs() != 1, x, "expected -1 or 1")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
@@ -255,15 +255,18 @@ class Spin(TwoStates):
 
 
 def _softplus(x: Tensor) -> Tensor:
-    """ln(1 + e^x) to full accuracy, also in float64, where torch's default stops at 1e-9."""
+    """Compute ln(1 + e^x) to full accuracy; with torch's default threshold, the error in float64 is about 1e-9."""
     return softplus(x, threshold=40.0)
 
 
 def _two_state_moments(mean: Tensor) -> Moments:
-    """Moments of {0, 1} units; near mean = 1 the variance is as accurate as the mean, which suffices for iterations."""
+    """Compute the variance of {0, 1} units from their mean.
+
+    Near mean = 1 the absolute error of the variance equals that of the mean, which is sufficient within iterations.
+    """
     return Moments(mean, torch.addcmul(mean, mean, mean, value=-1))
 
 
 def _without_precision(field: Tensor, precision: Tensor | float) -> Tensor:
-    """U − ½A, the only effect of a precision on a {0, 1} unit."""
+    """Return the field U − ½A, which for a {0, 1} unit is equivalent to the field U with the precision A."""
     return field if isinstance(precision, float) and precision == 0 else field - 0.5 * precision

@@ -1,4 +1,4 @@
-"""Units with q unordered states."""
+"""Categorical units with q unordered states."""
 
 from typing import Self, final
 
@@ -18,19 +18,20 @@ from tapmachine.units.support import Simplex
 
 @final
 class Categorical(Units):
-    """Units with q states: P(α) ∝ exp(U_α), with states as one-hot vectors of length q (Potts spins).
+    """Units with q unordered states and the prior P(α) ∝ exp(U_α), also known as Potts spins.
 
-    Fields, precisions and means are vectors, of shape (..., n, q). Only the diagonal of the matrix A_αβ that neighbors
-    send enters the tilt, since x_α x_β = 0 for α ≠ β: a state has the weight exp(U_α + B_α − ½A_αα). The variance of
-    the moments is the diagonal a_α(1 − a_α) of the covariance matrix diag(a) − a aᵀ.
+    States are one-hot vectors of length q, and fields, precisions and means have shape (..., n, q). A state α has the
+    tilted weight exp(U_α + B_α − ½A_αα). The off-diagonal elements of the precision matrix A have no effect, since
+    x_α x_β = 0 for α ≠ β. The variance is the diagonal a_α(1 − a_α) of the covariance matrix diag(a) − a aᵀ.
 
-    States are either one-hot (a floating-point or bool tensor of shape (..., n, q)) or indices 0 … q−1 (an integer
-    tensor of shape (..., n)). Log-probabilities and log-partitions have shape (..., n).
+    Methods accept states in two formats: one-hot vectors (a floating-point or bool tensor of shape (..., n, q)) or
+    indices from 0 to q − 1 (an integer tensor of shape (..., n)). Log-probabilities and log-partition functions have
+    shape (..., n).
 
     Args:
         n: Number of units.
         q: Number of states, 2 or more.
-        field: U, a number or a tensor of shape (n, q).
+        field: Field U, a number or a tensor of shape (n, q) (default: 0).
 
     Example:
         >>> import torch
@@ -68,20 +69,21 @@ class Categorical(Units):
         if whole_numbers:
             if x.dim() < 1 or x.shape[-1] != self.n:
                 raise ValueError(
-                    f"Categorical: x has shape {tuple(x.shape)}; indices of states must end in ({self.n},), "
-                    f"and one-hot states must be a floating-point tensor whose shape ends in {self.state_shape}"
+                    f"Categorical: x has shape {tuple(x.shape)}; expected integer state indices of shape "
+                    f"(..., {self.n}), or a floating-point tensor of one-hot states whose shape ends in "
+                    f"{self.state_shape}"
                 )
             if validate:
-                # Not all integer dtypes can be compared.
+                # Not all integer dtypes support comparisons.
                 self.reject_states(
-                    lambda z: (z.long() < 0) | (z.long() >= self.q), x, f"it must be one of 0 to {self.q - 1}"
+                    lambda z: (z.long() < 0) | (z.long() >= self.q), x, f"expected a state index from 0 to {self.q - 1}"
                 )
             states = torch.zeros((*x.shape, self.q), dtype=self.dtype, device=x.device)
             return states.scatter_(-1, x.long().unsqueeze(-1), 1)  # one_hot would create an int64 tensor first
         x = self.as_states(x)
         if validate:
-            self.reject_states(lambda z: (z != 0) & (z != 1), x, "it must be 0 or 1")
-            self.reject(x.sum(-1) != 1, x.sum(-1), "x.sum(-1)", "a state has exactly one 1")
+            self.reject_states(lambda z: (z != 0) & (z != 1), x, "expected 0 or 1")
+            self.reject(x.sum(-1) != 1, x.sum(-1), "x.sum(-1)", "expected 1, since a one-hot state contains a single 1")
         return x
 
     def bounds(self) -> tuple[Tensor, Tensor]:
@@ -93,7 +95,7 @@ class Categorical(Units):
         mean = super().check_means(mean)
         total = mean.sum(-1)
         slack = 100 * torch.finfo(self.dtype).eps * self.q
-        self.reject((total - 1).abs() > slack, total, "the sum of the means", "it must be 1 for every unit")
+        self.reject((total - 1).abs() > slack, total, "sum of the means", "expected 1 for every unit")
         return mean
 
     def field_with_mean(self, mean: Tensor) -> Tensor:
@@ -112,7 +114,7 @@ class Categorical(Units):
         return -reaction.diagonal(dim1=-2, dim2=-1)
 
     def reaction_energy(self, reaction: Tensor, moments: Moments) -> Tensor:
-        """½ tr κC with C = diag a − aaᵀ."""
+        """Compute the second-order term ½ tr(κC) of −F, with the covariance matrix C = diag(a) − aaᵀ."""
         mean = moments.mean
         energy: Tensor = (
             0.5 * mean * (reaction.diagonal(dim1=-2, dim2=-1) - (reaction @ mean.unsqueeze(-1)).squeeze(-1))
@@ -134,7 +136,10 @@ class Categorical(Units):
         precision: Tensor | float = 0.0,
         steps: int | None = None,
     ) -> tuple[Moments, Tensor]:
-        """Like `Units.settle`, with a covariance matrix as reaction: Newton's method for q fields at once."""
+        """Solve the implicit equation of `Units.settle` for all q fields of a unit at once by Newton's method.
+
+        The reaction is the covariance matrix of the neighbors' field, of shape (..., n, q, q).
+        """
         tilt_precision = precision - reaction.diagonal(dim1=-2, dim2=-1)
         log_prior = log_softmax(self.field, -1) - 0.5 * tilt_precision  # log-weights of the states without B
         tilt_field = simplex_root(log_prior, field, reaction, start, steps)
@@ -146,7 +151,7 @@ class Categorical(Units):
         return (x * log_softmax(self.field, -1)).sum(-1)
 
     def _log_weights(self, tilt: Tilt) -> Tensor:
-        """ln P(α) + B_α − ½A_αα, in float64 because large fields may cancel."""
+        """Compute ln P(α) + B_α − ½A_αα, in float64 because large fields may cancel."""
         field, precision = self.unpack(tilt)
         return log_softmax(wide(self.field), -1) + (wide(field) - 0.5 * precision)
 
@@ -156,20 +161,20 @@ class Categorical(Units):
     def moments(self, tilt: Tilt) -> Moments:
         log_weights = self._log_weights(tilt)
         mean = log_weights.softmax(-1)
-        # 1 − mean, but summed over the other states where mean is near 1 and the difference would cancel
+        # 1 − mean, computed as a sum over the other states where the mean is near 1 and the difference would cancel
         top = mean.argmax(-1, keepdim=True)
         others = (1 - mean).scatter(-1, top, mean.scatter(-1, top, 0.0).sum(-1, keepdim=True))
         return Moments(mean.to(self.dtype), (mean * others).to(self.dtype))
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        """One-hot draws by an exponential race: the state with the earliest arrival wins."""
+        """Draw one-hot states by an exponential race, in which the state with the earliest arrival time wins."""
         log_weights = self._log_weights(tilt).detach()
         arrival = torch.empty_like(log_weights).exponential_(generator=generator)
         return one_hot((log_weights - arrival.log()).argmax(-1), self.q).to(self.dtype)
 
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
-        """One-hot draws: the first state at which the cumulative probability exceeds the uniform number."""
+        """Draw one-hot states: the first state whose cumulative probability exceeds the uniform number."""
         below = torch.softmax(self._log_weights(tilt), -1).cumsum(-1) <= uniform.unsqueeze(-1)
         return one_hot(below.sum(-1).clamp(max=self.q - 1), self.q).to(self.dtype)
 

@@ -1,4 +1,4 @@
-"""Units that are clamped or have evidence on them: wrappers that share the parameters of the original units."""
+"""Wrappers for clamped units and for units with evidence, which share the parameters of the original units."""
 
 from typing import NoReturn, final
 
@@ -11,13 +11,13 @@ from tapmachine.units.delegating import Delegating
 
 
 class Conditioned(Delegating):
-    """Wrapper of units that conditions them and otherwise behaves like them."""
+    """Base class of wrappers that condition units on evidence or on fixed values."""
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> NoReturn:
-        raise ValueError(f"{type(self).__name__}: cannot fit conditioned units; fit the original ones")
+        raise ValueError(f"{type(self).__name__}: conditioned units cannot be fitted; fit the original units")
 
     def _evidence(self, value: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Evidence with the given trailing shape, for one particle or for a batch."""
+        """Validate the shape of evidence, which is for all particles or has a row for each particle."""
         if value.dim() > 1 + len(shape) or tuple(value.shape[-len(shape) :]) != shape:
             batched = ", ".join(["K", *map(str, shape)])
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {shape} or ({batched})")
@@ -25,11 +25,19 @@ class Conditioned(Delegating):
 
 
 def row_count(base: Units, *batched: tuple[Tensor, int]) -> int | None:
-    """Number of rows of evidence of the base units and of `batched` pairs: a tensor and its dims without rows."""
+    """Return the number of rows of evidence; None if all particles share the evidence.
+
+    Args:
+        base: Units that may already be conditioned on rows of evidence.
+        batched: Pairs of a tensor and the number of its dimensions without rows.
+
+    Raises:
+        ValueError: If the numbers of rows differ.
+    """
     counts = {len(value) for value, dims in batched if value.dim() > dims}
     counts |= {base.n_rows} if base.n_rows is not None else set()
     if len(counts) > 1:
-        raise ValueError(f"evidence has different numbers of rows: {sorted(counts)}")
+        raise ValueError(f"evidence has inconsistent numbers of rows: {sorted(counts)}")
     return counts.pop() if counts else None
 
 
@@ -39,7 +47,7 @@ def _pick(value: Tensor, dims: int, index: Tensor) -> Tensor:
 
 @final
 class Tilted(Conditioned):
-    """Units with evidence: an unnormalized prior P(x) exp(Dx − ½Ex²)."""
+    """Units with evidence, whose unnormalized prior is P(x) exp(Dx − ½Ex²)."""
 
     field: Tensor
     precision: Tensor
@@ -47,17 +55,19 @@ class Tilted(Conditioned):
     def __init__(self, base: Units, evidence: Tilt, validate: bool = True) -> None:
         super().__init__(base)
         if not isinstance(evidence, Tilt):
-            raise ValueError(f"evidence is a {type(evidence).__name__}; it must be a Tilt")
+            raise ValueError(f"evidence is a {type(evidence).__name__}; expected a Tilt")
         for name, value in zip(Tilt._fields, evidence, strict=True):
             if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != base.dtype:
-                raise ValueError(f"evidence.{name} is {value.dtype}, but the units are {base.dtype}; convert it")
-            if isinstance(value, int | float):  # filled in place: a copy to a GPU cannot be captured
+                raise ValueError(
+                    f"evidence.{name} is {value.dtype}, but the units are {base.dtype}; convert it with .to()"
+                )
+            if isinstance(value, int | float):  # filled on the device, since a copy to a GPU cannot be captured
                 value = torch.full((), value, dtype=base.dtype, device=base.device)
             tensor = torch.as_tensor(value, dtype=base.dtype, device=base.device)
             tensor = tensor.expand(base.state_shape) if tensor.dim() == 0 else tensor
             tensor = self._evidence(tensor, f"evidence.{name}", base.state_shape)
-            if validate:  # rows of evidence were validated before, and reading values synchronizes with a GPU
-                self.reject(~torch.isfinite(tensor), tensor, f"evidence.{name}", "it must be finite")
+            if validate:  # selected rows were validated before, and reading values synchronizes with a GPU
+                self.reject(~torch.isfinite(tensor), tensor, f"evidence.{name}", "expected a finite number")
             self.register_buffer(name, tensor, persistent=False)
         _ = self.n_rows
 
@@ -86,7 +96,7 @@ class Tilted(Conditioned):
         return self.base.log_prior(x, validate=False) + self.per_unit(exponent)
 
     def field_with_mean(self, mean: Tensor) -> Tensor:
-        # Units with q states solve for all fields at once; a precision only shifts their fields.
+        # Units with q states solve for all fields at once, and a precision only shifts their fields.
         if not self.is_categorical:
             return super().field_with_mean(mean)
         return self.base.field_with_mean(mean) - self.field + 0.5 * self.precision
@@ -133,7 +143,7 @@ class Tilted(Conditioned):
 
 @final
 class Clamped(Conditioned):
-    """Units some or all of which are held at given values."""
+    """Units of which some or all are clamped to fixed values."""
 
     values: Tensor
     mask: Tensor
@@ -141,7 +151,7 @@ class Clamped(Conditioned):
     def __init__(self, base: Units, x: Tensor, mask: Tensor | None = None, validate: bool = True) -> None:
         super().__init__(base)
         if mask is not None and not (isinstance(mask, Tensor) and mask.dtype == torch.bool):
-            raise ValueError("mask must be a tensor of bool")
+            raise ValueError("mask is not a bool tensor; expected True for clamped units")
         self.holds_all = mask is None or bool(mask.all())
         mask = torch.ones(base.n, dtype=torch.bool, device=base.device) if mask is None else mask
         self.register_buffer("mask", self._evidence(mask.to(base.device), "mask", (base.n,)), persistent=False)
@@ -151,7 +161,7 @@ class Clamped(Conditioned):
         _ = self.n_rows
 
     def _filled(self, x: Tensor) -> Tensor:
-        """The states, with unclamped ones replaced by a valid state: they may be NaN and are never read."""
+        """Replace the states of unclamped units, which may be NaN, by an arbitrary valid state."""
         if self.holds_all:
             return x
         if isinstance(x, Tensor) and not x.is_floating_point() and x.dim() and x.shape[-1] == self.n:
@@ -166,7 +176,7 @@ class Clamped(Conditioned):
         return self.base.sample(no_tilt, torch.Generator(self.base.device).manual_seed(0))
 
     def _components(self, of_units: Tensor) -> Tensor:
-        """Expand a mask over units to the components of their states."""
+        """Expand a mask of units to the components of their states."""
         return of_units.unsqueeze(-1) if self.is_categorical else of_units
 
     def _mix(self, held: Tensor | float, free: Tensor) -> Tensor:
@@ -199,10 +209,14 @@ class Clamped(Conditioned):
         return self.values.expand(shape) if self.holds_all else self._mix(self.values, self.base.decode(digits))
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        """ln P(x) of the original units; x must agree with the clamped values."""
+        """Compute ln P(x) of the original units.
+
+        Raises:
+            ValueError: If x differs from the value of a clamped unit.
+        """
         x = self.check_states(x, validate)
         if validate:
-            self.reject(self._mix(x != self.values, torch.zeros_like(x)) > 0, x, "x", "the unit is clamped elsewhere")
+            self.reject(self._mix(x != self.values, torch.zeros_like(x)) > 0, x, "x", "expected the clamped value")
         return self.base.log_prior(x, validate=False)
 
     def log_partition(self, tilt: Tilt) -> Tensor:
@@ -260,14 +274,19 @@ class Clamped(Conditioned):
 
 
 def unconditioned(units: Units) -> Units:
-    """The original units without their conditions."""
+    """Return the original units without clamped values and evidence."""
     while isinstance(units, Conditioned):
         units = units.base
     return units
 
 
 def lowest_precision(units: Units, share: float) -> Tensor:  # state_shape
-    """Lower bound for the precision of a tilt during the iteration: a share of that of the prior's tails."""
+    """Return the lower bound for the precision of tilts during an iteration.
+
+    Args:
+        units: Units, possibly conditioned.
+        share: Magnitude of the bound, as a fraction of the precision of the prior's tails.
+    """
     base = unconditioned(units)
     if units.is_categorical:
         return torch.full(units.state_shape, -torch.inf, dtype=units.dtype, device=units.device)

@@ -14,26 +14,26 @@ from tapmachine.units.numerics.intervals import gauss_legendre, wide
 from tapmachine.units.support import FiniteSet, Interval
 
 PANEL_NODES = 10
-EVEN_PANELS = 32  # of equal width over the interval: they resolve a precision of 10⁴ per squared length
-EDGE_PANELS = 14  # more at either edge, each half as wide as the previous: they resolve a field of 10⁶ per length
-CHUNK = 2**22  # values at nodes held at a time
+EVEN_PANELS = 32  # panels of equal width over the interval, which resolve a precision of 10⁴ per squared length
+EDGE_PANELS = 14  # additional panels at each edge, halving in width, which resolve a field of 10⁶ per length
+CHUNK = 2**22  # maximum number of node values in memory
 INVERSION_STEPS = 7
 
 
 @final
 class Custom(Units):
-    """Units with a custom prior on a bounded interval or on a finite set of values.
+    """Units with a user-defined prior on a bounded interval or on a finite set of values.
 
-    The tilted normalizer is a sum over the set, or over a fixed mesh of 10-point Gauss–Legendre panels that is refined
-    toward the edges. The mesh resolves features of the log-prior wider than a hundredth of the interval, but not a jump
-    inside a panel.
+    On a finite set, integrals are sums. On an interval, they are computed with 10-point Gauss–Legendre quadrature on a
+    fixed mesh of panels that is refined toward the edges. The mesh resolves features of the log-prior that are wider
+    than a hundredth of the interval, but not a discontinuity inside a panel.
 
     Args:
         n: Number of units.
-        log_prior: Function of x, shape (..., n), that returns ln P(x) of every unit up to a constant, by elementwise
-            tensor operations. An `nn.Module` is registered, so that its parameters are trained.
-        lower, upper: Bounds of the interval, two finite numbers.
-        values: Finite set, a sequence of distinct numbers; an alternative to `lower` and `upper`.
+        log_prior: Function that maps x, of shape (..., n), to ln P(x) of every unit up to a constant by elementwise
+            tensor operations. If it is an `nn.Module`, its parameters are trained.
+        lower, upper: Finite bounds of the interval.
+        values: Distinct numbers that form the finite set; alternative to `lower` and `upper`.
 
     Example:
         >>> import torch
@@ -59,32 +59,32 @@ class Custom(Units):
     ) -> None:
         super().__init__(n)
         if (values is None) == (lower is None and upper is None):
-            raise ValueError("Custom: expected either lower and upper, or values")
+            raise ValueError("Custom: expected either lower and upper, or values, but not both")
         self.prior_function = log_prior
         parameter = next(log_prior.parameters(), None) if isinstance(log_prior, nn.Module) else None
         dtype = self.common_dtype(parameter, values if isinstance(values, Tensor) else None)
         if values is not None:
             support = self.as_tensor(values, "values").to(dtype).flatten()
-            self.reject(~torch.isfinite(support), support, "values", "it must be finite")
+            self.reject(~torch.isfinite(support), support, "values", "expected a finite number")
             if len(support) == 0 or len(support.unique()) < len(support):
-                raise ValueError(f"Custom: values has {len(support)} numbers; expected at least one, all distinct")
+                raise ValueError(f"Custom: values has {len(support)} elements; expected one or more distinct numbers")
             bounds = [support.amin(), support.amax()]
         else:
             support = torch.empty(0, dtype=dtype)
             bounds = [torch.tensor(float("nan") if b is None else b, dtype=dtype) for b in (lower, upper)]
             for name, bound in zip(("lower", "upper"), bounds, strict=True):
-                self.reject(~torch.isfinite(bound), bound, name, "it must be finite")
-            self.reject(bounds[0] >= bounds[1], bounds[0], "lower", f"it must be less than upper, {upper}")
+                self.reject(~torch.isfinite(bound), bound, name, "expected a finite number")
+            self.reject(bounds[0] >= bounds[1], bounds[0], "lower", f"expected a number less than upper = {upper}")
         self.register_buffer("values", support)
         self.register_buffer("lower", bounds[0].clone())
         self.register_buffer("upper", bounds[1].clone())
         ends = [float(bound) for bound in bounds]
         self._support = FiniteSet(tuple(support.tolist())) if values is not None else Interval(ends[0], ends[1])
         log_weights = self._log_weights()
-        self.reject(torch.isnan(log_weights), log_weights, "log_prior(x)", "it must be a number or -inf")
-        self.reject(log_weights == torch.inf, log_weights, "log_prior(x)", "it must be less than inf")
+        self.reject(torch.isnan(log_weights), log_weights, "log_prior(x)", "expected a number or -inf")
+        self.reject(log_weights == torch.inf, log_weights, "log_prior(x)", "expected a number less than inf")
         empty = torch.isinf(log_weights).all(0)
-        self.reject(empty, log_weights.amax(0), "log_prior(x)", "it must be finite somewhere")
+        self.reject(empty, log_weights.amax(0), "log_prior(x)", "expected a finite number for at least one x")
 
     @property
     def support(self) -> FiniteSet | Interval:
@@ -96,7 +96,7 @@ class Custom(Units):
         return len(self.values) > 0
 
     def _nodes(self) -> tuple[Tensor, Tensor]:
-        """The values with log-weights 0, or the mesh with its log-weights; always in float64."""
+        """Quadrature nodes and their log-weights in float64; on a finite set, the values with log-weights 0."""
         if self.discrete:
             return wide(self.values), torch.zeros_like(wide(self.values))
         t, w = _mesh(self.device)
@@ -111,24 +111,24 @@ class Custom(Units):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate and self.discrete:
-            self.reject_states(lambda z: (z.unsqueeze(-1) != self.values).all(-1), x, "it must be one of the values")
+            self.reject_states(lambda z: (z.unsqueeze(-1) != self.values).all(-1), x, "expected one of the values")
         elif validate:
-            requirement = "it must lie between lower and upper"
+            requirement = "expected a number between lower and upper"
             self.reject_states(lambda z: ~((z >= self.lower) & (z <= self.upper)), x, requirement)
         return x
 
     def _log_density(self, x: Tensor) -> Tensor:  # (..., n) -> (..., n), float64
-        """ln P(x) up to a constant, from the user's function."""
+        """Evaluate the user-defined log-prior, which is ln P(x) up to a constant."""
         density = self.prior_function(x)
         if not isinstance(density, Tensor) or density.shape not in ((), (self.n,), x.shape):
             returned = tuple(density.shape) if isinstance(density, Tensor) else type(density).__name__
             raise ValueError(
-                f"Custom: log_prior returned {returned} for x of shape {tuple(x.shape)}; it must keep the shape"
+                f"Custom: log_prior returned {returned} for x of shape {tuple(x.shape)}; expected the same shape"
             )
         return wide(density).expand(x.shape)
 
     def _log_weights(self) -> Tensor:  # (nodes, n), float64
-        """Log-mass at each node, up to a constant."""
+        """Log-prior plus log-weight at each node, up to a constant."""
         nodes, log_widths = self._nodes()
         at_nodes = self._log_density(nodes.to(self.dtype).unsqueeze(-1).expand(-1, self.n))
         return at_nodes + log_widths.unsqueeze(-1)
@@ -144,12 +144,12 @@ class Custom(Units):
         return (self._log_density(x) - self._log_weights().logsumexp(0)).to(self.dtype)
 
     def _log_masses(self, log_prior: Tensor, field: Tensor, precision: Tensor) -> Tensor:
-        """Tilted log-mass at each node: (..., n) -> (..., n, nodes)."""
+        """Compute the tilted log-mass at each node, (..., n) -> (..., n, nodes)."""
         x, _ = self._nodes()
         return log_prior + wide(field).unsqueeze(-1) * x - wide(precision).unsqueeze(-1) * (0.5 * x**2)
 
     def _parts(self, tilt: Tilt) -> tuple[Tensor, list[tuple[Tensor, Tensor]], torch.Size]:
-        """Normalized log-prior at the nodes, shape (n, nodes); the tilt in chunks of rows; and its shape."""
+        """Return the normalized log-prior at the nodes, (n, nodes), the tilt in chunks of rows, and its shape."""
         log_prior = self._log_weights().log_softmax(0).T
         field, precision = self.unpack(tilt)
         rows = max(1, CHUNK // log_prior.numel())
@@ -175,7 +175,7 @@ class Custom(Units):
 
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        """Draw a value or, on an interval, a panel and then a point in it by inversion of its CDF."""
+        """Draw from the tilted priors; on an interval, draw a panel, then a point by inverting the CDF on the panel."""
         log_prior, parts, shape = self._parts(tilt)
         draws = []
         for field, precision in parts:
@@ -190,7 +190,7 @@ class Custom(Units):
         return torch.cat(draws).view(shape).to(self.dtype)
 
     def _invert(self, field: Tensor, precision: Tensor, panel: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draw within the given panel of every element: Newton's method on the CDF, inside a bracket."""
+        """Draw a point within a panel for every element, by inverting the CDF with a bracketed Newton's method."""
         edges = wide(self.lower) + (wide(self.upper) - wide(self.lower)) * _edges(self.device)
         start = edges[panel]
         t, w = gauss_legendre(PANEL_NODES, edges.dtype, edges.device)
@@ -204,7 +204,7 @@ class Custom(Units):
         peak = at_nodes.amax(0)
         mass = (w * (at_nodes - peak).exp()).sum(0) * width
         share = torch.rand(start.shape, dtype=start.dtype, device=start.device, generator=generator)
-        # Initial guess: an exponential density over the panel. Then Newton's method on the CDF, in a bracket.
+        # The initial guess is exact for an exponential density. It is refined by Newton's method inside a bracket.
         growth = (at_nodes[-1] - at_nodes[0]).nan_to_num(nan=0.0).clamp(-700, 700)
         guess = torch.log1p(share * torch.expm1(growth)) / growth
         distance = width * torch.where(growth.abs() < 1e-6, share, guess)
@@ -218,14 +218,14 @@ class Custom(Units):
         return start + distance
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        """Validate x and leave the prior unchanged: its form and parameters are user-defined."""
+        """Validate x; the user-defined prior is left unchanged."""
         self.checked_rows(x, weights, smoothing)
         return self
 
 
 @lru_cache(maxsize=8)
 def _edges(device: torch.device) -> Tensor:
-    """Edges of the panels on [0, 1]."""
+    """Return the edges of the quadrature panels on [0, 1]."""
     even = np.arange(1, EVEN_PANELS) / EVEN_PANELS
     fine = even[0] * 0.5 ** np.arange(1, EDGE_PANELS + 1)
     return torch.from_numpy(np.sort(np.concatenate(([0.0, 1.0], even, fine, 1 - fine)))).to(device)
@@ -233,7 +233,7 @@ def _edges(device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=8)  # cached, since a copy to a GPU cannot be captured
 def _mesh(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the Gauss–Legendre panels on [0, 1]."""
+    """Return the nodes and weights of the Gauss–Legendre panels on [0, 1]."""
     edges = _edges(device)
     t, w = gauss_legendre(PANEL_NODES, torch.float64, device)
     width = edges.diff().unsqueeze(-1)

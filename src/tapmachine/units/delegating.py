@@ -1,4 +1,4 @@
-"""Units that delegate to other units."""
+"""Base class of units that wrap other units."""
 
 from functools import cached_property
 
@@ -11,7 +11,11 @@ from tapmachine.units.support import Support
 
 
 class Delegating(Units):
-    """Units with the states of `base` and the same reaction to their neighbors."""
+    """Units that delegate to the wrapped units `base` everything that depends on the states only.
+
+    Args:
+        base: Units to wrap.
+    """
 
     def __init__(self, base: Units) -> None:
         super().__init__(base.n)

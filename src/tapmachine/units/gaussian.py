@@ -1,4 +1,4 @@
-"""Gaussian units on the whole real line."""
+"""Gaussian units on the real line."""
 
 from typing import Self, final
 
@@ -14,16 +14,18 @@ from tapmachine.units.numerics.intervals import smaller_terms, wide
 
 @final
 class Gaussian(Units):
-    """Real-valued units: P(x) ∝ exp(Ux − ½Vx²) with V > 0, i.e. mean U/V and variance 1/V.
+    """Real-valued units with the prior P(x) ∝ exp(Ux − ½Vx²), a normal distribution with mean U/V and variance 1/V.
 
     ln Z(B,A) = (U+B)²/2(V+A) − U²/2V − ½ ln((V+A)/V), f_a = (U+B)/(V+A), f_c = 1/(V+A).
-    The support is unbounded, so a tilt with V + A ≤ 0 cannot be normalized [sec:boundMsg]: `normalizable` is False
-    there, and ln Z, the absolute mean and the variance are inf.
+
+    The support is unbounded, so the tilted prior cannot be normalized if V + A ≤ 0 [sec:boundMsg]. In this case
+    `normalizable` returns False, and ln Z, the absolute mean and the variance are inf.
 
     Args:
         n: Number of units.
-        field: U, a number or a tensor of shape (n,).
-        precision: V, greater than 0, with the same shapes. Training updates its logarithm, so V stays positive.
+        field: Field U, a number or a tensor of shape (n,) (default: 0).
+        precision: Precision V > 0, a number or a tensor of shape (n,) (default: 1). Training updates its logarithm, so
+            V stays positive.
 
     Example:
         >>> import torch
@@ -53,17 +55,17 @@ class Gaussian(Units):
 
     @property
     def precision(self) -> Tensor:
-        """V = base_precision·exp(growth_rate·log_growth), which is positive for any `log_growth`.
+        """Precision V = base_precision·exp(growth_rate·log_growth), which is positive for any `log_growth`.
 
-        Assign to it, `units.precision = 2.0`; changing it in place has no effect. The assigned value is stored exactly
-        in the buffer `base_precision`, so the prior is defined by parameters and buffers together.
+        To change the precision, assign a new value, as in `units.precision = 2.0`; in-place changes have no effect. The
+        assigned value is stored exactly in the buffer `base_precision`, so the prior depends on parameters and buffers.
         """
         return self.base_precision * (self.growth_rate * self.log_growth).exp()
 
     @precision.setter
     def precision(self, value: Values) -> None:
         precision = self.as_parameter(value, "precision", (self.n,), self.dtype)
-        self.reject(precision <= 0, precision, "precision", "it must be greater than 0")
+        self.reject(precision <= 0, precision, "precision", "expected a number greater than 0")
         with torch.no_grad():
             self.base_precision.copy_(precision)
             self.log_growth.zero_()
@@ -87,7 +89,7 @@ class Gaussian(Units):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:
-            self.reject_states(lambda z: ~torch.isfinite(z), x, "it must be finite")
+            self.reject_states(lambda z: ~torch.isfinite(z), x, "expected a finite number")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
@@ -102,10 +104,10 @@ class Gaussian(Units):
         v = torch.where(finite, V + A, 1.0)
         B = torch.where(finite, B, 0.0)
         ratio = torch.where(finite, A / V, 0.0)
-        # ½ ln((V+A)/V): log1p is exact for small A, the plain logarithm for V + A near 0.
+        # ½ ln((V+A)/V): log1p is accurate for small A, the plain logarithm for V + A near 0.
         log_ratio = torch.where(ratio.abs() < 0.5, torch.log1p(ratio.clamp(min=-0.5)), torch.log(v / V))
-        # (U+B)²/2(V+A) − U²/2V with a common denominator is exact for a weak tilt; as it stands, it is where B cancels
-        # U.
+        # (U+B)²/2(V+A) − U²/2V: with a common denominator it is accurate for a weak tilt, without one where B nearly
+        # cancels U.
         together = (B**2 / (2 * v), B * U / v, -ratio * U**2 / (2 * v))
         apart = ((U + B) ** 2 / (2 * v), -(U**2) / (2 * V))
         log_partition = smaller_terms(together, apart) - 0.5 * log_ratio
@@ -129,7 +131,7 @@ class Gaussian(Units):
         precision: Tensor | float = 0.0,
         steps: int | None = None,
     ) -> tuple[Moments, Tensor]:
-        # a(V + A) = U + θ − κa with A = precision − κ: the reaction cancels in the mean
+        # a(V + A) = U + θ − κa with A = precision − κ, so the reaction cancels in the mean.
         u, total = self.field + field, self.precision + precision
         finite = _normalizable(u, total - reaction)
         mean = torch.where(finite, u / total, torch.copysign(torch.full_like(u, torch.inf), u))
@@ -156,7 +158,7 @@ class Gaussian(Units):
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         count, mean, variance = column_moments(x, weights)
-        # Only a constant column borrows a spread from the others, whose scales may be unrelated.
+        # Only constant columns use the variance of the other columns, whose scales may be unrelated.
         typical = variance[variance > 0].median() if (variance > 0).any() else variance.new_tensor(1.0)
         pseudo = (smoothing * typical / (count + smoothing)).clamp(min=float(SMALLEST_SPREAD**2 * typical))
         rate = _growth_rate(x, weights, mean, variance)
@@ -172,11 +174,11 @@ class Gaussian(Units):
 
 
 def _growth_rate(x: Tensor, weights: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Scale of ln V relative to its gradient ½(1 − V(x − m)²), so that one rare, large value cannot derail it.
+    """Compute the scale of the parameter ln V, which limits the effect of rare, large values on training.
 
-    The variance of the gradient is (kurtosis − 1)/4: ½ for Gaussian data, but as large as the number of rows for a
-    column that is almost always constant. The parameter is rescaled by its square root. The precision of a constant
-    column is kept, because its likelihood has no maximum.
+    The gradient with respect to ln V is ½(1 − V(x − m)²). Its variance is (kurtosis − 1)/4, which is ½ for Gaussian
+    data, but as large as the number of rows for an almost constant column. The parameter is rescaled by the standard
+    deviation of the gradient. The scale is 0 for a constant column, whose likelihood has no maximum in V.
     """
     spread = torch.where(variance > 0, variance, 1.0)
     kurtosis = sum_over_rows(lambda z, w: w * ((z - mean) ** 2 / spread) ** 2, x, weights) / wide(weights).sum()

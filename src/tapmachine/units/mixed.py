@@ -17,14 +17,14 @@ from tapmachine.units.support import BITS, FiniteSet, Interval, Simplex, Support
 
 @final
 class Mixed(Units):
-    """A layer of blocks, each with units of one type: the first n_1 units are the first block, and so on.
+    """A layer that consists of several blocks, each with units of one type.
 
-    Each unit behaves as in its block. `units.blocks` holds the blocks, which are trained in place. The q states of a
-    `Categorical` unit count as q units, one-hot; ln P and ln Z of the unit are stored at the first of them, with 0 at
-    the others.
+    The blocks are concatenated in order and are accessible as `units.blocks`. A `Categorical` unit with q states takes
+    up q columns with its one-hot state; ln P and ln Z of the unit are stored in the first of these columns, and the
+    other columns are 0.
 
     Args:
-        blocks: Blocks of units, all with the same dtype and device.
+        blocks: Blocks of units with the same dtype and device.
 
     Example:
         >>> import torch
@@ -39,14 +39,16 @@ class Mixed(Units):
 
     def __init__(self, blocks: Sequence[Units]) -> None:
         if isinstance(blocks, Units) or len(blocks) == 0:
-            raise ValueError("Mixed: blocks must be a non-empty list of units, such as [Gaussian(4), Binary(2)]")
+            raise ValueError("Mixed: expected a non-empty list of blocks, such as [Gaussian(4), Binary(2)]")
         for index, block in enumerate(blocks):
             if not isinstance(block, Units) or isinstance(block, Mixed | Conditioned):
                 raise ValueError(f"Mixed: block {index} is a {type(block).__name__}; expected units such as Binary(n)")
             for name in ("dtype", "device"):
                 actual, expected = getattr(block, name), getattr(blocks[0], name)
                 if actual != expected:
-                    raise ValueError(f"Mixed: the {name} of block {index} is {actual}, but that of block 0 {expected}")
+                    raise ValueError(
+                        f"Mixed: the {name} of block {index} is {actual}, but that of block 0 is {expected}"
+                    )
         super().__init__(sum(math.prod(block.state_shape) for block in blocks))
         self.blocks = nn.ModuleList(blocks)
 
@@ -56,7 +58,7 @@ class Mixed(Units):
 
     @property
     def sizes(self) -> list[int]:
-        """Number of units of each block, or of components for `Categorical` blocks."""
+        """Number of columns of each block: n, or n·q for a `Categorical` block."""
         return [math.prod(block.state_shape) for block in self._blocks]
 
     def extra_repr(self) -> str:
@@ -89,7 +91,7 @@ class Mixed(Units):
 
     @property
     def support(self) -> Support:
-        """Support of all blocks if they share it; otherwise the set or interval that contains their supports."""
+        """Common support of all blocks, or the smallest finite set or interval that contains their supports."""
         supports = {BITS if isinstance(block.support, Simplex) else block.support for block in self._blocks}
         if len(supports) == 1:
             return supports.pop()
@@ -107,11 +109,11 @@ class Mixed(Units):
         return any(block.has_counts for block in self._blocks)
 
     def per_unit(self, terms: Tensor) -> Tensor:
-        """Terms of the components, summed at the first component of each categorical unit."""
+        """Sum the terms of each categorical unit over its components; the sum is stored at the first component."""
         return self._each(lambda block, part: block.per_unit(part), terms)
 
     def at_first_component(self, block: Units, of_units: Tensor) -> Tensor:  # (..., n_b) -> (..., size)
-        """Place values of a block's units at the first component of each, with 0 at the others."""
+        """Place the value of each unit of a block at the unit's first component; other components are set to 0."""
         return _flat(block, of_units, of_units.dim() + 1)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
@@ -149,7 +151,7 @@ class Mixed(Units):
         return self._each(lambda block, part: block.log_prior(part, validate), self.as_states(x))
 
     def _tilts(self, tilt: Tilt) -> list[tuple[Units, Tilt]]:
-        """Each block with its tilt; a scalar precision stays a scalar, which is faster if it is 0."""
+        """Split a tilt into pairs of a block and its tilt; a scalar precision stays a scalar, which is faster."""
         field, precision = self.unpack(tilt)
         given = tilt.precision if isinstance(tilt.precision, int | float) else precision
         precisions = self._precisions(given, field)
@@ -222,7 +224,7 @@ class Mixed(Units):
         mean, variance, total = self._joined_results((block, (*moments, field)) for block, (moments, field) in settled)
         return Moments(mean, variance), total
 
-    # ----- reaction: one row of numbers for all blocks, with the matrices of categorical units concatenated
+    # ----- reaction: one vector for all blocks, with the flattened matrices of categorical units
 
     @property
     def reaction_shape(self) -> tuple[int, ...]:
@@ -253,7 +255,7 @@ class Mixed(Units):
         )
 
     def _precisions(self, value: Tensor | float, like: Tensor) -> list[Tensor | float]:
-        """Parts of a tensor for each block; a scalar is repeated."""
+        """Split a precision into the parts of the blocks; a scalar is repeated."""
         if isinstance(value, int | float):
             return [value] * len(self._blocks)
         return [part for _, part in self._split([value.expand_as(like)])]
@@ -262,7 +264,7 @@ class Mixed(Units):
         return self._each(lambda block, part: block.field_with_mean(part), mean)
 
     def _split(self, tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
-        """Each block with its part of the tensors, in the shape of the block's states."""
+        """Split tensors into tuples of a block and its parts of the tensors, in the shape of the block's states."""
         parts = [tensor.expand(*tensor.shape[:-1], self.n).split(self.sizes, -1) for tensor in tensors]
         return [
             (block, *(part.unflatten(-1, block.state_shape) for part in of_block))
@@ -270,24 +272,29 @@ class Mixed(Units):
         ]
 
     def _each(self, function: Callable[..., Any], *tensors: Tensor) -> Tensor:
-        """Apply a function to each block and its part of the tensors, and concatenate the results."""
+        """Apply a function to each block and its parts of the tensors, and concatenate the results."""
         return torch.cat([_flat(part[0], function(*part), part[1].dim()) for part in self._split(tensors)], -1)
 
     def _joined_results(self, results: Iterable[tuple[Units, Sequence[Tensor]]]) -> list[Tensor]:
-        """Concatenate the results of all blocks, each in the shape of the block's states."""
+        """Concatenate results of all blocks that have the shapes of the blocks' states."""
         flat = [[z.flatten(-len(block.state_shape)) for z in of_block] for block, of_block in results]
         return [torch.cat(parts, -1) for parts in zip(*flat, strict=True)]
 
     def _sum(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Apply a function that returns one value per row to each block and its part of the tensors, and sum."""
+        """Apply a function to each block and its parts of the tensors, and sum the results, one value per row."""
         results = [function(*part) for part in self._split(tensors)]
         return torch.stack(results).sum(0)
 
 
 def _flat(block: Units, result: Tensor, n_dims: int) -> Tensor:  # (..., *state_shape) or (..., n) -> (..., size)
-    """Flatten values to the components of a block; those of categorical units are stored at their first component.
+    """Flatten values of a block's states or units to columns, one for each component of the states.
 
-    States of the block have `n_dims` dimensions.
+    The value of a categorical unit is stored at its first component, except for masks, which are repeated.
+
+    Args:
+        block: Block of units.
+        result: Values of the states or of the units.
+        n_dims: Number of dimensions of the block's states.
     """
     if not block.is_categorical:
         return result

@@ -1,4 +1,4 @@
-"""Units for counts: 0, 1, 2, …"""
+"""Poisson units for counts 0, 1, 2, …."""
 
 from typing import Self, final
 
@@ -14,22 +14,24 @@ from tapmachine.units.numerics.counts import count_weights, draw_counts, draw_po
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.support import Lattice
 
-HALVINGS = 50  # of an interval that contains the field of a unit with evidence
+HALVINGS = 50  # number of bisection steps for the field of a unit with evidence
 
 
 @final
 class Poisson(Units):
-    """Counts 0, 1, 2, …: P(x) = exp(Ux − e^U)/x!, the Poisson distribution with rate e^U.
+    """Units for counts 0, 1, 2, … with a Poisson prior, P(x) = exp(Ux − e^U)/x!, of rate e^U.
 
-    In a machine the rate of a unit is e^{U + Wh}. A tilt with precision A = 0 multiplies the rate by e^B, in closed
-    form; with A > 0 the sum over the counts is computed around the mode; with A < 0 the tilted prior cannot be
-    normalized, and ln Z is +inf. TAP's reaction has this sign. These units therefore include it through their mean
-    alone: F is expanded at a fixed mean a, where the variance is c(a) = a, so that B = ΣWa' + ½ΣW²c' and A = 0. This is
-    correct to the same order in the couplings.
+    In a machine the rate of a unit is e^{U + Wh}. A tilt with precision A = 0 multiplies the rate by e^B. If A > 0, the
+    sum over the counts is computed numerically around the mode. If A < 0, the tilted prior cannot be normalized, and
+    ln Z is +inf.
+
+    The TAP reaction would make the precision negative. For these units, F is therefore expanded at a fixed mean a, at
+    which the variance is c(a) = a. The result is a tilt with B = ΣWa' + ½ΣW²c' and A = 0, which is correct to the same
+    order in the couplings.
 
     Args:
         n: Number of units.
-        field: U, a number or a tensor of shape (n,); the logarithm of the rate.
+        field: Field U, the logarithm of the rate, a number or a tensor of shape (n,) (default: 0).
 
     Example:
         >>> import torch
@@ -57,7 +59,7 @@ class Poisson(Units):
         x = self.as_states(x)
         if validate:
             self.reject_states(
-                lambda k: (k < 0) | (k != k.round()) | torch.isinf(k), x, "it must be a whole number, 0 or more"
+                lambda k: (k < 0) | (k != k.round()) | torch.isinf(k), x, "expected a whole number, 0 or more"
             )
         return x
 
@@ -66,16 +68,16 @@ class Poisson(Units):
         return (field * x - field.exp() - torch.lgamma(x + 1)).to(self.dtype)
 
     def _split(self, tilt: Tilt) -> tuple[Tensor, Tensor, Tensor | None]:
-        """U, B and A in float64; A is None if it is 0 everywhere."""
+        """Return U, B and A in float64; A is None if it is 0 for all units."""
         is_zero = isinstance(tilt.precision, int | float) and tilt.precision == 0
         field, precision = self.unpack(tilt)
-        can_look = precision.device.type == "cpu" and not torch.compiler.is_compiling()  # would synchronize with a GPU
+        can_look = precision.device.type == "cpu" and not torch.compiler.is_compiling()  # a GPU would synchronize
         if not is_zero and can_look and not precision.requires_grad:
             is_zero = not bool((precision != 0).any())
         return wide(self.field), wide(field), None if is_zero else wide(precision)
 
     def log_partition(self, tilt: Tilt) -> Tensor:
-        """ln Σ P(x) exp(Bx − ½Ax²): e^{U+B} − e^U for A = 0."""
+        """Compute ln Σ P(x) exp(Bx − ½Ax²), which is e^{U+B} − e^U for A = 0."""
         U, B, A = self._split(tilt)
         if A is None:
             return (U.exp() * torch.expm1(B)).to(self.dtype)
@@ -113,7 +115,7 @@ class Poisson(Units):
 
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
-        """Smallest count whose cumulative probability exceeds the uniform number."""
+        """Return the smallest count whose cumulative probability exceeds the uniform number."""
         U, B, A = self._split(tilt)
         uniform = wide(uniform)
         if A is None:
@@ -121,7 +123,7 @@ class Poisson(Units):
         return draw_counts(U + B, A, uniform).to(self.dtype)
 
     def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
-        """Set the rates to the column means; `smoothing` adds half that number of observations of 1."""
+        """Set the rates to the column means, after adding `smoothing`/2 pseudo-observations with the value 1."""
         x, weights = self.checked_rows(x, weights, smoothing)
         total = sum_over_rows(torch.mul, x, weights) + 0.5 * smoothing
         field = (total / (wide(weights).sum() + 0.5 * smoothing)).log()
@@ -155,7 +157,10 @@ class Poisson(Units):
         return self.moments(Tilt(total, precision)), total
 
     def _field_in(self, field: Tensor, reaction: Tensor, precision: Tensor | float) -> Tensor:
-        """B = θ + ½κ dc/da, where dc/da is 1 without evidence and otherwise depends on B: found by bisection."""
+        """Compute the field B = θ + ½κ dc/da, where dc/da is 1 without evidence.
+
+        With evidence, dc/da depends on B, and the equation is solved by bisection.
+        """
         largest = field + 0.5 * reaction
         U, B, A = self._split(Tilt(largest, precision))
         if A is None:
@@ -172,7 +177,7 @@ class Poisson(Units):
 
 
 def _cumulants(field: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, variance and third cumulant of counts with the weights exp(Bx − ½Ax²)/x!."""
+    """Compute the mean, variance and third cumulant of counts with weights exp(Bx − ½Ax²)/x!."""
     k, log_weights = count_weights(field, precision)
     share = log_weights.softmax(-1)
     center = k[..., k.shape[-1] // 2]  # differences from the mode do not cancel

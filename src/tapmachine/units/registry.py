@@ -1,4 +1,4 @@
-"""Unit types of the package, by their command-line name. Does not import torch, so that `--help` is fast."""
+"""Registry of unit types by their command-line names. This module does not import torch, which keeps `--help` fast."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UnitType:
-    """A unit type: the location of its class, and how to construct its units for data and from a file.
+    """Description of a unit type: the location of its class and the arguments of its constructor.
 
     Attributes:
         home: Location of the class, as `module:name`.
-        hidden: Whether it can be used in the hidden layers of a training run.
-        hidden_bounds: Bounds of hidden units, if the class takes any.
-        states: Name of the attribute with the number of states, if the class takes one after the number of units.
-        bounds: Names of the parameters with the bounds, if the class takes a lower and an upper bound.
-        contains_zero: Whether 0 must lie between the bounds.
+        hidden: Whether the unit type can be used in hidden layers of a training run.
+        hidden_bounds: Bounds of hidden units, if the constructor takes bounds.
+        states: Name of the attribute that stores the number of states, if the constructor takes a number of states.
+        bounds: Names of the tensors that store the bounds, if the constructor takes a lower and an upper bound.
+        contains_zero: Whether 0 has to lie between the bounds.
         raw_bytes: Whether bytes in a file are states, rather than intensities to be scaled to [0, 1].
     """
 
@@ -32,17 +32,17 @@ class UnitType:
     raw_bytes: bool = False
 
     def load(self) -> "Callable[..., Units]":
-        """The class."""
+        """Import and return the class of the unit type."""
         unit_class: Callable[..., Units] = resolve_name(self.home)
         return unit_class
 
     def make(self, n: int, n_states: int, bounds: tuple[Any, Any]) -> "Units":
-        """Create units of this type, using the number of states and the bounds as needed."""
+        """Create units of this type; the number of states and the bounds are ignored if the class does not use them."""
         states = () if self.states is None else (n_states,)
         return self.load()(n, *states, *(() if self.bounds is None else bounds))
 
     def make_hidden(self, n: int) -> "Units":
-        """Hidden units of this type."""
+        """Create hidden units of this type."""
         return self.make(n, 0, self.hidden_bounds)
 
 
@@ -66,5 +66,5 @@ UNIT_TYPES: dict[str, UnitType] = {
 
 
 def word_for(units: "Units") -> str | None:
-    """Command-line name of a unit type; None if it is not part of the package."""
+    """Return the command-line name of the unit type; None if it is not part of the package."""
     return next((word for word, unit_type in UNIT_TYPES.items() if unit_type.load() is type(units)), None)

@@ -1,4 +1,4 @@
-"""Units whose prior is multiplied by an arbitrary function of their state: a likelihood that is not a tilt."""
+"""Units whose prior is multiplied by an arbitrary likelihood."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -12,24 +12,25 @@ from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned, row_count
 from tapmachine.units.numerics.intervals import gauss_legendre, wide
 
-PANELS, PANEL_NODES = 8, 16  # over the relevant part of an interval
+PANELS, PANEL_NODES = 8, 16  # number of panels over the relevant part of an interval, and of nodes per panel
 DROP = 80.0  # nats below the maximum, where the density is negligible under any tilt
-ZOOMS, GRID = 5, 33  # the relevant part is found by repeatedly placing the grid over the remaining part
-CHUNK = 2**22  # values at nodes held at a time
+ZOOMS, GRID = 5, 33  # the relevant part is located by repeatedly placing a grid over the remaining part
+CHUNK = 2**22  # maximum number of node values in memory
 
 
 @final
 class Reweighted(Conditioned):
-    """Units with an unnormalized prior P(x)·L(y|x), summed over a set of states or integrated.
+    """Units with the unnormalized prior P(x)·L(y|x), where L is an arbitrary likelihood of observations y.
 
-    On an interval, 8 panels of 16 Gauss–Legendre nodes cover the part where P(x)·L(y|x) is not negligible, which is
-    determined for each observation.
+    On an interval, integrals use 8 panels of 16 Gauss–Legendre nodes, which cover the part of the interval where
+    P(x)·L(y|x) is not negligible. This part is determined separately for each observation.
 
     Args:
-        base: Units with numbers as states: a finite set, or a bounded support.
-        log_likelihood: Function of y and x that returns ln L and broadcasts.
-        y: Observations, (K, n); NaN if missing, where L = 1.
-        window: Interval of integration, two tensors like y. Default: determined from the prior and y.
+        base: Units with numeric states and a finite set of states or a bounded support.
+        log_likelihood: Function of y and x, which broadcast against each other, that returns ln L(y|x).
+        y: Observations, of shape (K, n). NaN marks a missing observation, for which L = 1.
+        window: Start and length of the interval of integration, two tensors of shape (K, n) (default: determined from
+            the prior and y).
     """
 
     y: Tensor
@@ -44,10 +45,10 @@ class Reweighted(Conditioned):
         window: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         super().__init__(base)
-        self.counts = base.n_states()  # numbers of states to sum over; None for an interval
+        self.counts = base.n_states()  # numbers of states of the units; None for an interval
         if self.counts is None and not base.is_bounded():
             raise ValueError(
-                f"{type(base).__name__}: a likelihood that is not a tilt requires units on a bounded support or with a "
+                f"{type(base).__name__}: this likelihood is not a tilt; expected units with a bounded support or a "
                 "finite set of states"
             )
         self.log_likelihood = log_likelihood
@@ -73,24 +74,24 @@ class Reweighted(Conditioned):
         return self.base.log_prior(x, validate=False) + self._likelihood(self.y, x).to(self.dtype)
 
     def _likelihood(self, y: Tensor, x: Tensor) -> Tensor:  # float64
-        """ln L(y|x); 0 where y is missing."""
+        """Evaluate ln L(y|x), which is 0 for missing observations."""
         seen = ~torch.isnan(y)
         value = self.log_likelihood(wide(torch.where(seen, y, 0.0)), wide(x))
         shape = torch.broadcast_shapes(y.shape, x.shape)
         if not isinstance(value, Tensor) or value.shape != shape:
             returned = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"the log-likelihood returned {returned}; y and x broadcast to shape {tuple(shape)}")
+            raise ValueError(f"the log-likelihood returned {returned}; expected a tensor of shape {tuple(shape)}")
         return torch.where(seen, wide(value), 0.0)
 
     # ----- location of the mass
 
     def _log_density(self, y: Tensor, x: Tensor) -> Tensor:  # (Q, K, n) -> (Q, K, n), float64
-        """ln P(x)·L(y|x) at values inside an interval."""
+        """Compute ln[P(x)·L(y|x)] at points inside an interval."""
         return wide(self.base.log_prior(x.to(self.dtype), validate=False)) + self._likelihood(y, x)
 
     @torch.no_grad()
     def _window(self) -> tuple[Tensor, Tensor]:  # (K, n) each, float64
-        """Start and length of the relevant part of the interval."""
+        """Locate the part of the interval where the density is not negligible; return its start and length."""
         like = wide(self.y)
         if self.counts is not None:
             return torch.zeros_like(like), torch.zeros_like(like)
@@ -104,7 +105,7 @@ class Reweighted(Conditioned):
 
     def _zoomed(self, y: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         share = torch.linspace(0, 1, GRID, dtype=low.dtype, device=low.device).view(-1, 1, 1)
-        margin = 1e-9 * (high - low)  # away from the edges, where a density may be infinite
+        margin = 1e-9 * (high - low)  # avoids the edges, where a density may be infinite
         for _ in range(ZOOMS):
             points = (low + (high - low) * share).clamp(low + margin, high - margin)
             value = self._log_density(y.unsqueeze(0), points)
@@ -115,7 +116,7 @@ class Reweighted(Conditioned):
         return low, high
 
     def _masses(self, tilt: Tilt) -> Iterator[tuple[Tensor, Tensor]]:
-        """Nodes and tilted log-masses, (rows, n, Q) each, in chunks of rows."""
+        """Iterate over chunks of rows; yield nodes and tilted log-masses, each of shape (rows, n, Q)."""
         field, precision = (wide(z.reshape(-1, self.n)) for z in self.unpack(tilt))
         y, start, length = (z.expand(len(field), self.n) for z in (self.y, self.start, self.length))
         counts = self.counts
@@ -157,7 +158,7 @@ class Reweighted(Conditioned):
         return Moments(*(torch.cat(z).view(shape).to(self.dtype) for z in (means, variances)))
 
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        """Draw a state; on an interval, a node."""
+        """Draw a state from the tilted prior; on an interval, draw one of the quadrature nodes."""
         shape = self.unpack(tilt)[0].shape
         draws = []
         for x, masses in self._masses(tilt):
@@ -169,7 +170,7 @@ class Reweighted(Conditioned):
 
 @lru_cache(maxsize=8)  # cached, since a copy to a GPU cannot be captured
 def _panels(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on [0, 1]."""
+    """Return the nodes and weights of the Gauss–Legendre panels on [0, 1]."""
     t, w = gauss_legendre(PANEL_NODES, torch.float64, device)
     starts = torch.arange(PANELS, dtype=torch.float64, device=device).unsqueeze(-1)
     return ((starts + t) / PANELS).flatten(), (w / PANELS).repeat(PANELS)

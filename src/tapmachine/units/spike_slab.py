@@ -1,4 +1,4 @@
-"""Spike-and-slab units: exactly zero, or a Gaussian."""
+"""Spike-and-slab units with a Gaussian slab."""
 
 import math
 from typing import Self, final
@@ -21,18 +21,21 @@ SUPPORT = Interval(atoms=(0.0,))
 
 @final
 class SpikeSlab(Units):
-    """Real-valued units that are exactly 0 or Gaussian: P(x) ∝ δ(x) + e^r exp(Ux − ½Vx²) with V > 0.
+    """Real-valued units that are exactly 0 or normally distributed: P(x) ∝ δ(x) + e^r exp(Ux − ½Vx²) with V > 0.
 
-    As hidden units above `Gaussian` ones they model heavy tails: an active unit (x ≠ 0) changes the mean and the
-    variance of the visible units along its weights. Conditional on which units are active, the visible units are
-    Gaussian. With ln Z_s the normalizer of the tilted slab, the unit is active with probability P = σ(r + ln Z_s), its
-    mean is P f_a, and its variance is P f_c + P(1 − P) f_a², where f_a and f_c are those of the slab.
+    As hidden units in a machine with `Gaussian` visible units, they model heavy tails: an active unit (x ≠ 0) changes
+    the mean and the variance of the visible units along its weights. Given the set of active units, the visible units
+    are jointly Gaussian.
+
+    Let Z_s be the normalizer of the tilted slab, and f_a and f_c its mean and variance. A unit is active with
+    probability P = σ(r + ln Z_s); its mean is P f_a and its variance is P f_c + P(1 − P) f_a².
 
     Args:
         n: Number of units.
-        field: U, a number or a tensor of shape (n,).
-        precision: V, greater than 0, with the same shapes.
-        active_probability: P[x ≠ 0] of the prior, strictly between 0 and 1. It determines the parameter r, `log_odds`.
+        field: Field U of the slab, a number or a tensor of shape (n,) (default: 0).
+        precision: Precision V > 0 of the slab, a number or a tensor of shape (n,) (default: 1).
+        active_probability: Prior probability of x ≠ 0, strictly between 0 and 1 (default: 0.5). It determines the
+            parameter r, which is stored as `log_odds`.
 
     Example:
         >>> import torch
@@ -56,31 +59,31 @@ class SpikeSlab(Units):
             self.as_parameter(value, name, (self.n,), dtype)
             for name, value in (("field", field), ("precision", precision))
         )
-        self.reject(precision <= 0, precision, "precision", "it must be greater than 0")
+        self.reject(precision <= 0, precision, "precision", "expected a number greater than 0")
         self.slab = Gaussian(self.n, field, precision)
         self.log_odds = nn.Parameter(torch.zeros(self.n, dtype=dtype))
         self.active_probability = active_probability
 
     @property
     def active_probability(self) -> Tensor:
-        """P[x ≠ 0] of the prior. Assign to it; changing it in place has no effect."""
+        """Prior probability of x ≠ 0. To change it, assign a new value; in-place changes have no effect."""
         return torch.sigmoid(self._logit()).to(self.dtype)
 
     @active_probability.setter
     def active_probability(self, value: Values) -> None:
         probability = self.as_parameter(value, "active_probability", (self.n,), torch.float64)
         outside = (probability <= 0) | (probability >= 1)
-        self.reject(outside, probability, "active_probability", "it must lie strictly between 0 and 1")
+        self.reject(outside, probability, "active_probability", "expected a number strictly between 0 and 1")
         self._set_logit(torch.logit(probability.to(self.device)))
 
     @property
     def field(self) -> nn.Parameter:
-        """U of the slab."""
+        """Field U of the slab."""
         return self.slab.field
 
     @property
     def precision(self) -> Tensor:
-        """V of the slab. Assign to it; changing it in place has no effect."""
+        """Precision V of the slab. To change it, assign a new value; in-place changes have no effect."""
         return self.slab.precision
 
     @precision.setter
@@ -93,10 +96,10 @@ class SpikeSlab(Units):
     @torch.no_grad()
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "SpikeSlab":
         if torch.as_tensor(shift).any():
-            raise ValueError("SpikeSlab: states cannot be shifted, because 0 has a separate probability")
+            raise ValueError("SpikeSlab: states cannot be shifted, because the value 0 has nonzero probability")
         slab = self.slab.rescaled(scale)
         units = SpikeSlab(self.n, slab.field.cpu(), slab.precision.cpu()).to(self.device)
-        units.log_odds.copy_(self.log_odds - math.log(scale))  # the odds for the unnormalized slab
+        units.log_odds.copy_(self.log_odds - math.log(scale))  # odds of the unnormalized slab
         return units
 
     def tail_precision(self) -> Tensor:
@@ -105,11 +108,11 @@ class SpikeSlab(Units):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:
-            self.reject_states(lambda z: ~torch.isfinite(z), x, "it must be finite")
+            self.reject_states(lambda z: ~torch.isfinite(z), x, "expected a finite number")
         return x
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        """ln P(x), a probability at x = 0 and a density elsewhere."""
+        """Compute ln P(x), where P(x) is a probability at x = 0 and a density elsewhere."""
         x = self.check_states(x, validate)
         logit = self._logit()
         active = logsigmoid(logit) + wide(self.slab.log_prior(x, validate=False))
@@ -134,7 +137,7 @@ class SpikeSlab(Units):
         return self.slab.normalizable(Tilt(*self.unpack(tilt)))
 
     def nonzero_probability(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
-        """P[x ≠ 0] under the tilt."""
+        """Compute the probability of x ≠ 0 under a tilt."""
         return torch.sigmoid(self._logit(Tilt(*self.unpack(tilt)))).to(self.dtype)
 
     @torch.no_grad()
@@ -147,14 +150,14 @@ class SpikeSlab(Units):
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
         tilt = Tilt(*self.unpack(tilt))
         active = self.nonzero_probability(tilt)
-        left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # uniform number of the slab
+        left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # uniform in the slab
         return torch.where(uniform < active, self.slab.draw(tilt, left), 0.0)
 
     def fit_to(self, x: Rows, weights: Tensor | None = None, smoothing: float = 1.0) -> Self:
         x, weights = self.checked_rows(x, weights, smoothing)
         active, mean, variance = column_moments(x, weights, of_nonzero=True)
         logit = torch.log((active + smoothing) / (wide(weights).sum() - active + smoothing))
-        never_mixed = "a column that is always or never 0 has no finite fit; use smoothing > 0"
+        never_mixed = "a column that is always or never 0 has no finite estimate; use smoothing > 0"
         self.reject(~torch.isfinite(logit), logit, "log-odds of x != 0", never_mixed)
         typical = variance[variance > 0].median() if (variance > 0).any() else variance.new_tensor(1.0)
         variance = torch.where(variance > 0, variance, typical if smoothing > 0 else 0.0)
@@ -166,7 +169,7 @@ class SpikeSlab(Units):
         return self
 
     def _logit(self, tilt: Tilt | None = None) -> Tensor:  # (..., n), float64
-        """Log-odds of x ≠ 0, r + ln ∫ exp((U+B)x − ½(V+A)x²) dx; −inf where the slab cannot be normalized."""
+        """Compute the log-odds of x ≠ 0, r + ln ∫ exp((U+B)x − ½(V+A)x²) dx; −inf if the integral diverges."""
         u, v = wide(self.field), wide(self.precision)
         if tilt is not None:
             u, v = u + tilt.field, v + tilt.precision

@@ -1,4 +1,4 @@
-"""Properties that follow from the support of a unit type: shapes, bounds and enumeration of its states."""
+"""Shapes, bounds and enumeration of states, derived from the support of a unit type."""
 
 from functools import cached_property
 
@@ -11,38 +11,38 @@ from tapmachine.units.support import REAL_LINE, Lattice, Simplex, Support
 
 
 class Supported(Checked):
-    """A layer of `n` units with values in a support."""
+    """Base class of a layer of `n` units whose values lie in `support`."""
 
     n: int
     _bounded: bool | None = None
 
     @property
     def support(self) -> Support:
-        """Values that each unit can take; the real line by default.
+        """Set of values that each unit can take; the real line by default.
 
-        A class attribute is sufficient: `support = Lattice()`. Conditioned units have the support of the original
-        units.
+        Unit types can override this property with a class attribute, such as `support = Lattice()`. Conditioned units
+        have the support of the original units.
         """
         return REAL_LINE
 
     @cached_property
     def is_categorical(self) -> bool:
-        """Whether states are one-hot vectors: fields, means and states then have shape (..., n, q)."""
+        """Whether states are one-hot vectors, so that fields, means and states have shape (..., n, q)."""
         return isinstance(self.support, Simplex)
 
     @cached_property
     def has_two_states(self) -> bool:
-        """Whether each unit takes two numbers as values, like `Binary` and `Spin`."""
+        """Whether each unit has two numeric states, as in `Binary` and `Spin`."""
         return self.support.n_states == 2 and not self.is_categorical
 
     @cached_property
     def has_counts(self) -> bool:
-        """Whether some units are counts, whose priors TAP's reaction may make unnormalizable."""
+        """Whether some units are counts, whose tilted priors cannot be normalized for some TAP reactions."""
         return isinstance(self.support, Lattice)
 
     @property
     def state_shape(self) -> tuple[int, ...]:
-        """The trailing shape of states, fields and means: (n,), or (n, q) for units with q states."""
+        """Trailing shape of states, fields and means: (n,), or (n, q) for units with q states."""
         return (self.n, self.support.n_states or 1) if self.is_categorical else (self.n,)
 
     @property
@@ -52,15 +52,15 @@ class Supported(Checked):
 
     @property
     def categorical_blocks(self) -> list[tuple[int, int, int]]:
-        """First component, number of units and number of states of each block of units with one-hot states."""
+        """First component, number of units and number of states of each block of categorical units."""
         return [(0, self.n, self.support.n_states or 1)] if self.is_categorical else []
 
     def per_unit(self, terms: Tensor) -> Tensor:  # (..., *state_shape) -> (..., n)
-        """Terms of the components of states, summed over each unit."""
+        """Sum terms over the components of each unit."""
         return terms.sum(-1) if self.is_categorical else terms
 
     def finite(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
-        """Whether field and precision of a tilt are finite."""
+        """Return a mask of the units for which the field and the precision of a tilt are finite."""
         field, precision = self.unpack(tilt)
         finite = torch.isfinite(field) & torch.isfinite(precision)
         return finite.all(-1) if self.is_categorical else finite
@@ -68,50 +68,59 @@ class Supported(Checked):
     # ----- bounds
 
     def bounds(self) -> tuple[Tensor, Tensor]:  # each () or state_shape
-        """Smallest and largest value of a component of a state; possibly infinite."""
+        """Return the smallest and largest value of each component of the states, possibly infinite."""
         lower, upper = self.support.bounds
         return self._scalar(lower), self._scalar(upper)
 
     def _scalar(self, value: float) -> Tensor:
-        return torch.full((), value, dtype=self.dtype, device=self.device)  # a copy to a GPU cannot be captured
+        # Filled on the device, since a copy to a GPU cannot be captured.
+        return torch.full((), value, dtype=self.dtype, device=self.device)
 
     def is_bounded(self) -> bool:
-        """Whether all bounds are finite. Cached, since reading values synchronizes with a GPU."""
+        """Return whether all bounds are finite; cached, since reading values synchronizes with a GPU."""
         if self._bounded is None:
             self._bounded = all(bool(torch.isfinite(bound).all()) for bound in self.bounds())
         return self._bounded
 
     def tail_precision(self) -> Tensor:  # (n,)
-        """V of the tails exp(−½Vx²) of the priors of units on the whole real line; infinite for all others.
+        """Return the precision V of the tails exp(−½Vx²) of priors on the real line; infinite for all other priors.
 
-        Two layers of units with such tails have a finite Z only if their couplings are weak enough.
+        If two neighboring layers have such tails, Z is finite only if their couplings are weak enough.
         """
         return torch.full((self.n,), torch.inf, dtype=self.dtype, device=self.device)
 
     def check_means(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """Validate means and return them in the units' dtype; a ValueError names the first one outside the support."""
+        """Validate means and return them in the units' dtype.
+
+        Raises:
+            ValueError: If a mean is outside the support; the message gives the index of the first invalid mean.
+        """
         mean = self.as_states(mean)
         lower, upper = self.bounds()
         inside = (mean >= lower) & (mean <= upper) & torch.isfinite(mean)
-        bounds = "" if lower.dim() or upper.dim() else f", from {lower:g} to {upper:g}"
-        self.reject(~inside, mean, "x", f"it must lie inside the support{bounds}")
+        bounds = "" if lower.dim() or upper.dim() else f", {lower:g} to {upper:g}"
+        self.reject(~inside, mean, "x", f"expected a mean inside the support{bounds}")
         return mean
 
     # ----- enumeration
 
     def n_states(self) -> list[int] | None:
-        """Number of values that each unit can take; None if infinite."""
+        """Return the number of states of each unit; None if a unit has infinitely many states."""
         count = self.support.n_states
         return None if count is None else [count] * self.n
 
     def decode(self, digits: Tensor) -> Tensor:  # (..., n), int64 -> (..., *state_shape)
-        """States with the given indices: from 0 to `n_states` − 1 each, or 0, 1, 2, … on a lattice."""
+        """Convert state indices to states.
+
+        Args:
+            digits: State index of each unit, from 0 to `n_states` − 1; any index 0, 1, 2, … on a lattice.
+        """
         return self.support.decode(digits, self.dtype)
 
     def atoms(self) -> Tensor | None:  # (n_atoms,)
-        """Values of an interval that have nonzero probability; None if there are none.
+        """Return the values of an interval that have nonzero probability; None if no value has.
 
-        There `log_prior` is the logarithm of a probability, elsewhere of a density.
+        At these values `log_prior` is the logarithm of a probability, elsewhere that of a density.
         """
         values = self.support.atoms
         return torch.stack([self._scalar(value) for value in values]) if values else None

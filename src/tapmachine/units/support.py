@@ -1,14 +1,15 @@
-"""Sets of values that a unit can take: a finite set, a lattice, an interval, or the corners of a simplex.
+"""Supports of unit types: finite sets, lattices, intervals, and the corners of a simplex.
 
-Every unit type has a `support`, which the rest of the package queries instead of the class of the units. A new unit
-type defines it in one line of its class, such as `support = Lattice()` or `support = FiniteSet((-1, 0, 1))`; bounds,
-the number of states and the states themselves follow from it. All four have
+The support of a unit type is the set of values that a unit can take. The rest of the package queries `support` instead
+of the class of the units. A new unit type sets a class attribute, such as `support = Lattice()` or
+`support = FiniteSet((-1, 0, 1))`, which determines the bounds, the number of states and their enumeration. All four
+classes have the following attributes and methods:
 
-- `n_states`: number of values; None if infinite,
-- `is_countable`: whether `log_prior` is the logarithm of a probability rather than of a density,
-- `atoms`: values of an interval that have nonzero probability,
-- `bounds`: smallest and largest value of a component, possibly infinite,
-- `decode`: states with the indices 0, 1, 2, …, (..., n) -> (..., *state_shape).
+- `n_states`: Number of values; None if infinite.
+- `is_countable`: Whether `log_prior` is the logarithm of a probability rather than of a density.
+- `atoms`: Values of an interval that have nonzero probability.
+- `bounds`: Smallest and largest value of a component, possibly infinite.
+- `decode`: Method that converts state indices 0, 1, 2, … to states, (..., n) -> (..., *state_shape).
 """
 
 from dataclasses import dataclass
@@ -24,10 +25,10 @@ from tapmachine.data.checks import check_count
 
 @dataclass(frozen=True)
 class FiniteSet:
-    """A finite set of numbers.
+    """Support that consists of finitely many numbers.
 
     Args:
-        values: The numbers, in the order of their indices.
+        values: Distinct numbers; their order defines the state indices.
     """
 
     is_countable: ClassVar[bool] = True
@@ -36,7 +37,7 @@ class FiniteSet:
 
     def __post_init__(self) -> None:
         if not self.values or len(set(self.values)) < len(self.values):
-            raise ValueError(f"FiniteSet: values are {self.values}; expected distinct numbers, at least one")
+            raise ValueError(f"FiniteSet: values is {self.values}; expected one or more distinct numbers")
 
     @property
     def n_states(self) -> int:
@@ -45,21 +46,23 @@ class FiniteSet:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Smallest and largest value."""
+        """Smallest and largest value in the support."""
         return min(self.values), max(self.values)
 
     def decode(self, digits: Tensor, dtype: torch.dtype) -> Tensor:
-        """States with the given indices."""
+        """Convert state indices to states."""
         return torch.tensor(self.values, dtype=dtype, device=digits.device)[digits]
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """An infinite set of evenly spaced numbers: start, start + step, start + 2·step, …; counts by default.
+    """Support that consists of infinitely many, evenly spaced numbers: start, start + step, start + 2·step, ….
+
+    By default, the numbers are the counts 0, 1, 2, ….
 
     Args:
-        start: The number with index 0.
-        step: The difference of successive numbers; negative for a lattice that extends downward.
+        start: First number, with state index 0 (default: 0).
+        step: Difference between successive numbers (default: 1); negative for a lattice that extends downward.
     """
 
     is_countable: ClassVar[bool] = True
@@ -70,26 +73,26 @@ class Lattice:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.start) and isfinite(self.step) and self.step != 0):
-            raise ValueError(f"Lattice: expected a finite start and a finite step other than 0, got {self}")
+            raise ValueError(f"Lattice: expected a finite start and a finite, nonzero step, got {self}")
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Smallest and largest value."""
+        """Smallest and largest value in the support."""
         return (self.start, inf) if self.step > 0 else (-inf, self.start)
 
     def decode(self, digits: Tensor, dtype: torch.dtype) -> Tensor:
-        """States with the given indices."""
+        """Convert state indices to states."""
         return self.start + self.step * digits.to(dtype)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """All numbers from `lower` to `upper`; the real line by default.
+    """Support that consists of all real numbers from `lower` to `upper`; the real line by default.
 
     Args:
-        lower, upper: Bounds, possibly infinite. If they differ between the units of a layer, those of the interval that
-            contains all of them; `Units.bounds` returns the bounds of each unit.
-        atoms: Values with nonzero probability, at which `log_prior` is the logarithm of this probability.
+        lower, upper: Bounds of the interval, possibly infinite. If the bounds differ between the units of a layer, use
+            an interval that contains the supports of all units; `Units.bounds` returns the bounds of each unit.
+        atoms: Values with nonzero probability. At an atom, `log_prior` is the logarithm of its probability.
     """
 
     is_countable: ClassVar[bool] = False
@@ -104,22 +107,22 @@ class Interval:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Smallest and largest value."""
+        """Smallest and largest value in the support."""
         return self.lower, self.upper
 
     def decode(self, digits: Tensor, dtype: torch.dtype) -> Tensor:
-        """States with the given indices."""
+        """Convert state indices to states."""
         raise NotImplementedError(f"the values of {self} cannot be enumerated")
 
 
 @dataclass(frozen=True)
 class Simplex:
-    """The corners of a simplex: one-hot vectors, the states of categorical units.
+    """Support of categorical units: one-hot vectors, the corners of a simplex.
 
-    States, fields and means then have shape (..., n, n_states).
+    States, fields and means of categorical units have shape (..., n, n_states).
 
     Args:
-        n_states: Number of corners, at least 2.
+        n_states: Number of corners, 2 or more.
     """
 
     is_countable: ClassVar[bool] = True
@@ -131,11 +134,11 @@ class Simplex:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Smallest and largest value."""
+        """Smallest and largest value in the support."""
         return 0.0, 1.0
 
     def decode(self, digits: Tensor, dtype: torch.dtype) -> Tensor:
-        """States with the given indices."""
+        """Convert state indices to states."""
         return one_hot(digits, self.n_states).to(dtype)
 
 

@@ -1,4 +1,4 @@
-"""Spike-and-slab units: exactly zero, or a truncated Gaussian."""
+"""Spike-and-slab units with a truncated Gaussian slab."""
 
 import math
 from collections.abc import Iterator
@@ -21,19 +21,23 @@ from tapmachine.units.truncated_gaussian import TruncatedGaussian
 
 @final
 class TruncatedGaussBernoulli(Units):
-    """Units that are exactly 0 or lie on [lower, upper]: P(x) ∝ (1−ρ)δ(x) + ρ exp(Ux − ½Vx²).
+    """Units that are exactly 0 or have a truncated Gaussian value in [lower, upper].
 
-    This is the second of the paper's two forms (App. [sec:apdx_trunc_gb], erratum E8), parametrized by the log-odds
-    r = logit ρ: P ∝ δ(x) + e^r exp(Ux − ½Vx²). The data term and the model term of every gradient are then averages of
-    (s, x, −½x²), s = [x ≠ 0]. Note that ρ is the weight of the unnormalized slab: the probability that x ≠ 0 is
-    σ(r + ln ∫ exp(Ux − ½Vx²) dx), which `nonzero_probability` returns. With that probability P under the tilt, and f_a
-    and f_c those of the slab, the mean is P f_a and the variance P f_c + P(1−P) f_a² (erratum E9).
+    The prior is P(x) ∝ (1−ρ)δ(x) + ρ exp(Ux − ½Vx²), the second of the two forms in the paper [sec:apdx_trunc_gb]
+    (erratum E8). It is parametrized by the log-odds r = logit ρ, so P(x) ∝ δ(x) + e^r exp(Ux − ½Vx²). With this
+    parametrization, the data term and the model term of each gradient are averages of (s, x, −½x²), where s is 1 if
+    x ≠ 0 and 0 otherwise.
+
+    Note that ρ is the weight of the unnormalized slab. The probability of x ≠ 0 is σ(r + ln ∫ exp(Ux − ½Vx²) dx), which
+    `nonzero_probability` returns. Let P be this probability under a tilt, and f_a and f_c the mean and variance of the
+    tilted slab. The mean of a unit is P f_a, and its variance is P f_c + P(1−P) f_a² (erratum E9).
 
     Args:
         n: Number of units.
-        lower, upper: Bounds of the slab, numbers or tensors of shape (n,); 0 must lie between them.
-        field, precision: U and V of the slab, as in `TruncatedGaussian`.
-        active_probability: ρ, strictly between 0 and 1.
+        lower, upper: Bounds of the slab, numbers or tensors of shape (n,), with lower ≤ 0 ≤ upper (default: 0 and 1).
+        field: Field U of the slab, a number or a tensor of shape (n,) (default: 0).
+        precision: Precision V of the slab, a number or a tensor of shape (n,). Default: 0, or 1 if a bound is infinite.
+        active_probability: Weight ρ of the slab, strictly between 0 and 1 (default: 0.5).
 
     Example:
         >>> import torch
@@ -44,7 +48,7 @@ class TruncatedGaussBernoulli(Units):
         tensor([0.1000, 0.8984])
     """
 
-    is_categorical = has_two_states = False  # avoids the support, whose bounds are read from the device
+    is_categorical = has_two_states = False  # does not query the support, whose bounds would be read from the device
 
     active_logit: nn.Parameter
 
@@ -65,32 +69,32 @@ class TruncatedGaussBernoulli(Units):
         with _errors_of_the_slab():
             low, high = self.as_tensor(lower, "lower").to(dtype), self.as_tensor(upper, "upper").to(dtype)
             self.slab = TruncatedGaussian(n, low, high, field, precision)
-        self.reject(self.lower > 0, self.lower, "lower", "0 must lie between lower and upper")
-        self.reject(self.upper < 0, self.upper, "upper", "0 must lie between lower and upper")
+        self.reject(self.lower > 0, self.lower, "lower", "expected lower ≤ 0 ≤ upper")
+        self.reject(self.upper < 0, self.upper, "upper", "expected lower ≤ 0 ≤ upper")
         self.active_logit = nn.Parameter(torch.zeros(n, dtype=dtype))
         self.active_probability = active_probability
 
     @property
     def active_probability(self) -> Tensor:
-        """ρ, the weight of the slab: σ(active_logit). Assign to it; changing it in place has no effect."""
+        """Weight ρ = σ(active_logit) of the slab. To change it, assign a new value; in-place changes have no effect."""
         return torch.sigmoid(self.active_logit)
 
     @active_probability.setter
     def active_probability(self, value: Values) -> None:
         probability = self.as_parameter(value, "active_probability", (self.n,), torch.float64)
         outside = (probability <= 0) | (probability >= 1)
-        self.reject(outside, probability, "active_probability", "it must lie strictly between 0 and 1")
+        self.reject(outside, probability, "active_probability", "expected a number strictly between 0 and 1")
         with torch.no_grad():
             self.active_logit.copy_(torch.logit(probability))
 
     @property
     def field(self) -> nn.Parameter:
-        """U of the slab."""
+        """Field U of the slab."""
         return self.slab.field
 
     @property
     def precision(self) -> Tensor:
-        """V of the slab. Assign to it; changing it in place has no effect."""
+        """Precision V of the slab. To change it, assign a new value; in-place changes have no effect."""
         return self.slab.precision
 
     @precision.setter
@@ -114,7 +118,9 @@ class TruncatedGaussBernoulli(Units):
     @torch.no_grad()
     def rescaled(self, scale: float, shift: Tensor | float = 0.0) -> "TruncatedGaussBernoulli":
         if torch.as_tensor(shift).any():
-            raise ValueError("TruncatedGaussBernoulli: states cannot be shifted, because 0 has a separate probability")
+            raise ValueError(
+                "TruncatedGaussBernoulli: states cannot be shifted, because the value 0 has nonzero probability"
+            )
         slab = self.slab.rescaled(scale).cpu()
         units = TruncatedGaussBernoulli(self.n, slab.lower, slab.upper, slab.field, slab.precision).to(self.device)
         # ρ is the weight of the unnormalized slab, which grows with its width.
@@ -136,11 +142,11 @@ class TruncatedGaussBernoulli(Units):
         return self.active_logit.new_zeros(1)
 
     def _prior_logit(self) -> Tensor:  # (n,), float64
-        """Log-odds of x ≠ 0 without a tilt."""
+        """Compute the log-odds of x ≠ 0 under the prior."""
         return wide(self.active_logit) + self.slab.log_normalizer()
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
-        """ln P(x), a probability at x = 0 and a density elsewhere (errata E10, E11)."""
+        """Compute ln P(x), where P(x) is a probability at x = 0 and a density elsewhere (errata E10 and E11)."""
         x = self.check_states(x, validate)
         logit = self._prior_logit()
         active = logsigmoid(logit) + self.slab.log_prior(x, validate=False)
@@ -164,7 +170,7 @@ class TruncatedGaussBernoulli(Units):
         return self.slab.normalizable(Tilt(*self.unpack(tilt)))
 
     def nonzero_probability(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
-        """P[x ≠ 0] under the tilt."""
+        """Compute the probability of x ≠ 0 under a tilt."""
         log_slab = self.slab.tilted(Tilt(*self.unpack(tilt)), normalized=False).log
         return torch.sigmoid((wide(log_slab) + self.active_logit).to(self.dtype))
 
@@ -177,11 +183,14 @@ class TruncatedGaussBernoulli(Units):
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
         active = self.nonzero_probability(tilt)
-        left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # uniform number of the slab
+        left = (uniform / active.clamp(min=torch.finfo(active.dtype).tiny)).clamp(max=1.0)  # uniform in the slab
         return self._where(uniform < active, tilt, left)
 
     def _where(self, active: Tensor, tilt: Tilt, uniform: Tensor) -> Tensor:
-        """States of active units at uniform numbers, 0 for others; on a CPU, only active units are computed."""
+        """Draw the states of active units from uniform numbers, and set those of inactive units to 0.
+
+        On a CPU, states are computed for active units only.
+        """
         if self.device.type != "cpu" or torch.compiler.is_compiling():
             return torch.where(active, self.slab.draw(tilt, uniform), 0.0)
         states = torch.zeros(active.shape, dtype=self.dtype)
@@ -192,7 +201,7 @@ class TruncatedGaussBernoulli(Units):
         x, weights = self.checked_rows(x, weights, smoothing)
         active, mean, variance = column_moments(x, weights, of_nonzero=True)
         log_odds = torch.log((active + smoothing) / (wide(weights).sum() - active + smoothing))
-        never_mixed = "a column that is always or never 0 has no finite fit; use smoothing > 0"
+        never_mixed = "a column that is always or never 0 has no finite estimate; use smoothing > 0"
         self.reject(~torch.isfinite(log_odds), log_odds, "log-odds of x != 0", never_mixed)
         with _errors_of_the_slab():
             self.slab.fit_to_moments(active, mean, variance, smoothing)
@@ -203,7 +212,7 @@ class TruncatedGaussBernoulli(Units):
 
 @contextmanager
 def _errors_of_the_slab() -> Iterator[None]:
-    """Make errors name the unit type that the user constructed."""
+    """Context manager that makes error messages name `TruncatedGaussBernoulli` instead of the type of its slab."""
     try:
         yield
     except ValueError as error:

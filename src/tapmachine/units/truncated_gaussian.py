@@ -1,4 +1,4 @@
-"""Gaussian units confined to an interval."""
+"""Gaussian units truncated to an interval."""
 
 from typing import Self, final
 
@@ -22,24 +22,26 @@ from tapmachine.units.numerics.truncation import log_density, tilted_interval
 from tapmachine.units.numerics.truncation_rules import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval
 from tapmachine.units.support import Interval
 
-LARGEST_VARIANCE = 0.9  # of a prior fitted to data, relative to the largest variance that its mean allows
+LARGEST_VARIANCE = 0.9  # maximum variance of a fitted prior, relative to the largest variance possible for its mean
 
 
 @final
 class TruncatedGaussian(Units):
-    """Real-valued units on [lower, upper]: P(x) ∝ exp(Ux − ½Vx²) there (App. [sec:apdx_tunc_gaussian]).
+    """Real-valued units on [lower, upper] with the prior P(x) ∝ exp(Ux − ½Vx²) [sec:apdx_tunc_gaussian].
 
-    On a finite interval V and V + A may have either sign: a negative one puts the mass at both edges. One of the bounds
-    may be infinite; then V > 0, and a tilt with V + A < 0 cannot be normalized: `normalizable` is False there, and ln
-    Z, the absolute mean and the variance are inf. With u = U + B and v = V + A, all quantities follow from ln ∫ exp(ux
-    − ½vx²) dx over the interval and its moments; see `tapmachine.units.numerics.intervals` for the numerics (errata E5,
-    E6, E7).
+    On a finite interval V and V + A may have either sign; with a negative sign the probability is concentrated at the
+    edges. If one of the bounds is infinite, V is positive, and a tilted prior with V + A < 0 cannot be normalized. In
+    this case `normalizable` returns False, and ln Z, the absolute mean and the variance are inf.
+
+    With u = U + B and v = V + A, all quantities are derived from ln ∫ exp(ux − ½vx²) dx over the interval and from the
+    moments of this density. See `tapmachine.units.numerics.intervals` for the numerical method (errata E5, E6 and E7).
 
     Args:
         n: Number of units.
-        lower, upper: Bounds of the interval, numbers or tensors of shape (n,).
-        field: U, a number or a tensor of shape (n,).
-        precision: V, with the same shapes. Default: the uniform prior, V = 0, or V = 1 if a bound is infinite.
+        lower, upper: Bounds of the interval, numbers or tensors of shape (n,) (default: 0 and 1).
+        field: Field U, a number or a tensor of shape (n,) (default: 0).
+        precision: Precision V, a number or a tensor of shape (n,). Default: 0, a uniform prior, or 1 if a bound is
+            infinite.
 
     Example:
         >>> import torch
@@ -50,7 +52,7 @@ class TruncatedGaussian(Units):
         tensor([0.0498, 0.5000, 0.9477])
     """
 
-    is_categorical = has_two_states = False  # avoids the support, whose bounds are read from the device
+    is_categorical = has_two_states = False  # does not query the support, whose bounds would be read from the device
 
     field: nn.Parameter
     free_precision: nn.Parameter
@@ -74,12 +76,12 @@ class TruncatedGaussian(Units):
         for name, value in (("lower", lower), ("upper", upper)):
             bound = self.as_tensor(value, name).to(dtype)
             if bound.shape not in ((), (n,)):
-                raise ValueError(f"TruncatedGaussian: {name} has shape {tuple(bound.shape)}; it must be () or ({n},)")
-            self.reject(torch.isnan(bound), bound, name, "it must be a number")
+                raise ValueError(f"TruncatedGaussian: {name} has shape {tuple(bound.shape)}; expected () or ({n},)")
+            self.reject(torch.isnan(bound), bound, name, "expected a number")
             self.register_buffer(name, bound.clone())
-        self.reject(self.lower >= self.upper, self.lower, "lower", f"it must be less than upper, {upper}")
+        self.reject(self.lower >= self.upper, self.lower, "lower", f"expected a number less than upper = {upper}")
         both_infinite = torch.isinf(self.lower) & torch.isinf(self.upper)
-        self.reject(both_infinite, self.lower, "lower", "at least one bound must be finite; otherwise use Gaussian")
+        self.reject(both_infinite, self.lower, "lower", "expected a finite bound; use Gaussian for the real line")
         self.field = nn.Parameter(self.as_parameter(field, "field", (n,), dtype))
         self.free_precision = nn.Parameter(torch.zeros(n, dtype=dtype))
         self.register_buffer("base_precision", torch.ones(n, dtype=dtype))
@@ -88,15 +90,15 @@ class TruncatedGaussian(Units):
 
     @property
     def bounded(self) -> Tensor:
-        """Mask of the units with two finite bounds, whose precision may have either sign."""
+        """Mask of the units with two finite bounds, for which V may have either sign."""
         return torch.isfinite(self.lower) & torch.isfinite(self.upper)
 
     @property
     def precision(self) -> Tensor:
-        """V: `free_precision`, or base·exp(free_precision) if a bound is infinite and V must be positive.
+        """Precision V: `free_precision`, or base_precision·exp(free_precision) > 0 if a bound is infinite.
 
-        Assign to it, `units.precision = 2.0`; changing it in place has no effect. The base is a buffer that stores the
-        assigned value exactly.
+        To change the precision, assign a new value, as in `units.precision = 2.0`; in-place changes have no effect. For
+        units with an infinite bound, the buffer `base_precision` stores the assigned value exactly.
         """
         log_growth = torch.where(self.bounded, 0.0, self.free_precision)  # a large V must not overflow in exp
         return torch.where(self.bounded, self.free_precision, self.base_precision * log_growth.exp())
@@ -105,7 +107,7 @@ class TruncatedGaussian(Units):
     def precision(self, value: Values) -> None:
         precision = self.as_parameter(value, "precision", (self.n,), self.dtype)
         invalid = ~self.bounded & (precision <= 0)
-        self.reject(invalid, precision, "precision", "with an infinite bound it must be greater than 0")
+        self.reject(invalid, precision, "precision", "expected a number greater than 0 for an infinite bound")
         with torch.no_grad():
             self.base_precision.copy_(torch.where(self.bounded, 1.0, precision))
             self.free_precision.copy_(torch.where(self.bounded, precision, 0.0))
@@ -125,7 +127,7 @@ class TruncatedGaussian(Units):
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.as_states(x)
         if validate:
-            self.reject_states(self._are_outside, x, "it must lie between lower and upper")
+            self.reject_states(self._are_outside, x, "expected a number between lower and upper")
         return x
 
     def _are_outside(self, x: Tensor) -> Tensor:
@@ -146,15 +148,20 @@ class TruncatedGaussian(Units):
         return log_density(self._prior().wide(), wide(x)).to(self.dtype)
 
     def log_normalizer(self) -> Tensor:  # (n,), float64
-        """ln ∫ exp(Ux − ½Vx²) dx over the interval, ln Z_TG (erratum E6)."""
+        """Compute ln Z_TG = ln ∫ exp(Ux − ½Vx²) dx over the interval (erratum E6)."""
         prior = self._prior().wide()
         bound = torch.where(torch.isfinite(prior.lower), prior.lower, prior.upper)
         return bound * (prior.U - 0.5 * prior.V * bound) - log_density(prior, bound)
 
     def tilted(self, tilt: Tilt, normalized: bool = True) -> TiltedInterval:
-        """ln Z(B,A), mean and variance together; with `normalized=False`, ln ∫ exp(ux − ½vx²) dx instead of ln Z.
+        """Compute ln Z(B,A), the mean and the variance under a tilt.
 
-        The logarithm is float64 if it was computed in float64.
+        Args:
+            tilt: Tilt with field B and precision A.
+            normalized: Whether the prior is normalized. If False, ln ∫ exp(ux − ½vx²) dx is returned instead of ln Z.
+
+        Returns:
+            The logarithm, which may be float64 for float32 units, the mean and the variance.
         """
         return tilted_interval(self._prior(), *self.unpack(tilt), normalized)
 
@@ -180,7 +187,13 @@ class TruncatedGaussian(Units):
 
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor, wanted: Tensor | None = None) -> Tensor:
-        """States at uniform numbers; with the mask `wanted`, only the selected ones, (n_wanted,)."""
+        """Draw states by inverting the CDF at uniform numbers.
+
+        Args:
+            tilt: Tilt on the units.
+            uniform: Uniform numbers, of shape (..., n).
+            wanted: Mask of the states to draw, in which case the result has shape (n_wanted,) (default: all states).
+        """
         field, precision = self.unpack(tilt)
         terms = (wide(field) + self.field, wide(precision) + self.precision, self.lower, self.upper)
         u, v, lower, upper = (wide(z).expand_as(field) for z in terms)
@@ -202,10 +215,17 @@ class TruncatedGaussian(Units):
 
     @torch.no_grad()
     def fit_to_moments(self, count: Tensor, mean: Tensor, variance: Tensor, smoothing: float) -> Self:
-        """Set U and V to fit `count` observations with this mean and variance, each of shape (n,).
+        """Set U and V such that the priors have the mean and the variance of observations.
 
-        Variances are smoothed toward the median over the columns, relative to the width of the interval (or to the
-        mean, if the interval is half-infinite). Without observations, the mean is the middle of the interval.
+        Variances are smoothed toward their median over the columns, measured relative to the width of the interval, or
+        relative to the mean if the interval is half-infinite. Without observations, the mean is set to the middle of
+        the interval.
+
+        Args:
+            count: Number of observations of each column, of shape (n,).
+            mean: Mean of the observations, of shape (n,).
+            variance: Variance of the observations, of shape (n,).
+            smoothing: Number of pseudo-observations for the variances.
         """
         lower, upper = (wide(z).expand(self.n) for z in (self.lower, self.upper))
         bounded = self.bounded.expand(self.n)
@@ -214,7 +234,7 @@ class TruncatedGaussian(Units):
         direction = torch.where(torch.isfinite(lower), 1.0, -1.0).to(origin.dtype)
         seen = count > 0
         distance = torch.where(seen, direction * (mean - origin), 0.0)
-        # In t = distance/scale the interval is [0, 1], or [0, ∞) with a mean of 1, which makes columns comparable.
+        # The variable t = distance/scale lies in [0, 1], or in [0, ∞) with mean 1, which makes columns comparable.
         scale = torch.where(bounded, length, torch.where(distance > 0, distance, variance.sqrt()))
         scale = torch.where(scale > 0, scale, 1.0)
         spread_out = seen & (variance > 0)
@@ -224,7 +244,8 @@ class TruncatedGaussian(Units):
             relative = (count * relative + smoothing * typical) / (count + smoothing)
             relative = torch.maximum(relative, SMALLEST_SPREAD**2 * typical)
 
-        # Avoid the bounds: a column that never leaves one becomes an exponential with its mean one deviation away.
+        # Keep means away from the bounds. A column that is constant at a bound gets an exponential prior, with its mean
+        # one standard deviation away from the bound.
         margin = torch.where(spread_out, SMALLEST_SPREAD * typical.sqrt(), relative.sqrt())
         nowhere = torch.where(bounded, 0.5, 1.0)
         t = torch.where(seen, distance / scale, nowhere).maximum(margin)
@@ -235,7 +256,7 @@ class TruncatedGaussian(Units):
         relative = relative.minimum(largest)
         self.check_fit("precision", 1 / relative)
         s, k, error = _match_moments(t, relative, bounded)
-        self.reject(error > 1e-3, mean, "mean of the columns", "no prior of this type has this mean and variance")
+        self.reject(error > 1e-3, mean, "mean of the columns", "no truncated Gaussian has this mean and variance")
         precision = k / scale**2
         field = direction * s / scale + precision * origin
         self.check_fit("precision", precision)
@@ -246,14 +267,17 @@ class TruncatedGaussian(Units):
 
 
 def _match_moments(mean: Tensor, variance: Tensor, bounded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Find s and k for which exp(st − ½kt²) on [0, 1], or on [0, ∞) where not bounded, has this mean and variance.
+    """Find s and k such that the density ∝ exp(st − ½kt²) has the specified mean and variance.
 
-    The third result is the error relative to the variance. Uses Newton's method on the log-likelihood, which is concave
-    in (s, −½k), and halves steps until the log-likelihood increases.
+    The density is defined on [0, 1], or on [0, ∞) where `bounded` is False. Newton's method maximizes the
+    log-likelihood, which is concave in (s, −½k); steps are halved until the log-likelihood increases.
+
+    Returns:
+        The coefficients s and k, and the remaining error relative to the variance.
     """
     lower = torch.zeros_like(mean)
     upper = torch.where(bounded, 1.0, torch.inf).to(mean.dtype)
-    # Well inside the interval it is a plain Gaussian; near an edge, start from the uniform prior.
+    # Well inside the interval, start from a plain Gaussian; near an edge, start from the uniform prior.
     inside = ~bounded | (torch.minimum(mean, 1 - mean) > 4 * variance.sqrt())
     s, k = torch.where(inside, mean / variance, 0.0), torch.where(inside, 1 / variance, 0.0)
     second = variance + mean**2

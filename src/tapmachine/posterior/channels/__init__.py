@@ -1,4 +1,4 @@
-"""Noisy channels P(y|x), and the evidence of an observation y about the states x."""
+"""Noisy channels P(y|x), which convert observations y into evidence about states x."""
 
 from tapmachine.posterior.channels.base import Channel, Evidence, Observed, Unknown
 from tapmachine.posterior.channels.evidence import check_alphabet, check_numbers, state_evidence, tilt_evidence

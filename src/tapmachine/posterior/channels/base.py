@@ -1,4 +1,4 @@
-"""Base class of channels, and their results."""
+"""Base class of noisy channels, and the types of their results."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
@@ -14,14 +14,16 @@ from tapmachine.units.conditioned import Clamped, Tilted
 
 
 class Evidence(NamedTuple):
-    """P(y|x) as a function of x: exp(Σ(Dx − ½Ex²) + log_scale), and 0 unless the known units have their states.
+    """Likelihood P(y|x) = exp(Σ(Dx − ½Ex²) + log_scale) of K observations as a function of x.
+
+    If some units are known exactly, the likelihood is 0 for all x in which these units have other states.
 
     Attributes:
-        field: D, (K, *state_shape); 0 where nothing was observed.
-        precision: E, same shape; 0 where nothing was observed.
-        known: Which units are known exactly, (K, n).
-        states: Their states, (K, *state_shape); arbitrary for the other units.
-        log_scale: Term of ln P(y|x) that does not depend on x, (K,).
+        field: Field D, of shape (K, *state_shape); 0 for units that were not observed.
+        precision: Precision E, of shape (K, *state_shape); 0 for units that were not observed.
+        known: Mask of the units that are known exactly, of shape (K, n).
+        states: States of the known units, of shape (K, *state_shape); arbitrary for the other units.
+        log_scale: Term of ln P(y|x) that does not depend on x, of shape (K,).
     """
 
     field: Tensor
@@ -35,8 +37,8 @@ class Observed(NamedTuple):
     """A machine conditioned on K observations.
 
     Attributes:
-        machine: The conditioned machine, with one row per observation.
-        log_scale: Value to subtract from the machine's F to get that of exp(−E(x))·P(y|x), (K,).
+        machine: Conditioned machine, with one row of evidence per observation.
+        log_scale: Value to subtract from F of the machine to obtain −ln Σ_x exp(−E(x))·P(y|x), of shape (K,).
     """
 
     machine: BoltzmannMachine
@@ -44,7 +46,7 @@ class Observed(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """Parameter to be estimated: its name, and the interval to search."""
+    """Parameter to be estimated, with its name and the interval to search."""
 
     name: str
     smallest: float
@@ -52,13 +54,14 @@ class Unknown(NamedTuple):
 
 
 class Channel(ABC):
-    """A noisy channel P(y|x). In every channel, NaN marks a value that was not observed.
+    """Base class of noisy channels P(y|x).
 
-    A new channel implements `draw` and `evidence`. If its likelihood is not a tilt, it implements `observe_units`
-    instead of `evidence`. Channels that mix units, such as y = Fx + noise, are `Measurements`.
+    In all channels, NaN marks a missing observation. A new channel implements `draw` and `evidence`. If its likelihood
+    is not a tilt, it implements `observe_units` instead of `evidence`. Derive channels that mix units, such as
+    y = Fx + noise, from `Measurements`.
 
     Attributes:
-        sees_states: Whether observed values are states, as in the data.
+        sees_states: Whether observations are states of the units.
     """
 
     sees_states: ClassVar[bool] = False
@@ -69,9 +72,9 @@ class Channel(ABC):
         """Draw observations of states x.
 
         Args:
-            x: States, (K, n).
-            generator: Random generator on the device of x (default: one with a fixed seed).
-            units: Units with states x (default: `Binary`).
+            x: States, of shape (K, n).
+            generator: Random number generator on the device of x (default: one with a fixed seed).
+            units: Units to which the states belong (default: `Binary`).
         """
         x = check_tensor(x)
         if x.dim() == 0:
@@ -82,42 +85,42 @@ class Channel(ABC):
 
     @abstractmethod
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:  # (K, n) -> (K, n)
-        """Draw observations of states of the units; called by `corrupt`."""
+        """Draw observations of valid states; called by `corrupt`."""
 
     @abstractmethod
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
-        """Evidence of observations about each unit.
+        """Compute the evidence of observations about each unit.
 
         Args:
-            y: Observations, (K, n).
-            units: The observed units (default: `Binary`).
+            y: Observations, of shape (K, n), with NaN for missing values.
+            units: Observed units (default: `Binary`).
         """
 
     def observe_units(self, units: Units, y: Tensor) -> tuple[Units, Tensor]:
-        """Condition units on observations; returns the units and the `log_scale` of the evidence, (K,)."""
+        """Condition units on observations; return the conditioned units and the `log_scale` of the evidence, (K,)."""
         evidence = self.evidence(y, units)
         observed: Units = units
         if bool((evidence.field != 0).any()) or bool((evidence.precision != 0).any()):
             observed = Tilted(observed, Tilt(evidence.field, evidence.precision))
-        if bool(evidence.known.any()) or observed is units:  # adds rows, even if nothing is known
+        if bool(evidence.known.any()) or observed is units:  # also sets the number of rows if no unit is known
             known = None if bool(evidence.known.all()) else evidence.known
             observed = Clamped(observed, evidence.states, known, validate=False)
         return observed, evidence.log_scale
 
     def unknown(self, y: Tensor, units: Units) -> Unknown | None:
-        """Parameter that is None and can be estimated from observations, if any."""
+        """Return the parameter to be estimated from observations; None if all parameters are set."""
         return None
 
     def rows(self, index: Tensor) -> "Channel":
-        """Channel for some of the rows; itself if it is the same for all rows."""
+        """Return the channel of some of the rows; the channel itself if it does not depend on the row."""
         return self
 
     def at_face_value(self, y: Tensor) -> Tensor | None:  # (K, n)
-        """Observations as states, NaN where not observed; None if they are other quantities."""
+        """Return observations as states, with NaN for missing values; None if observations are not states."""
         return y
 
     def observe(self, machine: BoltzmannMachine, y: Tensor) -> Observed:
-        """Condition the machine on observations of its visible layer."""
+        """Condition a machine on observations of its visible layer."""
         layers = list(machine.layers)
         layers[0], log_scale = self.observe_units(layers[0], y)
         return Observed(machine.with_layers(layers), log_scale)

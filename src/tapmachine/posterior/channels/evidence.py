@@ -1,4 +1,4 @@
-"""Conversion of observations to evidence: observed values, their states, and their tilts."""
+"""Validation of observations and their conversion to evidence."""
 
 from typing import Any
 
@@ -12,36 +12,41 @@ from tapmachine.units import Units
 
 
 def is_nan(y: Tensor) -> Tensor:  # bool
-    """True where a value was not observed."""
+    """Return a mask of the values that were not observed (NaN)."""
     return torch.isnan(y) if y.is_floating_point() else torch.zeros_like(y, dtype=torch.bool)
 
 
 def check_parameter(channel: str, name: str, value: Any, low: float, high: float) -> None:
-    """Raise a ValueError unless a parameter is None or a number in [low, high]."""
+    """Raise a ValueError if a parameter is neither None nor a number in [low, high]."""
     if value is not None and (
         isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high
     ):
-        raise ValueError(f"{channel}: {name} is {value!r}; it must lie in [{low:g}, {high:g}]")
+        raise ValueError(f"{channel}: {name} is {value!r}; expected a number in [{low:g}, {high:g}]")
 
 
 def numbers_only(units: Units, name: str) -> None:
     """Raise a ValueError if the states of the units are vectors."""
     if units.is_categorical:
-        raise ValueError(f"{name}: the states of {type(units).__name__} units are not numbers")
+        raise ValueError(f"{name}: expected units with numeric states, got {type(units).__name__} units")
 
 
 def state_count(units: Units, name: str) -> int:
-    """Number of states of each unit; raises a ValueError if units have neither two nor q states."""
+    """Return the number of states of each unit.
+
+    Raises:
+        ValueError: If the units are neither two-state nor categorical units.
+    """
     counts = units.n_states()  # 1 for a clamped unit
     if counts is None or (not units.is_categorical and set(counts) != {2}):
         raise ValueError(
-            f"{name}: {type(units).__name__} units do not have two states; use GaussianNoise, or CustomNoise"
+            f"{name}: expected units with two states or categorical units, got {type(units).__name__} units; use "
+            "GaussianNoise or CustomNoise"
         )
     return counts[0]
 
 
 def two_states(units: Units) -> tuple[float, float]:
-    """Lower and upper state of two-state units."""
+    """Return the lower and the upper state of two-state units."""
     low, high = units.decode(torch.tensor([[0], [1]], device=units.device).expand(2, units.n))[:, 0].tolist()
     return (low, high) if low < high else (high, low)
 
@@ -53,35 +58,35 @@ def _check_shape(y: Any, units: Units) -> None:
 
 
 def check_numbers(y: Tensor, units: Units) -> Tensor:
-    """Check that the observed values are finite. Returns a mask of them, (K, n), False for NaN."""
+    """Check that the observed values are finite; return a mask of the observed values, of shape (K, n)."""
     _check_shape(y, units)
-    units.reject(torch.isinf(y), y, "y", "it must be finite, or NaN if it was not observed")
+    units.reject(torch.isinf(y), y, "y", "expected a finite number, or NaN if it was not observed")
     return ~is_nan(y).to(units.device)
 
 
 def check_alphabet(y: Tensor, units: Units) -> Tensor:
-    """Check that the observed values are states of the units. Returns a mask of them, (K, n), False for NaN."""
+    """Check that the observed values are states of the units; return a mask of the observed values, (K, n)."""
     seen = check_numbers(y, units)
     as_states(y, seen, units, validate=True)
     return seen
 
 
 def as_states(y: Tensor, seen: Tensor, units: Units, validate: bool = False) -> Tensor:  # (K, *state_shape)
-    """Observations as states of the units; an arbitrary state where nothing was observed."""
+    """Convert observations to states of the units, with an arbitrary state for missing values."""
     y = y.to(units.device)
     if units.is_categorical:
         numbers = torch.where(seen, y, 0)
         if validate:
             q = units.state_shape[1]
             wrong = (numbers != numbers.round()) | (numbers < 0) | (numbers >= q)
-            units.reject(wrong, numbers, "y", f"it must be a state index, 0 to {q - 1}, or NaN")
+            units.reject(wrong, numbers, "y", f"expected a state index from 0 to {q - 1}, or NaN")
         return units.check_states(numbers.long(), validate=False)
     if validate:
-        for start, n, q in units.categorical_blocks:  # of a mixed layer
+        for start, n, q in units.categorical_blocks:  # in a mixed layer
             in_part = seen[:, start : start + n * q].unflatten(-1, (n, q))
             wrong = (in_part.any(-1) & ~in_part.all(-1)).repeat_interleave(q, -1)
             wrong = torch.nn.functional.pad(wrong, (start, units.n - start - n * q)) & ~seen
-            units.reject(wrong, y, "y", "a missing categorical unit must have NaN in all of its components")
+            units.reject(wrong, y, "y", "expected NaN in all components of a missing categorical unit")
     somewhere = units.sample(
         Tilt(torch.zeros(units.n, dtype=units.dtype, device=units.device), 0.0),
         torch.Generator(units.device).manual_seed(0),
@@ -93,25 +98,25 @@ def as_states(y: Tensor, seen: Tensor, units: Units, validate: bool = False) -> 
 
 
 def state_evidence(states: Tensor, known: Tensor, scale: Tensor) -> Evidence:
-    """Evidence that fixes the states of the known units.
+    """Create evidence that fixes the states of the known units.
 
     Args:
-        states: States, (K, *state_shape); arbitrary where not known.
-        known: Mask of the known units, (K, n).
-        scale: ln P(y|x) of each unit, (K, n).
+        states: States, of shape (K, *state_shape); arbitrary for units that are not known.
+        known: Mask of the known units, of shape (K, n).
+        scale: Logarithm of P(y|x) of each unit, of shape (K, n).
     """
     nothing = torch.zeros_like(states)
     return Evidence(nothing, nothing, known, states, scale.sum(-1))
 
 
 def tilt_evidence(field: Tensor, precision: Tensor, states: Tensor, scale: Tensor) -> Evidence:
-    """Evidence that is a tilt, P(y|x) = exp(Dx − ½Ex² + scale).
+    """Create evidence from the tilt P(y|x) = exp(Dx − ½Ex² + scale).
 
     Args:
-        field: D, (K, *state_shape).
-        precision: E, same shape.
-        states: Any states, (K, *state_shape); only their shape is used.
-        scale: Term of ln P(y|x) that does not depend on x, (K, n).
+        field: Field D, of shape (K, *state_shape).
+        precision: Precision E, of shape (K, *state_shape).
+        states: Arbitrary states, of shape (K, *state_shape); only their shape is used.
+        scale: Term of ln P(y|x) that does not depend on x, of shape (K, n).
     """
     known = torch.zeros(states.shape[:2], dtype=torch.bool, device=states.device)
     return Evidence(field, precision, known, states, scale.double().sum(-1))

@@ -1,4 +1,4 @@
-"""Channels that output states: flipped, erased or missing."""
+"""Channels whose observations are states: flips, erasures and missing values."""
 
 from dataclasses import dataclass
 from math import log, log1p
@@ -24,13 +24,13 @@ from tapmachine.units import Binary, Units
 @final
 @dataclass(frozen=True)
 class BinarySymmetric(Channel):
-    """Channel that replaces each unit's state, with probability p, by another of its states [eq:bsc].
+    """Channel that changes the state of each unit with probability p [eq:bsc].
 
-    For two states the evidence is a field D = ±ln((1−p)/p), toward 1 for y = 1 (errata E12). With q states, all
-    other states are equally likely.
+    For two states the evidence is a field of magnitude ln((1−p)/p) toward the observed state (erratum E12). A unit with
+    q states changes to each of the other states with equal probability.
 
     Args:
-        p: Flip probability, from 0 to ½ (1 − 1/q for q states); None to estimate it in `denoise`.
+        p: Flip probability, from 0 to ½, or to 1 − 1/q for units with q states (default: None, estimated by `denoise`).
 
     Example:
         >>> import torch
@@ -87,7 +87,7 @@ class BinarySymmetric(Channel):
             low, high = two_states(units)
             up = (states == high).double()
             field = ((2 * up - 1) * (odds / (high - low))).masked_fill(~seen, 0.0)
-            scale = seen * (log(1 - p) - up * odds) - field * low  # ln P(y|x) at the lower state, less Dx
+            scale = seen * (log(1 - p) - up * odds) - field * low  # ln P(y|x) − Dx at the lower state
             field = field.to(units.dtype)
         return tilt_evidence(field, torch.zeros_like(field), states, scale)
 
@@ -95,11 +95,11 @@ class BinarySymmetric(Channel):
 @final
 @dataclass(frozen=True)
 class BinaryErasure(Channel):
-    """Channel that erases each unit with probability p. For units of any type.
+    """Channel that erases the value of each unit with probability p, for units of any type.
 
     Args:
-        p: Erasure probability, from 0 to 1. It affects the evidence of y, not the posterior of x; if None, the evidence
-            is that of the observed values.
+        p: Erasure probability, from 0 to 1. It changes the evidence of y, but not the posterior of x. If it is None
+            (default), the evidence does not include the probability of the erasures.
 
     Example:
         >>> import torch
@@ -117,7 +117,7 @@ class BinaryErasure(Channel):
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         if self.p is None:
-            raise ValueError("BinaryErasure: p is None; corrupt requires a probability")
+            raise ValueError("BinaryErasure: p is None; set it to draw observations")
         hit = torch.rand(x.shape, generator=generator, device=x.device) < self.p
         return x.masked_fill(hit, torch.nan)
 
@@ -133,10 +133,10 @@ class BinaryErasure(Channel):
 @final
 @dataclass(frozen=True, eq=False)
 class Missing(Channel):
-    """Channel with missing values; the others are exact. For units of any type.
+    """Channel in which some values are missing and all others are observed exactly, for units of any type.
 
     Args:
-        mask: True for missing values, (n,) or (K, n). NaN is always missing.
+        mask: True for missing values, of shape (n,) or (K, n). NaN marks a missing value with or without a mask.
 
     Example:
         >>> import torch
@@ -151,15 +151,17 @@ class Missing(Channel):
 
     def __post_init__(self) -> None:
         if self.mask is not None and not (isinstance(self.mask, Tensor) and self.mask.dtype == torch.bool):
-            raise ValueError("Missing: mask must be a bool tensor, True for missing values")
+            raise ValueError("Missing: mask is not a bool tensor; expected True for missing values")
 
     def _hidden(self, y: Tensor) -> Tensor:
-        """True for missing values."""
+        """Return a mask of the missing values, (K, n)."""
         hidden = is_nan(y)
         if self.mask is None:
             return hidden
         if self.mask.shape not in (y.shape[-1:], y.shape):
-            raise ValueError(f"Missing: mask has shape {tuple(self.mask.shape)}, but the data have {tuple(y.shape)}")
+            raise ValueError(
+                f"Missing: mask has shape {tuple(self.mask.shape)}, but the data have shape {tuple(y.shape)}"
+            )
         return hidden | self.mask.to(y.device)
 
     def rows(self, index: Tensor) -> Channel:

@@ -1,4 +1,4 @@
-"""Channels that output other values than states: Gaussian noise, counts, any likelihood."""
+"""Channels whose observations are not states: Gaussian noise, Poisson counts and user-defined noise."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tapmachine.posterior.channels.evidence import check_numbers, check_paramete
 from tapmachine.units import Binary, Units
 from tapmachine.units.reweighted import Reweighted
 
-SMALLEST, LARGEST = 1e-15, 1e15  # precisions are inverse squares, and must fit into float32
+SMALLEST, LARGEST = 1e-15, 1e15  # precisions are inverse squares of these numbers, which do not overflow in float32
 
 LogLikelihood = Callable[[Tensor, Tensor], Tensor]  # ln P(y|x), elementwise
 
@@ -23,10 +23,12 @@ LogLikelihood = Callable[[Tensor, Tensor], Tensor]  # ln P(y|x), elementwise
 @final
 @dataclass(frozen=True)
 class GaussianNoise(Channel):
-    """y = x + σ·normal noise: a tilt with field y/σ² and precision 1/σ². For units whose states are numbers.
+    """Channel with additive Gaussian noise of standard deviation σ, for units with numeric states.
+
+    The evidence is a tilt with field y/σ² and precision 1/σ².
 
     Args:
-        sigma: σ > 0; None to estimate it in `denoise`.
+        sigma: Standard deviation σ > 0 of the noise (default: None, estimated by `denoise`).
 
     Example:
         >>> import torch
@@ -73,17 +75,20 @@ class GaussianNoise(Channel):
 
 
 class _ByLikelihood(Channel):
-    """A channel whose likelihood is not a tilt: its product with the prior is summed over states, or integrated."""
+    """Base class of channels whose likelihood is not a tilt.
+
+    The product of the likelihood and the prior is summed over the states, or integrated numerically.
+    """
 
     @abstractmethod
     def log_likelihood(self, y: Tensor, x: Tensor) -> Tensor:
-        """ln P(y|x), elementwise."""
+        """Compute ln P(y|x) elementwise."""
 
     def _check(self, y: Tensor, units: Units) -> Tensor:
         return check_numbers(y, units)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
-        raise ValueError(f"{type(self).__name__}: its likelihood is not a tilt exp(Dx − ½Ex²); use observe")
+        raise ValueError(f"{type(self).__name__}: the likelihood is not a tilt exp(Dx − ½Ex²); use observe instead")
 
     def observe_units(self, units: Units, y: Tensor) -> tuple[Units, Tensor]:
         numbers_only(units, type(self).__name__)
@@ -92,7 +97,7 @@ class _ByLikelihood(Channel):
         observed = Reweighted(units, self.log_likelihood, y)
         zero = torch.zeros_like(y)
         impossible = ~torch.isfinite(observed.log_partition(Tilt(zero, 0.0)))
-        units.reject(impossible, y, "y", "its likelihood is 0 or NaN for every x")
+        units.reject(impossible, y, "y", "the likelihood is 0 or NaN for every x")
         return observed, zero.double().sum(1)
 
     def at_face_value(self, y: Tensor) -> None:
@@ -102,11 +107,13 @@ class _ByLikelihood(Channel):
 @final
 @dataclass(frozen=True)
 class PoissonNoise(_ByLikelihood):
-    """Poisson counts y with mean rate·x + background, such as photons or spikes, for x ≥ 0 on a bounded support.
+    """Channel that outputs Poisson counts with mean rate·x + background, such as numbers of photons or spikes.
+
+    The units must have a bounded support without negative values.
 
     Args:
-        rate: Mean count per unit of x.
-        background: Mean count at x = 0.
+        rate: Increase of the mean count per unit of x (default: 1).
+        background: Mean count at x = 0 (default: 0).
 
     Example:
         >>> import torch
@@ -132,24 +139,28 @@ class PoissonNoise(_ByLikelihood):
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         mean = self._mean(x)
         if bool((mean < 0).any()):
-            raise ValueError("PoissonNoise: x has values with a negative mean count")
+            raise ValueError(
+                "PoissonNoise: rate·x + background is negative for some values; expected a mean count, 0 or more"
+            )
         return torch.poisson(mean.nan_to_num(0.0), generator=generator).where(~torch.isnan(mean), torch.nan)
 
     def _check(self, y: Tensor, units: Units) -> Tensor:
         seen = check_numbers(y, units)
-        units.reject(seen & ((y < 0) | (y != y.round())), y, "y", "it must be a count, 0 or more")
+        units.reject(seen & ((y < 0) | (y != y.round())), y, "y", "expected a whole number, 0 or more")
         return seen
 
 
 @final
 @dataclass(frozen=True)
 class CustomNoise(_ByLikelihood):
-    """Noise with any likelihood, independent between units; for bounded supports or finitely many states.
+    """Channel with a user-defined likelihood for each unit.
+
+    The units must have a bounded support or finitely many states.
 
     Args:
-        likelihood: Function of y and x, tensors that broadcast, that returns ln P(y|x) by elementwise operations;
-            −inf where y is impossible.
-        sampler: Function of x and a generator that draws y; required by `corrupt`.
+        likelihood: Function of two tensors y and x, which broadcast against each other, that returns ln P(y|x) by
+            elementwise operations; −inf if y is impossible.
+        sampler: Function of x and a random number generator that draws y; required by `corrupt` only.
 
     Example:
         >>> import torch
@@ -171,5 +182,5 @@ class CustomNoise(_ByLikelihood):
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         if self.sampler is None:
-            raise ValueError("CustomNoise: corrupt requires a sampler")
+            raise ValueError("CustomNoise: sampler is None; pass a function to draw observations")
         return self.sampler(x, generator)

@@ -1,4 +1,4 @@
-"""Recovery of signals from measurements that mix their components: y = g(Fx + b + noise)."""
+"""Recovery of signals from measurements that mix their components, such as y = g(Fx + b + noise)."""
 
 from tapmachine.posterior.measurements.base import Measurements, Response
 from tapmachine.posterior.measurements.evolution import Evolution, state_evolution

@@ -1,4 +1,4 @@
-"""Measurements that mix the components of a signal: y is a noisy function of z = Fx + b, one measurement at a time."""
+"""Base class of measurements that mix the components of a signal x, by z = Fx + b."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -18,11 +18,11 @@ LARGEST_NOISE = 1e15
 
 
 class Response(NamedTuple):
-    """The posterior of z given measurements and a normal prior of z.
+    """Posterior of z given measurements y and a normal prior of z.
 
     Attributes:
-        log_evidence: ln ∫ P(y|z) N(z; mean, variance) dz, (K, M), float64.
-        moments: Posterior mean and variance of z, (K, M).
+        log_evidence: Logarithm of ∫ P(y|z) N(z; mean, variance) dz in float64, of shape (K, M).
+        moments: Posterior mean and variance of z, each of shape (K, M).
     """
 
     log_evidence: Tensor
@@ -30,16 +30,17 @@ class Response(NamedTuple):
 
 
 class Measurements(Channel):
-    """Measurements y of z = Fx + b, where x are the states of all visible units. NaN marks a missing measurement.
+    """Base class of measurements y of z = Fx + b, where x contains the states of all visible units.
 
-    A new type of measurement implements `respond` and `expected`; also `draw_from` if the noise does not act on z, and
-    `check` if not all numbers are possible.
+    NaN marks a missing measurement. A new type of measurements implements `respond` and `expected`. It also overrides
+    `draw_from` if the noise is not added to z, and `check` if not all numbers are valid measurements.
 
     Args:
-        matrix: F, (M, n_visible): a tensor, an array, a sparse matrix, or a `FunctionOperator`. For units with q
-            states, x are one-hot vectors, and F has a column for each state of each unit.
-        noise: Standard deviation of the noise on z.
-        bias: B, a number or (M,).
+        matrix: Measurement matrix F, of shape (M, n_visible): a tensor, an array, a sparse matrix, or a
+            `FunctionOperator`. For units with q states, x contains one-hot vectors, and F has a column for each state
+            of each unit.
+        noise: Standard deviation of the noise on z (default: 0).
+        bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Attributes:
         estimates_noise: Whether `recover` can estimate the noise.
@@ -53,11 +54,11 @@ class Measurements(Channel):
         self.operator = as_operator(matrix)
         check_parameter(type(self).__name__, "noise", noise, 0.0, LARGEST_NOISE)
         if noise is None and not self.estimates_noise:
-            raise ValueError(f"{type(self).__name__}: noise is None, but it cannot be estimated; expected a number")
+            raise ValueError(f"{type(self).__name__}: noise is None, but cannot be estimated; expected a number")
         self.noise = noise
         self.bias = torch.as_tensor(bias, dtype=torch.float64)
         if not bool(torch.isfinite(self.bias).all()):
-            raise ValueError(f"{type(self).__name__}: bias is non-finite")
+            raise ValueError(f"{type(self).__name__}: bias contains non-finite values; expected finite numbers")
         if self.bias.dim() > 1 or (self.bias.dim() == 1 and len(self.bias) != self.operator.shape[0]):
             raise ValueError(
                 f"{type(self).__name__}: bias has shape {tuple(self.bias.shape)}; expected a number or "
@@ -66,29 +67,29 @@ class Measurements(Channel):
 
     @abstractmethod
     def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
-        """Posterior of z given observed measurements.
+        """Compute the posterior of z given measurements.
 
         Args:
-            y: Measurements, (K, M), all observed.
-            prior: Mean and variance of z before the measurement, (K, M).
-            noise_variance: Variance of the noise on z, (K, 1).
+            y: Measurements without missing values, of shape (K, M).
+            prior: Prior mean and variance of z, each of shape (K, M).
+            noise_variance: Variance of the noise on z, of shape (K, 1).
         """
 
     @abstractmethod
     def expected(self, z: Tensor) -> Tensor:
-        """Measurements of z without noise."""
+        """Compute the noiseless measurements of z."""
 
     def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:  # (K, M) -> (K, M)
-        """Draw measurements of z, with noise on z."""
+        """Draw noisy measurements of z; by default, the noise is added to z."""
         return self.expected(self.with_noise(z, generator))
 
     def with_noise(self, values: Tensor, generator: torch.Generator) -> Tensor:
-        """Add normal noise to values; none if the noise is unknown."""
+        """Add normal noise to values; return them unchanged if the noise is unknown."""
         noise = torch.randn(values.shape, generator=generator, device=values.device, dtype=values.dtype)
         return values + (self.noise or 0.0) * noise
 
     def check(self, y: Tensor) -> str | None:
-        """Error message about invalid measurements, or None."""
+        """Return an error message if measurements are invalid, otherwise None."""
         return None
 
     def __repr__(self) -> str:
@@ -104,13 +105,15 @@ class Measurements(Channel):
         return self.draw_from(z, generator)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> NoReturn:
-        raise ValueError(f"{type(self).__name__} mixes units, so its evidence is not a tilt; use recover or denoise")
+        raise ValueError(
+            f"{type(self).__name__}: the evidence is not a tilt, because measurements mix units; use recover or denoise"
+        )
 
     def at_face_value(self, y: Tensor) -> None:
         return None
 
     def check_size(self, n_components: int) -> None:
-        """Raise a ValueError unless the matrix has a column for each component of the visible states."""
+        """Raise a ValueError if the number of columns of the matrix differs from the number of visible components."""
         if self.operator.shape[1] != n_components:
             raise ValueError(
                 f"matrix has shape {self.operator.shape}, but the visible units have {n_components} components; "
@@ -118,7 +121,7 @@ class Measurements(Channel):
             )
 
     def check_measurements(self, y: Tensor | np.ndarray[Any, Any]) -> Tensor:
-        """Convert measurements to floating-point numbers, (K, M), NaN if not observed."""
+        """Validate measurements and convert them to a floating-point tensor of shape (K, M)."""
         tensor = as_tensor(y, "y")
         m = self.operator.shape[0]
         tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
@@ -126,10 +129,10 @@ class Measurements(Channel):
             raise ValueError(f"y has shape {tuple(tensor.shape)}; expected (n_signals, {m}), one row per signal")
         if bool(torch.isinf(tensor).any()):
             row, column = torch.isinf(tensor).nonzero()[0].tolist()
-            raise ValueError(f"y[{row}, {column}] is infinite; expected a number, or NaN if not observed")
+            raise ValueError(f"y[{row}, {column}] is infinite; expected a finite number, or NaN if not observed")
         empty = is_nan(tensor).all(1)
         if bool(empty.any()):
-            raise ValueError(f"y[{int(empty.nonzero()[0])}] is all NaN; a signal needs at least one measurement")
+            raise ValueError(f"y[{int(empty.nonzero()[0])}] is all NaN; expected at least one measurement per signal")
         problem = self.check(tensor[~is_nan(tensor)])
         if problem is not None:
             raise ValueError(f"{type(self).__name__}: {problem}")

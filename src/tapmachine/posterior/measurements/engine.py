@@ -1,4 +1,4 @@
-"""Base class of the message-passing engines."""
+"""Base class of message-passing engines."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
@@ -11,20 +11,20 @@ from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.operators import Operator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior
 
-SLOWER, FASTER = 0.7, 1.1  # factors of this weight if the change of the moments has grown or shrunk
+SLOWER, FASTER = 0.7, 1.1  # factors of the weight if the change of the moments has increased or decreased
 
 State = TypeVar("State", bound=Any)  # a nested tuple of tensors with layers, tilt, speed and change
 
 
 class Engine(ABC, Generic[State]):
-    """An iteration between measurements and a machine, for signals that share a matrix.
+    """Base class of iterations that exchange messages between measurements and a machine.
 
     Args:
-        prior: The machine.
-        operator: F.
+        prior: Machine that is used as the prior of the signals.
+        operator: Measurement operator F, which is the same for all signals.
         channel: Measurement model of y given z.
-        y: Measurements, (K, M), NaN if not observed.
-        noise_variance: Variance of the noise on z, (K, 1).
+        y: Measurements, of shape (K, M), with NaN for missing measurements.
+        noise_variance: Variance of the noise on z, of shape (K, 1).
     """
 
     def __init__(
@@ -36,21 +36,30 @@ class Engine(ABC, Generic[State]):
 
     @abstractmethod
     def begin(self, layers: Layers) -> State:
-        """Initial state of all signals, from moments of all layers."""
+        """Compute the initial state of all signals from initial moments of all layers."""
 
     @abstractmethod
     def step(self, state: State, rows: Tensor) -> State:
-        """Next state of some of the signals, by their indices."""
+        """Compute the next state of the signals with the indices `rows`."""
 
     @abstractmethod
     def free_energy(self, state: State, tilted: Tensor, rows: Tensor) -> Tensor:  # (K,)
-        """−ln ∫ exp(−E(x)) P(y|x) dx in the Bethe approximation, from F of the tilted machine."""
+        """Compute −ln ∫ exp(−E(x)) P(y|x) dx in the Bethe approximation.
+
+        Args:
+            state: State of the signals.
+            tilted: Free energy F of the tilted machine, of shape (K,).
+            rows: Indices of the signals.
+        """
 
     @abstractmethod
     def about_outputs(self, state: State, rows: Tensor) -> Moments:  # (K, M)
-        """Mean and variance of z = Fx + b given the measurements."""
+        """Compute the posterior mean and variance of z = Fx + b."""
 
 
 def adapted(speed: Tensor, change: Tensor, last_change: Tensor, slowest: float) -> Tensor:  # (K,)
-    """Weight of the new values in the next iteration: larger if the moments change less than before, else smaller."""
+    """Compute the weight of the new values in the next iteration.
+
+    The weight increases if the moments changed less than in the previous iteration, and decreases otherwise.
+    """
     return (speed * torch.where(change < last_change, FASTER, SLOWER)).clamp(slowest, 1.0)

@@ -1,4 +1,4 @@
-"""State evolution: the error of message passing for independent components, predicted without running it."""
+"""State evolution, which predicts the error of message passing for signals with independent components."""
 
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ class Evolution(NamedTuple):
     """Predicted error of message passing.
 
     Attributes:
-        mean_squared_error: Final error per component.
-        iterations: Error after each undamped iteration.
+        mean_squared_error: Mean squared error per component after convergence.
+        iterations: Mean squared error after each undamped iteration.
     """
 
     mean_squared_error: float
@@ -34,18 +34,19 @@ def state_evolution(
 ) -> Evolution:
     """Predict the error of `recover` for independent components and a matrix with independent entries.
 
-    With E the mean squared error of the components, each component is observed with normal noise of precision
+    State evolution describes each component as if it were observed directly with normal noise of precision
 
         A = M v/(σ² + N v E),
 
-    and the new E is the mean posterior variance of a component observed in this way.
+    where E is the mean squared error of the previous iteration. The next E is the mean posterior variance of a
+    component given this observation.
 
     Args:
-        units: The visible units; signals are drawn from their priors.
+        units: Visible units; signals are drawn from their priors.
         ratio: Number of measurements per component, M/N.
-        noise: σ, the standard deviation of the noise.
-        entry_variance: v, the variance of the entries of the matrix (default: 1/N).
-        generator: Random generator on the units' device (default: one with a fixed seed).
+        noise: Standard deviation σ of the noise.
+        entry_variance: Variance v of the entries of the matrix (default: 1/N).
+        generator: Random number generator on the units' device (default: one with a fixed seed).
 
     Example:
         >>> from tapmachine import Gaussian
@@ -74,6 +75,6 @@ def state_evolution(
 
 
 def _error(units: Units, x: Tensor, normal: Tensor, precision: float) -> float:
-    """Mean posterior variance of components observed with noise."""
+    """Compute the mean posterior variance of components that are observed with normal noise."""
     field = precision * x + precision**0.5 * normal
     return float(units.moments(Tilt(field, torch.full_like(field, precision))).variance.double().mean())

@@ -1,14 +1,17 @@
-"""Generalized approximate message passing (Rangan 2011), with a machine instead of independent components.
+"""Generalized approximate message passing (Rangan 2011) with a machine as the prior.
 
-For matrices with independent entries. With a, c the mean and variance of each component, z = Fx is nearly normal,
+GAMP is designed for matrices with independent entries. Let a and c be the means and variances of the components. The
+measured combinations z = Fx are approximately normal with variance V and mean ω,
 
-    V = F²c,    ω = Fa − V g,
+    V = F²c,    ω = Fa − V g.
 
-the measurements respond with g = (E[z|y] − ω)/V and −∂g/∂ω = (1 − Var[z|y]/V)/V, and the components receive a tilt with
+The response of the measurements is g = (E[z|y] − ω)/V, with −∂g/∂ω = (1 − Var[z|y]/V)/V. The components receive a tilt
+with precision A and field B,
 
     A = (F²)ᵀ(−∂g/∂ω),    B = A a + Fᵀg,
 
-to which the machine responds with new a and c. As in TAP, the terms V g and A a remove a component's own effect.
+and the machine responds with new values of a and c. As in TAP, the terms V g and A a remove the effect of a component
+on itself.
 """
 
 from typing import NamedTuple
@@ -22,9 +25,9 @@ from tapmachine.posterior.measurements.prior import Layers, flat, mean_change
 
 
 class GAMPState(NamedTuple):
-    """State of K signals."""
+    """State of the iteration for K signals."""
 
-    layers: Layers  # response of the machine, of all layers
+    layers: Layers  # moments of all layers
     mean: Tensor  # a, damped, (K, N)
     variance: Tensor  # c, damped, (K, N)
     pull: Tensor  # g, damped, (K, M)
@@ -35,7 +38,7 @@ class GAMPState(NamedTuple):
 
 
 class GAMP(Engine[GAMPState]):
-    """Iterations of GAMP for signals that share a matrix."""
+    """Engine for generalized approximate message passing (GAMP)."""
 
     first_speed, slowest = 0.5, 0.05
 
@@ -74,12 +77,12 @@ class GAMP(Engine[GAMPState]):
         return self.channel.respond(self.y[rows], received, self.noise_variance[rows]).moments
 
     def _received(self, components: Moments, pull: Tensor) -> Moments:  # (K, M)
-        """ω and V."""
+        """Compute the mean ω and the variance V of z before the measurement."""
         variance = self.operator.forward_squares(components.variance).clamp(min=torch.finfo(pull.dtype).tiny ** 0.5)
         return Moments(self.operator.forward(components.mean) + self.bias - variance * pull, variance)
 
     def _respond(self, received: Moments, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """g, −∂g/∂ω and the log-evidence of each measurement; 0 if missing."""
+        """Compute g, −∂g/∂ω and the log-evidence of each measurement; all are 0 for missing measurements."""
         log_evidence, z = self.channel.respond(self.y[rows], received, self.noise_variance[rows])
         mean, variance = (moment.double() for moment in received)
         seen = self.seen[rows]

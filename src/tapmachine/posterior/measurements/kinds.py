@@ -1,4 +1,4 @@
-"""Types of measurements: the posterior of z = Fx + b given one measurement and a normal prior of z."""
+"""Types of measurements, which define the posterior of z = Fx + b given a measurement and a normal prior of z."""
 
 from abc import abstractmethod
 from math import log, pi
@@ -14,17 +14,17 @@ from tapmachine.posterior.measurements.base import Measurements, Response
 from tapmachine.units.numerics.intervals import RULES, window_integral
 
 LOG_2PI = log(2 * pi)
-N_NODES, REACH, N_PASSES = 65, 6.0, 3  # grid for counts: nodes, standard deviations to each side, refinements
+N_NODES, REACH, N_PASSES = 65, 6.0, 3  # grid for counts: nodes, range in standard deviations, refinements
 
 
 @final
 class LinearMeasurements(Measurements):
-    """y = Fx + b + σ·normal noise: compressed sensing, deblurring, tomography.
+    """Linear measurements y = Fx + b + normal noise, as in compressed sensing, deblurring and tomography.
 
     Args:
-        matrix: F, (M, n_visible); see `Measurements`.
-        noise: σ ≥ 0 (default: estimated from the measurements in `recover`).
-        bias: B, a number or (M,).
+        matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
+        noise: Standard deviation of the noise, 0 or more (default: None, estimated by `recover`).
+        bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
         >>> import torch
@@ -52,11 +52,11 @@ class LinearMeasurements(Measurements):
 
 
 class _InIntervals(Measurements):
-    """Measurements of the interval that contains z plus noise."""
+    """Base class of measurements that return the interval in which z plus noise lies."""
 
     @abstractmethod
     def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Interval of each measurement, float64."""
+        """Return the lower and upper limit of the interval of each measurement, in float64."""
 
     def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
         mean, variance = (z.double() for z in prior)
@@ -71,14 +71,14 @@ class _InIntervals(Measurements):
 
 @final
 class SignMeasurements(_InIntervals):
-    """y = sign(Fx + b + σ·normal noise), −1 or +1: one-bit compressed sensing.
+    """Sign measurements y = sign(Fx + b + normal noise) with values −1 and +1, as in one-bit compressed sensing.
 
-    Only the direction of Fx is measured; with a bias, also its length.
+    Without a bias, the measurements do not depend on the length of Fx.
 
     Args:
-        matrix: F, (M, n_visible); see `Measurements`.
-        noise: σ ≥ 0.
-        bias: B, a number or (M,).
+        matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
+        noise: Standard deviation of the noise, 0 or more (default: 0).
+        bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
         >>> import torch
@@ -97,18 +97,20 @@ class SignMeasurements(_InIntervals):
 
     def check(self, y: Tensor) -> str | None:
         wrong = y[(y != 1) & (y != -1)]
-        return f"y contains {float(wrong[0]):g}; expected −1 or +1, or NaN" if len(wrong) else None
+        return f"y contains {float(wrong[0]):g}; expected −1, +1 or NaN" if len(wrong) else None
 
 
 @final
 class QuantizedMeasurements(_InIntervals):
-    """Fx + b + σ·normal noise, quantized: y is the number of edges below it, from 0 to the number of edges.
+    """Quantized measurements, the index of the interval that contains Fx + b + normal noise.
+
+    With n edges, the measurements are whole numbers from 0 (below all edges) to n (above all edges).
 
     Args:
-        matrix: F, (M, n_visible); see `Measurements`.
+        matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
         edges: Edges between neighboring intervals, in increasing order.
-        noise: σ ≥ 0.
-        bias: B, a number or (M,).
+        noise: Standard deviation of the noise, 0 or more (default: 0).
+        bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
         >>> import torch
@@ -125,7 +127,7 @@ class QuantizedMeasurements(_InIntervals):
         self.edges = torch.as_tensor(edges, dtype=torch.float64)
         increasing = self.edges.dim() == 1 and len(self.edges) > 0 and bool((self.edges.diff() > 0).all())
         if not increasing or not bool(torch.isfinite(self.edges).all()):
-            raise ValueError(f"QuantizedMeasurements: edges are {edges!r}; expected increasing finite numbers")
+            raise ValueError(f"QuantizedMeasurements: edges is {edges!r}; expected finite numbers in increasing order")
 
     def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
         ends = torch.cat((self.edges.new_tensor([-torch.inf]), self.edges, self.edges.new_tensor([torch.inf])))
@@ -137,19 +139,24 @@ class QuantizedMeasurements(_InIntervals):
 
     def check(self, y: Tensor) -> str | None:
         wrong = y[(y < 0) | (y > len(self.edges)) | (y != y.round())]
-        return f"y contains {float(wrong[0]):g}; expected 0 to {len(self.edges)}, or NaN" if len(wrong) else None
+        return (
+            f"y contains {float(wrong[0]):g}; expected a whole number from 0 to {len(self.edges)}, or NaN"
+            if len(wrong)
+            else None
+        )
 
 
 @final
 class MagnitudeMeasurements(Measurements):
-    """y = |Fx + b| + σ·normal noise: phase retrieval with real measurements.
+    """Magnitude measurements y = |Fx + b| + normal noise, as in phase retrieval with real measurements.
 
-    Without a bias, x and −x give the same measurements: units need states of one sign, or a mean other than 0.
+    Without a bias, x and −x have the same measurements. They can be distinguished only if the units have states of one
+    sign or a nonzero mean.
 
     Args:
-        matrix: F, (M, n_visible); see `Measurements`.
-        noise: σ ≥ 0.
-        bias: B, a number or (M,).
+        matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
+        noise: Standard deviation of the noise, 0 or more (default: 0).
+        bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
         >>> import torch
@@ -188,11 +195,11 @@ class MagnitudeMeasurements(Measurements):
 
 @final
 class CountMeasurements(Measurements):
-    """Poisson counts y with mean Fx + b, such as photons behind a mask; Fx + b must not be negative.
+    """Poisson counts with mean Fx + b ≥ 0, such as numbers of photons behind a mask.
 
     Args:
-        matrix: F, (M, n_visible); see `Measurements`.
-        bias: B ≥ 0, the mean background, a number or (M,).
+        matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
+        bias: Mean background count b ≥ 0, a number or a tensor of shape (M,) (default: 0).
 
     Example:
         >>> import torch
@@ -210,13 +217,15 @@ class CountMeasurements(Measurements):
         deviation, y = variance.sqrt(), y.double()
         center, reach = mean, REACH * deviation
         nodes = torch.linspace(-1.0, 1.0, N_NODES, dtype=torch.float64, device=y.device)
-        for _ in range(N_PASSES):  # on a grid around the previous mode
+        for _ in range(N_PASSES):  # place the grid around the previous mode
             z = center.unsqueeze(-1) + reach.unsqueeze(-1) * nodes
             rate = z.clamp(min=0.0)
             exponent = torch.xlogy(y.unsqueeze(-1), rate) - rate
             exponent = exponent - 0.5 * ((z - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)) ** 2
             exponent = exponent.masked_fill(z < 0, -torch.inf)
-            empty = torch.isinf(exponent).all(-1)  # the whole grid is negative: its end is the best estimate
+            empty = torch.isinf(exponent).all(
+                -1
+            )  # all nodes are negative, so the upper end of the grid is the best estimate
             exponent = torch.where(empty.unsqueeze(-1), z, exponent)
             weights = exponent.softmax(-1)
             average = (weights * z).sum(-1)
@@ -237,13 +246,13 @@ class CountMeasurements(Measurements):
 
     def check(self, y: Tensor) -> str | None:
         wrong = y[(y < 0) | (y != y.round())]
-        return f"y contains {float(wrong[0]):g}; expected counts, 0 or more, or NaN" if len(wrong) else None
+        return f"y contains {float(wrong[0]):g}; expected a whole number, 0 or more, or NaN" if len(wrong) else None
 
 
 def interval_moments(
     mean: Tensor, variance: Tensor, lower: Tensor, upper: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:  # float64
-    """Log-probability of an interval under a normal distribution, and mean and variance inside it."""
+    """Compute the log-probability of an interval under a normal distribution, and the mean and variance inside it."""
     deviation = variance.sqrt()
     low, high = (lower - mean) / deviation, (upper - mean) / deviation
     zero, one = torch.zeros_like(mean), torch.ones_like(mean)

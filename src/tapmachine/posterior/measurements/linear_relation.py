@@ -1,4 +1,4 @@
-"""Relation z = Fx with normal messages about x and z: messages to both, and the normal integral."""
+"""Solvers for the linear relation z = Fx, given normal messages about x and z."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple
@@ -11,21 +11,21 @@ from tapmachine.posterior.measurements.kinds import LOG_2PI
 from tapmachine.posterior.measurements.messages import SMALLEST_SHARE, Limits, Message, returned
 from tapmachine.posterior.measurements.operators import Operator, SingularValues
 
-N_PROBES = 16  # number of random vectors for traces
+N_PROBES = 16  # number of random vectors for the estimation of traces
 CG_STEPS, CG_TOLERANCE = 200, 1e-6
 
 
 class _Normal(NamedTuple):
-    """Normal distribution with precision matrix γ + FᵀτF, for K signals."""
+    """Normal distribution of x with precision matrix γ + FᵀτF, for K signals."""
 
-    mean: Tensor  # of x, (K, N)
-    variance: Tensor  # of x, (K, N), or (K, 1) for its mean
-    variance_of_outputs: Tensor  # of z, (K, M) or (K, 1)
-    log_determinant: Tensor  # of the precision matrix, (K,)
+    mean: Tensor  # mean of x, (K, N)
+    variance: Tensor  # variances of x, (K, N), or their mean, (K, 1)
+    variance_of_outputs: Tensor  # variances of z, (K, M), or their mean, (K, 1)
+    log_determinant: Tensor  # logarithm of the determinant of the precision matrix, (K,)
 
 
 class LinearRelation(ABC):
-    """z = Fx under normal messages about x and z."""
+    """Base class of solvers for the linear relation z = Fx under normal messages about x and z."""
 
     per_component = False
 
@@ -35,12 +35,16 @@ class LinearRelation(ABC):
     def answer(
         self, of_prior: Message, of_outputs: Message, limits: tuple[Limits, Limits]
     ) -> tuple[Message, Message, Tensor]:
-        """Messages to the prior and to the outputs, and the logarithm of the normal integral, (K,).
+        """Compute the messages to the prior and to the outputs.
 
         Args:
-            of_prior: Message about x.
-            of_outputs: Message about z.
-            limits: Limits of the precisions of messages about x and z.
+            of_prior: Message from the prior about x.
+            of_outputs: Message from the outputs about z.
+            limits: Limits for the precisions of messages about x and about z.
+
+        Returns:
+            The message to the prior, the message to the outputs, and the logarithm of the normal integral, of shape
+            (K,).
         """
         field = of_prior.field + self.operator.adjoint(of_outputs.field)
         normal = self.solve(field, of_prior.precision, of_outputs.precision)
@@ -49,7 +53,9 @@ class LinearRelation(ABC):
         log_integral = 0.5 * (exponent - normal.log_determinant.double() + n * LOG_2PI)
         x = Moments(normal.mean, normal.variance)
         z = Moments(self.operator.forward(normal.mean), normal.variance_of_outputs)
-        about_x, about_z = (Limits(SMALLEST_SHARE * lowest, highest) for lowest, highest in limits)  # normal: positive
+        about_x, about_z = (
+            Limits(SMALLEST_SHARE * lowest, highest) for lowest, highest in limits
+        )  # positive precisions
         return (
             returned(x, of_prior, self.per_component, about_x),
             returned(z, of_outputs, self.per_component, about_z),
@@ -58,11 +64,11 @@ class LinearRelation(ABC):
 
     @abstractmethod
     def solve(self, field: Tensor, gamma: Tensor, tau: Tensor) -> _Normal:
-        """The distribution ∝ exp(field·x − ½xᵀ(γ + FᵀτF)x)."""
+        """Compute the moments of the normal distribution ∝ exp(field·x − ½xᵀ(γ + FᵀτF)x)."""
 
 
 class BySingularValues(LinearRelation):
-    """Solution for one precision per signal, in the basis of F's singular vectors."""
+    """Solver for messages with one precision per signal, based on the singular value decomposition of F."""
 
     def __init__(self, operator: Operator, decomposition: SingularValues) -> None:
         super().__init__(operator)
@@ -79,9 +85,9 @@ class BySingularValues(LinearRelation):
 
 
 class ByConjugateGradients(LinearRelation):
-    """Solution without a matrix: conjugate gradients for linear systems, random vectors for traces.
+    """Matrix-free solver that uses conjugate gradients for linear systems and random vectors for traces.
 
-    The determinant is that of a matrix with equal singular values, one for each measurement.
+    The determinant is approximated by that of a matrix whose singular values are all equal, one for each measurement.
     """
 
     def __init__(self, operator: Operator, like: Tensor) -> None:
@@ -105,7 +111,7 @@ class ByConjugateGradients(LinearRelation):
         return _Normal(solved[:count], trace / n, of_outputs, log_determinant.squeeze(1))
 
     def _inverse(self, b: Tensor, gamma: Tensor, tau: Tensor) -> Tensor:
-        """(γ + τFᵀF)⁻¹b."""
+        """Compute (γ + τFᵀF)⁻¹b by conjugate gradients."""
         tiny = torch.finfo(b.dtype).tiny
         x, residual = torch.zeros_like(b), b.clone()
         direction, size = residual, residual.square().sum(1, keepdim=True)
@@ -122,7 +128,10 @@ class ByConjugateGradients(LinearRelation):
 
 
 class ByFactorization(LinearRelation):
-    """Solution with a precision for each component: one Cholesky factorization per signal, of the smaller side of F."""
+    """Solver for messages with a separate precision for each component.
+
+    It computes one Cholesky factorization per signal, with the size of the smaller dimension of F.
+    """
 
     per_component = True
 
@@ -142,7 +151,7 @@ class ByFactorization(LinearRelation):
         return _Normal(mean.to(dtype), variance.to(dtype), of_outputs.to(dtype), log_determinant)
 
     def _by_outputs(self, field: Tensor, gamma: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """By the covariance matrix of the outputs, S = 1/τ + F(1/γ)Fᵀ."""
+        """Solve with the covariance matrix of the outputs, S = 1/τ + F(1/γ)Fᵀ."""
         scaled = self.matrix / gamma.unsqueeze(1)  # (K, M, N)
         factor = torch.linalg.cholesky(scaled @ self.matrix.T + torch.diag_embed(1 / tau))
         whitened = torch.linalg.solve_triangular(factor, scaled, upper=False)
@@ -155,7 +164,7 @@ class ByFactorization(LinearRelation):
         return mean, variance, of_outputs, log_determinant
 
     def _by_components(self, field: Tensor, gamma: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """By the precision matrix of the components."""
+        """Solve with the precision matrix of the components."""
         precision = self.matrix.T @ (tau.unsqueeze(2) * self.matrix) + torch.diag_embed(gamma)
         factor = torch.linalg.cholesky(precision)
         covariance = torch.cholesky_inverse(factor)

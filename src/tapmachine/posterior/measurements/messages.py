@@ -1,4 +1,4 @@
-"""Normal messages between the parts of a recovery."""
+"""Normal messages that are exchanged by the message-passing engines."""
 
 from typing import NamedTuple
 
@@ -9,34 +9,39 @@ from tapmachine.beliefs import Moments
 from tapmachine.posterior.measurements.kinds import LOG_2PI
 
 LOWEST, HIGHEST = 1e-2, 1e6  # precisions of components, relative to the initial ones
-SMALLEST_SHARE = 1e-6  # smallest precision relative to a common one of all components
+SMALLEST_SHARE = 1e-6  # smallest precision, relative to the lower limit for single components
 
 
 class Message(NamedTuple):
-    """A normal message exp(hx − ½γx²) about K vectors.
+    """Normal messages exp(hx − ½γx²) about K vectors.
 
     Attributes:
-        field: h, (K, n).
-        precision: γ, (K, 1) if it is the same for all components, or (K, n).
+        field: Field h, of shape (K, n).
+        precision: Precision γ, of shape (K, n), or (K, 1) if it is the same for all components.
     """
 
     field: Tensor
     precision: Tensor
 
     def times(self, other: "Message") -> "Message":
-        """Product of two messages."""
+        """Return the product of two messages."""
         return Message(self.field + other.field, self.precision + other.precision)
 
     def damped(self, old: "Message", share: Tensor) -> "Message":
-        """Interpolate between an old message and this one."""
+        """Interpolate between an old message and this message.
+
+        Args:
+            old: Old message.
+            share: Weight of this message, from 0 to 1.
+        """
         return Message(torch.lerp(old.field, self.field, share), torch.lerp(old.precision, self.precision, share))
 
 
 class Limits(NamedTuple):
     """Smallest and largest precision of messages about single components.
 
-    Moments that are broader than the message that produced them, which is possible for two-state units, would make a
-    precision negative; those of units that are certain would make it infinite.
+    Without limits, a precision can become negative if a variance is larger than that of the incoming message, which is
+    possible for two-state units. It can become infinite if a variance is 0.
     """
 
     lowest: float
@@ -44,17 +49,17 @@ class Limits(NamedTuple):
 
     @classmethod
     def around(cls, variance: Tensor) -> "Limits":
-        """Limits for components with about these variances."""
+        """Create limits for components with variances of similar magnitude."""
         scale = max(float(variance.mean()), torch.finfo(torch.float32).tiny)
         return cls(LOWEST / scale, HIGHEST / scale)
 
 
 def returned(moments: Moments, received: Message, per_component: bool, limits: Limits) -> Message:
-    """Normal distribution with some moments, divided by the message that produced them.
+    """Compute an outgoing message, the normal distribution with the posterior moments divided by the incoming message.
 
     Args:
-        moments: Mean and variance of each component, (K, n).
-        received: The message that produced them.
+        moments: Posterior mean and variance of each component, of shape (K, n).
+        received: Incoming message that was used to compute the moments.
         per_component: Whether each component has a separate precision.
         limits: Limits of the precision.
     """
@@ -67,6 +72,6 @@ def returned(moments: Moments, received: Message, per_component: bool, limits: L
 
 
 def log_normal(message: Message) -> Tensor:  # (K,), float64
-    """ln ∫ exp(hx − ½γx²) dx, summed over the components."""
+    """Compute ln ∫ exp(hx − ½γx²) dx, summed over the components."""
     field, precision = (z.double() for z in message)
     return 0.5 * (field**2 / precision - precision.log() + LOG_2PI).sum(1)

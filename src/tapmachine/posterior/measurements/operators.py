@@ -1,4 +1,4 @@
-"""Linear maps from signals to measurements: dense, sparse, or a pair of functions."""
+"""Linear operators from signals to measurements: dense matrices, sparse matrices, and pairs of functions."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MOST_DENSE = 2**26  # maximum number of entries for converting a sparse matrix to a dense one, for singular values
-N_PROBES = 32  # number of random vectors for estimating the norm of a pair of functions
+MOST_DENSE = 2**26  # maximum number of entries of a sparse matrix that is converted to a dense one
+N_PROBES = 32  # number of random vectors for the estimation of a function operator's norm
 ADJOINT_TOLERANCE = 1e-3
 
 
 class SingularValues(NamedTuple):
-    """Singular values and right singular vectors of F = U diag(s) Vᵀ.
+    """Singular values and right singular vectors of a matrix F = U diag(s) Vᵀ of rank R.
 
     Attributes:
-        values: S, (R,).
-        right: V, (N, R).
+        values: Singular values s, of shape (R,).
+        right: Right singular vectors V, of shape (N, R).
     """
 
     values: Tensor
@@ -28,53 +28,55 @@ class SingularValues(NamedTuple):
 
 
 class Operator(ABC):
-    """A linear map F from signals of N components to M measurements. Rows of tensors are signals.
+    """Base class of linear operators F that map signals of N components to M measurements.
+
+    Each row of a tensor is a signal or its measurements.
 
     Attributes:
-        shape: (M, N).
+        shape: Number of measurements and number of components, (M, N).
     """
 
     shape: tuple[int, int]
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:  # (K, N) -> (K, M)
-        """Fx."""
+        """Compute the measurements Fx of signals x."""
 
     @abstractmethod
     def adjoint(self, z: Tensor) -> Tensor:  # (K, M) -> (K, N)
-        """Fᵀz."""
+        """Compute Fᵀz."""
 
     @abstractmethod
     def forward_squares(self, x: Tensor) -> Tensor:  # (K, N) -> (K, M)
-        """F²x with elementwise squares of F: variances of measurements from those of components."""
+        """Compute F²x with the elementwise square of F, which maps variances of components to those of measurements."""
 
     @abstractmethod
     def adjoint_squares(self, z: Tensor) -> Tensor:  # (K, M) -> (K, N)
-        """Apply the transpose of F² to z."""
+        """Compute (F²)ᵀz with the elementwise square of F."""
 
     @abstractmethod
     def rows(self, index: Tensor) -> "Operator":
-        """Operator for some of the measurements."""
+        """Return the operator of a subset of the measurements."""
 
     @abstractmethod
     def to(self, device: torch.device, dtype: torch.dtype) -> "Operator":
-        """Move to a device and dtype."""
+        """Return the operator on a device and in a dtype."""
 
     def singular_values(self) -> SingularValues | None:
-        """Singular value decomposition; None if not available."""
+        """Compute the singular value decomposition; None if it is not available."""
         return None
 
     def dense(self) -> Tensor | None:  # (M, N)
-        """Dense matrix; None if not available or too large."""
+        """Return the operator as a dense matrix; None if it is not available or too large."""
         return None
 
     def unmeasured(self) -> Tensor | None:  # (N,), bool
-        """Mask of components that no measurement depends on; None if unknown."""
+        """Return a mask of the components on which no measurement depends; None if unknown."""
         return None
 
 
 class _Matrix(Operator):
-    """Common part of dense and sparse matrices."""
+    """Base class of operators with an explicit matrix."""
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix, self.shape = matrix, (matrix.shape[0], matrix.shape[1])
@@ -97,7 +99,7 @@ class _Matrix(Operator):
 
 @final
 class Dense(_Matrix):
-    """A matrix, (M, N)."""
+    """Operator with a dense matrix of shape (M, N)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.matrix.T
@@ -127,7 +129,7 @@ class Dense(_Matrix):
 
 @final
 class Sparse(_Matrix):
-    """A sparse matrix, (M, N), in compressed sparse row format."""
+    """Operator with a sparse matrix of shape (M, N) in compressed sparse row format."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.matrix @ x.T).T
@@ -158,17 +160,19 @@ class Sparse(_Matrix):
 
 @final
 class FunctionOperator(Operator):
-    """Linear map defined by two functions, such as a blur or a subsampled Fourier transform, without a matrix.
+    """Matrix-free operator defined by two functions, such as a blur or a subsampled Fourier transform.
 
-    The squares of its entries are replaced by their mean, estimated with random vectors.
+    Where squares of matrix entries are required, they are replaced by their mean, which is estimated with random
+    vectors.
 
     Args:
-        forward: Function of signals, (K, N), that returns measurements, (K, M).
-        adjoint: Transpose of `forward`, a function of (K, M) that returns (K, N).
-        shape: (M, N).
+        forward: Function that maps signals, of shape (K, N), to measurements, of shape (K, M).
+        adjoint: Transpose of `forward`, which maps tensors of shape (K, M) to tensors of shape (K, N).
+        shape: Number of measurements and number of components, (M, N).
 
     Raises:
-        ValueError: If a function returns another shape, or if the functions are not transposes of each other.
+        ValueError: If a function returns a tensor of the wrong shape, or if `adjoint` is not the transpose of
+            `forward`.
 
     Example:
         >>> import torch
@@ -199,7 +203,7 @@ class FunctionOperator(Operator):
         return (self.mean_square(z) * z.sum(1, keepdim=True)).expand(-1, self.shape[1])
 
     def mean_square(self, like: Tensor) -> float:
-        """Mean square of the entries; also checks that the functions are transposes of each other."""
+        """Estimate the mean square of the matrix entries, and check that `adjoint` is the transpose of `forward`."""
         if self._mean_square is None:
             draws = torch.Generator().manual_seed(0)
             x, z = (torch.randn(N_PROBES, size, generator=draws).to(like) for size in (self.shape[1], self.shape[0]))
@@ -216,7 +220,7 @@ class FunctionOperator(Operator):
             name, given = (("forward", 1), ("adjoint", 0))[side]
             shape = (N_PROBES, self.shape[given])
             raise ValueError(
-                f"FunctionOperator: {name} of {shape} has shape {tuple(values.shape)}; expected {expected}"
+                f"FunctionOperator: {name} maps shape {shape} to {tuple(values.shape)}; expected {expected}"
             )
         return values
 
@@ -233,7 +237,7 @@ class FunctionOperator(Operator):
 
 
 def as_operator(matrix: Any) -> Operator:
-    """Convert a torch, NumPy or SciPy matrix, dense or sparse, to an operator."""
+    """Convert a dense or sparse matrix from torch, NumPy or SciPy to an operator."""
     if isinstance(matrix, Operator):
         return matrix
     if isinstance(matrix, np.ndarray):
@@ -250,7 +254,7 @@ def as_operator(matrix: Any) -> Operator:
     if matrix.dim() != 2 or 0 in matrix.shape:
         raise ValueError(f"matrix has shape {tuple(matrix.shape)}; expected (n_measurements, n_components)")
     if matrix.is_complex():
-        raise ValueError("matrix is complex; stack its real and imaginary parts as rows")
+        raise ValueError("matrix is complex; expected a real matrix, such as the stacked real and imaginary parts")
     matrix = matrix.detach() if matrix.is_floating_point() else matrix.to(torch.get_default_dtype())
     if matrix.layout != torch.strided:
         with _without_notices():
@@ -263,7 +267,7 @@ def as_operator(matrix: Any) -> Operator:
 
 @contextmanager
 def _without_notices() -> Iterator[None]:
-    """Suppress torch's warning that sparse CSR tensors are in beta."""
+    """Context manager that suppresses torch's warning that sparse CSR tensors are in beta state."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse ", UserWarning)
         yield
@@ -273,4 +277,4 @@ def _check_finite(values: Tensor) -> None:
     bad = ~torch.isfinite(values)
     if bool(bad.any()):
         place = ", ".join(map(str, bad.nonzero()[0].tolist()))
-        raise ValueError(f"matrix[{place}] is {float(values[bad][0])}; expected finite numbers")
+        raise ValueError(f"matrix[{place}] is {float(values[bad][0])}; expected a finite number")

@@ -1,4 +1,4 @@
-"""A machine as the prior of signals: it responds to tilts of its visible units with their posterior moments."""
+"""A machine as the prior of signals, which responds to tilts on its visible units with posterior moments."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,12 @@ Layers = tuple[Moments, ...]  # of all layers
 
 
 class MachinePrior:
-    """A machine whose visible units receive a tilt that changes slowly between iterations."""
+    """Prior of signals defined by a machine.
+
+    Args:
+        machine: Machine whose visible states are the signals.
+        scheme: Mean-field scheme (default: `TAP()`).
+    """
 
     def __init__(self, machine: BoltzmannMachine, scheme: Scheme | None = None) -> None:
         self.machine, self.scheme = machine, scheme or TAP()
@@ -23,7 +28,12 @@ class MachinePrior:
         self.shape = machine.layers[0].state_shape
 
     def respond(self, tilt: Tilt, moments: Layers) -> Layers:
-        """Moments of all layers after a few more sweeps, under a tilt of the visible units, (K, N) flat."""
+        """Compute the moments of all layers after a few more sweeps under a tilt on the visible units.
+
+        Args:
+            tilt: Tilt on the components of the visible states, of shape (K, N).
+            moments: Current moments of all layers.
+        """
         visible, *others = self.machine.layers
         layers = [Tilted(visible, self.shaped(tilt), validate=False), *others]
         state = self.process.begin(layers, list(moments))
@@ -31,25 +41,25 @@ class MachinePrior:
         return tuple(self.process.moments(state))
 
     def settle(self, tilt: Tilt, moments: Layers, tol: float, max_sweeps: int) -> Solution:
-        """Solution of the tilted machine, starting from some moments."""
+        """Solve the tilted machine, starting from the current moments of all layers."""
         conditioned = condition(self.machine, self.shaped(tilt))
         return solve(conditioned, list(moments), self.scheme, tol=tol, max_sweeps=max_sweeps)
 
     def shaped(self, tilt: Tilt) -> Tilt:
-        """Reshape a tilt of components to one of units."""
+        """Reshape a tilt on components to the shape of the visible states."""
         return Tilt(*(torch.as_tensor(z).unflatten(1, self.shape) for z in tilt))
 
 
 def flat(moments: Layers) -> Moments:  # (K, N)
-    """Mean and variance of each component of the visible states."""
+    """Return the mean and variance of each component of the visible states."""
     return Moments(*(z.flatten(1) for z in moments[0]))
 
 
 def mean_change(new: Moments, old: Moments) -> Tensor:  # (K,)
-    """Mean over all components of the squared change of mean and variance."""
+    """Compute the mean squared change of the means and variances of all components."""
     return (new.mean - old.mean).square().mean(1) + (new.variance - old.variance).square().mean(1)
 
 
 def expanded(layers: Layers, count: int) -> Layers:
-    """Expand one initial state to all signals."""
+    """Expand the moments of a single signal to `count` signals."""
     return tuple(Moments(*(z.expand(count, *z.shape[1:]) for z in moments)) for moments in layers)

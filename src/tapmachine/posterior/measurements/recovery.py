@@ -1,4 +1,4 @@
-"""Recovery of signals from measurements that mix their components, with a machine as the prior."""
+"""Recovery of signals from measurements with a machine as the prior."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -31,13 +31,13 @@ from tapmachine.posterior.observations import as_examples, check_free
 from tapmachine.solver import AdaptiveTAP, Scheme
 from tapmachine.solver.starts import StartingPoint
 
-EXACT = "exact"  # no engine: the posterior is a mixture of Gaussians
+EXACT = "exact"  # the posterior is a mixture of Gaussians and requires no engine
 ENGINES: dict[str, type[Engine[Any]]] = {"gamp": GAMP, "vamp": VAMP, "ep": ExpectationPropagation}
 
 N_NEIGHBORS = 3  # default number of examples used as initial states
 LOCAL = 12.0  # measurements that depend on fewer than one in 12 components are local
-SMALL = 32  # size of the smaller side of a matrix up to which expectation propagation is best for all matrices
-MOST_FACTORIZED, MOST_DECOMPOSED = 1024, 4096  # sizes of the smaller side of a matrix
+SMALL = 32  # smaller dimension of a matrix up to which expectation propagation is best for all matrices
+MOST_FACTORIZED, MOST_DECOMPOSED = 1024, 4096  # largest sizes of the smaller dimension of a matrix
 
 
 @torch.no_grad()
@@ -59,35 +59,36 @@ def recover(
 ) -> Posterior:
     """Compute the posterior of signals given measurements that mix their components, with the machine as the prior.
 
-    Approximate message passing converts the measurements to a tilt of each visible unit, to which the machine responds
-    by a few sweeps of the solver; this is repeated until convergence. Distinct solutions are weighted by exp(−F).
-    Linear measurements of a machine of a real-valued table have an exact posterior, which is used unless `engine` or
-    `scheme` is set.
+    Approximate message passing converts the measurements to a tilt on each visible unit, and the machine responds with
+    a few sweeps of the solver. These two steps are repeated until convergence. The posterior is a mixture of the
+    distinct solutions, weighted by exp(−F). For linear measurements and a machine of a real-valued table, the posterior
+    is computed exactly, unless `engine` or `scheme` is specified.
 
     Args:
-        machine: Any machine that is not conditioned.
-        y: Measurements, (K, M), one row per signal; NaN for missing measurements.
-        channel: The matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`.
-        data: Examples, (N, n_visible), such as the training data: those whose measurements are nearest to each y are
-            used as additional initial states, which helps if there are few measurements.
-        n_neighbors: Number of such examples.
-        starts: Initial states to use instead: a list of data, (K, n_visible), or of any other `start` of `solve`.
-        temperature: Solutions are weighted by exp(−F/T).
-        engine: "gamp" (approximate message passing), for matrices with independent entries; "vamp" (vector approximate
-            message passing), for any matrix whose measurements depend on many components; "ep" (expectation
-            propagation), for few components and for local measurements such as a blur, which is slower. Default:
-            chosen from the matrix.
+        machine: An unconditioned machine.
+        y: Measurements, of shape (K, M), one row per signal, with NaN for missing measurements.
+        channel: Measurement model with the matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`.
+        data: Examples, of shape (N, n_visible), such as the training data. The examples whose measurements are nearest
+            to each row of y are used as additional initial states, which improves the result for few measurements.
+        n_neighbors: Number of examples used as initial states (default: 3).
+        starts: Initial states that replace the default ones: a list of tensors of shape (K, n_visible), or of other
+            values of the argument `start` of `solve`.
+        temperature: Temperature T of the weights exp(−F/T) of the solutions (default: 1).
+        engine: Message-passing algorithm (default: chosen from the matrix). "gamp" (generalized approximate message
+            passing) is for matrices with independent entries. "vamp" (vector approximate message passing) is for any
+            matrix whose measurements depend on many components. "ep" (expectation propagation) is slower; it is for
+            signals with few components, and for local measurements such as a blur.
         scheme: Mean-field scheme of the machine (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
-        tol: Convergence tolerance for the mean squared change, in an iteration, of the mean and variance of a signal's
-            components.
-        max_iterations: Maximum number of iterations.
-        max_sweeps: Maximum number of sweeps of the solver after the last iteration.
+        tol: Convergence tolerance for the mean squared change of the means and variances of a signal's components in
+            one iteration (default: 1e-8).
+        max_iterations: Maximum number of iterations (default: 300).
+        max_sweeps: Maximum number of sweeps of the solver after the last iteration (default: 1000).
 
     Returns:
-        The posterior of each signal. Its channel contains the noise if it was estimated.
+        Posterior of each signal. Its attribute `channel` contains the estimated noise.
 
     Warns:
-        PosteriorWarning: if signals have no converged solution; see `status`.
+        PosteriorWarning: If signals have no converged solution; see `Posterior.status`.
 
     Example:
         >>> import torch
@@ -102,9 +103,10 @@ def recover(
     n_neighbors, max_sweeps = check_count("n_neighbors", n_neighbors), check_count("max_sweeps", max_sweeps)
     max_iterations = check_count("max_iterations", max_iterations)
     if not temperature > 0:
-        raise ValueError(f"temperature is {temperature!r}; it must be greater than 0")
+        raise ValueError(f"temperature is {temperature!r}; expected a number greater than 0")
     if starts is not None and (data is not None or len(starts) == 0):
-        raise ValueError("starts is empty; expected at least one" if data is None else "use either data or starts")
+        problem = "starts is empty; expected at least one initial state"
+        raise ValueError(problem if data is None else "data and starts cannot be combined; pass one of them")
     if engine is not None and engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     channel = check_measurements(channel, machine)
@@ -118,7 +120,7 @@ def recover(
     if scheme is None and can_be_whitened(machine):  # plain TAP has no solution for strongly correlated columns
         scheme = AdaptiveTAP()
     kind = ENGINES[name]
-    # Free energies are small differences of large terms; user-defined functions keep the machine's dtype.
+    # Free energies are small differences of large terms, so float64 is used, except for user-defined functions.
     used = machine if isinstance(channel.operator, FunctionOperator) else in_double(machine)
     task = Task.of(MachinePrior(used, scheme), y, channel, kind)
     examples = None if data is None else as_examples(used, data)
@@ -137,25 +139,29 @@ def recover(
         part = mixture(list(used.layers), solutions, temperature, nothing)
         parts.append(part._replace(moments=[Moments(*(z.to(machine.dtype) for z in layer)) for layer in part.moments]))
     posterior = joined(parts, task.channel, machine.layers[0])
-    warn_of_failures(posterior.status, stacklevel=5)  # past two decorators
+    warn_of_failures(posterior.status, stacklevel=5)  # skips two decorators
     return posterior
 
 
 def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Measurements:
-    """Raise a ValueError unless the channel measures something of the machine's visible units."""
+    """Return the channel after checking that it is a type of measurements and matches the machine's visible units.
+
+    Raises:
+        ValueError: If the channel is not a type of measurements, or if its matrix is 0 or has the wrong shape.
+    """
     if not isinstance(channel, Measurements):
         raise ValueError(f"channel is {channel!r}; expected measurements such as LinearMeasurements(F, noise=0.1)")
     channel.check_size(int(np.prod(machine.layers[0].state_shape)))
     unmeasured = channel.operator.unmeasured()
     if unmeasured is not None and bool(unmeasured.all()):
-        raise ValueError("matrix: all entries are 0, so nothing is measured")
+        raise ValueError("all entries of matrix are 0; expected at least one nonzero entry")
     return channel
 
 
 def fitting_engine(channel: Measurements, machine: BoltzmannMachine | None = None) -> str:
-    """Choose the engine for measurements, from their number and whether each depends on few components.
+    """Choose the engine from the size of the matrix and from the number of components per measurement.
 
-    It is `EXACT` for linear measurements of a machine whose visible units are a mixture of Gaussians.
+    For linear measurements and a machine whose visible units are a mixture of Gaussians, the result is `EXACT`.
     """
     operator = channel.operator
     matrix, smaller = operator.dense(), min(operator.shape)
@@ -167,7 +173,7 @@ def fitting_engine(channel: Measurements, machine: BoltzmannMachine | None = Non
     n_dependent = float((squares.sum(1) ** 2 / squares.square().sum(1).clamp(min=tiny)).mean())  # components
     is_local = n_dependent * LOCAL < operator.shape[1] and isinstance(channel, LinearMeasurements)
     unmeasured = operator.unmeasured()
-    if is_local or (unmeasured is not None and bool(unmeasured.any())):  # one precision for all would be wrong
+    if is_local or (unmeasured is not None and bool(unmeasured.any())):  # components require separate precisions
         return "ep" if smaller <= MOST_FACTORIZED else "gamp"
     if smaller <= SMALL:
         return "ep"

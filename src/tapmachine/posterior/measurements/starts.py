@@ -1,4 +1,4 @@
-"""Initial states of a recovery: from samples of the machine, from examples, or user-defined."""
+"""Initial states for the recovery of signals, from samples of the machine, from examples, or user-defined."""
 
 import torch
 from torch import Tensor
@@ -12,12 +12,15 @@ from tapmachine.posterior.measurements.task import Task
 from tapmachine.solver.process import from_below, select
 from tapmachine.solver.starts import StartingPoint, fitting, prior_moments, starting_moments
 
-NEIGHBOR_SHARE = 0.7  # weight of an example in an initial state; the rest is the neutral one
-N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # samples of the machine used without examples, and sweeps to draw them
+NEIGHBOR_SHARE = 0.7  # weight of an example in an initial state; the neutral state has the remaining weight
+N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # number of samples that replace missing examples, and of sweeps to draw them
 
 
 def neutral_start(prior: MachinePrior, examples: Tensor | None) -> Layers:
-    """Initial state that favors no signal, (1, …): mean and variance of the examples, or of samples of the machine."""
+    """Return the initial state with the mean and variance of the examples, or of samples of the machine.
+
+    The first dimension of the moments has size 1, since the state is the same for all signals.
+    """
     machine = prior.machine
     if examples is None:
         draws = torch.Generator(machine.device).manual_seed(0)
@@ -29,7 +32,7 @@ def neutral_start(prior: MachinePrior, examples: Tensor | None) -> Layers:
 
 
 def default_starts(task: Task, neutral: Layers, examples: Tensor | None, n_neighbors: int) -> list[Layers]:
-    """The neutral initial state, and the examples whose measurements are nearest."""
+    """Return the default initial states: the neutral state and the examples with the nearest measurements."""
     count = len(task.y)
     starts = [expanded(neutral, count)]
     if examples is None:
@@ -44,13 +47,13 @@ def default_starts(task: Task, neutral: Layers, examples: Tensor | None, n_neigh
 
 
 def given_start(machine: BoltzmannMachine, start: StartingPoint, neutral: Layers, rows: Tensor, count: int) -> Layers:
-    """User-defined initial state for some of the signals."""
+    """Convert a user-defined initial state to moments of all layers for some of the signals."""
     moments = starting_moments(machine, fitting(machine, start))
     assert moments[0] is not None
     if len(moments[0].mean) not in (1, count):
-        raise ValueError(f"a start has {len(moments[0].mean)} rows, but y has {count}")
+        raise ValueError(f"an element of starts has {len(moments[0].mean)} rows, but y has {count} rows")
     visible, *others = (layer for layer in moments if layer is not None)
-    if not bool(visible.variance.any()):  # data: with zero variance, messages would be infinite
+    if not bool(visible.variance.any()):  # data have zero variance, which would make messages infinite
         visible = Moments(visible.mean, neutral[0].variance.expand_as(visible.mean))
     layers = _completed(machine, [visible, *others])
     some: Layers = select(expanded(layers, count) if len(layers[0].mean) == 1 else layers, rows)
@@ -58,6 +61,6 @@ def given_start(machine: BoltzmannMachine, start: StartingPoint, neutral: Layers
 
 
 def _completed(machine: BoltzmannMachine, moments: list[Moments]) -> Layers:
-    """Moments of all layers; missing ones are computed from the layers below."""
+    """Complete the moments of the lowest layers; moments of other layers are computed from the layers below."""
     missing: list[Moments | None] = [*moments, *[None] * (len(machine.layers) - len(moments))]
     return tuple(from_below(list(machine.layers), list(machine.weights), missing))

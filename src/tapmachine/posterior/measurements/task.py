@@ -1,4 +1,4 @@
-"""Signals to recover with one engine: their iterations, noise estimation, and their solutions."""
+"""Recovery of a set of signals with one engine: iterations, noise estimation and solutions."""
 
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ from tapmachine.posterior.measurements.prior import Layers, MachinePrior, expand
 from tapmachine.posterior.measurements.vamp import ExpectationPropagation
 from tapmachine.solver.process import choose, join, select
 
-EVERY = 10  # iterations between convergence checks
-CHUNK_VALUES = 2**26  # values held at a time
+EVERY = 10  # number of iterations between convergence checks
+CHUNK_VALUES = 2**26  # maximum number of values in memory
 FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # smallest noise variance, relative to the mean square of y
 FIRST_NOISE = 0.1  # initial noise variance for its estimation, relative to the mean square of y
 NOISE_ROWS, NOISE_TOLERANCE, NOISE_ITERATIONS = 100, 1e-3, 1000
@@ -27,7 +27,7 @@ NOISE_ROWS, NOISE_TOLERANCE, NOISE_ITERATIONS = 100, 1e-3, 1000
 
 @dataclass(frozen=True)
 class Task:
-    """Signals to recover: a prior, measurements of some signals, and the engine."""
+    """A set of signals to recover, with their prior, measurements and engine."""
 
     prior: MachinePrior
     y: Tensor  # (K, M), NaN if not observed
@@ -52,14 +52,14 @@ class Task:
         return max(1, CHUNK_VALUES // values)
 
     def with_estimated_noise(self, neutral: Layers) -> "Task":
-        """Task with the maximum-likelihood noise of the measurements, the same for all signals."""
+        """Return a task in which the noise is set to its maximum-likelihood estimate, the same for all signals."""
         some = replace(self, y=self.y[:: -(-len(self.y) // NOISE_ROWS)][: self.rows_at_a_time])
         known = copy(self.channel)
         known.noise = EstimatedNoise(some).iterate(expanded(neutral, len(some.y)))
         return replace(self, channel=known)
 
     def noise_variance(self) -> Tensor:  # (K, 1)
-        """Variance of the noise, with a small minimum for rounding."""
+        """Variance of the noise of each signal, with a small positive minimum to allow for rounding errors."""
         assert self.channel.noise is not None
         return self.smallest_variance().clamp(min=self.channel.noise**2)
 
@@ -68,7 +68,7 @@ class Task:
         return (FLOOR[self.y.dtype] * mean_square(self.y)).clamp(min=tiny)
 
     def solve(self, layers: Layers, tol: float, max_iterations: int, max_sweeps: int) -> Solution:
-        """Solutions of all signals, from one initial state each."""
+        """Compute the solutions of all signals, starting from one initial state per signal."""
         if len(self.groups) == 1:
             return self.groups[0][1]._solve(layers, tol, max_iterations, max_sweeps)
         parts, order = [], torch.cat([rows for rows, _ in self.groups]).argsort()
@@ -82,7 +82,7 @@ class Task:
 
     @cached_property
     def groups(self) -> list[tuple[Tensor, "Task"]]:
-        """Groups of signals with the same missing measurements, with a task for each."""
+        """Split the signals into groups with the same missing measurements; return their indices and tasks."""
         missing = torch.isnan(self.y)
         everything = torch.arange(len(self.y), device=self.y.device)
         if self.engine is GAMP or not bool(missing.any()):
@@ -109,7 +109,11 @@ class Task:
 
 
 def _iterate(engine: Engine[Any], layers: Layers, tol: float, max_iterations: int) -> tuple[Any, Tensor, Tensor]:
-    """Last state of each signal, its number of iterations, and whether it failed."""
+    """Run an engine until convergence.
+
+    Returns:
+        The final state of each signal, the number of iterations, and a mask of the signals that failed.
+    """
     state = engine.begin(layers)
     rows = torch.arange(len(state.change), device=state.change.device)
     age, failed = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
@@ -134,14 +138,14 @@ def _iterate(engine: Engine[Any], layers: Layers, tol: float, max_iterations: in
 
 
 class EstimatedNoise:
-    """Noise estimated by expectation maximization during the iterations, which maximizes the Bethe evidence."""
+    """Noise estimation by expectation maximization during the iterations, which maximizes the Bethe evidence."""
 
     def __init__(self, task: Task) -> None:
         self.task, self.smallest = task, task.smallest_variance()
         self.variance = (FIRST_NOISE * mean_square(task.y)).mean()
 
     def iterate(self, layers: Layers) -> float:
-        """Estimate the standard deviation of the noise."""
+        """Run the iterations and return the estimated standard deviation of the noise."""
         groups = self.task.groups
         engines = [
             task.engine(task.prior, task.operator, task.channel, task.y, self._of(rows)) for rows, task in groups
@@ -169,5 +173,5 @@ class EstimatedNoise:
 
 
 def mean_square(y: Tensor) -> Tensor:  # (K, M) -> (K, 1)
-    """Mean square of the observed measurements."""
+    """Compute the mean square of the observed measurements of each signal."""
     return y.square().nanmean(1, keepdim=True).nan_to_num(0.0)

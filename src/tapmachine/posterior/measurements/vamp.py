@@ -1,15 +1,16 @@
 """Vector approximate message passing (Rangan, Schniter, Fletcher 2016) and expectation propagation (Minka 2001).
 
-For any matrix. Three parts exchange normal messages: the machine, which represents the prior of x; the measurements,
-which represent P(y|z); and the linear relation z = Fx, in which everything is normal. A part that receives a message
-with field h and precision γ computes its moments a and c, and returns their normal distribution divided by the message:
+Both algorithms can be used with any matrix. Three parts exchange normal messages: the machine, which represents the
+prior of x, the measurements, which represent P(y|z), and the linear relation z = Fx. A part that receives a message
+with field h and precision γ computes its mean a and variance c. It returns the corresponding normal distribution
+divided by the incoming message, with precision γ' and field h',
 
     γ' = 1/c − γ,    h' = a/c − h.
 
-VAMP has one precision per signal, with c the mean of the variances, and solves the linear relation in the basis of F's
-singular vectors, which is accurate if each measurement depends on many components equally. Expectation propagation has
-a precision for each component and factorizes one matrix per signal; it is also accurate for local measurements such as
-a blur.
+VAMP uses one precision per signal, with c the mean of the variances. It solves the linear relation in the basis of the
+singular vectors of F. VAMP is accurate if each measurement depends equally on many components. Expectation propagation
+uses a separate precision for each component and factorizes one matrix per signal. It is also accurate for local
+measurements such as a blur.
 """
 
 from typing import NamedTuple
@@ -31,13 +32,13 @@ from tapmachine.posterior.measurements.messages import Limits, Message, log_norm
 from tapmachine.posterior.measurements.operators import Operator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior, flat, mean_change
 
-UNEXPLAINED = 0.1  # share of the unexplained part that counts as noise, so that early estimates are not certain
+UNEXPLAINED = 0.1  # fraction of the residual that counts as noise, so that early estimates keep some uncertainty
 
 
 class VAMPState(NamedTuple):
-    """State of K signals."""
+    """State of the iteration for K signals."""
 
-    layers: Layers  # response of the machine, of all layers
+    layers: Layers  # moments of all layers
     to_prior: Message  # about x, (K, N)
     to_outputs: Message  # about z, (K, M)
     speed: Tensor  # weight of the new messages, (K,)
@@ -45,13 +46,13 @@ class VAMPState(NamedTuple):
 
     @property
     def tilt(self) -> Tilt:
-        """Tilt on the machine's visible components."""
+        """Tilt on the components of the visible states."""
         field, precision = self.to_prior
         return Tilt(field, precision.expand_as(field))
 
 
 class VAMP(Engine[VAMPState]):
-    """Iterations of VAMP for signals that share a matrix."""
+    """Engine for vector approximate message passing (VAMP)."""
 
     first_speed, slowest = 0.7, 0.1
     per_component = False
@@ -60,11 +61,11 @@ class VAMP(Engine[VAMPState]):
         self, prior: MachinePrior, operator: Operator, channel: Measurements, y: Tensor, noise_variance: Tensor
     ) -> None:
         super().__init__(prior, operator, channel, y, noise_variance)
-        self.limits = Limits(0.0, torch.inf), Limits(0.0, torch.inf)  # of messages about x and z, set by the start
+        self.limits = Limits(0.0, torch.inf), Limits(0.0, torch.inf)  # limits of messages about x and z, set by begin
         self.linear = self.relation(operator, y)
 
     def relation(self, operator: Operator, like: Tensor) -> LinearRelation:
-        """Solver for the linear relation."""
+        """Create the solver for the linear relation z = Fx."""
         decomposition = operator.singular_values()
         return BySingularValues(operator, decomposition) if decomposition else ByConjugateGradients(operator, like)
 
@@ -100,7 +101,7 @@ class VAMP(Engine[VAMPState]):
         )
 
     def free_energy(self, state: VAMPState, tilted: Tensor, rows: Tensor) -> Tensor:
-        # Integrals of all parts under their messages, minus those of the two messages that are shared by two parts.
+        # Log-integrals of the three parts, minus those of the products of the messages that two parts exchange.
         of_prior = returned(flat(state.layers), state.to_prior, self.per_component, self.limits[0])
         of_outputs = self._of_outputs(state.to_outputs, None, rows)
         *_, log_integral = self.linear.answer(of_prior, of_outputs, self.limits)
@@ -113,7 +114,7 @@ class VAMP(Engine[VAMPState]):
         return self.channel.respond(self.y[rows], self._received(state.to_outputs), self.noise_variance[rows]).moments
 
     def _of_outputs(self, received: Message, estimate: Tensor | None, rows: Tensor) -> Message:
-        """Message from the measurements about z = Fx, given an estimate of it."""
+        """Compute the message from the measurements about z = Fx, given an estimate of z."""
         y, noise = self.y[rows], self.noise_variance[rows]
         if isinstance(self.channel, LinearMeasurements):  # a normal message, independent of the received one
             if estimate is not None:
@@ -126,12 +127,12 @@ class VAMP(Engine[VAMPState]):
         return returned(centered, received, self.per_component, self.limits[1])
 
     def _received(self, message: Message) -> Moments:
-        """Mean and variance of Fx + b under a message about Fx."""
+        """Compute the mean and variance of Fx + b under a message about Fx."""
         variance = 1 / message.precision
         return Moments(message.field * variance + self.bias, variance.expand_as(message.field))
 
     def _log_outputs(self, state: VAMPState, rows: Tensor) -> Tensor:
-        """Contribution of the measurements to the log-evidence."""
+        """Compute the contribution of the measurements to the log-evidence."""
         if not isinstance(self.channel, LinearMeasurements):
             received = self._received(state.to_outputs)
             log_evidence = self.channel.respond(self.y[rows], received, self.noise_variance[rows]).log_evidence
@@ -141,7 +142,7 @@ class VAMP(Engine[VAMPState]):
 
 
 class ExpectationPropagation(VAMP):
-    """Iterations of expectation propagation for signals that share a matrix."""
+    """Engine for expectation propagation (EP)."""
 
     per_component = True
 

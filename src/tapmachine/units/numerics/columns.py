@@ -1,4 +1,4 @@
-"""Sums and moments over the rows of data, for `fit_to`."""
+"""Weighted sums and moments over the rows of data, used by `fit_to`."""
 
 from collections.abc import Callable
 
@@ -8,16 +8,17 @@ from torch import Tensor
 from tapmachine.data.rows import Rows, parts
 from tapmachine.units.numerics.intervals import wide
 
-SMALLEST_SPREAD = 0.01  # relative to a typical column: the least standard deviation assigned to a constant column
+SMALLEST_SPREAD = 0.01  # smallest standard deviation assigned to a constant column, relative to a typical column
 
 
 def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Rows, weights: Tensor) -> Tensor:
-    """Σ term(x, w) over rows in float64, in chunks: all at once would take several times the memory of the data.
+    """Compute Σ term(x, w) over all rows in float64, in chunks of rows to limit the memory usage.
 
     Args:
-        term: Function of some rows, (M, *state_shape), and their weights, with the same number of dimensions.
-        x: States, (rows, *state_shape), which need not be in memory.
-        weights: Weights of the rows, (rows,).
+        term: Function of a chunk of rows, of shape (M, *state_shape), and of their weights, which have the same number
+            of dimensions as the rows.
+        x: States, of shape (rows, *state_shape), which do not have to be in memory.
+        weights: Weights of the rows, of shape (rows,).
     """
     weights = weights.view(-1, *[1] * (len(x.shape) - 1))
     total = torch.zeros((), dtype=torch.float64, device=weights.device)
@@ -27,12 +28,14 @@ def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Rows, weights: Te
 
 
 def column_moments(x: Rows, weights: Tensor, of_nonzero: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Total weight, mean and variance of every column in float64; a constant column has variance exactly 0.
+    """Compute the total weight, mean and variance of every column in float64.
+
+    The variance of a constant column is exactly 0.
 
     Args:
-        x: Data, (rows, n).
-        weights: Weights of the rows.
-        of_nonzero: Whether to ignore values that are exactly 0.
+        x: Data, of shape (rows, n).
+        weights: Weights of the rows, of shape (rows,).
+        of_nonzero: Whether to ignore values that are exactly 0 (default: False).
     """
 
     def counts(z: Tensor, w: Tensor) -> Tensor:

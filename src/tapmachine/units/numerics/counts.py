@@ -1,20 +1,20 @@
-"""Sums over counts with the weights exp(Bx − ½Ax²)/x!, and draws by inversion."""
+"""Sums over counts with weights exp(Bx − ½Ax²)/x!, and sampling of counts by inversion of the CDF."""
 
 import torch
 from torch import Tensor
 
-NODES = 64  # on each side of the mode
-NODES_PER_DEVIATION = 3  # beyond that, counts are skipped: a trapezoidal rule, accurate to exp(−2π²·3²)
+NODES = 64  # number of counts on each side of the mode
+NODES_PER_DEVIATION = 3  # further counts are skipped, as in a trapezoidal rule, accurate to exp(−2π²·3²)
 NEWTON_STEPS = 12
-DEVIATIONS, MARGIN = 12, 40  # half-width of the window of counts that can be drawn
-CHUNK = 2**22  # weights held at a time
+DEVIATIONS, MARGIN = 12, 40  # half-width of the window of counts that can be drawn: standard deviations plus counts
+CHUNK = 2**22  # maximum number of weights in memory
 
 
 def mode_and_deviation(field: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Approximate mode of the weights, and the standard deviation of a Gaussian with the same curvature.
+    """Compute the approximate mode of the weights, and the standard deviation of a Gaussian with the same curvature.
 
-    The mode m solves B = Am + ln(m + ½), from ln x! ≈ x ln(x + ½). In y = ln(m + ½) the equation is convex, and
-    Newton's method approaches its root from above.
+    The mode m is the solution of B = Am + ln(m + ½), where ln(m + ½) approximates the derivative of ln m!. The equation
+    is convex in y = ln(m + ½), so Newton's method approaches its root from above.
     """
     target = field + 0.5 * precision
     y = torch.minimum(target, (target.clamp(min=1) / precision.clamp(min=1e-300)).log()).clamp(max=80)
@@ -25,12 +25,12 @@ def mode_and_deviation(field: Tensor, precision: Tensor) -> tuple[Tensor, Tensor
 
 
 def count_weights(field: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:  # (...) -> (..., 129) each
-    """Counts around the mode, which is in the middle, and their log-weights.
+    """Return counts centered at the mode, and their log-weights.
 
     If the standard deviation is large, only every h-th count is included, with h times its weight.
 
     Args:
-        field, precision: B and A ≥ 0, float64.
+        field, precision: Field B and precision A ≥ 0 in float64.
     """
     with torch.no_grad():
         mode, deviation = mode_and_deviation(field, precision)
@@ -43,7 +43,10 @@ def count_weights(field: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:  #
 
 
 def draw_poisson(rate: Tensor, uniform: Tensor) -> Tensor:
-    """Draw Poisson counts by inversion of P(X ≤ k) = Q(k + 1, rate), from an expansion accurate to a few counts."""
+    """Draw Poisson counts by inverting the CDF P(X ≤ k) = Q(k + 1, rate).
+
+    The search starts from an asymptotic expansion of the quantile, which is accurate to a few counts.
+    """
     z = torch.special.ndtri(uniform.clamp(1e-16, 1 - 1e-16))
     guess = (rate + rate.sqrt() * z + (z**2 - 1) / 6).floor()
     low = torch.where(rate < 4, -1.0, (guess - 17).clamp(min=-1))  # P(X ≤ low) ≤ u < P(X ≤ high)
@@ -57,7 +60,7 @@ def draw_poisson(rate: Tensor, uniform: Tensor) -> Tensor:
 
 
 def draw_counts(field: Tensor, precision: Tensor, uniform: Tensor) -> Tensor:
-    """Draw counts with the weights exp(Bx − ½Ax²)/x! by inversion, from a window around the mode."""
+    """Draw counts with weights exp(Bx − ½Ax²)/x! by inverting the CDF in a window around the mode."""
     mode, deviation = mode_and_deviation(field, precision)
     half = int(DEVIATIONS * deviation.nan_to_num(0, 0, 0).max()) + MARGIN if deviation.numel() else MARGIN
     window = torch.arange(-half, half + 1, dtype=field.dtype, device=field.device)

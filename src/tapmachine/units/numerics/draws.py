@@ -1,18 +1,18 @@
-"""Random bits, which dominate the time of sampling machines of two-state units."""
+"""Random bits with given probabilities; drawing them dominates the time of sampling two-state units."""
 
 import torch
 from torch import Tensor
 
-LEVELS = 2**16  # of the random integers; four of them are taken from a 64-bit one
+LEVELS = 2**16  # number of values of a random integer; one 64-bit integer provides four of them
 
 
 def draw_bits(probability: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Draw 1 with the given probabilities, else 0. The probabilities are overwritten.
+    """Draw random bits that are 1 with the specified probabilities; the tensor of probabilities is overwritten.
 
-    On a CPU in float32 a draw uses only 16 random bits, which makes it several times as fast as `torch.bernoulli`. The
-    fractional part of p·2¹⁶ matters in only one of 2¹⁶ cases, and is compared with an 8-bit random remainder that all
-    draws of a call share. So each probability is accurate to 2⁻²⁴, and exact at 0 and 1, and two draws depend on each
-    other in one of 2³² cases.
+    On a CPU in float32, a draw uses only 16 random bits, which is several times as fast as `torch.bernoulli`. The
+    fractional part of p·2¹⁶ matters in only one of 2¹⁶ cases. It is compared with an 8-bit random number that is shared
+    by all draws of a call. As a result, each probability is accurate to 2⁻²⁴ and exact at 0 and 1, and two draws are
+    dependent in one of 2³² cases.
     """
     if probability.device.type != "cpu" or probability.dtype != torch.float32:
         return torch.bernoulli(probability, generator=generator)

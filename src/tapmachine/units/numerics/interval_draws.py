@@ -1,4 +1,4 @@
-"""Draws of truncated Gaussians by inversion of their CDF."""
+"""Sampling of truncated Gaussians by inversion of their CDF."""
 
 import torch
 from torch import Tensor
@@ -6,25 +6,25 @@ from torch import Tensor
 from tapmachine.units.numerics.intervals import Rule, cut_into_pieces, panel_moments, standardize
 
 INVERSION_STEPS = 8  # sufficient for float64; most draws need five
-SETTLED = 1e-12  # largest step, relative to the width of its piece, after which a CPU stops
-FAR = 30.0  # standard deviations from the mean to the interval, beyond which the normal CDF underflows
-NARROW = 1e-3  # width of an interval, in standard deviations of the Gaussian, on which its CDF changes too little
-SMALLEST_SHARE = 2.0**-64  # of the mass below a draw: at 0, a draw on a half-line would be infinite
+SETTLED = 1e-12  # on a CPU, iterations stop when all steps are smaller than this fraction of the piece
+FAR = 30.0  # distance of the interval from the mean, in standard deviations, beyond which the normal CDF underflows
+NARROW = 1e-3  # width of an interval, in standard deviations, below which the normal CDF changes too little
+SMALLEST_SHARE = 2.0**-64  # smallest probability below a draw; with 0, a draw on a half-line would be infinite
 
 
 def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor, rule: Rule) -> Tensor:
-    """Quantiles of the density ∝ exp(ux − ½vx²) on [lower, upper]; draws, if the levels are uniform.
+    """Draw from the density ∝ exp(ux − ½vx²) on [lower, upper] by inverting its CDF at uniform numbers.
 
-    A draw increases with its uniform number, for any u and v: numbers that are evenly spread over several chains give
-    evenly spread draws.
+    For any u and v, a draw increases with its uniform number, so numbers that are evenly spread over several chains
+    result in evenly spread draws.
 
-    On a CPU, Gaussians that are neither much wider than the interval nor far from it use the normal CDF and its
-    inverse, which is several times as fast. All tensors are float64; the integral must be finite.
+    On a CPU, the normal CDF and its inverse are used if the Gaussian is neither much wider than the interval nor far
+    from it, which is several times as fast. All tensors are float64, and the integral of the density must be finite.
     """
     if u.device.type != "cpu" or torch.compiler.is_compiling():
         return _invert_pieces(u, v, lower, upper, uniform, rule)
     root = v.clamp(min=0).sqrt()
-    from_mean = torch.maximum(lower * v - u, u - upper * v)  # distance of the interval, times v
+    from_mean = torch.maximum(lower * v - u, u - upper * v)  # distance of the interval from the mean, times v
     curved = (v > 0) & ((upper - lower) * root > NARROW) & (from_mean < FAR * root)
     if bool(curved.all()):
         return _invert_normal(u, v, lower, upper, uniform)
@@ -39,7 +39,7 @@ def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform:
 
 
 def _invert_normal(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor) -> Tensor:
-    """For v > 0: a normal variable, measured from the side on which the interval has its tail."""
+    """Invert the CDF for v > 0 with the normal CDF, reflected such that the interval's center is below the mean."""
     mean, root = u / v, v.sqrt()
     low, high = (lower - mean) * root, (upper - mean) * root
     flip = low + high > 0
@@ -51,9 +51,9 @@ def _invert_normal(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
 
 
 def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: Tensor, rule: Rule) -> Tensor:
-    """For any u and v: by steps that would be exact for an exponential density.
+    """Invert the CDF for any u and v, by steps that would be exact for an exponential density.
 
-    There is no rejection, and all shapes are fixed. On devices other than a CPU, so is the number of steps.
+    All shapes are fixed; on devices other than a CPU, the number of steps is fixed, too.
     """
     looks = u.device.type == "cpu" and not torch.compiler.is_compiling()
     s, k, length, origin, scale = standardize(u, v, lower, upper)
@@ -61,12 +61,13 @@ def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
     masses = panel_moments(pieces.slope * pieces.width, k * pieces.width**2, rule.window_nodes, 1)[0]
     masses = masses * pieces.width * pieces.log_height.exp()
     left_share, right_share = masses / masses.sum(0)
-    # Shares of the mass to the left and right of the draw; coordinates run leftward if only the upper bound is finite.
+    # Probability to the left and right of the draw. If only the upper bound is finite, coordinates increase leftward.
     left, right = (torch.where(scale > 0, a, b) for a, b in ((uniform, 1 - uniform), (1 - uniform, uniform)))
     go_right = right < right_share
-    # Share of the piece on the side of its outer end; rounding may make it exceed 1.
+    # Fraction of the piece between the draw and its outer end; rounding may make it exceed 1.
     outer = torch.where(go_right, right / right_share, left / left_share).clamp(max=1)
-    # A piece is measured from its peak: where the pieces meet or, if they meet in a valley, at its outer end.
+    # Distances are measured from the peak of a piece, which is where the pieces meet or, if they meet in a valley, at
+    # the outer end.
     survival = torch.where(k >= 0, outer, 1 - outer)
     slope, width, log_height, start, direction = (torch.where(go_right, z[1], z[0]) for z in pieces)
     target = survival * torch.where(go_right, masses[1], masses[0]) * (-log_height).exp()
@@ -79,10 +80,10 @@ def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
         beyond = panel_moments(rate * rest, k * rest**2, rule.window_nodes, 1)[0] * rest
         missing = beyond - target * (distance * (slope + 0.5 * k * distance)).exp()  # remaining mass
         low, high = torch.where(missing > 0, distance, low), torch.where(missing > 0, high, distance)
-        # Exact if the integrand were exponential from here on; the bracket catches overshoots.
+        # The step is exact for an exponential integrand; the bracket prevents overshoots.
         decay = rate * missing
         step = torch.where(decay.abs() < 1e-8, missing, -torch.log1p(-decay) / rate)
-        # An overshoot beyond the piece is set to its end, because draws next to it are not halfway to anything.
+        # Steps beyond the end of the piece are set to the end instead of being halved, since draws may be close to it.
         next_distance = torch.minimum((distance + step).clamp(min=0), width)
         inside = (next_distance >= low) & (next_distance <= high)
         before, distance = distance, torch.where(inside, next_distance, 0.5 * (low + high))

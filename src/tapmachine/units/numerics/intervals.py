@@ -1,16 +1,15 @@
-"""Integrals of exp(ux − ½vx²) over an interval: logarithm, mean, variance, cumulants and exact draws.
+"""Integrals of exp(ux − ½vx²) over an interval: logarithm, mean, variance and higher cumulants.
 
-These are all the integrals that a truncated Gaussian needs, for either sign of v and across v = 0. The textbook forms
-with erf and erfi overflow and cancel at ordinary fields, so they are not used. Instead one Gauss–Legendre rule
-integrates exp(−slope·t − ½curvature·t²) over t in [0, 1] wherever that is smooth enough, and an interval consists of
+These integrals define truncated Gaussian units, for v of either sign and for v = 0. The textbook formulas with erf and
+erfi overflow or cancel for moderate values of u and v, so they are not used. Instead, Gauss–Legendre quadrature
+integrates exp(−slope·t − ½curvature·t²) over t in [0, 1]. Two rules are available:
 
-- **one panel**, if the integrand is smooth enough on the whole interval (the plain rule), or
-- **two windows** otherwise (the window rule): the interval is split at the exponent's stationary point into two
-  monotone pieces, each measured as a distance from its peak and truncated where the integrand becomes negligible. The
-  rest of a piece is smooth however large u and v are.
+- The **plain rule** uses one panel for the whole interval. It requires a sufficiently smooth integrand.
+- The **window rule** splits the interval at the stationary point of the exponent into two monotone pieces. Each piece
+  is truncated where the integrand becomes negligible, and is smooth for arbitrarily large u and v.
 
-This module contains the window rule, which is accurate everywhere. `truncation` adds the plain rule and selects
-between the two. `docs/design_notes.md` gives the reasons and the measured errors.
+This module contains the window rule, which is accurate for all u and v. `truncation_rules` adds the plain rule and
+selects between the two. See `docs/design_notes.md` for the reasons and the measured errors.
 """
 
 from collections.abc import Sequence
@@ -23,17 +22,17 @@ from torch import Tensor
 
 
 class Rule(NamedTuple):
-    """Quadrature for results of one dtype: its size, and the domain in which it is accurate."""
+    """Number of quadrature nodes for results of a dtype, and the domain in which the plain rule is accurate."""
 
-    dtype: torch.dtype  # of the values at the nodes, which are positive and add up without loss
+    dtype: torch.dtype  # dtype of the values at the nodes, which are positive and can be added without cancellation
     plain_nodes: int
-    max_slope: float  # plain rule: bound on the exponent's slope at the heavier edge, per length of the interval
-    max_curvature: float  # plain rule: bound on v, per squared length of the interval
+    max_slope: float  # plain rule: bound on the exponent's slope at the heavier edge, times the interval's length
+    max_curvature: float  # plain rule: bound on v, times the squared length of the interval
     window_nodes: int
-    drop: float  # a window ends where the integrand has fallen by exp(-drop)
+    drop: float  # a window ends where the integrand has decreased by the factor exp(-drop)
 
 
-# On these domains the plain rule is well within the tolerances of the tests (docs/design_notes.md).
+# In these domains the error of the plain rule is well below the tolerances of the tests (docs/design_notes.md).
 RULES = {
     torch.float32: Rule(torch.float32, plain_nodes=10, max_slope=15.0, max_curvature=45.0, window_nodes=16, drop=20.0),
     torch.float64: Rule(torch.float64, plain_nodes=24, max_slope=60.0, max_curvature=100.0, window_nodes=32, drop=40.0),
@@ -41,12 +40,12 @@ RULES = {
 
 
 class Integral(NamedTuple):
-    """∫ exp(ux − ½vx²) dx over an interval, relative to the integrand at an anchor point in the interval.
+    """Integral of exp(ux − ½vx²) over an interval, relative to the maximum of the integrand.
 
     Attributes:
-        anchor: A point x* at the integrand's maximum.
-        slope: U − v·x*, exactly zero where x* is an interior maximum.
-        log_mass: ln ∫ exp(g(x) − g(x*)) dx with g(x) = ux − ½vx².
+        anchor: Position x* of the integrand's maximum.
+        slope: Slope u − v·x* of the exponent at the maximum, exactly 0 if the maximum is inside the interval.
+        log_mass: Logarithm of ∫ exp(g(x) − g(x*)) dx with g(x) = ux − ½vx².
         cumulants: Mean, variance and, for order 4, the third and fourth cumulants.
     """
 
@@ -63,19 +62,19 @@ class Integral(NamedTuple):
 
 
 def wide(x: Tensor) -> Tensor:
-    """Convert to float64, in which fields that nearly cancel can be added without loss.
+    """Convert a tensor to float64, in which fields that nearly cancel can be added accurately.
 
-    On a device without float64 the tensor is returned unchanged.
+    On a device without float64 support, the tensor is returned unchanged.
     """
     return x if x.device.type == "mps" else x.double()
 
 
 def gauss_legendre(n_nodes: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes and weights of the Gauss–Legendre rule on [0, 1]."""
+    """Return the nodes and weights of the Gauss–Legendre rule on [0, 1]."""
     return _gauss_legendre(n_nodes, dtype, device)
 
 
-# Like torch.compiler.assume_constant_result, without importing the compiler, which takes as long as importing torch.
+# Equivalent to torch.compiler.assume_constant_result, but does not import the compiler, which is slow.
 gauss_legendre._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -89,7 +88,7 @@ def _gauss_legendre(n_nodes: int, dtype: torch.dtype, device: torch.device) -> t
 
 
 def panel_moments(slope: Tensor, curvature: Tensor, n_nodes: int, n_moments: int) -> Tensor:
-    """∫₀¹ t^m exp(−slope·t − ½curvature·t²) dt for m = 0, 1, …, shape (n_moments, ...)."""
+    """Compute ∫₀¹ t^m exp(−slope·t − ½curvature·t²) dt for m = 0, …, n_moments − 1, of shape (n_moments, ...)."""
     nodes, weights = gauss_legendre(n_nodes, slope.dtype, slope.device)
     to_moments = torch.stack([weights * nodes**power for power in range(n_moments)])
     if slope.device.type != "cpu" or torch.compiler.is_compiling():
@@ -102,15 +101,16 @@ def panel_moments(slope: Tensor, curvature: Tensor, n_nodes: int, n_moments: int
 
 
 # --------------------------------------------------------------------------------------------------------------
-# The window rule: accurate everywhere
+# The window rule, accurate for all u and v
 # --------------------------------------------------------------------------------------------------------------
 
 
 class _Pieces(NamedTuple):
-    """The two monotone pieces of exp(st − ½kt²), each tensor of shape (2, ...): left, then right.
+    """The two monotone pieces of exp(st − ½kt²) on an interval.
 
-    At a distance d from its peak, 0 ≤ d ≤ width, a piece is exp(log_height − slope·d − ½k·d²) times the value at
-    the anchor, and lies at start + direction·d from the anchor.
+    Each tensor has shape (2, ...), with the left piece first. At a distance d ≤ width from the peak of a piece, the
+    integrand relative to its value at the anchor is exp(log_height − slope·d − ½k·d²). The position of this point
+    relative to the anchor is start + direction·d.
     """
 
     slope: Tensor
@@ -123,12 +123,19 @@ class _Pieces(NamedTuple):
 def cut_into_pieces(
     s: Tensor, k: Tensor, length: Tensor, drop: float, rise: Tensor | None = None
 ) -> tuple[Tensor, Tensor, _Pieces]:
-    """Anchor, slope there, and the two windowed pieces of exp(st − ½kt²) on [0, length]; length may be inf.
+    """Split exp(st − ½kt²) on [0, length] into two monotone pieces, truncated where they become negligible.
 
-    `rise` is the exponent at the end minus that at 0, if known more accurately than from s and k.
+    Args:
+        s, k: Coefficients of the exponent.
+        length: Length of the interval, possibly inf.
+        drop: Decrease of the exponent at which a piece is truncated.
+        rise: Exponent at the end of the interval minus exponent at 0 (default: computed from s and k).
+
+    Returns:
+        The anchor, the slope of the exponent at the anchor, and the two pieces.
     """
     concave = k >= 0
-    # At k = 0 the integrand is monotone: its maximum is at the end that the slope points to.
+    # For k = 0 the integrand is monotone, and the sign of the slope determines the end with the maximum.
     stationary = torch.where(k == 0, torch.copysign(torch.full_like(s, torch.inf), s), s / k)
     cut = torch.minimum(stationary.clamp(min=0), length)
     slope_at_cut = torch.where((stationary > 0) & (stationary < length), 0.0, s - k * cut)
@@ -141,7 +148,7 @@ def cut_into_pieces(
     slope = torch.stack(
         (torch.where(concave, slope_at_cut, -s), torch.where(concave, -slope_at_cut, slope_at_end))
     ).clamp(min=0)
-    # The distance at which slope·d + ½k·d² = drop; beyond the valley if the exponent never falls that far.
+    # Distance d at which slope·d + ½k·d² = drop; beyond the valley if the exponent does not decrease that much.
     window = 2 * drop / (slope + (slope * slope + 2 * drop * k).clamp(min=0).sqrt())
     pieces = _Pieces(
         slope=slope,
@@ -158,7 +165,7 @@ def cut_into_pieces(
 
 
 def standardize(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, ...]:
-    """Map x = origin + scale·t onto t in [0, 1] or [0, ∞); returns s, k, length, origin, scale."""
+    """Substitute x = origin + scale·t, so that t is in [0, 1] or [0, ∞); return s, k, length, origin and scale."""
     bounded = torch.isfinite(lower) & torch.isfinite(upper)
     origin = torch.where(torch.isfinite(lower), lower, upper)
     scale = torch.where(bounded, upper - lower, torch.where(torch.isfinite(lower), 1.0, -1.0))
@@ -172,14 +179,15 @@ def standardize(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Ten
 def window_integral(
     u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, rule: Rule, order: int = 2, rise: Tensor | None = None
 ) -> Integral:
-    """Integrate by the window rule, for elements with a finite integral.
+    """Integrate exp(ux − ½vx²) over an interval by the window rule; the integral must be finite.
 
     Args:
-        u, v: Coefficients of exp(ux − ½vx²), float64, broadcast against the bounds.
-        lower, upper: Bounds of the interval, float64; one of them may be infinite.
-        rule: The quadrature, which determines the accuracy.
-        order: Number of cumulants, 2 or 4.
-        rise: Exponent at upper minus exponent at lower, if known more accurately than from u and v (`exact_rise`).
+        u, v: Coefficients of the exponent in float64, which broadcast against the bounds.
+        lower, upper: Bounds of the interval in float64; one of them may be infinite.
+        rule: Quadrature rule, which determines the accuracy.
+        order: Number of cumulants, 2 or 4 (default: 2).
+        rise: Exponent at the upper bound minus exponent at the lower bound, as computed by `exact_rise` (default:
+            computed from u and v).
     """
     s, k, length, origin, scale = standardize(u, v, lower, upper)
     anchor, slope, pieces = cut_into_pieces(s, k, length, rule.drop, rise)
@@ -191,7 +199,7 @@ def window_integral(
     total = mass.sum(0)
     share = mass / total
     raw = moments[1:] / moments[0]
-    # A piece falls from its peak, so its standard deviation is of the order of its mean distance: nothing cancels.
+    # The standard deviation of a piece is of the order of the mean distance from its peak, so nothing cancels.
     mean = pieces.start + pieces.direction * pieces.width * raw[0]
     variance = pieces.width**2 * (raw[1] - raw[0] ** 2)
     gap = mean[0] - mean[1]
@@ -213,10 +221,10 @@ def window_integral(
 
 
 def exact_rise(U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """(upper − lower)·(u − v·middle) for u = U + B, v = V + A, with a single rounding.
+    """Compute (upper − lower)·(u − v·middle) for u = U + B and v = V + A with a single rounding.
 
-    If v < 0 and both edges have nearly the same weight, this small difference of large numbers decides between them, so
-    the rounding errors of the two sums and of the product are included.
+    If v < 0 and both edges have nearly the same weight, the result is a small difference of large numbers that
+    determines which edge is heavier. The rounding errors of the two sums and of the product are therefore compensated.
     """
     u, u_error = _two_sum(U, B)
     v, v_error = _two_sum(V, A)
@@ -226,21 +234,21 @@ def exact_rise(U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper:
 
 
 def smaller_terms(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
-    """Of two sums with the same value, elementwise the one with smaller terms, which loses less to rounding."""
+    """Return the elementwise more accurate of two equal sums, the one with the smaller terms."""
     sums = [torch.stack(torch.broadcast_tensors(*terms)) for terms in (first, second)]
     sizes = [terms.abs().sum(0) for terms in sums]
     return torch.where(sizes[0] < sizes[1], sums[0].sum(0), sums[1].sum(0))
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounded sum a + b and its rounding error (Knuth)."""
+    """Return the rounded sum a + b and its rounding error (Knuth's algorithm)."""
     total = a + b
     b_seen = total - a
     return total, (a - (total - b_seen)) + (b - b_seen)
 
 
 def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounded product a·b and its rounding error (Veltkamp's split and Dekker's product, for float64)."""
+    """Return the rounded product a·b in float64 and its rounding error (Veltkamp's split and Dekker's product)."""
     product = a * b
     a_high, b_high = (134217729.0 * z - (134217729.0 * z - z) for z in (a, b))
     a_low, b_low = a - a_high, b - b_high
@@ -248,14 +256,17 @@ def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def normalizable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Whether ∫ exp(ux − ½vx²) dx is finite: u and v are finite, and the interval is finite or the tail decays."""
+    """Return a mask of finite integrals ∫ exp(ux − ½vx²) dx.
+
+    An integral is finite if u and v are finite, and if the interval is finite or the tail decays.
+    """
     rises = torch.where(torch.isinf(upper), u >= 0, u <= 0)  # the linear exponent, toward the infinite end
     falls_off = (torch.isfinite(lower) & torch.isfinite(upper)) | (v > 0) | ((v == 0) & ~rises)
     return falls_off & torch.isfinite(u) & torch.isfinite(v)
 
 
 def make_normalizable(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mask of the finite integrals, and u and v with harmless values elsewhere."""
+    """Return a mask of the finite integrals, and u and v with all other elements replaced by valid values."""
     finite = normalizable(u, v, lower, upper)
     inward = torch.where(torch.isinf(upper), -1.0, 1.0)
     return finite, torch.where(finite, u, inward), torch.where(finite, v, 1.0)

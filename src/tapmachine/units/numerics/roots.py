@@ -1,8 +1,8 @@
-"""Root finding for the implicit half-step: the mean of a unit in a field that depends on this mean.
+"""Root finding for implicit updates, in which the field on a unit depends on the mean of the same unit.
 
-With θ the mean and κ ≥ 0 the variance of the neighbors' field, the unit's field B solves B + κ f_a(B) = θ. The left
-side rises with slope 1 + κ f_c ≥ 1, so the root is unique, and its distance from any point is at most the residual
-there.
+Let θ and κ ≥ 0 be the mean and the variance of the neighbors' field. The field B on the unit solves
+B + κ f_a(B) = θ. The left side has the slope 1 + κ f_c ≥ 1, so the root is unique, and the residual at any point is an
+upper bound for its distance from the root.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments
 
-MOST_STEPS = 100  # at worst, steps or brackets are halved: sufficient for float64
+MOST_STEPS = 100  # sufficient for float64 even if each step only halves the bracket
 
 PATIENCE = 8  # number of steps before small ones are compared with rounding
 
@@ -22,16 +22,17 @@ SMALL_STEP = {torch.float32: 5e-3, torch.float64: 1e-6}
 
 
 def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | None = None) -> Tensor:
-    """z with z + κσ(z) = t: the logit of a two-state unit.
+    """Solve z + κσ(z) = t for the logit z of a two-state unit.
 
-    The root lies between 0 and t − ½κ, where the function is convex or concave. So Newton's method, restricted to this
-    interval, overshoots at most once and then converges from one side; its error is at most half the last step squared.
+    The root lies between 0 and t − ½κ, where the function is convex or concave. Newton's method, restricted to this
+    interval, therefore overshoots at most once and then converges from one side. Its error is at most half the square
+    of the last step.
 
     Args:
-        total: T.
-        reaction: κ ≥ 0.
+        total: Right-hand side t.
+        reaction: Reaction κ ≥ 0.
         start: Initial guess of z.
-        steps: Number of Newton steps. Default: until they are small.
+        steps: Number of Newton steps (default: until convergence).
     """
     middle = torch.sub(total, reaction, alpha=0.5)
     lower, upper = middle.clamp(max=0), middle.clamp_(min=0)
@@ -51,11 +52,11 @@ def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | N
 
 
 def is_small(change: Tensor, z: Tensor, step: int) -> bool:
-    """Whether all steps are small; after many steps, relative to z, because only rounding may be left."""
+    """Return whether all Newton steps are small; after several steps, relative to z, to allow for rounding errors."""
     if step > PATIENCE:
         change = change / (1 + z.abs())
     size = _size(change)
-    if not isfinite(size):  # failed elements must neither stop the others nor keep them going
+    if not isfinite(size):  # failed elements must not affect the other elements
         size = _size(torch.nan_to_num(change, nan=0.0, posinf=0.0, neginf=0.0))
     return size <= SMALL_STEP[z.dtype]
 
@@ -73,17 +74,20 @@ def bracketed_root(
     bounds: tuple[Tensor, Tensor],
     steps: int | None = None,
 ) -> tuple[Moments, Tensor]:
-    """Solve B + κ f_a(B) = θ for any unit type by Newton's method inside a bracket; returns the moments and B.
+    """Solve B + κ f_a(B) = θ for any unit type by a bracketed Newton's method.
 
-    If the moments are non-finite there is no root; they are returned unchanged.
+    For units with non-finite moments, the equation has no root, and the moments are returned unchanged.
 
     Args:
-        moments: Function that returns the moments of the units at B.
-        field: θ.
-        reaction: κ ≥ 0.
+        moments: Function that maps the field B to the moments of the units.
+        field: Right-hand side θ.
+        reaction: Reaction κ ≥ 0.
         start: Initial guess of B.
-        bounds: Bounds of the mean.
-        steps: Number of Newton steps. Default: until they are small.
+        bounds: Lower and upper bound of the mean.
+        steps: Number of Newton steps (default: until convergence).
+
+    Returns:
+        The moments and the field B.
     """
     at_lower, at_upper = (torch.where(reaction > 0, field - reaction * bound, field) for bound in bounds)
     lower, upper = at_upper, at_lower
@@ -96,11 +100,11 @@ def bracketed_root(
         finite = torch.isfinite(found.variance) & torch.isfinite(residual)
         residual = torch.where(finite, residual, 0.0)
         above = residual > 0
-        # The root lies below a point with a positive residual, at a distance of at most that residual.
+        # The root lies below a point with a positive residual, and their distance is at most the residual.
         upper = torch.where(above, z, torch.minimum(upper, z - residual))
         lower = torch.where(above, torch.maximum(lower, z - residual), z)
         newton = z - residual / (1 + reaction * torch.where(finite, found.variance, 0.0))
-        # Steps that reach an end of the bracket, or do not get shorter, could oscillate forever.
+        # Steps that reach an end of the bracket, or do not become shorter, could oscillate indefinitely.
         wild = (newton <= lower) | (newton >= upper) | ((newton - z).abs() > 0.5 * length)
         new = torch.where(wild & (residual != 0), 0.5 * (lower + upper), newton)
         length = (new - z).abs()
@@ -118,17 +122,16 @@ def simplex_root(
 ) -> Tensor:
     """Solve B + K·p(B) = θ, where p(B) ∝ exp(log_weights + B), for the fields of a unit with q states.
 
-    p minimizes the convex function Σ p ln(p/weights) − θp + ½ pKp, which is used to halve Newton steps that are too
-    long. B only matters up to a constant; its mean over the states is set to that of θ − Kp.
+    The probabilities p minimize the convex function Σ p ln(p/weights) − θp + ½ pKp. Newton steps are halved until this
+    function decreases. B is defined up to a constant, which is chosen such that B and θ − Kp have the same mean over
+    the states. All computations are in float64, since float32 cannot resolve the minimum for strong couplings.
 
     Args:
-        log_weights: Log-weights of the states, (..., q).
-        reaction: K, symmetric and positive semidefinite, (..., q, q).
-        field: θ, (..., q).
-        start: Initial guess of B, (..., q).
-        steps: Number of Newton steps. Default: until they are small.
-
-    Always computed in float64: with strong couplings the function is flat to the rounding of float32.
+        log_weights: Log-weights of the states, of shape (..., q).
+        field: Right-hand side θ, of shape (..., q).
+        reaction: Symmetric and positive semidefinite matrix K, of shape (..., q, q).
+        start: Initial guess of B, of shape (..., q).
+        steps: Number of Newton steps (default: until convergence).
     """
     dtype = field.dtype
     log_weights, field, reaction, start = (z.double() for z in (log_weights, field, reaction, start))

@@ -1,11 +1,11 @@
-"""Stratified uniform numbers: those of each unit cover [0, 1) evenly over many chains."""
+"""Stratified uniform numbers, which for each unit are evenly spread over the chains."""
 
 import torch
 from torch import Tensor
 
 
 def lattice(n_chains: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:  # (K, Q)
-    """k·a/Q modulo 1 for chains k = 0 … K − 1 and multipliers a = 0 … Q − 1, where Q is the smallest prime ≥ K."""
+    """Compute k·a/Q modulo 1 for chains k < K and multipliers a < Q, where Q is the smallest prime number ≥ K."""
     q = max(3, n_chains)
     while any(q % divisor == 0 for divisor in range(2, int(q**0.5) + 1)):
         q += 1
@@ -13,18 +13,21 @@ def lattice(n_chains: int, dtype: torch.dtype, device: torch.device | str = "cpu
 
 
 def strata(points: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:  # (K, Q) -> (K, n)
-    """Uniform numbers for the units of several chains: independent within a chain, evenly spread over the chains.
+    """Draw uniform numbers that are independent within each chain and evenly spread over the chains.
 
-    Unit i of chain k gets the fractional part of k·a_i/Q + s_i: a lattice with a random multiplier a_i and a random
-    shift s_i. Each number is uniform, and those of one chain are independent, so a chain driven by them is an exact
-    Gibbs chain. Over the chains, the numbers of a unit are 1/Q apart, and those of two units form a lattice in the
-    square, so averages over chains vary less than with independent numbers. Only two random numbers per unit are
-    needed, so several processes, each with a share of the chains, obtain the same numbers as a single process.
+    The number for unit i of chain k is the fractional part of k·a_i/Q + s_i, where a_i is a random multiplier and s_i a
+    random shift. The numbers of one chain are uniform and independent, so each chain is an exact Gibbs chain. Over the
+    chains, the numbers of one unit are 1/Q apart, and those of two units form a lattice in the unit square. Averages
+    over chains therefore vary less than with independent numbers. Since only two random numbers per unit are drawn,
+    several processes that share the chains obtain the same numbers as a single process.
 
     Args:
-        points: `lattice` of all chains, or the rows of some of them.
+        points: Result of `lattice`, or some of its rows to draw numbers for a subset of the chains.
         n: Number of units.
-        generator: Random number generator, on the device of the points.
+        generator: Random number generator on the device of the points (default: torch's global generator).
+
+    Returns:
+        Uniform numbers, of shape (K, n).
 
     Example:
         >>> import torch

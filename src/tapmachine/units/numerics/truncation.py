@@ -1,6 +1,7 @@
-"""A truncated Gaussian prior under a tilt: log-partition, mean and variance, with their derivatives.
+"""Log-partition function, mean and variance of a tilted truncated Gaussian prior, with their derivatives.
 
-In compiled code each is one opaque operation. The values come from the rules in `truncation_rules.py`.
+The values are computed by the quadrature rules in `truncation_rules.py`. In compiled code, this computation is a single
+opaque operation.
 """
 
 import torch
@@ -17,15 +18,17 @@ from tapmachine.units.numerics.truncation_rules import (
 
 
 def tilted_interval(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True) -> TiltedInterval:
-    """ln Z(B,A), mean and variance of the prior under exp(Bx − ½Ax²).
+    """Compute ln Z(B,A), the mean and the variance of a prior tilted by exp(Bx − ½Ax²).
 
-    All three are differentiable in U, V, B and A, the logarithm twice. If the tilted prior cannot be normalized (only
-    possible on a half-infinite interval), the logarithm, the absolute mean and the variance are inf.
+    All three results are differentiable with respect to U, V, B and A; ln Z is twice differentiable. If the tilted
+    prior cannot be normalized, which is possible on a half-infinite interval only, ln Z, the absolute mean and the
+    variance are inf.
 
     Args:
-        prior: U, V and the interval; one of the two bounds may be infinite.
-        B, A: The tilt, both of shape (..., n).
-        normalized: Whether to normalize the prior; if not, the logarithm is ln ∫ exp((U+B)x − ½(V+A)x²) dx.
+        prior: Coefficients U and V, and the interval; one of its bounds may be infinite.
+        B, A: Field and precision of the tilt, both of shape (..., n).
+        normalized: Whether the prior is normalized (default: True). If False, ln ∫ exp((U+B)x − ½(V+A)x²) dx is
+            returned instead of ln Z.
     """
     if torch.is_grad_enabled() and any(z.requires_grad for z in (*prior, B, A)):
         return TiltedInterval(*_TiltedInterval.apply(*prior, B, A, normalized))
@@ -33,7 +36,7 @@ def tilted_interval(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True)
 
 
 def log_density(prior: Prior, x: Tensor) -> Tensor:
-    """ln of the normalized prior density at x, differentiable in U, V and x."""
+    """Compute the normalized log-density of the prior at x, differentiable with respect to U, V and x."""
     if torch.is_grad_enabled() and any(z.requires_grad for z in (*prior, x)):
         density: Tensor = _LogDensity.apply(*prior, x)
         return density
@@ -50,7 +53,7 @@ def _log_density(prior: Prior, x: Tensor) -> Tensor:
 
 
 class _TiltedInterval(torch.autograd.Function):
-    """Autograd function: derivatives of a log-normalizer are cumulants, which the same rules give to full accuracy."""
+    """Autograd function whose derivatives are cumulants, computed by the same quadrature rules to full accuracy."""
 
     @staticmethod
     def forward(ctx, U, V, lower, upper, B, A, normalized):  # type: ignore[no-untyped-def]
@@ -63,7 +66,7 @@ class _TiltedInterval(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_log, d_mean, d_variance):  # type: ignore[no-untyped-def]
         U, V, lower, upper, B, A, mean, variance = ctx.saved_tensors
-        # Elements that cannot be normalized have no derivative: 0 there keeps the sums over a column finite.
+        # Elements that cannot be normalized have no derivative; 0 keeps sums over a column finite.
         finite = torch.isfinite(variance)
         mean, variance = (torch.where(finite, z, 0.0) for z in (mean, variance))
         d_u = d_v = torch.zeros_like(mean)
@@ -72,7 +75,9 @@ class _TiltedInterval(torch.autograd.Function):
             d_v = d_v - 0.5 * d_log * (variance + mean**2)
         if d_mean is not None or d_variance is not None:
             if torch.is_grad_enabled():
-                raise NotImplementedError("second derivatives of truncated-Gaussian moments are not available")
+                raise NotImplementedError(
+                    "second derivatives of the moments of truncated Gaussians are not implemented"
+                )
             low, high = wide(lower), wide(upper)
             _, u, v = make_normalizable(wide(U) + wide(B), wide(V) + wide(A), low, high)
             integral = window_integral(u, v, low, high, RULES[mean.dtype], order=4)
@@ -107,7 +112,7 @@ class _LogDensity(torch.autograd.Function):
 
 
 def _untilted_moments(prior: Prior) -> tuple[Tensor, Tensor]:
-    """Mean and second moment of the prior, differentiable."""
+    """Compute the mean and the second moment of the prior, both differentiable."""
     no_tilt = torch.zeros_like(prior.U)
     _, mean, variance = tilted_interval(prior, no_tilt, no_tilt, normalized=False)
     return mean, variance + mean**2
@@ -117,7 +122,7 @@ def _untilted_moments(prior: Prior) -> tuple[Tensor, Tensor]:
 
 
 def evaluate(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True) -> TiltedInterval:
-    """`tilted_interval` without derivatives."""
+    """Compute the result of `tilted_interval` without derivatives."""
     if torch.compiler.is_compiling():
         return TiltedInterval(*_as_one_node(*prior, B.contiguous(), A.contiguous(), normalized))
     shape, n = B.shape, B.shape[-1]
@@ -133,10 +138,10 @@ def evaluate(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True) -> Til
 def _as_one_node(
     U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, normalized: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`evaluate` in compiled code: one node of its graph instead of hundreds at every step of every root.
+    """Custom operator for `evaluate`, which makes it one node of a compiled graph instead of hundreds of nodes.
 
-    On a GPU it is a separate kernel, in float32, because compilers contract products and sums, which would break the
-    exact sums of float64.
+    In float32 on a GPU it is compiled as a separate kernel. In float64 it is not compiled, because compilers fuse
+    products and sums, which would invalidate the compensation of rounding errors.
     """
     prior = Prior(U, V, lower, upper)
     on_device = by_one_kernel if B.is_cuda and B.dtype == torch.float32 and B.numel() else evaluate
@@ -151,7 +156,7 @@ def _(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, 
 
 @torch.library.custom_op("tapmachine::log_density", mutates_args=())
 def _density_as_one_node(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, x: Tensor) -> Tensor:
-    """`_log_density` in compiled code. If it were traced, torch 2.11 would return derivatives of 0."""
+    """Custom operator for `_log_density` in compiled code; torch 2.11 returns derivatives of 0 if it is traced."""
     return _log_density(Prior(U, V, lower, upper), x)
 
 

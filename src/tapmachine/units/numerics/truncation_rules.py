@@ -1,8 +1,8 @@
-"""Two quadrature rules for a truncated Gaussian prior under a tilt, and the choice between them.
+"""Two quadrature rules for tilted truncated Gaussian priors, and the choice between them.
 
-On a CPU, the plain rule handles the elements for which it is accurate, and only the others use the more expensive
-window rule. Other devices use the window rule for all, which needs no branch and no access to values; in compiled code
-on a GPU, as one kernel.
+On a CPU, the plain rule is used for the elements for which it is accurate, and the more expensive window rule for the
+others. Other devices use the window rule for all elements, which requires neither branches nor access to values. In
+compiled code on a GPU, the window rule is a single kernel.
 """
 
 from collections.abc import Callable
@@ -25,15 +25,15 @@ from tapmachine.units.numerics.intervals import (
     window_integral,
 )
 
-# Chunk size in elements: enough to share among threads, few enough for the node values to stay in cache.
+# Number of elements per chunk: enough to distribute over threads, few enough for the node values to stay in cache.
 PLAIN_CHUNK = 57_344
 WINDOW_CHUNK = 16_384
-DEVICE_CHUNK = 2**21  # on other devices: half a GB of node values in float32
-SMALLEST_KERNEL = 2**14  # elements of a compiled kernel
+DEVICE_CHUNK = 2**21  # number of elements per chunk on other devices: half a GB of node values in float32
+SMALLEST_KERNEL = 2**14  # smallest number of elements of a compiled kernel
 
 
 class Prior(NamedTuple):
-    """Densities ∝ exp(Ux − ½Vx²) on [lower, upper]: U, V of shape (n,), bounds of shape (n,) or ()."""
+    """Densities ∝ exp(Ux − ½Vx²) on [lower, upper], with U and V of shape (n,) and bounds of shape (n,) or ()."""
 
     U: Tensor
     V: Tensor
@@ -41,16 +41,16 @@ class Prior(NamedTuple):
     upper: Tensor
 
     def wide(self, index: Tensor | None = None) -> "Prior":
-        """Convert to float64 and shape (n,); optionally select units by index."""
+        """Convert all tensors to float64 and shape (n,); optionally select units by index."""
         n = self.U.shape[-1]
         terms = [wide(z).expand(n) for z in self]
         return Prior(*(terms if index is None else (z[index] for z in terms)))
 
 
 class TiltedInterval(NamedTuple):
-    """Log-integral, and mean and variance of the normalized integrand.
+    """Logarithm of an integral, and mean and variance of the normalized integrand.
 
-    The logarithm is float64 if the window rule computed it, because it may be large and be added to another.
+    If computed by the window rule, the logarithm is float64, because it may be large and nearly cancel another one.
     """
 
     log: Tensor
@@ -59,7 +59,7 @@ class TiltedInterval(NamedTuple):
 
 
 def by_both_rules(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:  # (rows, n) each
-    """The plain rule where it is accurate, the window rule elsewhere; reads the values."""
+    """Apply the plain rule where it is accurate and the window rule elsewhere; reads values from the device."""
     n, dtype = B.shape[-1], B.dtype
     rule = RULES[dtype]
     if n > PLAIN_CHUNK:
@@ -86,14 +86,17 @@ def by_both_rules(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> Tilte
 
 
 def by_windows_only(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:  # (rows, n) each
-    """The window rule for all elements, in chunks that fit into memory."""
+    """Apply the window rule to all elements, in chunks that fit into memory."""
     tilts = zip(*(z.split(max(1, DEVICE_CHUNK // B.shape[-1])) for z in (B, A)), strict=True)
     parts = [_window_rule(prior, b, a, normalized) for b, a in tilts]
     return TiltedInterval(*(torch.cat(z) for z in zip(*parts, strict=True)))
 
 
 def by_one_kernel(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:
-    """The compiled window rule; pads the number of elements to a power of two, since each number has a kernel."""
+    """Apply the compiled window rule, after padding the number of elements to a power of two.
+
+    Padding limits the number of kernels, since each number of elements has a separate one.
+    """
     flat = [z.expand(B.shape).reshape(-1) for z in (*prior, B, A)]
     parts = []
     for terms in zip(*(z.split(DEVICE_CHUNK) for z in flat), strict=True):
@@ -118,7 +121,7 @@ def _integral_rule(prior: Prior, B: Tensor, A: Tensor) -> TiltedInterval:
 
 
 def _window_rule(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:  # (..., n) each
-    """The window rule for all elements at once."""
+    """Apply the window rule to all elements at once."""
     rule = RULES[B.dtype]
     untilted = window_integral(*prior.wide(), rule) if normalized else None
     log, mean, variance = _by_windows(prior.wide(), wide(B), wide(A), untilted, rule)
@@ -126,7 +129,10 @@ def _window_rule(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> Tilted
 
 
 def _by_windows(prior: Prior, B: Tensor, A: Tensor, untilted: Integral | None, rule: Rule) -> TiltedInterval:
-    """The window rule in float64; the logarithm is relative to the prior's integral, `untilted`, if given."""
+    """Apply the window rule in float64.
+
+    If `untilted`, the integral of the prior, is not None, the logarithm is relative to this integral.
+    """
     U, V, lower, upper = prior
     u, v = U + B, V + A
     finite, safe_u, safe_v = make_normalizable(u, v, lower, upper)
@@ -146,11 +152,11 @@ def _by_windows(prior: Prior, B: Tensor, A: Tensor, untilted: Integral | None, r
 
 
 def _log_ratio(prior: Prior, B: Tensor, A: Tensor, tilted: Integral, untilted: Integral) -> Tensor:
-    """ln I(U+B, V+A) − ln I(U, V).
+    """Compute ln I(U+B, V+A) − ln I(U, V), where I(u, v) is the integral of exp(ux − ½vx²).
 
-    The exponents at the two anchors differ by the tilt at the new anchor plus the decrease of the prior from its own
-    anchor to there, which is exact for a weak tilt; or by the difference of their values, which is exact where the tilt
-    cancels the prior. Of the two sums, the one with the smaller terms loses less to rounding.
+    The difference of the exponents at the two anchors is computed in two ways. One adds the tilt at the new anchor and
+    the change of the prior between the anchors, which is accurate for a weak tilt. The other subtracts the two values,
+    which is accurate where the tilt cancels the prior. The sum with the smaller terms has the smaller rounding error.
     """
     U, V, _, _ = prior
     x, shift = tilted.anchor, tilted.anchor - untilted.anchor
@@ -160,17 +166,21 @@ def _log_ratio(prior: Prior, B: Tensor, A: Tensor, tilted: Integral, untilted: I
 
 
 def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule: Rule) -> tuple[TiltedInterval, Tensor]:
-    """One Gauss–Legendre rule over the whole interval; also returns the flat indices of elements outside its domain.
+    """Apply one Gauss–Legendre rule over the whole interval.
 
-    The logarithm is ln ∫ exp(ux − ½vx²) dx + log_offset. In t = (x − lower)/length the integrand is exp(slope·t −
-    ½curvature·t²). This is the hot loop of training: memory is reused, constants are hoisted, and there is no
-    elementwise selection, which is slow on a CPU.
+    In terms of t = (x − lower)/length, the integrand is exp(slope·t − ½curvature·t²). Training spends most of its time
+    in this function, so memory is reused, constants are precomputed, and elementwise selection, which is slow on a CPU,
+    is avoided.
+
+    Returns:
+        The logarithm ln ∫ exp(ux − ½vx²) dx + log_offset with the moments, and the flat indices of elements for which
+        the rule is not accurate.
     """
     U, V, lower, upper = prior
     n = B.shape[-1]
     length = upper - lower
     is_unit_interval = bool(((lower == 0) & (upper == 1)).all())
-    # An interval far from 0 relative to its length would lose digits in u − v·lower.
+    # If the interval is far from 0 relative to its length, u − v·lower loses digits.
     usable = torch.isfinite(length) & (lower.abs() <= 3 * length)
     all_usable = bool(usable.all())
     log_offset = log_offset + length.log()
@@ -197,7 +207,7 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
             slope.sub_(curvature * lower).mul_(length)
             curvature.mul_(length**2)
         torch.mm(to_exponent, coefficients, out=values).exp_()
-        torch.mm(to_moments, values, out=moments)  # moments of t − ½, so that little cancels in the variance
+        torch.mm(to_moments, values, out=moments)  # moments of t − ½, which avoids cancellation in the variance
         mean /= log
         variance.div_(log).addcmul_(mean, mean, value=-1)
         mean += 0.5
@@ -207,7 +217,7 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
             mean.mul_(length).add_(lower)
             log.add_(exponent_at_lower)
 
-        # The outward slope at either edge, and the curvature on the same scale, must be within the limit.
+        # The outward slopes at both edges, and the curvature on the same scale, have to be within the limits.
         at_upper = torch.sub(slope, curvature, out=scratch)
         curvature_scale = rule.max_slope / rule.max_curvature
         extremes = (at_upper.amax(), -slope.amin(), curvature_scale * curvature.amax())
