@@ -510,11 +510,11 @@ def test_bad_input_is_one_sentence():
         (lambda: recover(machine, y, SignMeasurements(F)), r"y contains 0; expected −1, \+1 or NaN"),
         (
             lambda: recover(machine, y + 0.5, CountMeasurements(F.abs())),
-            r"y contains 0.5; expected a whole number, 0 or more",
+            r"y contains 0.5; expected a non-negative integer",
         ),
         (
             lambda: recover(machine, y + 9, QuantizedMeasurements(F, EDGES)),
-            r"y contains 9; expected a whole number from 0 to 3",
+            r"y contains 9; expected an integer from 0 to 3",
         ),
         (lambda: recover(machine, y, LinearMeasurements(0 * F, 0.1)), "all entries of matrix are 0"),
         (lambda: recover(machine, y * torch.nan, channel), "all NaN"),

@@ -716,7 +716,10 @@ FLIPS = BinarySymmetric(0.1)
             lambda: impute(POTTS, torch.tensor([[0.0, 3.0]])),
             "a state index from 0 to 2",
         ),
-        (lambda: denoise(rbm(TruncatedGaussian(2), Binary(2)), torch.tensor([[0.5, 1.0]]), PoissonNoise()), "expected a whole number"),
+        (
+            lambda: denoise(rbm(TruncatedGaussian(2), Binary(2)), torch.tensor([[0.5, 1.0]]), PoissonNoise()),
+            "expected a non-negative integer",
+        ),
         (lambda: PoissonNoise().evidence(torch.zeros(1, 2)), "is not a tilt"),
         (lambda: nearest_neighbors(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; expected a whole number"),
         (lambda: denoise(RBM(), ZEROS, FLIPS), "the attribute machine_ of a fitted RBM"),

@@ -59,7 +59,7 @@ class Poisson(Units):
         x = self.as_states(x)
         if validate:
             self.reject_states(
-                lambda k: (k < 0) | (k != k.round()) | torch.isinf(k), x, "expected a whole number, 0 or more"
+                lambda k: (k < 0) | (k != k.round()) | torch.isinf(k), x, "expected a non-negative integer"
             )
         return x
 

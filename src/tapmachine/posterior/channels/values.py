@@ -146,7 +146,7 @@ class PoissonNoise(_ByLikelihood):
 
     def _check(self, y: Tensor, units: Units) -> Tensor:
         seen = check_numbers(y, units)
-        units.reject(seen & ((y < 0) | (y != y.round())), y, "y", "expected a whole number, 0 or more")
+        units.reject(seen & ((y < 0) | (y != y.round())), y, "y", "expected a non-negative integer")
         return seen
 
 

@@ -140,7 +140,7 @@ class QuantizedMeasurements(_InIntervals):
     def check(self, y: Tensor) -> str | None:
         wrong = y[(y < 0) | (y > len(self.edges)) | (y != y.round())]
         return (
-            f"y contains {float(wrong[0]):g}; expected a whole number from 0 to {len(self.edges)}, or NaN"
+            f"y contains {float(wrong[0]):g}; expected an integer from 0 to {len(self.edges)}, or NaN"
             if len(wrong)
             else None
         )
@@ -246,7 +246,7 @@ class CountMeasurements(Measurements):
 
     def check(self, y: Tensor) -> str | None:
         wrong = y[(y < 0) | (y != y.round())]
-        return f"y contains {float(wrong[0]):g}; expected a whole number, 0 or more, or NaN" if len(wrong) else None
+        return f"y contains {float(wrong[0]):g}; expected a non-negative integer or NaN" if len(wrong) else None
 
 
 def interval_moments(
