@@ -464,7 +464,7 @@ def test_rescaled(kind, scale):
 
 
 def test_what_cannot_be_rescaled():
-    with pytest.raises(ValueError, match="Binary: the states of these units cannot be rescaled"):
+    with pytest.raises(ValueError, match="Binary: states of this unit type cannot be rescaled"):
         rescale(rbm(Binary(3), Binary(2)), 2.0)
     with pytest.raises(ValueError, match="expected a machine with hidden units"):
         rescale(pairwise(Gaussian(3)), 2.0)

@@ -1,6 +1,7 @@
 """Train, score, inspect and apply restricted and deep Boltzmann machines, based on the TAP mean-field approximation.
 
-The most common functions and classes can be imported from `tapmachine` directly. All others are in namespaces:
+The most common functions and classes can be imported from `tapmachine` directly. All other functions and classes are in
+the following namespaces:
 
 - `tapmachine.units`: unit types and their base class `Units`
 - `tapmachine.machine`: machines, conditioning, rescaling, Gibbs sampling, file formats

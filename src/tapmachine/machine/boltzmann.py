@@ -317,9 +317,9 @@ def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Gener
 
     Args:
         units: Units of the only layer.
-        weights: Symmetric matrix J with a zero diagonal, of shape (n, n). For units with q states, row i·q + α belongs
-            to state α of unit i, and the q×q blocks on the diagonal are 0 (default: drawn from a normal distribution
-            with standard deviation 0.001).
+        weights: Symmetric matrix J with a zero diagonal, of shape (n, n) (default: drawn from a normal distribution
+            with standard deviation 0.001). For units with q states, row i·q + α belongs to state α of unit i, and the
+            q×q blocks on the diagonal are 0.
         generator: Random number generator for the initial weights (default: one with a fixed seed).
 
     Example:
@@ -355,7 +355,7 @@ def _check_weights(
             f"weights is a Tensor; expected a list of {len(shapes)}, one for each pair of neighboring layers"
         )
     if len(weights) != len(shapes):
-        raise ValueError(f"got {len(weights)} weight matrices; expected {len(shapes)} for these layers")
+        raise ValueError(f"got {len(weights)} weight matrices; expected {len(shapes)}")
     for edge, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
         if not isinstance(w, Tensor) or tuple(w.shape) != shape:
             problem = f"has shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"is a {type(w).__name__}"

@@ -94,7 +94,7 @@ def data_description(path: str | Path) -> Description:
 
 
 def machine_file(path: str | Path) -> Path:
-    """Return the path of a machine file; if the path is a run folder, that of the machine file inside it."""
+    """Return the path of a machine file; if the argument is a run folder, the path of the machine file inside it."""
     path = Path(path)
     if path.is_dir() and not (path / MACHINE_FILE).exists():
         raise FileError(f"{path}: the folder does not contain {MACHINE_FILE}; expected a machine file or a run folder")

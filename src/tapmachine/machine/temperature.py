@@ -20,8 +20,8 @@ def at_temperature(machine: BoltzmannMachine, beta: float, couplings_only: bool 
 
     The exponents Ux − ½Vx², the log-odds of units with an atom at 0, and the couplings are multiplied by β. For β = 0
     all states are equally likely, and for large β only the states of lowest energy are likely. At an atom of a prior,
-    P₁ is a probability; elsewhere it is a density. Since the hidden layers are tempered, too, the distribution of the
-    visible layer alone is not a power of the original one.
+    P₁ is a probability; elsewhere it is a density. The hidden layers are tempered as well, so the distribution of the
+    visible layer alone is not a power of the original distribution.
 
     Args:
         machine: A machine with `Binary`, `Spin`, `Categorical`, `Gaussian`, `TruncatedGaussian`,

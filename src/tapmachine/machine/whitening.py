@@ -77,7 +77,7 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
     scale = precision.diagonal().sqrt()
     correlations = precision / scale.outer(scale)
     if not all(bool(torch.isfinite(z).all()) for z in (correlations, machine.weights[0])):
-        raise DivergenceError("the machine has non-finite or too large parameters; use a smaller learning rate")
+        raise DivergenceError("the parameters of the machine are non-finite or too large; use a smaller learning rate")
     values, vectors = torch.linalg.eigh(correlations)
     loadings = scale.unsqueeze(1) * vectors * (MARGIN * values[-1] - values).sqrt()
     diagonal = MARGIN * values[-1] * scale**2

@@ -46,9 +46,9 @@ def anomaly_score(
         x: Rows, of shape (K, n_visible), with NaN for missing values.
         solutions: Solutions of the unconditioned machine (default: computed from the complete rows, or from random
             initial states if no row is complete).
-        scheme: Mean-field scheme (default: `TAP()`). By default, machines of real-valued tables, for which TAP has no
-            solution, are scored with the exact ln Z if they have few `SpikeSlab` units, and with an estimate of ln Z by
-            annealed importance sampling otherwise.
+        scheme: Mean-field scheme (default: `TAP()`). TAP has no solution for machines of real-valued tables. By
+            default, such machines are scored with the exact ln Z if they have few `SpikeSlab` units, and otherwise with
+            an estimate of ln Z by annealed importance sampling.
 
     Returns:
         Scores, of shape (K,). The score is NaN for rows without a converged solution, and for rows of real-valued

@@ -163,7 +163,7 @@ def warn_of_failures(status: Tensor, stacklevel: int = 4) -> None:
 def _repeated(
     layers: list[Units], solutions: list[Solution], usable: Tensor, free_energies: Tensor
 ) -> Tensor:  # (S, K), bool
-    """Return a mask of duplicate solutions: those close to a solution of the same row with lower F.
+    """Return a mask of duplicate solutions, which are close to another solution of the same row with lower F.
 
     Of solutions with the same F, the first one is kept. Distances are root mean squares over all units with nonzero
     variance, relative to the size of their support.

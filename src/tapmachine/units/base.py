@@ -116,7 +116,7 @@ class Units(FastPaths, ABC):
         Raises:
             ValueError: If the transformed states are not states of this unit type.
         """
-        raise ValueError(f"{type(self).__name__}: the states of these units cannot be rescaled")
+        raise ValueError(f"{type(self).__name__}: states of this unit type cannot be rescaled")
 
     # ----- evidence, for conditioned units
 

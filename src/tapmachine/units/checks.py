@@ -34,7 +34,7 @@ class Checked(nn.Module):
         return next(self._tensors()).device
 
     def _tensors(self) -> Iterator[Tensor]:
-        """Iterate over parameters and buffers, starting with those that are not in submodules, which is much faster."""
+        """Iterate over parameters and buffers; those of submodules come last, because collecting them is slow."""
         direct = (tensor for tensor in chain(self._parameters.values(), self._buffers.values()) if tensor is not None)
         return chain(direct, self.parameters(), self.buffers())
 

@@ -17,7 +17,7 @@ class Conditioned(Delegating):
         raise ValueError(f"{type(self).__name__}: conditioned units cannot be fitted; fit the original units")
 
     def _evidence(self, value: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Validate the shape of evidence, which is for all particles or has a row for each particle."""
+        """Validate the shape of evidence, which is shared by all particles or has one row per particle."""
         if value.dim() > 1 + len(shape) or tuple(value.shape[-len(shape) :]) != shape:
             batched = ", ".join(["K", *map(str, shape)])
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {shape} or ({batched})")

@@ -11,7 +11,7 @@ from tapmachine.units.support import Support
 
 
 class Delegating(Units):
-    """Units that delegate to the wrapped units `base` everything that depends on the states only.
+    """Base class of wrappers that forward the properties of states and reactions to the wrapped units.
 
     Args:
         base: Units to wrap.

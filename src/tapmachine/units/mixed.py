@@ -20,8 +20,8 @@ class Mixed(Units):
     """A layer that consists of several blocks, each with units of one type.
 
     The blocks are concatenated in order and are accessible as `units.blocks`. A `Categorical` unit with q states takes
-    up q columns with its one-hot state; ln P and ln Z of the unit are stored in the first of these columns, and the
-    other columns are 0.
+    up q columns, which contain its one-hot state. Its ln P and ln Z are stored in the first column, with 0 in the other
+    columns.
 
     Args:
         blocks: Blocks of units with the same dtype and device.

@@ -25,7 +25,7 @@ class Poisson(Units):
     sum over the counts is computed numerically around the mode. If A < 0, the tilted prior cannot be normalized, and
     ln Z is +inf.
 
-    The TAP reaction would make the precision negative. For these units, F is therefore expanded at a fixed mean a, at
+    The TAP reaction would make the precision negative. For Poisson units, F is therefore expanded at a fixed mean a, at
     which the variance is c(a) = a. The result is a tilt with B = ΣWa' + ½ΣW²c' and A = 0, which is correct to the same
     order in the couplings.
 

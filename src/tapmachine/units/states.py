@@ -85,7 +85,7 @@ class Supported(Checked):
     def tail_precision(self) -> Tensor:  # (n,)
         """Return the precision V of the tails exp(−½Vx²) of priors on the real line; infinite for all other priors.
 
-        If two neighboring layers have such tails, Z is finite only if their couplings are weak enough.
+        If two neighboring layers have Gaussian tails, Z is finite only if their couplings are weak enough.
         """
         return torch.full((self.n,), torch.inf, dtype=self.dtype, device=self.device)
 
@@ -120,7 +120,7 @@ class Supported(Checked):
     def atoms(self) -> Tensor | None:  # (n_atoms,)
         """Return the values of an interval that have nonzero probability; None if no value has.
 
-        At these values `log_prior` is the logarithm of a probability, elsewhere that of a density.
+        At these values, `log_prior` is the logarithm of a probability. Elsewhere, it is the logarithm of a density.
         """
         values = self.support.atoms
         return torch.stack([self._scalar(value) for value in values]) if values else None

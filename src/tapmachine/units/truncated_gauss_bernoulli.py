@@ -187,7 +187,7 @@ class TruncatedGaussBernoulli(Units):
         return self._where(uniform < active, tilt, left)
 
     def _where(self, active: Tensor, tilt: Tilt, uniform: Tensor) -> Tensor:
-        """Draw the states of active units from uniform numbers, and set those of inactive units to 0.
+        """Draw the states of active units from uniform numbers; the states of inactive units are 0.
 
         On a CPU, states are computed for active units only.
         """

@@ -192,7 +192,7 @@ class TruncatedGaussian(Units):
         Args:
             tilt: Tilt on the units.
             uniform: Uniform numbers, of shape (..., n).
-            wanted: Mask of the states to draw, in which case the result has shape (n_wanted,) (default: all states).
+            wanted: Mask of the states to draw (default: all states). With a mask, the result has shape (n_wanted,).
         """
         field, precision = self.unpack(tilt)
         terms = (wide(field) + self.field, wide(precision) + self.precision, self.lower, self.upper)

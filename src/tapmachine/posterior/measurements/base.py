@@ -1,4 +1,4 @@
-"""Base class of measurements that mix the components of a signal x, by z = Fx + b."""
+"""Base class of measurements of z = Fx + b, which mix the components of a signal x."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple, NoReturn

@@ -104,7 +104,7 @@ class SignMeasurements(_InIntervals):
 class QuantizedMeasurements(_InIntervals):
     """Quantized measurements, the index of the interval that contains Fx + b + normal noise.
 
-    With n edges, the measurements are whole numbers from 0 (below all edges) to n (above all edges).
+    With n edges, the measurements are integers from 0 (below all edges) to n (above all edges).
 
     Args:
         matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.

@@ -16,7 +16,7 @@ ADJOINT_TOLERANCE = 1e-3
 
 
 class SingularValues(NamedTuple):
-    """Singular values and right singular vectors of a matrix F = U diag(s) Vᵀ of rank R.
+    """Singular values and right singular vectors of a matrix F = U diag(s) Vᵀ.
 
     Attributes:
         values: Singular values s, of shape (R,).

@@ -144,10 +144,10 @@ def recover(
 
 
 def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Measurements:
-    """Return the channel after checking that it is a type of measurements and matches the machine's visible units.
+    """Validate a measurement channel for a machine and return it.
 
     Raises:
-        ValueError: If the channel is not a type of measurements, or if its matrix is 0 or has the wrong shape.
+        ValueError: If the channel is not an instance of `Measurements`, or if its matrix is 0 or has the wrong shape.
     """
     if not isinstance(channel, Measurements):
         raise ValueError(f"channel is {channel!r}; expected measurements such as LinearMeasurements(F, noise=0.1)")

@@ -61,6 +61,6 @@ def given_start(machine: BoltzmannMachine, start: StartingPoint, neutral: Layers
 
 
 def _completed(machine: BoltzmannMachine, moments: list[Moments]) -> Layers:
-    """Complete the moments of the lowest layers; moments of other layers are computed from the layers below."""
+    """Extend the moments of the lowest layers to all layers; missing moments are computed from the layer below."""
     missing: list[Moments | None] = [*moments, *[None] * (len(machine.layers) - len(moments))]
     return tuple(from_below(list(machine.layers), list(machine.weights), missing))

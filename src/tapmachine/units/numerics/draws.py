@@ -1,4 +1,4 @@
-"""Random bits with given probabilities; drawing them dominates the time of sampling two-state units."""
+"""Generation of random bits, which dominates the time required to sample two-state units."""
 
 import torch
 from torch import Tensor
