@@ -192,7 +192,7 @@ def test_a_damaged_record_is_reported_and_kept(runs, tmp_path):
     assert RunFolder(folder).records() == [records[0], records[2]]
     code, out, _ = command("doctor", folder)
     assert code == 0
-    assert "records: 2; missing for epoch 2" in out
+    assert "records: 2; records are missing for epoch 2" in out
     assert json.loads(command("info", folder, "--json")[1])["epochs"] == EPOCHS
 
 

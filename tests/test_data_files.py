@@ -260,7 +260,7 @@ def test_gaps_of_a_table_are_filled_in_the_same_table(table_run, separator, tmp_
     index = ["r1", "r2", "r3", "r4"]
     (tmp_path / "gaps.csv").write_text(table(rows=rows, index=index, separator=separator))
     printed, said = words("impute", table_run, "gaps.csv", "--std", "std.csv")
-    assert printed.startswith("imputed.csv: 4 rows with 2 gaps filled; typical standard deviation")
+    assert printed.startswith("imputed.csv: 4 rows with 2 missing values filled in; typical standard deviation")
     assert "gaps.csv: first column used as row names" in said
     words("impute", table_run, "gaps.csv", "-o", "imputed.npy", "--std", "std.npy")
     filled, deviations = (cells(tmp_path / f"{name}.csv", separator) for name in ("imputed", "std"))
@@ -302,7 +302,7 @@ def test_the_suffix_decides(table_run, tmp_path, monkeypatch):
     (tmp_path / "imputed.csv").write_text(table())
     code, _, said = command("impute", table_run, "imputed.csv")
     assert code == 2
-    assert "is also the default output file; choose another one with --out" in said
+    assert "the input is also the default output file; choose another output file with --out" in said
     assert (tmp_path / "imputed.csv").read_text() == table()
 
 
@@ -418,7 +418,7 @@ def test_the_default_channel_suits_the_units(visible, expected, tmp_path):
     np.save(tmp_path / "noisy.npy", np.where(flipped, 1 - noisy, noisy))
     printed, said = words("denoise", tmp_path / "run", tmp_path / "noisy.npy", "-o", tmp_path / "clean.npy")
     kind = "binary" if visible == "auto" else visible
-    assert f"20 rows through {expected}" in printed
+    assert f"20 rows denoised with channel {expected}" in printed
     assert f", estimated), the default for {kind} visible units" in printed
     value = printed.split("=")[1].split(",")[0]
     assert len(value.replace(".", "").lstrip("0")) <= 4
@@ -436,7 +436,7 @@ def test_the_default_channel_suits_the_units(visible, expected, tmp_path):
         ("gaussian", ("--channel", "poisson", "--rate", 2), "--channel poisson does not support gaussian visible"),
         ("gaussian", ("--p", 0.1), "--p is not available for --channel gaussian; use --sigma"),
         ("gaussian", ("--sigma", 0), "--sigma is 0; expected a value between 1e-15 and 1e+15"),
-        ("gaussian", (), "all values are equal, so the noise cannot be estimated; use --sigma"),
+        ("gaussian", (), "all values are equal, so the noise level cannot be estimated; set --sigma"),
         (
             "categorical",
             ("--channel", "gaussian"),

@@ -528,7 +528,7 @@ def test_the_command_line(tmp_path):
     assert invoke("landscape", run, "--starts", "10").exit_code == 0
     assert (tmp_path / "run/landscape/receptive_fields_2.png").exists()
     assert invoke("report", run, "--starts", "10").exit_code == 0
-    assert "of layer 2, through the layers below it" in (tmp_path / "run/report.html").read_text()
+    assert "of layer 2, projected through the layers below" in (tmp_path / "run/report.html").read_text()
     wrong = invoke("train", tmp_path / "x.npy", "--hidden", "8", "--pretrain", "2", "--out", tmp_path / "other")
     assert "which requires several hidden layers" in str(wrong.exception)
 

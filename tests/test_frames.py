@@ -219,7 +219,7 @@ def test_probabilities_of_a_column_are_ratios_of_likelihoods(column, fitted):
 
 
 def test_predictions_that_make_no_sense(fitted):
-    with pytest.raises(ValueError, match="column 'mass' is real, not categorical or binary"):
+    with pytest.raises(ValueError, match="column 'mass' is real; expected a categorical or binary column"):
         fitted.predict_proba(penguins(), "mass")
     with pytest.raises(ValueError, match="column is 'wings'; expected one of 'mass'"):
         fitted.predict(penguins(), "wings")

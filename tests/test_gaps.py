@@ -363,7 +363,7 @@ def test_sample_weights_of_the_estimator(bits):
     for bad, message in (
         (np.full(60, -1.0), "negative"),
         (np.ones(3), "sample_weight"),
-        (np.zeros(60), "(all are 0|non-zero)"),
+        (np.zeros(60), "(all weights are 0|non-zero)"),
     ):
         with pytest.raises(ValueError, match=message):
             RBM(**options).fit(x, sample_weight=bad)

@@ -700,7 +700,7 @@ def test_the_command_from_other_starts(run, tmp_path, kind):
 
 
 def test_the_command_leaves_nothing_where_there_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="is not a run folder"):
+    with pytest.raises(RunError, match="not a run folder"):
         CliRunner().invoke(app, ["landscape", str(tmp_path / "none")], catch_exceptions=False)
     assert not (tmp_path / "none").exists()
 

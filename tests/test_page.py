@@ -402,7 +402,7 @@ def test_a_page_holds_all_it_needs(kind, page_of):
         assert expected in text
     assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", text)
     assert "that of independent units" in text
-    assert ("What hidden units respond to" in text) == (kind != "images")  # by the names of columns
+    assert ("Hidden units and columns" in text) == (kind != "images")  # by the names of columns
     assert ("<h3>Receptive fields" in text) == (kind == "images")
 
 

@@ -69,7 +69,7 @@ def test_the_page_of_a_table(run_of_table):
     assert exact.train > independent.train + 1  # the columns depend on each other
     for expected in ("Classes", "Associations", "length_mm", "15.0% missing", "held-out data", "independent columns"):
         assert expected in text
-    assert "<h2>Solutions" not in text  # there is no mean field to look at
+    assert "<h2>TAP solutions" not in text  # there is no mean field to look at
     elements = Elements(text)
     assert HARM in elements.text
     assert not any(tag == "script" and not attributes for tag, attributes in elements.tags[:-3])
@@ -196,9 +196,9 @@ def test_labels_from_files(suffix, run_of_table, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("few.csv", "1\n2\n", "few.csv: has 2 labels; expected 150 labels, one per row of the data"),
+        ("few.csv", "1\n2\n", "few.csv: contains 2 labels; expected 150 labels, one per row of the data"),
         ("two.csv", "1,2\n" * 150, "line 1 has 2 columns; expected one label per line"),
-        ("none.csv", None, "none.csv: there is no such file"),
+        ("none.csv", None, "none.csv: file not found"),
         ("labels.xlsx", "", "expected a .npy or .csv file"),
         ("bad.npy", "no array", "bad.npy: labels cannot be read"),
     ],
@@ -246,7 +246,7 @@ def test_the_report_says_what_it_needs(tmp_path):
     assert "missing RUNS" in errors
     code, _, errors = command("report", str(tmp_path))
     assert code == 2
-    assert re.search("is not a run folder", errors)
+    assert re.search("not a run folder", errors)
 
 
 def test_errors_of_labels_are_data_errors(tmp_path):

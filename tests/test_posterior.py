@@ -799,7 +799,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
     out, std, picture = (tmp_path / name for name in ("clean.npy", "std.npy", "strip.png"))
     result = invoke("denoise", run, tmp_path / "noisy.npy", "--p", 0.2, "-o", out, "--std", std, "--picture", picture)
     assert result.exit_code == 0, result.output
-    assert "40 rows through bsc (p=0.2), the default for binary visible units" in result.stdout
+    assert "40 rows denoised with channel bsc (p=0.2), the default for binary visible units" in result.stdout
     truth = torch.from_numpy(x)
     assert mcc(truth, torch.from_numpy(np.load(out)).double()) > mcc(truth, torch.from_numpy(noisy))
     assert np.load(std).max() <= 0.5
@@ -832,9 +832,9 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "expected a .npy or .csv or .tsv or .parquet file"),
+        (["denoise", "RUN", "NOISY", "--out", "clean.txt"], "expected a .npy or .csv or .tsv or .parquet output file"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--std", "c.npy"], "have the same path"),
-        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--picture", "none/c.png"], "none does not exist"),
+        (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.1", "--picture", "none/c.png"], "none not found"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--channel", "fog"], "expected one of bsc, gaussian, erasure"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--p", "0.7"], "p is 0.7"),
         (["denoise", "RUN", "NOISY", "--out", "c.npy", "--sigma", "1"], "--sigma is not available for --channel bsc"),
@@ -846,7 +846,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
         (["denoise", "RUN", "NARROW", "--out", "c.npy", "--p", "0.1"], "y has shape (3, 5)"),
         (["impute", "RUN", "nowhere.npy", "--out", "c.npy"], "there is no such file"),
         (["score", "RUN", "GAPS", "--units", "u.npy"], "has missing values"),
-        (["score", "nowhere", "NOISY"], "is not a run folder"),
+        (["score", "nowhere", "NOISY"], "not a run folder"),
     ],
 )
 def test_the_command_line_refuses_in_one_line(run, tmp_path, monkeypatch, arguments, message):

@@ -121,9 +121,9 @@ def test_results_only(run, files):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["y.npy"], "missing --matrix: matrix F with one row per measurement"),
+        (["y.npy"], "missing --matrix: measurement matrix F, one row per measurement"),
         (["y.npy", "--matrix", "narrow.npy"], "matrix has shape (10, 5), but the visible units have 16 components"),
-        (["narrow.npy", "--matrix", "F.npy"], "narrow.npy: has shape (10, 5), but F.npy has shape (10, 16)"),
+        (["narrow.npy", "--matrix", "F.npy"], "narrow.npy: shape (10, 5) does not match F.npy of shape (10, 16)"),
         (["y.npy", "--matrix", "hole.npy"], "hole.npy: matrix[2, 3] is nan; expected a finite number"),
         (["y.npy", "--matrix", "F.npy", "--kind", "sign"], "expected −1, +1 or NaN"),
         (["y.npy", "--matrix", "F.npy", "--kind", "counts"], "expected a non-negative integer"),
@@ -132,15 +132,15 @@ def test_results_only(run, files):
         (["y.npy", "--matrix", "F.npy", "--engine", "fog"], "--engine is 'fog'; expected one of gamp, vamp, ep"),
         (["nowhere.npy", "--matrix", "F.npy"], "nowhere.npy: there is no such file"),
         (["y.npy", "--matrix", "text.npy"], "text.npy: is not a .npy, .npz, .csv, .parquet, .h5ad or idx file"),
-        (["y.npy", "--matrix", "F.npy", "--noise", "-1"], "--noise is -1; expected a standard deviation, 0 or more"),
+        (["y.npy", "--matrix", "F.npy", "--noise", "-1"], "--noise is -1; expected a non-negative, finite standard"),
         (["y.npy", "--matrix", "F.npy", "--kind", "counts", "--noise", "1"], "--noise is not available for"),
         (["y.npy", "--matrix", "F.npy", "--kind", "quantized"], "missing --edges"),
         (["y.npy", "--matrix", "F.npy", "--edges", "0,1"], "--edges is not available for --kind linear"),
         (["y.npy", "--matrix", "F.npy", "--kind", "quantized", "--edges", "1,a"], "--edges is '1,a'"),
-        (["y.npy", "--matrix", "F.npy", "--bias", "fog"], "--bias is 'fog', which is neither a number nor a file"),
+        (["y.npy", "--matrix", "F.npy", "--bias", "fog"], "--bias is 'fog'; expected a number, or a file"),
         (["y.npy", "--matrix", "F.npy", "--bias", "nan"], "expected finite numbers"),
         (["y.npy", "--matrix", "F.npy", "--bias", "narrow.npy"], "bias has shape (50,); expected a number or (10,)"),
-        (["y.npy", "--matrix", "F.npy", "--out", "x.txt"], "expected a .npy or .csv or .tsv or .parquet file"),
+        (["y.npy", "--matrix", "F.npy", "--out", "x.txt"], "expected a .npy or .csv or .tsv or .parquet output file"),
     ],
 )  # fmt: skip
 def test_errors_print_a_single_line(run, files, arguments, message):

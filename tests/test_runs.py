@@ -537,7 +537,7 @@ def test_a_page_about_the_file_of_a_machine(data, tmp_path, machine_file, monkey
         assert "<h1>mine</h1>" in page
         assert "16 Binary – 4 Binary" in page
         assert "<h2>Training</h2>" not in page
-        assert "log-likelihood by epoch" not in page
+        assert "log-likelihood per row by epoch" not in page
 
 
 def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
@@ -550,9 +550,9 @@ def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
         (["denoise", machine_file, data, "--out", tmp_path / "y.npy"], "which has no data; use --no-examples"),
         (["evaluate", tmp_path / "text.safetensors", "--ais"], "text.safetensors: cannot be read"),
         (["evaluate", data], "bars.npy: cannot be read"),
-        (["evaluate", tmp_path], "is not a run folder"),
-        (["evaluate", tmp_path / "none.safetensors"], "is not a run folder"),
-        (["report", machine_file, "--data", data, "--out", tmp_path / "x.pdf"], "expected an .html file"),
+        (["evaluate", tmp_path], "not a run folder"),
+        (["evaluate", tmp_path / "none.safetensors"], "not a run folder"),
+        (["report", machine_file, "--data", data, "--out", tmp_path / "x.pdf"], "expected an .html output file"),
         (["evaluate", machine_file, "--data", tmp_path / "none.npy"], "there is no such file"),
     ):
         code, out, errors = command(*arguments)
@@ -568,10 +568,10 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
         (["train", tmp_path / "nothing.npy", "--out", tmp_path / "x"], "there is no such file"),
         (["train", data, "--out", file], "is a file, not a run folder"),
         (["train", data, "--visible", "spin", "--out", tmp_path / "x"], "expected -1 or 1"),
-        (["info", tmp_path / "x"], "is not a run folder"),
+        (["info", tmp_path / "x"], "not a run folder"),
         (["train", data, "--hiden", "3"], "No such option"),
         (["sample"], "missing RUN: run folder or machine file; see "),
-        (["train", data], "missing --out: run folder; see "),
+        (["train", data], "missing --out: run folder to create or continue; see "),
         (["train", "--out", tmp_path / "x"], "missing data: give a data set, a file or a folder"),
         (["train", data, "--interval", "0;1", "--out", tmp_path / "x"], "two numbers, as in 0,1"),
     ):
@@ -584,7 +584,7 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
 def test_an_interrupted_run_says_how_to_go_on(data, tmp_path):
     done = struck(signal.SIGINT, 2 * 30 + 7, *command_for(data, tmp_path / "run", 10))
     assert done.returncode == 130, done.stderr
-    assert "rerun the command to continue" in done.stderr
+    assert "Rerun the command to continue" in done.stderr
     assert "Traceback" not in done.stderr
     assert RunFolder(tmp_path / "run").last_epoch() == 2
 
@@ -734,14 +734,14 @@ def test_the_demo(tmp_path, monkeypatch):
     assert max(map(len, lines)) <= 120
     path = tmp_path / "demo" / "report.html"
     assert out.splitlines()[-1] == str(path)
-    n_stable = int(re.search(r"(\d+) stable solutions", out).group(1))
+    n_stable = int(re.search(r"(\d+) stable TAP solutions", out).group(1))
     assert n_stable >= 8
     before, after = (float(value) for value in re.search(r"([\d.]+)% of .* before, ([\d.]+)%", out).groups())
     assert after < 0.7 * before < 10
     page = path.read_text()
     assert len(page) < 3_000_000
     assert "https://" not in page  # it opens offline
-    assert page.index('data-name="cleaned"') < page.index("<h2>")  # it opens with what was cleaned
+    assert page.index('data-name="denoised"') < page.index("<h2>")  # it opens with the denoised digits
     assert page.count('class="node branch"') >= 7  # a tree with branches
     assert page.count('class="node leaf"') >= 8
     legend = re.search(r'<ul class="legend".*?</ul>', page, re.DOTALL).group()
@@ -761,7 +761,7 @@ def test_a_report_on_what_are_no_images(kind, tmp_path, monkeypatch, quick_table
     assert result.exit_code == 0
     page = (tmp_path / "<run>" / "report.html").read_text()
     assert page.count('<figure class="figure"') >= 6
-    assert "What hidden units respond to" in page or "Classes" in page
+    assert "Hidden units and columns" in page or "Classes" in page
     assert "<h1>&lt;run&gt;</h1>" in page
 
 

@@ -1,1 +1,1 @@
-"""User interfaces: the estimator, the command line, the report page and the reproduction of the paper."""
+"""User interfaces: the scikit-learn estimator, the command line, the report page and the paper reproduction."""

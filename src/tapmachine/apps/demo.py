@@ -1,4 +1,4 @@
-"""The demo: a machine trained on digits by the paper's objective, its landscape, and noisy digits that it denoises."""
+"""The demo, which trains a machine on digits with the TAP objective, denoises digits and writes a report page."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,18 +20,18 @@ from tapmachine.runs.training import run_training
 SETTINGS = Settings(
     "digits", validation=0.1, binarize=0.5, objective="tap", hidden=(64,), epochs=40, batch_size=50, measure_every=10,
 )  # fmt: skip
-FLIPPED = 0.1  # share of the pixels
+FLIPPED = 0.1  # fraction of the pixels that are flipped
 N_DIGITS = 12
 
 
 class Demo(NamedTuple):
-    """Result of the demo.
+    """Results of the demo.
 
     Attributes:
-        page: path of the page.
-        last: record of the last epoch.
-        landscape: the solutions of the trained machine.
-        wrong_before, wrong_after: fraction of pixels that differ from the clean digits.
+        page: Path of the report page.
+        last: Training record of the last epoch.
+        landscape: TAP solutions of the trained machine.
+        wrong_before, wrong_after: Fraction of wrong pixels before and after denoising.
     """
 
     page: Path
@@ -44,7 +44,14 @@ class Demo(NamedTuple):
 def run_demo(
     folder: Path, device: str = "cpu", progress: bool | None = None, say: Callable[[str], None] = print
 ) -> Demo:
-    """Train on scikit-learn's digits in a run folder, clean noisy digits and write a page about it."""
+    """Train a machine on scikit-learn's digits, denoise held-out digits and write a report page.
+
+    Args:
+        folder: Run folder.
+        device: Device to compute on (default: cpu).
+        progress: Whether to show training progress (default: only in a terminal or a notebook).
+        say: Callback that receives progress messages (default: print).
+    """
     run = run_training(SETTINGS, folder, device, progress)
     data = read_data(SETTINGS).in_memory()
     assert data.held_out is not None
@@ -56,13 +63,13 @@ def run_demo(
     before, after = (float(((rows > 0.5).to(x) != x).double().mean()) for rows in (noisy, clean))
     shown = torch.cat([rows[:N_DIGITS] for rows in (x, noisy, clean)])
     caption = (
-        f"Digits that the machine has not seen, with {FLIPPED:.0%} of their pixels flipped at random, and cleaned: the "
-        f"posterior means by TAP. Over {len(x)} digits, {before:.1%} of the pixels were wrong before and {after:.1%} "
-        "after."
+        f"Held-out digits (top), the same digits with {FLIPPED:.0%} of the pixels flipped at random (middle), and "
+        f"the posterior means by TAP (bottom). Over {len(x)} digits, {before:.1%} of the pixels were wrong before "
+        f"denoising and {after:.1%} after."
     )
-    svg = image_svg(shown, (8, 8), caption, N_DIGITS, names=("clean", "noisy", "cleaned"))
+    svg = image_svg(shown, (8, 8), caption, N_DIGITS, names=("original", "noisy", "denoised"))
     options = Options(device=device, title="Handwritten digits", command=f"tapmachine demo --out {folder}")
-    found = write_report(RunFolder(folder), options=options, more=[Figure(svg, caption, "cleaned")], say=say)
+    found = write_report(RunFolder(folder), options=options, more=[Figure(svg, caption, "denoised")], say=say)
     landscape = found.findings[0].landscape
     assert landscape is not None
     return Demo(found.path, run.records[-1], landscape.track.snapshots[-1], before, after)

@@ -1,4 +1,4 @@
-"""Checks of the installation and of run folders."""
+"""Checks of the installation and of run folders for `tapmachine doctor`."""
 
 import platform
 import shutil
@@ -18,44 +18,51 @@ from tapmachine.units import Binary
 
 NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "pooch", "matplotlib")
 OPTIONAL = {
-    "h5py": "support for files of rbms and clusterbm",
+    "h5py": "HDF5 files of rbms and clusterbm",
     "pandas": "pandas DataFrames",
     "pyarrow": "Parquet files",
     "polars": "polars DataFrames",
     "anndata": "AnnData files",
     "tensorboard": "TensorBoard",
 }
-LITTLE_DISK = 2**30  # bytes
-SOME = 10  # epochs that are named one by one
+LITTLE_DISK = 2**30  # bytes of free disk space below which a problem is reported
+SOME = 10  # maximum number of missing epochs that are listed individually
 
 
 class Finding(NamedTuple):
-    """The result of one check: a verdict (`ok`, `note` or `problem`) and an explanation."""
+    """Result of one check.
+
+    Attributes:
+        verdict: Outcome of the check: `ok`, `note` or `problem`.
+        words: Explanation of the outcome.
+    """
 
     verdict: str
     words: str
 
 
 def check_installation(folder: Path) -> list[Finding]:
-    """Check versions, devices, compilers and free disk space, and solve a small machine on each device."""
+    """Check package versions, compilers and free disk space, and solve a small machine on each device."""
     findings = [Finding("ok", f"tapmachine {__version__}, Python {platform.python_version()}, {platform.system()}")]
     for name in NEEDED:
         try:
             findings.append(Finding("ok", f"{name} {version(name)}"))
         except PackageNotFoundError:
-            findings.append(Finding("problem", f"{name} is not installed; use: pip install {name}"))
+            findings.append(Finding("problem", f"{name} is not installed; install it with: pip install {name}"))
     for name, purpose in OPTIONAL.items():
         has = find_spec(name) is not None
-        findings.append(Finding("ok" if has else "note", f"{name}{'' if has else f' is not installed: no {purpose}'}"))
+        findings.append(
+            Finding("ok" if has else "note", name if has else f"{name} is not installed; it is required for {purpose}")
+        )
     findings.append(Finding("ok", f"{torch.get_num_threads()} threads"))
     for device in ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]:
         findings.append(_solved_on(device))
     if not torch.cuda.is_available():
-        findings.append(Finding("note", "no GPU found; using the CPU"))
+        findings.append(Finding("note", "no GPU found; computations run on the CPU"))
     elif find_spec("triton") is None:
-        findings.append(Finding("note", "triton is not installed: training on the GPU is not compiled"))
+        findings.append(Finding("note", "triton is not installed; training on the GPU is not compiled"))
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl")):
-        findings.append(Finding("note", "no C++ compiler found: solve(compile=True) is not available on the CPU"))
+        findings.append(Finding("note", "no C++ compiler found; solve(compile=True) is not available on the CPU"))
     free = shutil.disk_usage(folder).free
     words = f"{free / 2**30:.1f} GiB free in {folder.resolve()}"
     return [*findings, Finding("ok" if free > LITTLE_DISK else "problem", words)]
@@ -73,13 +80,13 @@ def _solved_on(device: str) -> Finding:
 
 
 def _records(run: RunFolder) -> str:
-    """Number of records, and epochs without one. Raises RunError if records are damaged."""
+    """Describe the number of training records and the epochs without a record. Raises RunError for damaged records."""
     if damage := run.damaged_records():
         raise RunError(damage)
     epochs = {record["epoch"] for record in run.records()}
     missing = sorted({*range(1, (run.last_epoch() or 0) + 1)} - epochs)
     which = f"epoch {', '.join(map(str, missing))}" if len(missing) <= SOME else f"{len(missing)} epochs"
-    return f": {len(epochs)}" + (f"; missing for {which}" if missing else "")
+    return f": {len(epochs)}" + (f"; records are missing for {which}" if missing else "")
 
 
 def check_run(path: Path) -> list[Finding]:
@@ -96,10 +103,10 @@ def check_run(path: Path) -> list[Finding]:
             findings.append(Finding("problem", f"{what}: {error}"))
 
     if not path.is_dir():
-        return [Finding("problem", f"{path}: no such folder")]
+        return [Finding("problem", f"{path}: folder not found")]
     run = RunFolder(path)
     if run.settings() is None:
-        return [Finding("problem", f"{path}: is not a run folder")]
+        return [Finding("problem", f"{path}: not a run folder")]
     look("settings", lambda: f": {settings_of(run).all_epochs} epochs")
     look("records", lambda: _records(run))
     for name, problem in run.damaged_checkpoints().items():

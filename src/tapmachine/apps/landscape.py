@@ -1,4 +1,4 @@
-"""The landscape of a run, for the command line: starting points, one table line per epoch, figures, files."""
+"""Starting points, tables and figures of the command `tapmachine landscape`."""
 
 import io
 from pathlib import Path
@@ -22,20 +22,20 @@ from tapmachine.solver import noisy_start, random_start
 from tapmachine.solver.starts import StartingPoint
 
 STARTS = ("data", "noisy", "random")
-NOISE = 0.1  # share of the values that are replaced in noisy starts
+NOISE = 0.1  # fraction of the values that are replaced in noisy starting points
 LINE = "{:>8}{:>11}{:>9}{:>15}{:>12}{:>12}"
 HEADER = LINE.format("epoch", "solutions", "stable", "not converged", "mean F", "lowest F")
 
 
 def make_starts(kind: str, machine: BoltzmannMachine, rows: Tensor, count: int) -> StartingPoint:
-    """Starting points of a kind: all rows of the data, noisy rows, or random points."""
+    """Create starting points: all rows of the data, `count` noisy rows or `count` random points."""
     if kind == "noisy":
         return noisy_start(machine, spaced(rows, count), NOISE)
     return random_start(machine, count) if kind == "random" else rows
 
 
 def table_line(snapshot: Snapshot) -> str:
-    """The line of an epoch, under `HEADER`."""
+    """Format the results of one epoch as a table line below `HEADER`."""
     energies = (snapshot.mean_free_energy, float(snapshot.free_energy[0])) if snapshot.n_solutions else ()
     counts = (snapshot.epoch, snapshot.n_solutions, int(snapshot.stable.sum()), snapshot.n_not_converged)
     return LINE.format(*counts, *(f"{value:.2f}" for value in energies), *["–"] * (2 - len(energies)))
@@ -48,7 +48,11 @@ def draw(
     rows: Tensor,
     image_shape: tuple[int, int] | None,
 ) -> dict[str, Picture]:
-    """The figures by their file names: the landscape, and the receptive fields of each hidden layer."""
+    """Draw the landscape and the receptive fields of each hidden layer.
+
+    Returns:
+        A dictionary from file names, without suffix, to figures.
+    """
     pictures = landscape_pictures(track, embedding, image_shape)
     for ranking in rank_all_fields(machine, rows.to(machine.device)):
         name = "receptive_fields" if ranking.layer == 1 else f"receptive_fields_{ranking.layer}"
@@ -57,7 +61,11 @@ def draw(
 
 
 def make_files(track: LandscapeTrack, embedding: Embedding | None, pictures: dict[str, Picture]) -> dict[str, bytes]:
-    """The content of the files to write, by name: tables, the tree of solutions, figures."""
+    """Create the output files: tables, the tree of solutions and figures.
+
+    Returns:
+        A dictionary from file names to file contents.
+    """
     files = {
         "epochs.csv": epochs_table(track).encode(),
         "solutions.csv": solutions_table(track, embedding).encode(),
@@ -72,6 +80,6 @@ def make_files(track: LandscapeTrack, embedding: Embedding | None, pictures: dic
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write each file into a folder, completely or not at all."""
+    """Write files to a folder. Each file is written atomically."""
     for name, content in files.items():
         write_atomically(folder / name, content)

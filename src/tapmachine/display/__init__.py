@@ -1,4 +1,4 @@
-"""Small pictures and tables as text: SVG charts, PNG images and HTML, without Matplotlib.
+"""SVG charts, PNG images and HTML tables, generated without Matplotlib.
 
-Used by the report page and the notebook representations of objects.
+The report page and the notebook representations of objects use this package.
 """

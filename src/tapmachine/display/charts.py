@@ -1,4 +1,4 @@
-"""SVG charts for pages and notebooks, in light and dark mode: text takes the surrounding color."""
+"""SVG charts for HTML pages and notebooks. Text takes the color of the page, so charts also work in dark mode."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tapmachine.display.html import escape
 
-# Readable on white and black, and as distinct for color-blind readers as ten colors can be.
+# Readable on white and on black backgrounds, and chosen to be distinguishable by color-blind readers.
 COLORS = (
     "#4c82c3", "#e8872b", "#d9534f", "#3fa7a0", "#5aa54b", "#c9a227", "#a773ab", "#ef8aa5", "#9c755f", "#8a8f98",
 )  # fmt: skip
@@ -18,12 +18,15 @@ Points = Sequence[tuple[float, float]]
 
 
 def color(index: int) -> str:
-    """Color of a series or class; after the first ten, colors follow the golden angle around the color wheel."""
+    """Return the color of the series or class at an index.
+
+    The first ten colors are fixed. Further hues are spaced by the golden angle around the color wheel.
+    """
     return COLORS[index] if index < len(COLORS) else f"hsl({(index * 137.5) % 360:.0f} 50% 52%)"
 
 
 class Axes(NamedTuple):
-    """Axes that map values to pixels."""
+    """Plot axes, which convert data coordinates to pixel coordinates."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -36,7 +39,7 @@ class Axes(NamedTuple):
     log_x: bool = False
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Position of a point in pixels."""
+        """Return the position of a data point in pixels."""
         low, high = (math.log(1 + z) for z in self.x) if self.log_x else self.x
         share_x = ((math.log(1 + x) if self.log_x else x) - low) / ((high - low) or 1.0)
         share_y = (y - self.y[0]) / ((self.y[1] - self.y[0]) or 1.0)
@@ -44,11 +47,11 @@ class Axes(NamedTuple):
         return self.left + inner_x * share_x, self.height - self.bottom - inner_y * share_y
 
     def path(self, points: Points) -> str:
-        """SVG path data of points."""
+        """Return the SVG path data of a line through the points."""
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in (self.at(*point) for point in points))
 
     def frame(self, x_label: str, y_label: str, x_ticks: Sequence[float] | None = None) -> str:
-        """Axes with ticks and labels."""
+        """Draw the axis lines with ticks and labels."""
         x0, y0 = self.left, self.height - self.bottom
         parts = [f'<path d="M{x0:.1f} {self.top:.1f}V{y0:.1f}H{self.width - self.right:.1f}" style="{AXIS}"/>']
         for value in x_ticks if x_ticks is not None else ticks(*self.x):
@@ -69,7 +72,7 @@ class Axes(NamedTuple):
 
 
 def svg(width: float, height: float, inside: str, label: str) -> str:
-    """An SVG element that shrinks to the available width."""
+    """Wrap SVG content in an `<svg>` element that shrinks to the available width."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
         f'aria-label="{escape(label)}" style="width:{width:.0f}px;max-width:100%;height:auto">{inside}</svg>'
@@ -77,17 +80,17 @@ def svg(width: float, height: float, inside: str, label: str) -> str:
 
 
 def text(x: float, y: float, words: object, anchor: str = "start") -> str:
-    """A piece of text in an SVG."""
+    """Return an SVG text element."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" style="{TEXT}">{escape(words)}</text>'
 
 
 def short(value: float) -> str:
-    """A number for an axis."""
+    """Format a number as a tick label, with up to four significant digits."""
     return f"{value:.4g}".replace("-", "−")
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers between two values."""
+    """Return evenly spaced round numbers between two values, used as axis ticks."""
     if not (math.isfinite(low) and math.isfinite(high) and high > low):
         return [low] if math.isfinite(low) else []
     rough = 0.7 * (high - low) / count
@@ -98,7 +101,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def limits(values: Sequence[float], margin: float = 0.05) -> tuple[float, float]:
-    """The interval of finite values, a little wider."""
+    """Return the range of the finite values, widened by a margin on both sides."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     room = margin * (high - low) or 0.5
@@ -106,7 +109,7 @@ def limits(values: Sequence[float], margin: float = 0.05) -> tuple[float, float]
 
 
 def legend(names: Sequence[str], x: float, y: float, colors: Sequence[str]) -> str:
-    """Legend: names with their colors, one below another."""
+    """Draw a vertical legend with one colored square per name."""
     return "".join(
         f'<rect x="{x:.1f}" y="{y + 15 * index - 8:.1f}" width="10" height="10" rx="2" fill="{own}"/>'
         + text(x + 15, y + 15 * index + 1, name)
@@ -115,7 +118,7 @@ def legend(names: Sequence[str], x: float, y: float, colors: Sequence[str]) -> s
 
 
 def line_chart(series: Mapping[str, Points], x_label: str, y_label: str, height: float = 260.0) -> str:
-    """Named lines over a common axis; a single point is drawn as a dot."""
+    """Draw a line chart with one named line per series. Series of fewer than 20 points also get markers."""
     known = {name: [p for p in points if math.isfinite(p[1])] for name, points in series.items()}
     known = {name: points for name, points in known.items() if points}
     every = [point for points in known.values() for point in points]
@@ -137,12 +140,12 @@ def line_chart(series: Mapping[str, Points], x_label: str, y_label: str, height:
 
 
 def dot(x: float, y: float, radius: float, fill: str, opacity: float = 1.0) -> str:
-    """A filled circle."""
+    """Return a filled SVG circle."""
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{fill}" fill-opacity="{opacity:.2f}"/>'
 
 
 def scatter(points: Points, x_label: str, y_label: str, line: Points = (), log_x: bool = False, label: str = "") -> str:
-    """Faint dots, and a line through some of them."""
+    """Draw a scatter plot, optionally with a line on top of it."""
     every = [*points, *line]
     axes = Axes(limits([x for x, _ in every], 0.02), limits([y for _, y in every]), log_x=log_x)
     if log_x:
@@ -158,7 +161,7 @@ def scatter(points: Points, x_label: str, y_label: str, line: Points = (), log_x
 def histogram(
     series: Mapping[str, Sequence[float]], edges: Sequence[float], x_label: str, height: float = 120.0
 ) -> str:
-    """Histograms: the first series as bars, the others as outlines."""
+    """Draw several histograms in one chart: the first series as a filled area, the others as outlines."""
     highest = max((value for values in series.values() for value in values), default=1.0) or 1.0
     axes = Axes((edges[0], edges[-1]), (0.0, highest), 300, height, 8, 8, 6, 30)
     parts = [f'<path d="M{axes.left} {height - axes.bottom}H{axes.width - axes.right}" style="{AXIS}"/>']
@@ -177,7 +180,7 @@ def histogram(
 
 
 def bar_chart(names: Sequence[str], series: Mapping[str, Sequence[float]], title: str, width: float = 300.0) -> str:
-    """Horizontal bars below a title, one per name and series, labeled in percent."""
+    """Draw a horizontal bar chart with one bar per name and series, labeled in percent."""
     row, left = 9.0 * len(series) + 7.0, min(150.0, 12.0 + 7.5 * max((len(name) for name in names), default=0))
     highest = max((value for values in series.values() for value in values), default=1.0) or 1.0
     length, parts = (width - left - 62) / highest, [text(left, 12, title)]
@@ -195,7 +198,7 @@ def bar_chart(names: Sequence[str], series: Mapping[str, Sequence[float]], title
 
 
 def matrix(values: Sequence[Sequence[float]], names: Sequence[str], label: str, columns: Sequence[str] = ()) -> str:
-    """A matrix of numbers from −1 to 1 as colored squares, with names; NaN is empty."""
+    """Draw a matrix of values between −1 and 1 as a heat map with row and column names. NaN cells are left blank."""
     heads = list(columns) or list(names)
     cell = 26.0 if max(len(names), len(heads)) <= 14 else max(9.0, 364.0 / max(len(names), len(heads)))
     is_large = cell >= 20

@@ -1,4 +1,4 @@
-"""Pieces of HTML."""
+"""Helper functions that generate HTML."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -10,19 +10,19 @@ STYLE = (
 
 
 def escape(value: object) -> str:
-    """Escape text for HTML."""
+    """Escape special characters for use in HTML."""
     return html.escape(str(value))
 
 
 def number(value: object, digits: int = 3) -> str:
-    """A number as text, a dash for NaN and None."""
+    """Format a number for HTML. NaN and None are shown as a dash."""
     if value is None or (isinstance(value, float) and value != value):
         return "–"
     return f"{value:.{digits}f}".replace("-", "−") if isinstance(value, float) else escape(value)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], name: str = "numbers", digits: int = 3) -> str:
-    """A table with text in the first column and numbers in the others."""
+    """Return an HTML table with row headers in the first column and formatted numbers in the others."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{number(cell, digits)}</td>" for cell in rest)}</tr>'
@@ -32,23 +32,23 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], name: str = "n
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> str:
-    """A table of names and values."""
+    """Return an HTML table with one row per pair of a name and a value."""
     return "<table>" + "".join(f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in rows) + "</table>"
 
 
 def items(sentences: Iterable[str], name: str = "") -> str:
-    """A list of sentences; an empty string if there are none."""
+    """Return an HTML list of sentences, or an empty string if there are no sentences."""
     inside = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     kind = f' class="{name}"' if name else ""
     return f"<ul{kind}>{inside}</ul>" if inside else ""
 
 
 def unfold(summary: str, inside: str, name: str = "", is_open: bool = False) -> str:
-    """Collapsible HTML below a line of text."""
+    """Return a collapsible HTML block with a summary line."""
     kind = f' class="{name}"' if name else ""
     return f"<details{kind}{' open' if is_open else ''}><summary>{escape(summary)}</summary>{inside}</details>"
 
 
 def card(title: str, *parts: str) -> str:
-    """Notebook representation of an object: a title and HTML in a frame."""
+    """Return a framed block of HTML with a title, used as the notebook representation of an object."""
     return f'<div style="{STYLE}"><strong>{escape(title)}</strong>{"".join(parts)}</div>'

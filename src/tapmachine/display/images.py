@@ -1,4 +1,4 @@
-"""Arrays of numbers as PNG files and data URIs."""
+"""Conversion of arrays to PNG files and data URIs."""
 
 import base64
 import struct
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-LEVELS = 31  # of gray: more would double the size of a file
-DIVERGING = 127  # steps from 0 to the largest value of either sign
+LEVELS = 31  # gray levels above black; more levels would double the file size
+DIVERGING = 127  # color steps from 0 to the largest absolute value
 NEGATIVE, ZERO, POSITIVE = (33, 102, 172), (247, 247, 247), (178, 24, 43)
 
 
 def png(pixels: Tensor, palette: Sequence[tuple[int, int, int]] | None = None) -> bytes:  # (height, width), uint8
-    """An 8-bit PNG file: gray values, or indices into a palette."""
+    """Encode an array as an 8-bit PNG file. Pixels are gray values, or indices into a palette."""
     height, width = pixels.shape
     rows = torch.cat((torch.zeros(height, 1, dtype=torch.uint8), pixels.to(torch.uint8).cpu()), 1)  # no filter
 
@@ -28,22 +28,25 @@ def png(pixels: Tensor, palette: Sequence[tuple[int, int, int]] | None = None) -
 
 
 def data_uri(content: bytes) -> str:
-    """Data URI of a PNG file."""
+    """Return the data URI of a PNG file."""
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
 def gray(shares: Tensor) -> Tensor:  # values from 0 to 1 -> uint8
-    """Values from 0 (black) to 1 (white) as gray levels, rounded to keep files small."""
+    """Convert values between 0 (black) and 1 (white) to gray levels, rounded to 32 levels to keep files small."""
     return ((shares.clamp(0, 1) * LEVELS).round() * (255 / LEVELS)).round().to(torch.uint8)
 
 
 def diverging(values: Tensor) -> Tensor:  # values from −1 to 1 -> uint8
-    """Indices into `diverging_palette`: 0 is white, negative values are blue, positive ones red."""
+    """Convert values between −1 and 1 to indices into `diverging_palette`.
+
+    Negative values are blue, 0 is white, and positive values are red.
+    """
     return (values.clamp(-1, 1).nan_to_num(0.0) * DIVERGING + DIVERGING).round().to(torch.uint8)
 
 
 def diverging_palette() -> list[tuple[int, int, int]]:
-    """Colors from blue through white to red."""
+    """Return a color palette that runs from blue through white to red."""
     colors = []
     for index in range(2 * DIVERGING + 1):
         share = abs(index - DIVERGING) / DIVERGING
@@ -54,21 +57,27 @@ def diverging_palette() -> list[tuple[int, int, int]]:
 
 
 def sheet(values: Tensor) -> str:  # (K, n), from 0 to 1
-    """Encode rows of values as the rows of one gray image, to be decoded by a script; empty without rows."""
+    """Encode each row of values as one pixel row of a gray image, which the script of the page decodes.
+
+    Returns an empty string if there are no rows.
+    """
     return data_uri(png(gray(values))) if len(values) else ""
 
 
 def image_grid(
     images: Tensor, shape: tuple[int, int], columns: int | None = None, signed: bool | None = None, gap: int = 1
 ) -> tuple[str, int, int]:  # (K, pixels)
-    """Small images side by side, each scaled separately, as a data URI with its width and height in pixels.
+    """Arrange images in a grid. The brightness of each image is scaled separately.
 
     Args:
-        images: Images, one per row.
+        images: One flattened image per row, (K, pixels).
         shape: Height and width of each image.
-        columns: Number of images per row (default: roughly square layout).
-        signed: Whether to color values by sign (default: if any value is negative).
-        gap: Pixels between images.
+        columns: Number of images per row of the grid (default: chosen for a roughly square grid).
+        signed: Whether to color values by sign (default: True if any value is negative).
+        gap: Space between images in pixels (default: 1).
+
+    Returns:
+        The data URI of the grid, its width and its height in pixels.
     """
     images = images.detach().cpu().double()
     count, (height, width) = len(images), shape
@@ -82,5 +91,5 @@ def image_grid(
     for number, image in enumerate(values.view(count, height, width)):
         top, left = number // columns * (height + gap), number % columns * (width + gap)
         canvas[top : top + height, left : left + width] = image
-    palette = [*diverging_palette(), (160, 160, 160)] if signed else None  # 255: the gaps
+    palette = [*diverging_palette(), (160, 160, 160)] if signed else None  # index 255 is the color of the gaps
     return data_uri(png(canvas, palette)), canvas.shape[1], canvas.shape[0]

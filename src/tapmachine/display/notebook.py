@@ -1,4 +1,4 @@
-"""Progress bar for notebooks; requires only IPython."""
+"""Progress bar for notebooks, which requires only IPython."""
 
 import sys
 import time
@@ -7,22 +7,22 @@ from typing import Any
 
 from tapmachine.display.html import escape
 
-LEAST_SECONDS = 0.1  # between updates
+LEAST_SECONDS = 0.1  # minimum time between updates
 
 
 def in_notebook() -> bool:
-    """Whether the code runs in a notebook kernel, such as Jupyter."""
-    module = sys.modules.get("IPython")  # a kernel has imported it
+    """Return whether the code runs in a notebook kernel, such as Jupyter."""
+    module = sys.modules.get("IPython")  # always imported in a notebook kernel
     shell = None if module is None else module.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
 
 
 class NotebookBar:
-    """Progress bar that is updated in place and keeps the final state.
+    """Progress bar that is updated in place. The final state stays visible.
 
     Args:
-        total: Number of epochs.
-        finished: Number of finished epochs.
+        total: Total number of epochs.
+        finished: Number of epochs that were completed before (default: 0).
     """
 
     def __init__(self, total: int, finished: int = 0) -> None:
@@ -30,17 +30,17 @@ class NotebookBar:
         self.begin, self.shown, self.handle = time.monotonic(), 0.0, None
 
     def start(self) -> None:
-        """Show the bar."""
-        self.handle = import_module("IPython.display").display(self, display_id=True)  # a kernel has it
+        """Display the progress bar."""
+        self.handle = import_module("IPython.display").display(self, display_id=True)  # a kernel has IPython
 
     def advance(self, summary: str) -> None:
-        """Count an epoch and show its record."""
+        """Advance the bar by one epoch and show the summary of that epoch."""
         self.finished, self.summary = self.finished + 1, summary or self.summary
         if time.monotonic() - self.shown > LEAST_SECONDS:
             self._show()
 
     def stop(self) -> None:
-        """Show the final state."""
+        """Display the final state of the progress bar."""
         self._show()
 
     def _show(self) -> None:

@@ -1,4 +1,4 @@
-"""Small pictures of tensors, for notebook representations."""
+"""Histograms, images and tables that summarize tensors in notebook representations."""
 
 import math
 
@@ -10,13 +10,13 @@ from tapmachine.display.html import escape, table
 from tapmachine.display.images import image_grid
 
 MOST_IMAGES, MOST_ROWS, MOST_COLUMNS = 12, 5, 8
-MOST_VALUES = 100_000  # values in a histogram
-LEAST_SIDE, MOST_SIDE = 4, 64  # pixels, of rows that are taken for square images
+MOST_VALUES = 100_000  # maximum number of values in a histogram
+LEAST_SIDE, MOST_SIDE = 4, 64  # side length in pixels of rows that are shown as square images
 N_BINS = 30
 
 
 def distribution(values: Tensor, name: str) -> str:
-    """A histogram of some values of a tensor."""
+    """Draw a histogram of the finite values of a tensor, using a subset if the tensor is large."""
     flat = values.detach().flatten()
     flat = flat[:: -(-len(flat) // MOST_VALUES)].double().cpu()
     flat = flat[flat.isfinite()]
@@ -31,7 +31,7 @@ def distribution(values: Tensor, name: str) -> str:
 
 
 def thumbnails(rows: Tensor, words: str) -> str:  # (K, n)
-    """The first rows as images, if their size is a square; otherwise empty."""
+    """Show the first rows as square images. Returns an empty string if they cannot be shown as square images."""
     side = math.isqrt(rows.shape[1]) if rows.dim() == 2 else 0
     if side * side != rows.shape[-1] or not LEAST_SIDE <= side <= MOST_SIDE or len(rows) == 0:
         return ""
@@ -42,7 +42,7 @@ def thumbnails(rows: Tensor, words: str) -> str:  # (K, n)
 
 
 def first_rows(mean: Tensor, deviation: Tensor) -> str:  # (K, n) each
-    """The first values of the first rows with their standard deviations."""
+    """Return an HTML table with the first values of the first rows and their standard deviations."""
     n = min(mean.flatten(1).shape[1], MOST_COLUMNS)
     rows = [
         (f"row {index}", *(f"{m:.3g} ± {s:.2g}" for m, s in zip(means, deviations, strict=True)))

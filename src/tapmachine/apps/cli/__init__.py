@@ -1,4 +1,4 @@
-"""The command line. Commands import slow modules themselves, so that --help is fast."""
+"""The command-line interface. Slow modules are imported inside the commands, so that `--help` is fast."""
 
 from tapmachine.apps.cli import (
     compare,
@@ -18,7 +18,7 @@ from tapmachine.apps.cli import (
 )
 from tapmachine.apps.cli.common import app, main
 
-ORDER = (  # in --help
+ORDER = (  # order of the commands in --help
     "train", "info", "evaluate", "sample", "denoise", "impute", "predict", "recover", "score", "compare",
     "landscape", "report", "convert", "reproduce", "doctor", "demo",
 )  # fmt: skip

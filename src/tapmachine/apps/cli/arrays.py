@@ -1,4 +1,4 @@
-"""Output files of commands: .npy, or tables in the format of the input"""
+"""Output files of commands: .npy files, or tables in the format of the input."""
 
 import io
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ SUFFIXES = (".npy", ".csv", ".tsv", ".parquet")
 
 
 def default_target(stem: str, source: str) -> Path:
-    """Default output file for a source: text for text, Parquet for Parquet, otherwise .npy."""
+    """Return the default output file: text for text input, Parquet for Parquet input, otherwise .npy."""
     from tapmachine.data.formats import is_text
 
     name, suffix = source.removesuffix(".gz"), ".npy"
@@ -27,21 +27,21 @@ def default_target(stem: str, source: str) -> Path:
         suffix = ".tsv" if name.endswith(".tsv") else ".csv"
     path = Path(stem + suffix)
     if path.absolute() == Path(source).absolute():
-        raise ValueError(f"{source}: is also the default output file; choose another one with --out")
+        raise ValueError(f"{source}: the input is also the default output file; choose another output file with --out")
     return path
 
 
 def check_targets(*targets: tuple[Path | None, tuple[str, ...]]) -> None:
-    """Check output paths before the computation. Raises ValueError if one cannot be written."""
+    """Check output paths before the computation. Raises ValueError if a path cannot be written."""
     given = [(path, suffixes) for path, suffixes in targets if path is not None]
     for path, suffixes in given:
         if path.suffix not in suffixes or path.is_dir():
-            raise ValueError(f"{path}: expected a {' or '.join(suffixes)} file, such as results{suffixes[0]}")
+            raise ValueError(f"{path}: expected a {' or '.join(suffixes)} output file, such as results{suffixes[0]}")
         if not path.absolute().parent.is_dir():
-            raise ValueError(f"{path}: folder {path.parent} does not exist")
+            raise ValueError(f"{path}: folder {path.parent} not found")
     paths = [path.absolute() for path, _ in given]
     if len(set(paths)) < len(paths):
-        raise ValueError("two outputs have the same path; choose different files")
+        raise ValueError("two output options have the same path; choose different files")
 
 
 def save_array(
@@ -52,15 +52,15 @@ def save_array(
     schema: "Schema | None" = None,
     observed: "Sequence[RawColumn]" = (),
 ) -> None:
-    """Write rows to a .npy file, or to a text file with enough digits to read back the same numbers.
+    """Write rows to a file. Text files have enough digits to restore the same floating-point numbers.
 
     Args:
-        path: Output file; its suffix determines the format.
-        values: (N, n).
-        layout: Header, separator and index of a text file, as in the data.
-        known: Values that a text file keeps in their original precision; NaN elsewhere.
-        schema: Schema to decode the rows of a table with.
-        observed: Columns of such a table whose cells are kept.
+        path: Output file. The suffix determines the format.
+        values: Rows to write, (N, n).
+        layout: Header, separator and index of a text file (default: commas, without header and index).
+        known: Observed values, which are written unchanged, with NaN for all other values (default: none).
+        schema: Schema that decodes the rows of a table (default: rows are written as numbers).
+        observed: Columns of the input table, whose observed cells are written unchanged (default: none).
     """
     import numpy as np
 
@@ -87,7 +87,7 @@ def save_array(
 
 
 def save_columns(path: Path, columns: "Sequence[RawColumn]", layout: "TextLayout | None" = None) -> None:
-    """Write the columns of a table to a .csv, .tsv or .parquet file, with the row names of a layout."""
+    """Write the columns of a table to a .csv, .tsv or .parquet file, with the row names of the layout."""
     from dataclasses import replace
 
     from tapmachine.data.table_files import to_parquet

@@ -1,4 +1,4 @@
-"""Shared by all commands: the application, common options and error messages."""
+"""The command-line application, options shared by several commands, and error handling."""
 
 import sys
 import warnings
@@ -27,11 +27,11 @@ USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, or typer's copy
 BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit status; see docs/reliability.md
 
 Run = Annotated[Path, typer.Argument(help="Run folder or machine file.", show_default=False)]
-Device = Annotated[str, typer.Option(help="Device: cpu, cuda, or auto (a GPU if available).")]
+Device = Annotated[str, typer.Option(help="Device: cpu, cuda, or auto (GPU if available).")]
 Data = Annotated[
     str | None,
     typer.Option(
-        help="Data, in any format that train accepts.", show_default="the run's data; required for a machine file"
+        help="Data set, in any format that train accepts.", show_default="the run's data; required for a machine file"
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
@@ -55,7 +55,7 @@ def options(
 
 
 def main() -> None:
-    """Run the command line. Errors print a single line and set the exit status."""
+    """Run the command-line interface. Errors print a single line and set the exit status."""
     with one_line_errors():
         code = app(standalone_mode=False)
     sys.exit(code if isinstance(code, int) else 0)
@@ -63,7 +63,7 @@ def main() -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print errors that users can fix in a single line; other errors are bugs and keep their traceback."""
+    """Print user errors as a single line and exit. Other errors are bugs and keep their traceback."""
     try:
         yield
     except USAGE_ERROR as error:
@@ -86,7 +86,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _usage_message(error: Any) -> str:
-    """Message of a usage error; a missing parameter is described by its help text."""
+    """Return the message of a usage error. Missing parameters are described by their help text."""
     missing = getattr(error, "param", None)
     if type(error).__name__ != "MissingParameter" or missing is None:
         return str(error.format_message()).rstrip(".")
@@ -95,19 +95,19 @@ def _usage_message(error: Any) -> str:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Print a line to standard error and exit."""
+    """Print an error message to standard error and exit."""
     print(f"tapmachine: {message}", file=sys.stderr)
     sys.exit(code)
 
 
 def speaker(silent: bool) -> Callable[[str], None]:
-    """Return a function that prints to standard error, or does nothing if silent."""
+    """Return a function that prints messages to standard error, or a function that does nothing if silent."""
     return (lambda line: None) if silent else (lambda line: print(line, file=sys.stderr))
 
 
 @contextmanager
 def warnings_as_lines(quiet: bool) -> Iterator[None]:
-    """Print warnings without file names and source lines."""
+    """Print warnings as single lines, without file names and source code."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         if not quiet:
@@ -120,30 +120,30 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
 
 
 def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
-    """Open a run or a machine file (a run without data), and load its machine."""
+    """Open a run folder or a machine file and load the machine. A machine file is treated as a run without data."""
     from tapmachine.data.errors import RunError
     from tapmachine.runs.folder import MachineFile, RunFolder
     from tapmachine.runs.machines import machine_of
 
     folder = MachineFile(path) if path.is_file() else RunFolder(path)
     if folder.settings() is None or not folder.machine_path.exists():
-        raise RunError(f"{path}: is not a run folder, or has no checkpoint yet")
+        raise RunError(f"{path}: not a run folder, or a run without a checkpoint")
     return folder, machine_of(folder, device=device)
 
 
 def numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:
-    """Numbers separated by commas."""
+    """Parse numbers separated by commas."""
     if text is None:
         return None
     try:
         return tuple(kind(part) for part in text.split(","))
     except ValueError:
-        example = "an integer, or several as in 500,200" if kind is int else "two numbers, as in 0,1"
+        example = "an integer or several integers, as in 500,200" if kind is int else "two numbers, as in 0,1"
         raise ValueError(f"{name} is {text!r}; expected {example}") from None
 
 
 def summary(record: dict[str, Any]) -> str:
-    """One-line summary of a record."""
+    """Return a one-line summary of a training record."""
     from tapmachine.training.progress import in_words
 
     return ", ".join([f"epoch {record['epoch']}", *in_words(record)]) if record else "no epochs"

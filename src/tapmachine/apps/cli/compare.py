@@ -1,4 +1,4 @@
-"""tapmachine compare: approximations side by side"""
+"""Command `tapmachine compare`, which compares mean-field approximations on a machine."""
 
 import json
 from typing import Annotated
@@ -11,13 +11,17 @@ from tapmachine.apps.cli.common import AsJson, Data, Device, Quiet, Run, app, op
 @app.command(epilog="Example:  tapmachine compare runs/d --starts 20")
 def compare(
     run: Run,
-    starts: Annotated[int, typer.Option(min=1, help="Number of data rows to solve from.")] = 20,
+    starts: Annotated[int, typer.Option(min=1, help="Number of data rows used as starting points.")] = 20,
     data: Data = None,
     device: Device = "auto",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare approximations on a machine: free energy, errors of means and correlations, convergence and time."""
+    """Compare mean-field approximations on a machine.
+
+    The table shows free energy, errors of means and correlations,
+    convergence and time.
+    """
     from tapmachine.analysis.schemes import compare_schemes
     from tapmachine.data.rows import spaced
     from tapmachine.machine.checks import check_rows

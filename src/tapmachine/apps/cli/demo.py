@@ -1,4 +1,4 @@
-"""tapmachine demo"""
+"""Command `tapmachine demo`, which trains on digits and writes a report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +10,11 @@ from tapmachine.apps.cli.common import Device, Quiet, app, speaker, warnings_as_
 
 @app.command(epilog="Example:  tapmachine demo --out demo")
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder.")] = Path("demo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to create.")] = Path("demo"),
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Train on the built-in digits in less than a minute, denoise some of them and write a report."""
+    """Train on scikit-learn's digits in less than a minute, denoise held-out digits and write a report."""
     from tapmachine.apps.demo import SETTINGS, run_demo
     from tapmachine.runs.build import pick_device
 
@@ -25,8 +25,8 @@ def demo(
     if not quiet:
         stable, last = int(found.landscape.stable.sum()), found.last
         train, held_out = last["log_likelihood"], last["validation_log_likelihood"]
-        print(f"log-likelihood  {train:.1f} nats per digit, {held_out:.1f} for digits held out")
-        print(f"landscape       {stable} stable solutions from {len(found.landscape.basin)} digits")
-        print(f"cleaning        {found.wrong_before:.1%} of the pixels wrong before, {found.wrong_after:.1%} after")
-        print("Open the page in a browser:")
+        print(f"log-likelihood  {train:.1f} nats per training digit, {held_out:.1f} nats per held-out digit")
+        print(f"landscape       {stable} stable TAP solutions from {len(found.landscape.basin)} digits")
+        print(f"denoising       {found.wrong_before:.1%} of the pixels wrong before, {found.wrong_after:.1%} after")
+        print("Open the report in a browser:")
     print(found.page)

@@ -1,4 +1,4 @@
-"""tapmachine doctor"""
+"""Command `tapmachine doctor`, which checks the installation and run folders."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ def doctor(
     run: Annotated[Path | None, typer.Argument(help="Run folder to check.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the installation (packages, devices, compilers, disk) and, optionally, the files of a run."""
+    """Check the installation (packages, devices, compilers, disk space) and, optionally, a run folder."""
     from tapmachine.apps.doctor import check_installation, check_run
 
     findings = check_installation(Path("."))

@@ -1,4 +1,4 @@
-"""tapmachine convert"""
+"""Command `tapmachine convert`, which converts machine files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +11,15 @@ from tapmachine.apps.cli.common import Quiet, app
 @app.command(epilog="Example:  tapmachine convert rbm.h5 machine.safetensors")
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="Machine to read: a .safetensors or .h5 file, or a run folder.", show_default=False)
+        Path, typer.Argument(help="Input: a .safetensors or .h5 file, or a run folder.", show_default=False)
     ],
-    target: Annotated[Path, typer.Argument(help="File to write: .safetensors or .h5.", show_default=False)],
+    target: Annotated[Path, typer.Argument(help="Output file: .safetensors or .h5.", show_default=False)],
     update: Annotated[
         int | None,
-        typer.Option(help="Update number in an .h5 file.", show_default="last when reading, 1 when writing"),
+        typer.Option(
+            help="Number of the update (training step) in an .h5 file.",
+            show_default="last when reading, 1 when writing",
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -36,6 +39,6 @@ def convert(
     elif target.suffix == ".safetensors":
         save(machine, target, {} if source.suffix in hdf5 else data_description(source))
     else:
-        raise ValueError(f"{target}: expected a .safetensors or .h5 file")
+        raise ValueError(f"{target}: expected a .safetensors or .h5 output file")
     if not quiet:
         print(f"{target}: {machine.summary()}")

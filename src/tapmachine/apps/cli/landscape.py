@@ -1,4 +1,4 @@
-"""tapmachine landscape: the solutions of a run's machines"""
+"""Command `tapmachine landscape`, which finds the TAP solutions of a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,16 +14,12 @@ def landscape(
     starts: Annotated[int, typer.Option(min=1, help="Maximum number of starting points.")] = 1000,
     start_from: Annotated[
         str,
-        typer.Option(
-            "--from", help="Starting points: data, noisy (data with a tenth of the values replaced), or random."
-        ),
+        typer.Option("--from", help="Starting points: data, noisy (data with 10 % of the values replaced), or random."),
     ] = "data",
     epochs: Annotated[
         str | None, typer.Option(help="Epochs to analyze, such as 1,5,20.", show_default="all kept machines")
     ] = None,
-    same: Annotated[
-        float, typer.Option(help="Distance (RMS over units) below which two solutions are the same.")
-    ] = 1e-3,
+    same: Annotated[float, typer.Option(help="RMS distance below which two solutions count as one.")] = 1e-3,
     data: Data = None,
     out: Annotated[
         Path | None,
@@ -34,7 +30,10 @@ def landscape(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Find the TAP solutions of a run's machine at each kept epoch; writes tables, figures and a tree."""
+    """Find the TAP solutions of a run's machine at each kept epoch.
+
+    The output folder contains tables, figures and the tree of solutions.
+    """
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.analysis.landscape import diagnose, track_landscape
     from tapmachine.analysis.landscape.embedding import embed_over_starts
@@ -46,14 +45,14 @@ def landscape(
     from tapmachine.runs.data import data_for, named
     from tapmachine.runs.machines import KeptMachines
 
-    new_figure(1, 1)  # fails at once if Matplotlib is missing
+    new_figure(1, 1)  # fails early if Matplotlib is not installed
     if start_from not in STARTS:
         raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")
     chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
     folder, machine = open_run(run)
     check_mean_field(machine)
     out = out or (run / "landscape" if run.is_dir() else run.with_name(f"{run.stem}-landscape"))
-    out.mkdir(parents=True, exist_ok=True)  # fails before the work is done
+    out.mkdir(parents=True, exist_ok=True)  # fails before the computation
     quiet = quiet or not leads()
     say = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
     with warnings_as_lines(quiet):
@@ -63,7 +62,7 @@ def landscape(
         machines = KeptMachines(folder, device_of_process)
         machine = machines[max(machines)]
         with named(data or str(run)):
-            check_rows(machine, train)  # before the work
+            check_rows(machine, train)  # before the computation
         say(HEADER)
         track = track_landscape(
             machines,
@@ -75,7 +74,7 @@ def landscape(
         )
         if not leads():
             return
-        speaker(quiet)("drawing …")
+        speaker(quiet)("drawing figures …")
         embedding = embed_over_starts(track)
         pictures = draw(track, embedding, machine, train, rows_of_run.image_shape)
     files = make_files(track, embedding, pictures)

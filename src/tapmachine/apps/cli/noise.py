@@ -1,4 +1,4 @@
-"""The noise of `tapmachine denoise`: the channel, its parameters, and whether they suit the units"""
+"""Noise options of `tapmachine denoise`, and checks that they match the visible units."""
 
 from dataclasses import dataclass
 from pkgutil import resolve_name
@@ -17,15 +17,15 @@ class Noise:
     """Noise options of the command line.
 
     Attributes:
-        name: Name of the channel; None for the default of the units.
-        given: Parameters of channels; None if not set.
+        name: Name of the noise channel, or None for the default channel of the visible units.
+        given: Values of the channel parameters by name, with None for parameters that are not set.
     """
 
     name: str | None
     given: dict[str, float | None]
 
     def channel(self, units: "Units") -> tuple[str, "Channel"]:
-        """Return the channel and its name. Raises ValueError if it does not support the units."""
+        """Return the name of the channel and the channel. Raises ValueError if it does not support the units."""
         suitable = [word for word, entry in CHANNELS.items() if _suits(entry, units)]
         name = self.name or suitable[0]
         if name not in suitable:
@@ -42,25 +42,25 @@ class Noise:
                 raise ValueError(f"--{option} is not available for --channel {name}; use --{entry.parameter}")
         value = self.given[entry.parameter]
         if value is None and entry.required:
-            raise ValueError(f"missing --{entry.parameter}, which --channel {name} requires")
+            raise ValueError(f"missing --{entry.parameter}: --channel {name} requires it")
         low, high = entry.limits
-        if entry.needs == "states" and n_states is not None:  # beyond, a wrong state is more probable than the true one
+        if entry.needs == "states" and n_states is not None:  # at higher values, a wrong state is the most probable
             high = 1 - 1 / n_states
         if value is not None and not low <= value <= high:
             raise ValueError(f"--{entry.parameter} is {value:g}; expected a value between {low:g} and {high:g}")
 
     def in_words(self, name: str, channel: "Channel", units: "Units") -> str:
-        """Describe the channel that was used, its parameter and why."""
+        """Describe the channel, the value of its parameter, and the reason for the choice."""
         parameter = CHANNELS[name].parameter
         value = getattr(channel, parameter)
         estimated = ", estimated" if self.given[parameter] is None else ""
         with_value = "" if value is None else f" ({parameter}={value:.4g}{estimated})"
         why = "" if self.name else f", the default for {_kind(units)} visible units"
-        return f"through {name}{with_value}{why}"
+        return f"denoised with channel {name}{with_value}{why}"
 
 
 def _suits(entry: ChannelWord, units: "Units") -> bool:
-    """Whether a channel can be used with visible units."""
+    """Return whether a channel supports the visible units."""
     has_states, are_numbers = units.support.n_states is not None, not units.is_categorical
     return {
         "anything": True,
@@ -71,5 +71,5 @@ def _suits(entry: ChannelWord, units: "Units") -> bool:
 
 
 def _kind(units: "Units") -> str:
-    """Name of the unit type, as for --visible."""
+    """Return the name of the unit type, as in --visible."""
     return word_for(units) or type(units).__name__

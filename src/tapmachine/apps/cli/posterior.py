@@ -1,4 +1,4 @@
-"""tapmachine denoise and impute: a run's machine as a prior"""
+"""Commands `tapmachine denoise` and `tapmachine impute`, which use a machine as the prior."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tapmachine.posterior import Posterior
     from tapmachine.runs.folder import RunFolder
 
-SHOWN = 12  # rows of a picture
+SHOWN = 12  # number of rows in a picture
 
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
         "-o",
-        help="Output file: .npy, .csv, .tsv or .parquet (default: the format of the data, otherwise .npy).",
+        help="Output file: .npy, .csv, .tsv or .parquet (default: format of the data if supported, otherwise .npy).",
         show_default=False,
     ),
 ]
@@ -37,21 +37,23 @@ Deviations = Annotated[
 ]
 Rounded = Annotated[bool, typer.Option("--rounded", help="Write the most probable states instead of means.")]
 Examples = Annotated[
-    bool, typer.Option("--examples/--no-examples", help="Also start from similar rows of the run's data.")
+    bool, typer.Option("--examples/--no-examples", help="Also use similar rows of the run's data as starting points.")
 ]
-PictureFile = Annotated[Path | None, typer.Option(help="Picture of the first rows (.png), if rows are images.")]
+PictureFile = Annotated[
+    Path | None, typer.Option(help="Output file for a picture of the first rows (.png; image data only).")
+]
 
 
 @app.command(epilog="Example:  tapmachine denoise runs/d noisy.npy --channel bsc --p 0.2 --out clean.npy")
 def denoise(
     run: Run,
-    noisy: Annotated[str, typer.Argument(help="Noisy rows; NaN marks unobserved values.", show_default=False)],
+    noisy: Annotated[str, typer.Argument(help="Noisy rows. NaN marks unobserved values.", show_default=False)],
     out: Out = None,
     channel: Annotated[
         str | None,
         typer.Option(
-            help="Noise model: bsc (flipped bits, spins or categories; their default), gaussian (the default for "
-            "real values), erasure or poisson.",
+            help="Noise model: bsc (flipped bits, spins or categories), gaussian, erasure or poisson (default: bsc for "
+            "discrete values, gaussian for real values).",
             show_default=False,
         ),
     ] = None,
@@ -59,7 +61,7 @@ def denoise(
     sigma: Annotated[
         float | None, typer.Option(help="Standard deviation of Gaussian noise (default: estimated).")
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Mean count of Poisson noise for a value of 1.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Mean count for a value of 1 (Poisson noise).")] = None,
     std: Deviations = None,
     rounded: Rounded = False,
     examples: Examples = True,
@@ -67,7 +69,10 @@ def denoise(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Denoise rows with a run's machine as the prior; writes posterior means."""
+    """Denoise rows with a machine as the prior.
+
+    The output contains posterior means.
+    """
     if channel is not None and channel not in CHANNELS:
         raise ValueError(f"--channel is {channel!r}; expected one of {', '.join(CHANNELS)}")
     noise = Noise(channel, {"p": p, "sigma": sigma, "rate": rate})
@@ -78,18 +83,18 @@ def denoise(
 @app.command(epilog="Example:  tapmachine impute runs/d gaps.csv --out filled.csv --std uncertainty.csv")
 def impute(
     run: Run,
-    data: Annotated[str, typer.Argument(help="Rows with missing values: NaN or empty cells.", show_default=False)],
+    data: Annotated[str, typer.Argument(help="Rows with missing values (NaN or empty cells).", show_default=False)],
     out: Out = None,
     std: Deviations = None,
     interval: Annotated[
         float | None,
         typer.Option(
-            help="Tables only: write intervals of this probability and category probabilities to OUT-gaps.",
+            help="Write category probabilities, and intervals with this coverage, to OUT-gaps (tables only).",
             show_default=False,
         ),
     ] = None,
     draws: Annotated[
-        int, typer.Option(min=0, help="Tables only: number of multiple imputations, written to OUT-1, OUT-2, ….")
+        int, typer.Option(min=0, help="Number of multiple imputations, written to OUT-1, OUT-2, … (tables only).")
     ] = 0,
     rounded: Rounded = False,
     examples: Examples = True,
@@ -98,9 +103,10 @@ def impute(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Fill in missing values with a run's machine as the prior; writes posterior means.
+    """Fill in missing values with a machine as the prior.
 
-    In tables, missing categories are replaced by the most probable ones.
+    Missing numbers are replaced by posterior means, and missing categories
+    by the most probable ones.
     """
     out = out or default_target("imputed", data)
     _restore(run, data, None, out, std, rounded, examples, picture, device, quiet)
@@ -111,7 +117,7 @@ def impute(
 def _write_gaps(
     run: Path, source: str, out: Path, interval: float | None, draws: int, device: str, seed: int, quiet: bool
 ) -> None:
-    """Write intervals and probabilities of each gap, and multiple imputations."""
+    """Write the intervals and probabilities of missing cells, and multiple imputations."""
     import torch
 
     from tapmachine.runs.build import pick_device
@@ -126,12 +132,12 @@ def _write_gaps(
         if interval is not None:
             path = beside(out, "gaps").with_suffix(".csv" if out.suffix == ".npy" else out.suffix)
             save_columns(path, gap_columns(posterior, schema, interval))
-            say(f"{path}: one line per gap")
+            say(f"{path}: one line per missing cell")
         generator = torch.Generator(machine.device).manual_seed(seed)
         for number, rows in enumerate(posterior.draws(draws, generator) if draws else (), 1):
             save_array(beside(out, str(number)), rows, found.layout, None, found.schema, found.columns)
         if draws:
-            say(f"{beside(out, '1')} to {beside(out, str(draws)).name}: draws")
+            say(f"{beside(out, '1')} to {beside(out, str(draws)).name}: multiple imputations")
 
 
 def _restore(
@@ -146,7 +152,7 @@ def _restore(
     device: str,
     quiet: bool,
 ) -> None:
-    """Denoise rows; without noise, fill in missing values."""
+    """Denoise rows and write the results. If `noise` is None, fill in missing values only."""
     import numpy as np
     import torch
 
@@ -164,12 +170,12 @@ def _restore(
     is_table = has_exact_posterior(machine)
     shape = data_description(folder.machine_path).get("image_shape")
     if picture is not None and shape is None:
-        raise ValueError(f"{run}: rows are not images; --picture cannot be used")
+        raise ValueError(f"{run}: the data are not images; --picture is available for image data only")
     name, channel = ("", Missing()) if noise is None else noise.channel(units)
     found, parts = read_rows(folder, source, channel.sees_states, name != "poisson", say)
     y = torch.cat(list(parts)).to(machine.device)
     if name == "gaussian" and noise is not None and noise.given["sigma"] is None and channel.unknown(y, units) is None:
-        raise ValueError(f"{source}: all values are equal, so the noise cannot be estimated; use --sigma")
+        raise ValueError(f"{source}: all values are equal, so the noise level cannot be estimated; set --sigma")
     train = training_rows(folder).to(machine.device) if examples and not is_table else None
     with warnings_as_lines(quiet), named(source):
         posterior = denoise(machine, y, channel, data=train)
@@ -186,7 +192,7 @@ def _restore(
         save_array(std, deviation, found.layout)
     if noise is None:
         n_gaps = int(y.isnan().sum()) if found.schema is None else found.schema.n_gaps(y.cpu().numpy())
-        what, variance = f"with {n_gaps} gaps filled", variance[y.isnan()]
+        what, variance = f"with {n_gaps} missing values filled in", variance[y.isnan()]
     else:
         what = noise.in_words(name, posterior.channel, units)
     if not quiet:
@@ -199,7 +205,7 @@ def _restore(
 
 
 def free_solutions(folder: "RunFolder", machine: "BoltzmannMachine", say: Callable[[str], None]) -> "Solution | None":
-    """TAP solutions of the machine from the run's data; None if the data are not available."""
+    """Compute the TAP solutions of the machine from the run's data. Returns None if the data are not available."""
     from tapmachine.likelihood.tap import solve_from_rows
     from tapmachine.runs.data import read_data_of
 
@@ -213,19 +219,19 @@ def free_solutions(folder: "RunFolder", machine: "BoltzmannMachine", say: Callab
 
 
 def training_rows(folder: "RunFolder") -> "Tensor":
-    """Training rows of a run."""
+    """Read the training rows of a run."""
     from tapmachine.runs.data import read_data_of
 
     try:
         with warnings_as_lines(quiet=False):
             return read_data_of(folder).train
     except ValueError as error:
-        raise ValueError(f"{error}; use --no-examples to work without the run's data") from None
+        raise ValueError(f"{error}; use --no-examples to run without example rows") from None
 
 
 def _summary(out: Path, posterior: "Posterior", what: str, variance: "Tensor") -> str:
     failed = int((~posterior.converged).sum())
-    said = f", {failed} of them not converged" if failed else ""
+    said = f", {failed} not converged" if failed else ""
     deviation = f"; typical standard deviation {float(variance.mean().sqrt()):.3g}" if variance.numel() else ""
     return f"{out}: {len(posterior)} rows {what}{said}{deviation}"
 
@@ -233,9 +239,12 @@ def _summary(out: Path, posterior: "Posterior", what: str, variance: "Tensor") -
 def read_rows(
     folder: "RunFolder", source: str, are_states: bool, are_values: bool, say: Callable[[str], None]
 ) -> tuple["DataSet", "Iterator[Tensor]"]:
-    """Read rows for a run's machine; returns the data set, and its rows as states, in parts.
+    """Read rows for the machine of a run.
 
-    Bytes are scaled and states binarized as in training; counts are not scaled.
+    Bytes are scaled and states are binarized as in training. Counts are not scaled.
+
+    Returns:
+        The data set, and an iterator over parts of its rows as visible states.
     """
     from dataclasses import replace
 
@@ -253,7 +262,7 @@ def read_rows(
     for note in found.notes:
         say(note)
     if settings.binarize is not None:
-        say(f"values above {settings.binarize:g} become 1, others 0, as in training")
+        say(f"values above {settings.binarize:g} are set to 1 and all others to 0, as in training")
 
     def parts() -> "Iterator[Tensor]":
         rows = found.rows

@@ -1,4 +1,4 @@
-"""tapmachine recover: signals from measurements that mix their components, with a run's machine as the prior"""
+"""Command `tapmachine recover`, which reconstructs signals from measurements with a machine as the prior."""
 
 import math
 from pathlib import Path
@@ -25,51 +25,51 @@ def recover(
     y: Annotated[
         str,
         typer.Argument(
-            help="Measurements, one row per signal: a .npy, .npz or .csv file. NaN marks a missing measurement.",
+            help="Measurements, one row per signal: a .npy, .npz or .csv file. NaN marks missing measurements.",
             show_default=False,
         ),
     ],
     matrix: Annotated[
         str,
         typer.Option(
-            help="Matrix F with one row per measurement and one column per visible unit (categorical: per category of "
-            "each unit): a .npy or .csv file, or an .npz file of scipy.sparse.save_npz.",
+            help="Measurement matrix F, one row per measurement and one column per visible unit, or per category of "
+            "categorical units: a .npy or .csv file, or an .npz file from scipy.sparse.save_npz.",
             show_default=False,
         ),
     ],
     kind: Annotated[
         str,
         typer.Option(
-            help="Kind of measurements: linear (Fx), sign (of Fx), magnitude (|Fx|), quantized (interval of Fx, see "
-            "--edges) or counts (Poisson counts with mean Fx)."
+            help="Type of measurements: linear (Fx), sign (sign of Fx), magnitude (|Fx|), quantized (number of "
+            "--edges below Fx) or counts (Poisson counts with mean Fx)."
         ),
     ] = "linear",
     noise: Annotated[
         float | None,
         typer.Option(
-            help="Standard deviation of the noise (default: estimated for linear measurements, otherwise 0).",
+            help="Standard deviation of the noise (default: estimated for linear measurements, 0 otherwise).",
             show_default=False,
         ),
     ] = None,
     bias: Annotated[
         str | None,
         typer.Option(
-            help="Bias b of the measurements, as in Fx + b: a number, or a file with one number per measurement.",
+            help="Bias b of the measurements Fx + b: a number, or a file with one number per measurement.",
             show_default="0",
         ),
     ] = None,
     edges: Annotated[
         str | None,
         typer.Option(
-            help="Edges between the intervals of quantized measurements, in increasing order, as in 0,0.5,1.",
+            help="Edges between the intervals of quantized measurements, in increasing order, such as 0,0.5,1.",
             show_default=False,
         ),
     ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
-            help="Algorithm: gamp (large matrices with independent entries), vamp (measurements that depend on many "
-            "components) or ep (local measurements, such as a blur).",
+            help="Algorithm: gamp (for large matrices with independent entries), vamp (for measurements that depend on "
+            "many components) or ep (for local measurements, such as a blur).",
             show_default="chosen from the matrix",
         ),
     ] = None,
@@ -78,7 +78,7 @@ def recover(
         typer.Option(
             "--out",
             "-o",
-            help="Output file: .npy, .csv or .tsv (default: recovered.csv for text, otherwise recovered.npy).",
+            help="Output file: .npy, .csv, .tsv or .parquet (default: recovered.npy, or recovered.csv for text input).",
             show_default=False,
         ),
     ] = None,
@@ -86,15 +86,16 @@ def recover(
     rounded: Rounded = False,
     examples: Annotated[
         bool,
-        typer.Option(
-            "--examples/--no-examples", help="Also start from rows of the run's data with similar measurements."
-        ),
+        typer.Option("--examples/--no-examples", help="Also use similar rows of the run's data as starting points."),
     ] = True,
     picture: PictureFile = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Recover signals x from measurements such as y = Fx + noise; writes posterior means."""
+    """Recover signals x from measurements, such as y = Fx + noise.
+
+    The output contains posterior means, computed with a machine as the prior.
+    """
     import numpy as np
 
     from tapmachine.machine.checks import in_double
@@ -116,7 +117,7 @@ def recover(
     n_measurements = channel.operator.shape[0]
     if measured.rows.shape[1] != n_measurements:
         raise ValueError(
-            f"{y}: has shape {measured.rows.shape}, but {matrix} has shape {channel.operator.shape}; "
+            f"{y}: shape {measured.rows.shape} does not match {matrix} of shape {channel.operator.shape}; "
             f"expected (n_signals, {n_measurements})"
         )
     with named(y):
@@ -146,7 +147,7 @@ def recover(
 
 
 def _check_words(kind: str, noise: float | None, edges: str | None, engine: str | None) -> None:
-    """Raise a ValueError for unknown names, and for options that the kind of measurements does not have."""
+    """Raise a ValueError for invalid options, or options that do not apply to the type of measurements."""
     from tapmachine.posterior.measurements.recovery import ENGINES
 
     if kind not in MEASUREMENTS:
@@ -155,24 +156,24 @@ def _check_words(kind: str, noise: float | None, edges: str | None, engine: str 
         raise ValueError(f"--engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     entry = MEASUREMENTS[kind]
     if noise is not None and not entry.has_noise:
-        raise ValueError(f"--noise is not available for --kind {kind}, which includes the noise of the counts")
+        raise ValueError(f"--noise is not available for --kind {kind}, whose noise is the Poisson distribution")
     if noise is not None and not 0 <= noise < math.inf:
-        raise ValueError(f"--noise is {noise:g}; expected a standard deviation, 0 or more")
+        raise ValueError(f"--noise is {noise:g}; expected a non-negative, finite standard deviation")
     if entry.has_edges and edges is None:
-        raise ValueError(f"missing --edges, which --kind {kind} requires, as in --edges 0,0.5,1")
+        raise ValueError(f"missing --edges: --kind {kind} requires edges, as in --edges 0,0.5,1")
     if edges is not None and not entry.has_edges:
         raise ValueError(f"--edges is not available for --kind {kind}; use --kind quantized")
 
 
 def _read(source: str) -> "DataSet":
-    """Read numbers from a file without scaling; NaN is allowed."""
+    """Read a file of numbers without scaling. NaN is allowed."""
     from tapmachine.data.sources import read
 
     return read(source, gaps=True, scale_beyond=None)
 
 
 def _channel(kind: str, matrix: Any, noise: float | None, bias: Any, edges: str | None) -> "Measurements":
-    """The measurements that the options describe."""
+    """Create the measurement model from the command-line options."""
     arguments: dict[str, Any] = {} if noise is None else {"noise": noise}
     if bias is not None:
         arguments["bias"] = bias
@@ -183,7 +184,7 @@ def _channel(kind: str, matrix: Any, noise: float | None, bias: Any, edges: str 
 
 
 def _bias(text: str) -> Any:
-    """A number, or the numbers in a file, (M,)."""
+    """Parse --bias: a single number, or the numbers in a file, (M,)."""
     import numpy as np
 
     from tapmachine.data.errors import DataError
@@ -194,13 +195,13 @@ def _bias(text: str) -> Any:
     except ValueError:
         if not Path(text).is_file():
             raise ValueError(
-                f"--bias is {text!r}, which is neither a number nor a file; expected one number per measurement"
+                f"--bias is {text!r}; expected a number, or a file with one number per measurement"
             ) from None
         values = read_file(Path(text), "", False)[0]
         if isinstance(values, list) or values.dtype.kind not in "biuf":
             kind = "text" if isinstance(values, list) else values.dtype.name
-            raise DataError(f"{text}: holds {kind}, not numbers") from None
-        bias = values.reshape(-1).astype(np.float64)  # a row or a column of a .csv file, too
+            raise DataError(f"{text}: contains {kind}; expected numbers") from None
+        bias = values.reshape(-1).astype(np.float64)  # a .csv file may have one row or one column
     if not np.isfinite(bias).all():
         raise ValueError(f"--bias {text} contains non-finite values; expected finite numbers")
     return bias
@@ -218,20 +219,20 @@ def _image_shape(folder: "RunFolder") -> tuple[int, int]:
 
     shape = data_description(folder.machine_path).get("image_shape")
     if shape is None:
-        raise ValueError(f"{folder.path}: rows are not images; --picture cannot be used")
+        raise ValueError(f"{folder.path}: the data are not images; --picture is available for image data only")
     return shape[0], shape[1]
 
 
 def _notes_on_training(folder: "RunFolder") -> list[str]:
-    """Notes on how the training data were transformed, which the matrix must take into account."""
+    """Describe how the training data were transformed, because the measurement matrix must take it into account."""
     from tapmachine.machine.files import data_description
     from tapmachine.runs.data import settings_of
 
     threshold = settings_of(folder).binarize
     if threshold is not None:
-        return [f"signals are 0 or 1, like the run's data, which were binarized at {threshold:g}"]
+        return [f"signals have values 0 and 1, because the run's data were binarized at {threshold:g}"]
     if data_description(folder.machine_path).get("scale_beyond") == 1:
-        return ["signals are in [0, 1], like the run's data, which were scaled from bytes 0–255"]
+        return ["signals lie in [0, 1], because the run's data were scaled from bytes (0–255)"]
     return []
 
 
@@ -241,6 +242,6 @@ def _summary(out: Path, posterior: "Posterior", kind: str, estimated: bool, engi
     if MEASUREMENTS[kind].has_noise:
         noise = f"noise {channel.noise:.4g}{', estimated' if estimated and kind == 'linear' else ''}; "
     failed = int((~posterior.converged).sum())
-    convergence = f"{failed} of them not converged" if failed else "all converged"
+    convergence = f"{failed} not converged" if failed else "all converged"
     each = f"{channel.operator.shape[0]} {kind.removesuffix('s')} measurements each"
     return f"{out}: {len(posterior)} signals from {each} ({noise}engine {engine}), {convergence}"

@@ -1,4 +1,4 @@
-"""tapmachine report: a page about runs"""
+"""Command `tapmachine report`, which writes a report page on one or more runs."""
 
 import shlex
 from pathlib import Path
@@ -13,16 +13,16 @@ from tapmachine.apps.cli.common import Data, Device, Quiet, app, open_run, speak
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run folders or machine files; several are compared.", show_default=False),
+        typer.Argument(help="Run folders or machine files. Several are compared side by side.", show_default=False),
     ],
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Labels for colors: a .npy or .csv file with one label per row.",
+            help="Row labels, shown as colors: a .npy or .csv file with one label per row.",
             show_default="built in for digits and mnist",
         ),
     ] = None,
-    starts: Annotated[int, typer.Option(min=1, help="Maximum number of data rows to solve from.")] = 500,
+    starts: Annotated[int, typer.Option(min=1, help="Maximum number of data rows used as starting points.")] = 500,
     data: Data = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.", show_default="the names of the runs")] = None,
     out: Annotated[
@@ -30,19 +30,23 @@ def report(
         typer.Option(
             "--out",
             "-o",
-            help="HTML file to write.",
+            help="Output file (.html).",
             show_default="report.html in the first run folder, or FILE.html",
         ),
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write a self-contained HTML report on one or more machines: map of solutions, samples, columns, scores."""
+    """Write a self-contained HTML report on one or more machines.
+
+    The page shows a map of the TAP solutions, samples, receptive fields or
+    columns, and log-likelihoods.
+    """
     from tapmachine.apps.report import Options, write_report
     from tapmachine.runs.build import pick_device
 
     if out is not None and (out.suffix != ".html" or out.is_dir()):
-        raise ValueError(f"{out}: expected an .html file, such as report.html")
+        raise ValueError(f"{out}: expected an .html output file, such as report.html")
     folders = [open_run(run)[0] for run in runs]
     words = [*map(str, runs), *(["--labels", labels] if labels else []), *(["--data", data] if data else [])]
     options = Options(pick_device(device), starts, data, labels, title, f"tapmachine report {shlex.join(words)}")

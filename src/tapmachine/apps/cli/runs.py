@@ -1,4 +1,4 @@
-"""tapmachine info and evaluate: contents and scores of a run"""
+"""Commands `tapmachine info` and `tapmachine evaluate`."""
 
 import json
 import warnings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @app.command(epilog="Example:  tapmachine info runs/d")
 def info(run: Run, as_json: AsJson = False) -> None:
-    """Show the data, machine and training progress of a run or machine file."""
+    """Show the data, the machine and the training progress of a run folder or machine file."""
     from tapmachine.machine.files import data_description
     from tapmachine.runs.data import schema_of, settings_of
     from tapmachine.runs.folder import MachineFile
@@ -41,7 +41,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
     folder, machine = open_run(run)
     with warnings_as_lines(quiet=False):
         settings, records = folder.settings() or {}, folder.records()
-    epochs = folder.last_epoch() or 0  # by its checkpoints: records may be damaged
+    epochs = folder.last_epoch() or 0  # taken from the checkpoints, as records may be damaged
     if as_json:
         print(json.dumps({"settings": settings, "machine": machine.summary(), "epochs": epochs, "records": records}))
         return
@@ -60,12 +60,12 @@ def info(run: Run, as_json: AsJson = False) -> None:
 
 
 def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
-    """NaN is not JSON."""
+    """Replace NaN by None, because JSON has no NaN."""
     return {name: None if value != value else value for name, value in row.items()}
 
 
 def _of_file(row: dict[str, Any], data: str) -> dict[str, Any]:
-    """Result row of an estimator, in the format of `evaluate` without --ais."""
+    """Convert a row of results to the format of `evaluate` without --ais."""
     shared = {name: row[name] for name in ("log_partition", "log_partition_error", "seconds")}
     scores = {"rows": row["n_rows"], "mean": row["train"], "standard_error": row["train_error"]}
     return {"estimator": row["estimator"], "data": data} | scores | shared
@@ -76,22 +76,24 @@ def evaluate(
     run: Run,
     data: Data = None,
     ais: Annotated[
-        bool, typer.Option("--ais", help="Compare all estimators, including annealed importance sampling.")
+        bool, typer.Option("--ais", help="Compare all estimators, including annealed importance sampling (AIS).")
     ] = False,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Enumerate the states; at most 25 binary units on the smaller side.")
+        bool, typer.Option("--exact", help="Compute ln Z exactly, for at most 25 binary units on the smaller side.")
     ] = False,
     temperatures: Annotated[
-        int | None, typer.Option(help="Number of temperatures; implies --ais.", show_default="adaptive")
+        int | None, typer.Option(help="Number of temperatures of AIS; implies --ais.", show_default="adaptive")
     ] = None,
     device: Device = "auto",
     seed: Seed = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Estimate the log-likelihood of data in nats: exact or annealed, and by TAP for comparison.
+    """Estimate the mean log-likelihood of data in nats.
 
-    "per unit" is the mean divided by the number of visible and hidden units.
+    The log-likelihood is exact for small machines and annealed otherwise.
+    The TAP estimate is shown for comparison. The column "per unit" is the
+    mean divided by the number of visible and hidden units.
     """
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.likelihood import compare_likelihoods
@@ -110,7 +112,7 @@ def evaluate(
             with named(name):
                 complete[name], missing[name] = take_gaps(machine, x)
                 if missing[name] is not None and (ais or temperatures is not None):
-                    raise ValueError("has missing values; --ais compares estimators on complete rows only")
+                    raise ValueError("has missing values; --ais and --temperatures require complete rows")
         if ais or temperatures is not None:
             table = compare_likelihoods(
                 machine, *sets.values(), schedule=temperatures, seed=seed, callback=lambda name: say(f"{name} …")
@@ -157,11 +159,10 @@ def _scores(
     say: Callable[[str], None],
     schema: "Schema | None" = None,
 ) -> list[dict[str, Any]]:
-    """Exact or annealed log-likelihoods, and those of TAP; each uses one ln Z for all data.
+    """Compute exact or annealed log-likelihoods, and TAP log-likelihoods. Each method uses one ln Z for all data.
 
-    For a table with a schema, they are in the units of the data.
-
-    For rows with missing values, they are of the observed values, and TAP is omitted.
+    For a table with a schema, log-likelihoods are in the units of the data. For rows with missing values, they are
+    log-likelihoods of the observed values. TAP is omitted in both cases.
     """
     import torch
 
@@ -188,7 +189,8 @@ def _scores(
         partition = unbiased_log_partition(machine, spaced(first, N_STARTS), seed=seed)
     if not partition.error < TOLERANCE:
         warnings.warn(
-            f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}; use --temperatures",
+            f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}; set a larger number of "
+            "temperatures with --temperatures",
             LikelihoodWarning,
             stacklevel=2,
         )
@@ -210,16 +212,16 @@ def _scores(
             score = replace(score, values=score.values - log_scale.to(score.values))
         add(partition.method, name, score, log_partition_error=partition.error)
     if any(gaps is not None for gaps in missing.values()):
-        say("some values are missing: log-likelihoods are of the observed values, without TAP")
+        say("some values are missing; showing log-likelihoods of the observed values, without TAP")
         return rows
     if schema is not None:
         return rows
-    say("solving …")
+    say("computing TAP solutions …")
     try:
         solutions = solve_from_rows(machine, first)
         by_tap = {name: tap_log_likelihood(machine, x, solutions) for name, x in sets.items()}
     except EstimateError as error:
-        warnings.warn(f"TAP has no log-likelihood: {error}", LikelihoodWarning, stacklevel=2)
+        warnings.warn(f"no log-likelihood by TAP: {error}", LikelihoodWarning, stacklevel=2)
         return rows
     for name, tap in by_tap.items():
         add("TAP, average", name, tap, n_solutions=tap.n_unique)
@@ -227,8 +229,8 @@ def _scores(
     gap = float(next(iter(by_tap.values())).log_partition) - partition.value
     if has_drifted(gap, rows[0]["mean"], partition.error):
         warnings.warn(
-            f"TAP's log-likelihood is {abs(gap):.1f} nats too {'low' if gap > 0 else 'high'}: TAP is not reliable for "
-            f"this machine; use the {partition.method} one",
+            f"the TAP log-likelihood is {abs(gap):.1f} nats too {'low' if gap > 0 else 'high'}, so TAP is not reliable "
+            f"for this machine; use the {partition.method} log-likelihood",
             LikelihoodWarning,
             stacklevel=2,
         )

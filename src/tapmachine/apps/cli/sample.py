@@ -1,4 +1,4 @@
-"""tapmachine sample: samples of a machine, optionally with some columns fixed"""
+"""Command `tapmachine sample`, which draws samples from a machine."""
 
 import math
 from collections.abc import Sequence
@@ -28,30 +28,33 @@ def sample(
     given: Annotated[
         str | None,
         typer.Option(
-            help="Fixed values of some columns, as in species=Adelie,island=Dream; the others are sampled.",
+            help="Fixed column values, as in species=Adelie,island=Dream. All other columns are sampled.",
             show_default=False,
         ),
     ] = None,
     n_sweeps: Annotated[int, typer.Option(min=0, help="Number of block Gibbs sweeps per sample.")] = 1000,
     start_from: Annotated[
-        str, typer.Option("--from", help="Starting points of the chains: data, or solutions (of TAP).")
+        str, typer.Option("--from", help="Starting points of the chains: data, or solutions (TAP solutions).")
     ] = "data",
     source: Annotated[
         str | None,
         typer.Option(
             "--data",
-            help="Data to start from, in any format that train accepts.",
+            help="Data set with starting points, in any format that train accepts.",
             show_default="the run's data; required for a machine file",
         ),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Picture of the samples (.png), if rows are images.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Output file for a picture of the samples (.png; image data only).")
+    ] = None,
     device: Device = "auto",
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Draw samples by Gibbs chains started from data or TAP solutions; for tables, draw exact samples.
+    """Draw samples with Gibbs chains that start from data or TAP solutions. For tables, samples are exact.
 
-    Use a .csv, .tsv or .parquet file to write samples of a table with its categories and units.
+    For samples of a table in the categories and units of the data, use a
+    .csv, .tsv or .parquet output file.
     """
     import torch
 
@@ -67,11 +70,11 @@ def sample(
     if given is not None and start_from != "data":
         raise ValueError("--given cannot be combined with --from solutions")
     if out.suffix not in SUFFIXES or out.is_dir():
-        raise ValueError(f"{out}: expected a .npy, .csv, .tsv or .parquet file, such as samples.npy")
+        raise ValueError(f"{out}: expected a .npy, .csv, .tsv or .parquet output file, such as samples.npy")
     folder, machine = open_run(run, pick_device(device))
     shape = data_description(folder.machine_path).get("image_shape")
     if picture is not None and shape is None:
-        raise ValueError(f"{run}: rows are not images; --picture cannot be used")
+        raise ValueError(f"{run}: the data are not images; --picture is available for image data only")
     columns, schema = data_description(folder.machine_path).get("columns"), schema_of(folder)
     if has_exact_posterior(machine) and start_from == "data":
         starts = torch.full((count, math.prod(machine.layers[0].state_shape)), torch.nan)
@@ -102,7 +105,7 @@ def _draw(
     generator: "torch.Generator",
     quiet: bool,
 ) -> "Tensor":
-    """One sample per start: exact for tables, otherwise by Gibbs chains."""
+    """Draw one sample per starting point. Samples are exact for tables and drawn by Gibbs chains otherwise."""
     from tapmachine.machine.checks import check_rows
     from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
     from tapmachine.runs.conditional import conditional_samples, has_exact_posterior
@@ -115,7 +118,7 @@ def _draw(
     start = check_rows(machine, starts)
     if start_from == "solutions":
         found = solve(machine, start)
-        speaker(quiet)(f"chains start from: {found}")
+        speaker(quiet)(f"starting points of the chains: {found}")
         start = sample_solutions(machine, found, generator)[0]
     return gibbs(machine, start, n_sweeps, generator)[0]
 

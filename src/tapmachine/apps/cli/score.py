@@ -1,4 +1,4 @@
-"""tapmachine score: how surprising rows are, and which of their columns"""
+"""Command `tapmachine score`, which scores the surprise of rows and columns."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @app.command(epilog="Example:  tapmachine score runs/d new.npy --out scores.csv")
 def score(
     run: Run,
-    data: Annotated[str, typer.Argument(help="Rows to score; NaN marks missing values.", show_default=False)],
+    data: Annotated[str, typer.Argument(help="Rows to score. NaN marks missing values.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Output file: .csv, .tsv or .parquet (default: print).")
+        Path | None, typer.Option("--out", "-o", help="Output file: .csv, .tsv or .parquet (default: standard output).")
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="Number of most surprising columns to list per row.")] = 3,
     units: Annotated[
@@ -35,10 +35,11 @@ def score(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Score how surprising each row is: −ln P in nats, by TAP; exact for tables.
+    """Score rows by their surprise −ln P in nats, computed exactly for tables and by TAP otherwise.
 
-    If the columns have names, the most surprising ones of each row are listed with their surprise given the rest of
-    the row; for numbers, it is computed in units of one standard deviation.
+    If the columns have names, the most surprising columns of each row are
+    listed. Their surprise is conditional on the other columns. For numbers,
+    it is computed in units of the standard deviation of the column.
     """
     import numpy as np
     import torch
@@ -59,9 +60,9 @@ def score(
         is_table = has_exact_posterior(machine)
         solutions = None
         if units is not None and not is_table and not isinstance(found.rows, LazyRows) and np.isnan(found.rows).any():
-            raise ValueError("has missing values; --units requires complete rows, or a machine of a table")
+            raise ValueError("has missing values; --units requires complete rows, or a machine trained on a table")
         if not is_table:
-            say("solving …")
+            say("computing TAP solutions …")
             solutions = free_solutions(folder, machine, say)
         results = [
             _scores(machine, part, found.schema, solutions, is_table, units is not None, bool(names) and top > 0)
@@ -89,7 +90,7 @@ def score(
 
 
 def _names(found: "DataSet") -> tuple[str, ...]:
-    """Names of the columns, if they have any."""
+    """Return the column names, or an empty tuple if the columns have no names."""
     if found.schema is not None:
         return found.schema.names
     return () if found.layout is None else found.layout.column_names() or ()
@@ -110,7 +111,12 @@ def _scores(
     all_units: bool,
     blames: bool,
 ) -> "tuple[Tensor, Tensor | None, Tensor | None]":
-    """−ln P of rows in the units of the data, the surprise of each value, and the same in standardized units."""
+    """Compute the surprise of rows and of single values.
+
+    Returns:
+        The surprise −ln P of each row and the surprise of each value, both in the units of the data, and the surprise
+        of each value in standardized units. The last two are None if they are not available.
+    """
     import torch
 
     from tapmachine.posterior import anomaly_score, conditional_surprise

@@ -1,4 +1,4 @@
-"""tapmachine predict, and the gap files of impute: columns of tables by name"""
+"""Command `tapmachine predict`, and functions on tables that several commands share."""
 
 import sys
 from dataclasses import replace
@@ -23,22 +23,26 @@ if TYPE_CHECKING:
 
 TABLES = (".csv", ".tsv", ".parquet")
 ROWS_AT_A_TIME = 4096
-NOT_A_TABLE = "requires a machine trained on a table (mixed or real-valued columns) with the default hidden units"
+NOT_A_TABLE = "expected a machine trained on a table (mixed or real-valued columns) with the default hidden units"
 
 
 @app.command(epilog="Example:  tapmachine predict runs/penguins new.csv --column species --out species.csv")
 def predict(
     run: Run,
-    data: Annotated[str, typer.Argument(help="Rows with the other columns; NaN is allowed.", show_default=False)],
+    data: Annotated[str, typer.Argument(help="Rows with the other columns, possibly with NaN.", show_default=False)],
     column: Annotated[str, typer.Option(help="Name of the column to predict.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Output file: .csv, .tsv or .parquet (default: print).")
+        Path | None, typer.Option("--out", "-o", help="Output file: .csv, .tsv or .parquet (default: standard output).")
     ] = None,
     interval: Annotated[float, typer.Option(help="Coverage probability of the intervals.")] = 0.9,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Predict a column of a table from the others: category probabilities, or means and intervals of numbers."""
+    """Predict a column of a table from the other columns.
+
+    The output contains category probabilities, or means and intervals of
+    numbers.
+    """
     import numpy as np
     import torch
 
@@ -70,13 +74,13 @@ def predict(
         print_columns(columns, layout)
         return
     save_columns(out, columns, layout)
-    speaker(quiet)(f"{out}: {column} of {len(rows)} rows")
+    speaker(quiet)(f"{out}: predictions of {column} for {len(rows)} rows")
 
 
 def _prediction(
     machine: "BoltzmannMachine", rows: "Tensor", schema: "Schema", target: "Column", level: float
 ) -> "list[RawColumn]":
-    """The most probable category and all probabilities; or the mean of a number with its interval."""
+    """Predict the most probable category and all probabilities, or the mean and interval of a number."""
     from tapmachine.data.raw_columns import RawColumn
 
     where, posterior = schema.components[target.name], exact_posterior(machine, rows)
@@ -94,7 +98,7 @@ def _prediction(
 
 
 def probabilities(column: "Column", mean: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":  # (N, width) -> (N, q)
-    """Probabilities of the values of a binary or categorical column, from the means of its components."""
+    """Return the probability of each value of a binary or categorical column, given the means of its components."""
     import numpy as np
 
     if len(column.categories) == 1:  # a constant column
@@ -103,30 +107,34 @@ def probabilities(column: "Column", mean: "np.ndarray[Any, Any]") -> "np.ndarray
 
 
 def exact_posterior(machine: "BoltzmannMachine", rows: "Tensor") -> "TablePosterior":
-    """Posterior of the missing cells. Raises ValueError unless the machine was trained on a table."""
+    """Compute the posterior of missing cells. Raises ValueError unless the machine was trained on a table."""
     from tapmachine.machine.checks import in_double
     from tapmachine.posterior.table import TablePosterior
     from tapmachine.runs.conditional import has_exact_posterior
 
     if not has_exact_posterior(machine):
-        raise ValueError(f"the machine is {machine.summary()}; this {NOT_A_TABLE}")
+        raise ValueError(f"the machine is {machine.summary()}; {NOT_A_TABLE}")
     return TablePosterior.of(in_double(machine), rows.double())
 
 
 def plain_schema(folder: Any, n_columns: int) -> "Schema":
-    """The schema of a table of numbers, which is not encoded."""
+    """Create a schema for a table of real numbers, which requires no encoding."""
     from tapmachine.data.columns import Schema
     from tapmachine.data.kinds import Column
     from tapmachine.machine.files import data_description
 
     names = data_description(folder.machine_path).get("columns") or [str(column) for column in range(n_columns)]
     if len(names) != n_columns:
-        raise ValueError(f"has {n_columns} columns, but the training data had {len(names)}")
+        raise ValueError(f"has {n_columns} columns; expected {len(names)}, as in the training data")
     return Schema(tuple(Column(name, "real", "float", "float64", "") for name in names))
 
 
 def gap_columns(posterior: "TablePosterior", schema: "Schema", level: float) -> "list[RawColumn]":
-    """A table with one line per gap: row, column, value, ends of the interval, or probabilities of categories."""
+    """Create a table with one line per missing cell.
+
+    Each line has the row, the column, the imputed value, and either the ends of the interval or the probabilities of
+    the categories.
+    """
     import numpy as np
 
     from tapmachine.data.raw_columns import RawColumn
@@ -158,12 +166,12 @@ def gap_columns(posterior: "TablePosterior", schema: "Schema", level: float) -> 
 
 
 def beside(path: Path, word: str) -> Path:
-    """Path with a suffix added to the file name: filled-1.csv for filled.csv."""
+    """Append a word to the stem of a file name, as in filled-1.csv for filled.csv."""
     return path.with_name(f"{path.stem}-{word}{path.suffix}")
 
 
 def print_columns(columns: "list[RawColumn]", layout: "TextLayout | None") -> None:
-    """Print a table as comma-separated values, with the row names of a layout."""
+    """Print a table as comma-separated values, with the row names of the layout."""
     from tapmachine.data.text import TextLayout, columns_as_cells, to_text
 
     layout = layout or TextLayout()
@@ -174,4 +182,4 @@ def print_columns(columns: "list[RawColumn]", layout: "TextLayout | None") -> No
 
 def _check_level(level: float) -> None:
     if not 0 < level < 1:
-        raise ValueError(f"--interval is {level:g}; expected a probability, such as 0.9")
+        raise ValueError(f"--interval is {level:g}; expected a probability between 0 and 1, such as 0.9")

@@ -1,4 +1,4 @@
-"""tapmachine train: its options are the fields of `Settings`"""
+"""Command `tapmachine train`, whose options are the fields of `Settings`."""
 
 import inspect
 import json
@@ -27,7 +27,7 @@ HINTS = get_type_hints(Settings)
 
 
 def parameter(declared: "Field[Any]", hint: Any) -> inspect.Parameter:
-    """Command-line option of a setting. The default is None, so that it does not override a settings file."""
+    """Create the command-line option of a setting. Its default is None, so it does not override a settings file."""
     option, name = option_of(declared), declared.name
     if name == "data":
         info: Any = typer.Argument(help=option.help_text(), show_default=False)
@@ -40,7 +40,7 @@ def parameter(declared: "Field[Any]", hint: Any) -> inspect.Parameter:
 
 
 def _with_settings_as_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the **flags of a command by one parameter per setting."""
+    """Replace the argument `**flags` of a command by one parameter per setting."""
     parameters = inspect.signature(command).parameters.values()
     options = [parameter(declared, HINTS[declared.name]) for declared in fields(Settings)]
     first = [option for option in options if option.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -56,9 +56,9 @@ def _with_settings_as_options(command: Callable[..., None]) -> Callable[..., Non
 @_with_settings_as_options
 def train(
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to create or continue.", show_default=False)],
     settings: Annotated[
-        Path | None, typer.Option(help="JSON settings file; command-line flags take precedence.")
+        Path | None, typer.Option(help="JSON settings file. Command-line options take precedence.")
     ] = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -67,8 +67,9 @@ def train(
 ) -> None:
     """Train a machine in a run folder, or continue a run.
 
-    After a crash, --out RUN alone resumes the run, with bitwise identical results. With a larger --epochs, a run
-    continues, even if it was finished.
+    To resume a run after a crash, pass only --out. The results are
+    bit-identical to those of an uninterrupted run.
+    To train a finished run further, increase --epochs.
     """
     chosen = _settings(out, settings, {name: value for name, value in flags.items() if value is not None})
     from tapmachine.accelerator.distributed import leads, together
@@ -81,7 +82,7 @@ def train(
         with warnings_as_lines(quiet), together(pick_device(device)) as local_device:
             run = run_training(chosen, out, local_device, progress=not silent, say=speaker(silent))
     except KeyboardInterrupt:
-        fail("interrupted; the last checkpoint is saved; rerun the command to continue", INTERRUPTED)
+        fail("interrupted; the last checkpoint is saved. Rerun the command to continue", INTERRUPTED)
     last = run.records[-1] if run.records else {}
     if as_json and leads():
         print(json.dumps({"run": str(out), "resumed_at": run.resumed_at, "last": last}))
@@ -90,7 +91,7 @@ def train(
 
 
 def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
-    """Settings of the file or of the run to continue, overridden by command-line options."""
+    """Read settings from a file or from the run to continue, and override them by command-line options."""
     in_run = out / "settings.json"
     if path is None and "data" not in flags and in_run.exists():
         path = in_run
@@ -105,7 +106,7 @@ def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
 
 
 def _absolute(source: str) -> str:
-    """Make the path of a data file absolute, so that the run can be continued from any folder."""
+    """Make the path of a data file absolute, so that training can be resumed from any folder."""
     from tapmachine.data.sources import NAMED
 
     path, mark, key = source.partition(".npz:")

@@ -1,7 +1,8 @@
-"""The scikit-learn estimator, one layer of methods per module.
+"""The scikit-learn estimator `RBM`, built up by a chain of classes with one module each.
 
-`uses` has the methods of any trained machine, `tables` adds DataFrames, `columns` prediction of columns, `gaps` missing
-values and intervals, and `rbm` training. `input` and `training` hold the functions that check rows and weights.
+The module `uses` defines the methods of any fitted machine. `tables` adds support for DataFrames, `columns` adds the
+prediction of columns, `gaps` adds intervals and multiple imputation, and `rbm` adds training. The modules `input` and
+`training` contain functions that check rows and weights.
 """
 
 from tapmachine.apps.estimator.rbm import RBM as RBM

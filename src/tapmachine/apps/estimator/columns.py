@@ -1,4 +1,4 @@
-"""Estimator methods that predict a column of a table from the others."""
+"""Estimator methods that predict one column of a table from the other columns."""
 
 from typing import Any
 
@@ -17,30 +17,33 @@ from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Missing
 from tapmachine.solver import TAP
 
-CANDIDATE_ROWS = 2**16  # rows that are weighed at a time
+CANDIDATE_ROWS = 2**16  # maximum number of rows per batch
 
 
 class ColumnMachine(TableMachine):
-    """Estimator methods on single columns of tables."""
+    """Estimator methods that predict single columns of tables."""
 
     @available_if(_has_schema)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any, column: str) -> Any:
-        """Probabilities of the values of a categorical or binary column given the other columns.
+        """Predict the probability of each value of a categorical or binary column given the other columns.
 
-        With one hidden layer they are exact: the normalized weights of the row with each value of the column. Missing
-        values in other columns are marginalized by TAP.
+        With one hidden layer and no missing values in the other columns, the probabilities are exact. They are the
+        normalized weights of the row with each value of the column. Missing values in other columns are marginalized
+        by TAP.
 
         Args:
-            X: DataFrame with the other columns; the column itself is ignored if present.
-            column: Name of the column.
+            X: DataFrame with the other columns. The predicted column is ignored if present.
+            column: Name of the column to predict.
 
         Returns:
-            A DataFrame with one column per value.
+            A DataFrame with one row per row of X and one column per value.
         """
         check_is_fitted(self)
         target = self._target(column)
         if target.kind not in ("binary", "categorical"):
-            raise ValueError(f"column {column!r} is {target.kind}, not categorical or binary; use predict")
+            raise ValueError(
+                f"column {column!r} is {target.kind}; expected a categorical or binary column. For numbers, use predict"
+            )
         rows = self._without(X, column)
         probabilities = self._probabilities(rows, column)
         names = [str(value) for value in target.categories]
@@ -49,14 +52,17 @@ class ColumnMachine(TableMachine):
 
     @available_if(_has_schema)  # type: ignore[untyped-decorator]
     def predict(self, X: Any, column: str) -> Any:
-        """Predict a column from the others: the most probable category, or the mean of numbers.
+        """Predict a column from the other columns.
+
+        The prediction is the most probable category of a categorical or binary column, and the posterior mean of a
+        numeric column.
 
         Args:
-            X: DataFrame with the other columns; the column itself is ignored if present.
-            column: Name of the column.
+            X: DataFrame with the other columns. The predicted column is ignored if present.
+            column: Name of the column to predict.
 
         Returns:
-            A Series of the column's type.
+            A Series of predictions with the data type of the column.
         """
         check_is_fitted(self)
         target, where = self._target(column), self._schema().components[column]
@@ -76,13 +82,13 @@ class ColumnMachine(TableMachine):
         raise ValueError(f"column is {column!r}; expected one of {', '.join(map(repr, self._schema().names))}")
 
     def _without(self, X: Any, column: str) -> Array:
-        """Encoded rows in which a column is missing."""
+        """Encode rows and mark all values of one column as missing."""
         if library_of(X) is not None and column in X.columns:
             X = X.drop(columns=column) if library_of(X) == "pandas" else X.drop(column)
         return self._encoded(X, gaps=True, optional=[column])
 
     def _probabilities(self, rows: Array, column: str) -> Array:  # (N, n_components) -> (N, q)
-        """P(value of the column | the other columns)."""
+        """Compute the probabilities of the values of a column given the other columns."""
         where = self._schema().components[column]
         is_binary = self._target(column).kind == "binary"
         states = np.array([[0.0], [1.0]]) if is_binary else np.eye(where.stop - where.start)
@@ -102,7 +108,7 @@ class ColumnMachine(TableMachine):
         return result
 
     def _log_weights(self, rows: Array, where: slice, states: Array) -> Tensor:  # (N, n_components) -> (N, q)
-        """ln weight of each row with each state of some components, up to a constant equal to ln P."""
+        """Compute the log-weight of each row for each state of a column. It equals ln P up to a constant."""
         candidates = np.repeat(rows, len(states), 0)
         candidates[:, where] = np.tile(states, (len(rows), 1))
         x = self._states(candidates)
@@ -111,6 +117,6 @@ class ColumnMachine(TableMachine):
         return weights.view(len(rows), len(states))
 
     def _posterior_means(self, rows: Array) -> Array:
-        """Posterior means of encoded rows with gaps."""
+        """Compute the posterior means of encoded rows with missing values."""
         y = self._rows_with_gaps(rows).to(self._double.device)
         return denoise(self._double, y, Missing()).mean.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Estimator methods on cells of tables: intervals and draws of missing cells, surprise of observed cells."""
+"""Estimator methods for single cells of tables: intervals, multiple imputation and surprise."""
 
 from typing import Any
 
@@ -19,18 +19,19 @@ from tapmachine.posterior.table import TablePosterior
 
 
 class CellMachine(ColumnMachine):
-    """Estimator methods on single cells of tables, which have exact posteriors."""
+    """Estimator methods for single cells of tables, based on exact posterior distributions."""
 
     def intervals(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
-        """Central intervals of missing numbers given the observed cells of their rows.
+        """Compute central credible intervals of missing numbers given the observed cells of each row.
 
         Args:
             X: Rows with missing values.
-            level: Probability that an interval holds the value.
+            level: Probability that an interval contains the missing value (default: 0.9).
 
         Returns:
-            The lower and upper ends, in the type of X; observed cells keep their values. Categorical and binary columns
-            of DataFrames with a schema are omitted; use `predict_proba` for them.
+            The lower and the upper ends of the intervals, in the type of X. For observed cells, both ends are equal to
+            the observed value. Categorical and binary columns of DataFrames are omitted; use `predict_proba` for these
+            columns.
         """
         ends = [end.cpu().numpy() for end in self._posterior(X).intervals(level)]
         if not _has_schema(self):
@@ -45,12 +46,15 @@ class CellMachine(ColumnMachine):
         return frames[0], frames[1]
 
     def impute_draws(self, X: Any, n_draws: int = 10, random_state: Any = 0) -> list[Any]:
-        """Multiple imputation: draw missing values from their joint posterior.
+        """Draw missing values from their joint posterior distribution, for multiple imputation.
 
         Args:
             X: Rows with missing values.
-            n_draws: Number of tables.
-            random_state: Random seed.
+            n_draws: Number of imputed tables (default: 10).
+            random_state: Random seed (default: 0).
+
+        Returns:
+            A list of `n_draws` complete tables, in the type of X.
 
         Example:
             >>> import numpy as np
@@ -69,10 +73,10 @@ class CellMachine(ColumnMachine):
         return [self._as_frame(rows.cpu().numpy(), X, keep=_has_schema(self)) for rows in drawn]
 
     def surprise(self, X: Any) -> Any:
-        """Surprise −ln P(x_ij | other cells of the row) of each cell in nats, (n_samples, n_features).
+        """Compute the surprise −ln P(x_ij | other cells of the row) of each cell in nats, (n_samples, n_features).
 
         High values mark the cells that make a row unusual; `score_samples` scores whole rows. Densities of real
-        columns are in the units of the data. NaN for missing cells.
+        columns are in the units of the data. The surprise of missing cells is NaN.
         """
         surprise: Array = self._posterior(X).cell_surprise().cpu().numpy()
         if _has_schema(self):
@@ -87,7 +91,7 @@ class CellMachine(ColumnMachine):
         check_is_fitted(self)
         if not (is_product_mixture(self._double) or is_gaussian_mixture(self._double)):
             raise ValueError(
-                f"the machine is {self.machine_.summary()}; intervals, draws and surprise of cells require the default "
+                f"the machine is {self.machine_.summary()}; intervals, impute_draws and surprise require the default "
                 "machine of a table, whose posterior is exact. For standard deviations, use impute(X, return_std=True)"
             )
         array = self._array(X, gaps=True)

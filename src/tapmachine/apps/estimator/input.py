@@ -1,4 +1,4 @@
-"""Sparse matrices and AnnData as input of the estimator; sparse rows are made dense in parts."""
+"""Input of the estimator: sparse matrices, which are converted to dense rows in parts, AnnData and row weights."""
 
 import sys
 import warnings
@@ -21,13 +21,13 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def is_anndata(X: Any) -> bool:
-    """Whether this is an AnnData object."""
+    """Return whether X is an AnnData object."""
     module = sys.modules.get("anndata")  # an AnnData object exists only if anndata was imported
     return module is not None and isinstance(X, module.AnnData)
 
 
 def matrix_of(X: Any) -> tuple[Any, list[str] | None]:
-    """Matrix and column names of AnnData; other input is returned unchanged, without names."""
+    """Return the matrix and the column names of an AnnData object. Other input is returned unchanged, with None."""
     if not is_anndata(X):
         return X, None
     if X.X is None:
@@ -36,9 +36,9 @@ def matrix_of(X: Any) -> tuple[Any, list[str] | None]:
 
 
 def check_names(names: list[str], fitted: Any) -> None:
-    """Raise a ValueError if the columns of AnnData differ from the training data."""
+    """Raise a ValueError if the column names of an AnnData object differ from those of the training data."""
     if len(names) != fitted.n_features_in_:
-        raise ValueError(f"X has {len(names)} columns, but RBM is expecting {fitted.n_features_in_}")
+        raise ValueError(f"X has {len(names)} columns; expected {fitted.n_features_in_}, as in the training data")
     for place, (name, known) in enumerate(zip(names, getattr(fitted, "feature_names_in_", names), strict=True)):
         if name != known:
             raise ValueError(
@@ -48,7 +48,7 @@ def check_names(names: list[str], fitted: Any) -> None:
 
 @contextmanager
 def columns_named(fitted: Any, X: Any) -> Iterator[None]:
-    """Add the first column that differs to scikit-learn's errors about column order."""
+    """Add the name of the first wrong column to scikit-learn's error about the order of columns."""
     try:
         yield
     except ValueError as error:
@@ -57,24 +57,30 @@ def columns_named(fitted: Any, X: Any) -> Iterator[None]:
         if "feature names should match" not in str(error) or sorted(map(str, names)) != sorted(known):
             raise
         place = next(place for place, (name, there) in enumerate(zip(names, known, strict=True)) if name != there)
-        where = f"Column {place} is {names[place]!r}, but was {known[place]!r}; use X[model.feature_names_in_]"
+        where = (
+            f"Column {place} is {names[place]!r}, but was {known[place]!r} in training; use X[model.feature_names_in_]"
+        )
         raise ValueError(f"{str(error).rstrip()} {where}") from None
 
 
 def lazy_rows(matrix: Any) -> LazyRows:
-    """Rows of a sparse matrix, made dense when they are read. Raises ValueError for missing values."""
+    """Wrap a sparse matrix so that rows become dense when they are read. Raises ValueError for missing values."""
     gaps = np.flatnonzero(np.isnan(matrix.data))
     if len(gaps):
         row = int(np.searchsorted(matrix.indptr, gaps[0], side="right")) - 1
         raise ValueError(
-            f"X[{row}, {matrix.indices[gaps[0]]}] of a sparse matrix is missing (NaN); missing values require dense "
-            "data, such as X.toarray()"
+            f"X[{row}, {matrix.indices[gaps[0]]}] of a sparse matrix is missing (NaN); missing values are supported in "
+            "dense arrays only, such as X.toarray()"
         )
     return LazyRows({"X": matrix})
 
 
 def weighted_lazy_rows(matrix: Any, sample_weight: Any) -> tuple[LazyRows, Tensor | None]:
-    """Rows of a sparse matrix, repeated where weights are small whole numbers, and otherwise their weights."""
+    """Apply sample weights to the rows of a sparse matrix.
+
+    Returns:
+        The rows and their weights. If all weights are small integers, rows are repeated and the weights are None.
+    """
     if sample_weight is None:
         return lazy_rows(matrix), None
     weights = torch.from_numpy(checked_weights(sample_weight, matrix))
@@ -83,16 +89,16 @@ def weighted_lazy_rows(matrix: Any, sample_weight: Any) -> tuple[LazyRows, Tenso
 
 
 def checked_weights(sample_weight: Any, rows: Any) -> Array:
-    """Check that there is one weight of 0 or more per row. Raises ValueError otherwise."""
+    """Return the sample weights as an array. Raises ValueError unless each row has a finite, non-negative weight."""
     weights: Array = _check_sample_weight(sample_weight, rows, dtype=np.float64)
     if (weights < 0).any() or not weights.sum() > 0:
-        first = f"sample_weight[{int(np.argmax(weights < 0))}] is negative" if (weights < 0).any() else "all are 0"
-        raise ValueError(f"sample_weight: {first}; expected weights of 0 or more, not all 0")
+        first = f"weight {int(np.argmax(weights < 0))} is negative" if (weights < 0).any() else "all weights are 0"
+        raise ValueError(f"sample_weight: {first}; expected non-negative weights, at least one of them positive")
     return weights
 
 
 def dense_in_parts(method: Method) -> Method:
-    """Decorate a method of rows so that sparse matrices are processed in dense parts."""
+    """Decorate an estimator method so that it processes sparse matrices in dense parts."""
 
     @wraps(method)
     def on_parts(self: Any, X: Any, *arguments: Any, **options: Any) -> Any:

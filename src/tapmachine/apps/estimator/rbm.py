@@ -1,4 +1,4 @@
-"""The scikit-learn estimator."""
+"""The scikit-learn estimator `RBM`."""
 
 import inspect
 import warnings
@@ -36,69 +36,75 @@ from tapmachine.runs.visible_units import UnitMaker
 from tapmachine.training import Monitor, Training, run_epochs
 from tapmachine.training.monitor import Record
 
-N_MEASURED = 5  # epochs of a training, besides the first
+N_MEASURED = 5  # number of epochs at which the log-likelihood is measured, besides the first
 
 
 class RBM(CellMachine):
     """A Restricted or Deep Boltzmann Machine with the scikit-learn interface.
 
-    It is trained with `tapmachine.fit`; the fitted machine, `machine_`, works with the rest of the package.
-    All results are reproducible with the same `random_state`, including the scores and the sequence of samples.
-    Hidden units are binary, except above Gaussian visible units in one hidden layer. For a real-valued table they are
-    `Gaussian` units, one per column, which hold the correlations; `SpikeSlab` units, at most 8 of them with weights,
-    which model heavy tails; and a `Categorical` unit with one state per cluster, if cross-validation finds clusters.
-    They are fitted by maximum likelihood, so `epochs` and `batch_size` have no effect.
-    If training is interrupted, the machine of the last complete epoch is kept, and `partial_fit` can train it further.
+    The estimator trains like `tapmachine.fit`. All other functions of the package can be applied to the fitted machine,
+    `machine_`. With the same `random_state`, all results are reproducible, including scores and sequences of samples.
+
+    By default, hidden units are binary. The exception is a single hidden layer above Gaussian visible units, which is
+    the default for real-valued tables. Its hidden units are fitted by maximum likelihood, so `epochs` and `batch_size`
+    have no effect. One `Gaussian` unit per column models the correlations. `SpikeSlab` units, of which at most 8 have
+    nonzero weights, model heavy tails. If cross-validation finds clusters, a `Categorical` unit has one state per
+    cluster.
+
+    If training is interrupted, the machine of the last complete epoch is kept and can be trained further with
+    `partial_fit`.
 
     Args:
-        n_hidden: Number of hidden units, which is the number of features. A tuple such as (100, 50) makes a deep
-            machine, whose features are those of the last layer. With Gaussian visible units, one more feature per
-            column comes first, and the last features are the probabilities of the clusters, if there are any.
-        pretrain: Pretraining epochs of the first hidden layer of deep machines. Default: same as `epochs`.
+        n_hidden: Number of hidden units, whose means are the features. A tuple such as (100, 50) creates a deep
+            machine, whose features are the means of the last layer. For real-valued tables, the first features are one
+            additional feature per column, and the last ones are the cluster probabilities if clusters were found.
+        pretrain: Number of pretraining epochs of the first hidden layer of deep machines. Default: same as `epochs`.
         hidden_units: Type of the hidden units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian or
-            gauss-bernoulli; the last two lie between -1 and 1. auto is spike-slab above one layer of gaussian units,
-            otherwise binary. Features are the means of the hidden units.
+            gauss-bernoulli. Units of the last two types take values between -1 and 1. With auto, units are
+            spike-slab in a single hidden layer above gaussian units, and binary otherwise.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
-            gauss-bernoulli, poisson, categorical. auto infers it from the data, and `visible_` holds the result. For
-            a custom unit type, pass units, or a class or function that makes `n` units from `n`; the data are then not
-            scaled.
-        binarize: Threshold: values above it become 1, others 0. Default: off.
-        interval: Interval of real values, such as (0, 1). Default: [0, 1] or the range of the data. By default, values
-            outside are clipped with a warning; if you set an interval, they raise an error.
-        columns: Column kinds of a DataFrame by name: real, count, binary or categorical. Default: inferred from
-            their types and values; `print(model.schema_.describe())` shows the result.
+            gauss-bernoulli, poisson, categorical. With auto, the type is inferred from the data and described by
+            `visible_`. For a custom unit type, pass units, or a class or function that creates `n` units when called
+            with `n`. The data are not rescaled in this case.
+        binarize: Threshold for binarizing the data. Values above it become 1, all others 0. Default: off.
+        interval: Interval of real values, such as (0, 1). If set, values outside the interval raise an error. Default:
+            [0, 1] or the range of the training data, to which later values are clipped with a warning.
+        columns: Kinds of DataFrame columns by name: real, count, binary or categorical. Default: inferred from the
+            types and values of the columns; `print(model.schema_.describe())` shows the result.
         epochs: Number of passes over the data. Default: enough for 20,000 steps, from 50 to 300.
         batch_size: Number of rows per gradient step. Default: a quarter of the rows, from 10 to 100.
         objective: Training objective: default, tap, tap-average, tap-unique, tap-average-explicit,
             tap-unique-explicit, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd.
-            default is the objective of `tapmachine.fit`.
-        n_sweeps: TAP or Gibbs sweeps per gradient step. Default: 10; 1 for cd; 20 for belief-propagation and
-            relaxed-bp.
-        n_particles: Number of TAP solutions or chains. Default: the batch size.
+            With default, the objective of `tapmachine.fit` is used.
+        n_sweeps: Number of TAP or Gibbs sweeps per gradient step. Default: 10; 1 for cd; 20 for belief-propagation and
+            relaxed-bp; 100 for explicit TAP.
+        n_particles: Number of TAP solutions or Gibbs chains. Default: the batch size.
         start: Starting points of the TAP solutions: batch, data, noisy, random, persistent, chains.
-        learning_rate: Initial learning rate, for values scaled to about 1. Default: chosen from the data.
-        decay: Final learning rate as a fraction of the initial one.
+        learning_rate: Initial learning rate, for data scaled to about 1. Default: chosen from the data.
+        decay: Final learning rate as a fraction of the initial learning rate.
         momentum: Momentum of the gradient steps.
         weight_decay: Coefficient of the L2 penalty on the weights.
         l1: Coefficient of the L1 penalty on the weights.
-        centered: Whether to center the gradients. Default: where the units allow it.
-        averaged: Whether to average the parameters over the last eighth of the steps.
-        dtype: Data type of the parameters: float32, float64.
-        device: cpu, cuda, or auto (a GPU if available).
+        centered: Whether to use centered gradients. Default: True for unit types that support it.
+        averaged: Whether to average the parameters over the last eighth of the training steps.
+        dtype: Data type of the parameters: float32 or float64.
+        device: Device to train on: cpu, cuda, or auto, which uses a GPU if one is available.
         random_state: Random seed.
-        verbose: Whether to show training progress; every epoch is then measured, also by TAP.
+        verbose: Whether to show training progress. If True, the log-likelihood is measured after every epoch, also by
+            TAP.
 
     Attributes:
-        machine_: The fitted machine, in the units of the data.
-        visible_: The visible unit type, and why it was chosen.
-        schema_: Kind of each column, for a DataFrame with columns other than floats; otherwise None.
-        history_: One dictionary per epoch, with `loss`, `gradient_norm` and more; about five of them, including the
-            first and the last, have the `log_likelihood` of training rows and its `log_likelihood_method` (see
-            `Monitor`).
-        score_method_, score_error_: How ln Z of the scores was computed, `exact` or `annealed`, and its standard error
-            in nats; computed on first access.
-        components_: Weights of the first layer, (n_hidden, n_features); for q categories, (n_hidden, n_features·q).
-        n_features_in_, feature_names_in_: As in scikit-learn.
+        machine_: Fitted machine, in the units of the data.
+        visible_: Description of the visible unit type and the reason for its choice.
+        schema_: Kind of each column, for a DataFrame with columns other than floats. Otherwise None.
+        history_: Training history, a list with one dictionary per epoch. Each has the keys `loss`, `gradient_norm` and
+            more. About five epochs, including the first and the last, also have the `log_likelihood` of the training
+            rows and its `log_likelihood_method` (see `Monitor`).
+        score_method_, score_error_: Method that computed ln Z of the scores, `exact` or `annealed`, and the standard
+            error of ln Z in nats. Both are computed on first access.
+        components_: Weights of the first layer, (n_hidden, n_features), or (n_hidden, n_features·q) for features with q
+            categories.
+        n_features_in_, feature_names_in_: Number and names of the features, as in scikit-learn.
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -164,13 +170,17 @@ class RBM(CellMachine):
     # ----- training
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit a new machine to rows, (n_samples, n_features).
+        """Fit a new machine to the rows of X.
 
         Args:
-            X: The rows: an array, a DataFrame, AnnData, or a sparse matrix, which stays sparse. NaN marks a
-                missing value; the machine is fitted to the observed values.
-            y: Ignored.
+            X: Training data, (n_samples, n_features): an array, a DataFrame, an AnnData object or a sparse matrix,
+                which is not converted to a dense array. NaN marks missing values; the machine is fitted to the observed
+                values.
+            y: Ignored. Present for compatibility with scikit-learn.
             sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows. Default: 1.
+
+        Returns:
+            The fitted estimator.
         """
         settings = self._settings(self.epochs)
         with self._all_or_nothing():
@@ -183,8 +193,8 @@ class RBM(CellMachine):
             self._finish(LastTraining(settings, new, trainer.joint().state()), history, starts_from(x))
         if interrupted is not None:
             warnings.warn(
-                f"fit was interrupted after {len(history)} of {settings.all_epochs} epochs; the machine of the last "
-                "complete epoch is kept",
+                f"training was interrupted after {len(history)} of {settings.all_epochs} epochs; the machine of the "
+                "last complete epoch is kept",
                 TrainingWarning,
                 stacklevel=2,
             )
@@ -192,7 +202,7 @@ class RBM(CellMachine):
         return self
 
     def _train(self, training: Training, history: list[Record]) -> KeyboardInterrupt | None:
-        """Train until finished or interrupted; if interrupted, restore the last complete epoch."""
+        """Train all epochs. If training is interrupted, restore the last complete epoch and return the interrupt."""
         state = None
 
         def keep(record: Record) -> None:
@@ -210,10 +220,19 @@ class RBM(CellMachine):
         return None
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one more pass over some rows, at the final learning rate of the last pass.
+        """Train for one epoch on the rows of X, without pretraining.
 
-        There is no pretraining. The first call infers the type of the visible units from its rows; pass `interval` if
-        later rows have a wider range. Missing values and weights are treated as in `fit`.
+        The learning rate is the final learning rate of the previous training run. The first call infers the visible
+        unit type from its rows; set `interval` if later rows have a wider range. Missing values and weights are treated
+        as in `fit`.
+
+        Args:
+            X: Training data, as for `fit`.
+            y: Ignored. Present for compatibility with scikit-learn.
+            sample_weight: Weight of each row, (n_samples,). Default: 1.
+
+        Returns:
+            The fitted estimator.
         """
         with self._all_or_nothing():
             self._pass_over(X, getattr(self, "_training", None), sample_weight)
@@ -228,8 +247,8 @@ class RBM(CellMachine):
         else:
             if before.new.transform is not None:
                 raise ValueError(
-                    "partial_fit cannot continue fit for Gaussian visible units, which are not trained in steps; call "
-                    "fit with all rows, or partial_fit from the start"
+                    "partial_fit cannot continue a fit with Gaussian visible units, which does not use gradient steps; "
+                    "call fit with all rows, or use partial_fit from the start"
                 )
             settings = self._settings(
                 1, decay=1.0, pretrain=0, seed=before.settings.seed, hidden_units=self._chosen_hidden()
@@ -237,12 +256,14 @@ class RBM(CellMachine):
             kept = ("hidden", "visible", "interval", "binarize", "dtype")
             changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
             if changed:
-                raise ValueError(f"{changed[0]} has changed since the machine was created; call fit to start over")
+                raise ValueError(
+                    f"{changed[0]} has changed since the machine was first trained; call fit to train a new one"
+                )
             x, weights = self._more_rows(X, sample_weight)
             new = deepcopy(before.new)
         if settings.batch_size is not None:
             settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
-        measure = self._monitor(new, 1) if self.verbose else Monitor(n_starts=0)  # a pass may be over few rows
+        measure = self._monitor(new, 1) if self.verbose else Monitor(n_starts=0)  # X may have few rows
         trainer = make_trainer(settings, new, x, None, measure, weights)
         if before is not None:
             take_up(trainer.joint(), before.state)
@@ -251,7 +272,7 @@ class RBM(CellMachine):
         self._finish(LastTraining(settings, new, trainer.state()), history, spaced(seen, N_STARTS).clone())
 
     def _more_rows(self, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
-        """Rows for a machine that was made, and their weights."""
+        """Prepare rows and weights for further training of the fitted machine."""
         sparse = self._sparse(X)
         if sparse is not None:
             lazy, weights = weighted_lazy_rows(sparse, sample_weight)
@@ -262,7 +283,7 @@ class RBM(CellMachine):
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Restore the estimator if training fails."""
+        """Restore all attributes of the estimator if training fails."""
         before = dict(self.__dict__)
         try:
             yield
@@ -272,13 +293,13 @@ class RBM(CellMachine):
             raise
 
     def _chosen_hidden(self) -> str:
-        """Hidden unit type of `partial_fit`, which cannot fit machines of tables."""
+        """Return the hidden unit type for `partial_fit`, which cannot fit the default machine of a table."""
         return "binary" if self.hidden_units == "auto" else self.hidden_units
 
     def _settings(self, epochs: Any, **others: Any) -> Settings:
         values = {name: getattr(self, name) for name in _passed_on()} | {"epochs": epochs}
-        values["columns"] = None  # which are those of a DataFrame
-        values["visible"] = "auto" if callable(self.visible) else self.visible  # units are made by `_new_machine`
+        values["columns"] = None  # handled by the schema of the DataFrame
+        values["visible"] = "auto" if callable(self.visible) else self.visible  # `_new_machine` creates custom units
         for name, hint in get_type_hints(Settings).items():
             if int in kinds(hint) and name in values and values[name] is not None:
                 values[name] = whole_number(name, values[name])
@@ -293,7 +314,7 @@ class RBM(CellMachine):
         sparse = self._sparse(X, reset=True)
         array = self._array(X, reset=True, gaps=True) if sparse is None else sparse
         if array.shape[0] == 1:
-            raise ValueError("X has one sample (n_samples=1); expected at least two")
+            raise ValueError("X has one sample (n_samples=1); expected at least two samples")
         if sparse is not None:
             rows, weights = weighted_lazy_rows(sparse, sample_weight)
             return prepare_rows(settings, rows), weights
@@ -332,7 +353,7 @@ class RBM(CellMachine):
         self._draws = np.random.RandomState(training.settings.seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Drop the float64 copy and move tensors to the CPU, so that unpickling needs no GPU."""
+        """Return the state without the float64 copy and with tensors on the CPU, so that unpickling requires no GPU."""
         state: dict[str, Any] = dict(super().__getstate__())
         if "machine_" in state:
             training = state["_training"]
@@ -356,6 +377,6 @@ class RBM(CellMachine):
 
 
 def _passed_on() -> list[str]:
-    """Settings that are parameters of `RBM` under the same name."""
+    """Return the names of settings that are also parameters of `RBM`."""
     parameters = inspect.signature(RBM.__init__).parameters
     return [declared.name for declared in fields(Settings) if declared.name in parameters]

@@ -1,4 +1,4 @@
-"""The estimator on tables: DataFrames in and out."""
+"""Support of the estimator for DataFrames as input and output."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,10 +29,10 @@ def _has_schema(estimator: "TableMachine") -> bool:
 
 
 class TableMachine(TrainedMachine):
-    """Estimator methods on DataFrames, which return DataFrames with the index and columns of their input.
+    """Estimator methods that accept DataFrames and return DataFrames with the same index and columns.
 
     Attributes:
-        schema_: Kinds of the columns, if fitted to a DataFrame with columns other than floats.
+        schema_: Kind of each column, for a DataFrame with columns other than floats. Otherwise None.
     """
 
     columns: dict[str, str] | None
@@ -45,7 +45,7 @@ class TableMachine(TrainedMachine):
     # ----- DataFrames in
 
     def _array(self, X: Any, reset: bool = False, gaps: bool = False) -> Array:
-        """Rows of numbers: tables are encoded by their schema, other input is checked as usual."""
+        """Convert the input to an array of numbers. Tables with a schema are encoded."""
         if reset:
             self._take_columns(X)
         if not _has_schema(self):
@@ -59,15 +59,15 @@ class TableMachine(TrainedMachine):
         return matrix
 
     def _take_columns(self, X: Any) -> None:
-        """Remember the columns if X is a DataFrame."""
+        """Store the schema and the column types if X is a DataFrame."""
         is_frame = library_of(X) is not None
         self.schema_ = self._new_schema(X) if is_frame else None
         self._frame = FrameType.of(X) if is_frame else None
         if self.columns is not None and self.schema_ is None:
-            raise ValueError("columns requires named columns; pass X as a DataFrame")
+            raise ValueError("columns is set, but X has no column names; pass X as a DataFrame")
 
     def _new_schema(self, X: Any) -> Schema | None:
-        """Schema of a table; None if all columns are floats or a unit type was set."""
+        """Infer the schema of a table. Returns None if all columns are floats or the unit type is set explicitly."""
         is_numeric = has_float_columns_only(X) and self.columns is None
         has_unit_type = self.visible is None or callable(self.visible) or self.visible != "auto"
         if is_numeric or has_unit_type or self.binarize is not None or self.interval is not None:
@@ -104,9 +104,10 @@ class TableMachine(TrainedMachine):
     # ----- DataFrames out
 
     def _as_frame(self, rows: Any, like: Any = None, keep: bool = False) -> Any:
-        """Rows as a DataFrame like the training data or the input; `keep` retains the cells of the input.
+        """Convert rows to a DataFrame of the same type as the input `like` or, by default, the training data.
 
-        Returns an array if the machine was fitted to an array or the input is one.
+        If `keep` is true, observed cells of the input are kept unchanged. If the machine was fitted to an array or the
+        input is an array, the rows are returned as an array.
         """
         library = library_of(like)
         if self._frame is None or (like is not None and library is None):
@@ -122,9 +123,10 @@ class TableMachine(TrainedMachine):
         return from_columns(decoded, library, index)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Means of the visible units given the (last layer of) hidden units, (n_samples, n_features).
+        """Compute the means of the visible units given the hidden units of the last layer, (n_samples, n_features).
 
-        Categories are the most probable ones. Returns a DataFrame if the machine was fitted to one.
+        For categorical columns, the most probable category is returned. The result is a DataFrame if the machine was
+        fitted to a DataFrame.
         """
         rows = super().inverse_transform(X)
         result = self._as_frame(rows)
@@ -134,9 +136,9 @@ class TableMachine(TrainedMachine):
 
     @dense_in_parts
     def free_energy(self, X: Any) -> Any:
-        """Free energy F(x) of each row, (n_samples,): ln P(x) = −F(x) − ln Z.
+        """Compute the free energy F(x) of each row, (n_samples,), defined by ln P(x) = −F(x) − ln Z.
 
-        With several hidden layers, it is computed by TAP; NaN for rows where TAP does not converge.
+        With several hidden layers, F(x) is approximated by TAP and is NaN for rows where TAP does not converge.
         """
         values = super().free_energy(X)
         values = values + self._schema().log_scale(self._array(X, gaps=True)) if _has_schema(self) else values
@@ -144,15 +146,16 @@ class TableMachine(TrainedMachine):
 
     @dense_in_parts
     def score_samples(self, X: Any) -> Any:
-        """Log-likelihood ln P(x) of each row in nats, (n_samples,); a Series with the index of a DataFrame.
+        """Compute the log-likelihood ln P(x) of each row in nats, (n_samples,).
 
-        ln Z is exact if the machine is small enough to be enumerated quickly (16 binary hidden units); otherwise it is
-        estimated by annealed importance sampling, adding temperatures until its standard error is below 0.1 nats.
-        It is computed once for a fitted machine; `score_method_` and `score_error_` hold the method and the error. With
-        several hidden layers, the weight of each row is enumerated or annealed as well.
+        The result is a Series if X is a DataFrame. ln Z is exact if the machine is small enough to be enumerated
+        quickly (up to 16 binary hidden units). Otherwise it is estimated by annealed importance sampling, with as many
+        temperatures as needed for a standard error below 0.1 nats. ln Z is computed once per fitted machine;
+        `score_method_` and `score_error_` are its method and standard error. With several hidden layers, the weight of
+        each row is also enumerated or annealed.
 
         Warns:
-            LikelihoodWarning: If the standard error of ln Z stays above 0.1 nats.
+            LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
         """
         values = super().score_samples(X)
         values = values - self._schema().log_scale(self._array(X, gaps=True)) if _has_schema(self) else values
@@ -169,17 +172,18 @@ class TableMachine(TrainedMachine):
         random_state: Any = None,
         given: dict[Any, Any] | None = None,
     ) -> Any:
-        """Draw samples, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
+        """Draw samples, (n_samples, n_features), with Gibbs chains that start from rows of the training data.
 
-        Samples of the default machine of a table, which is a mixture, are exact and independent. After `fit` with a
-        DataFrame, samples are a DataFrame with the same columns and types.
+        The default machine of a table is a mixture model, whose samples are exact and independent. After `fit` with a
+        DataFrame, samples are returned as a DataFrame with the same columns and types.
 
         Args:
-            n_samples: Number of samples.
-            n_sweeps: Gibbs sweeps of each chain.
-            random_state: Random seed. By default every call draws new samples; after `fit` with the same
-                `random_state`, the same sequence of calls gives the same samples.
-            given: Fixed values of some columns, by name (DataFrames) or index (arrays); the others are sampled.
+            n_samples: Number of samples (default: 1).
+            n_sweeps: Number of Gibbs sweeps of each chain (default: 200).
+            random_state: Random seed. By default, every call draws new samples. After `fit` with the same
+                `random_state`, the same sequence of calls returns the same samples.
+            given: Values at which some columns are fixed, by column name for DataFrames or by column index for arrays.
+                All other columns are sampled.
 
         Example:
             >>> from sklearn.datasets import load_iris
@@ -200,17 +204,19 @@ class TableMachine(TrainedMachine):
 
     @dense_in_parts
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
-        """Denoise rows; returns posterior means, (n_samples, n_features), in the type of X.
+        """Denoise rows and return their posterior means, (n_samples, n_features), in the type of X.
 
-        Categories are the most probable ones; integers are rounded. Rows without a converged solution are reported by a
-        warning; `tapmachine.denoise(machine_, …)` has more results.
+        For categorical columns, the most probable category is returned; for integer columns, means are rounded. A
+        warning reports the number of rows without a converged solution. `tapmachine.denoise(model.machine_, …)` returns
+        the full posterior.
 
         Args:
-            X: Noisy rows; NaN marks unobserved values.
-            channel: The noise, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`; for tables with a schema,
-                it acts on encoded rows, in which real columns have a standard deviation of 1.
-            data: Examples, such as the training data; useful if the noise is strong.
-            return_std: Whether to return standard deviations as well.
+            X: Noisy rows. NaN marks unobserved values.
+            channel: Noise model, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`. For tables with a schema, the
+                noise acts on encoded rows, in which real columns have a standard deviation of 1.
+            data: Example rows, such as the training data, which provide additional starting points (default: None).
+                They are useful if the noise is strong.
+            return_std: Whether to also return standard deviations (default: False).
         """
         mean, std = super().denoise(X, channel, data, return_std=True)
         mean = self._as_frame(mean, X, keep=isinstance(channel, Missing) and _has_schema(self))

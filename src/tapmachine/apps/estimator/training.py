@@ -1,4 +1,4 @@
-"""State that the estimator needs to continue training, and conversion of scikit-learn arguments."""
+"""Training state of the estimator and conversion of its arguments."""
 
 import operator
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from tapmachine.runs.weights import repeat_rows
 from tapmachine.training import Trainer, TrainingState
 from tapmachine.training.gaps import check_columns, fill_columns, has_gaps
 
-N_STARTS = 100  # stored rows, from which solutions and samples start
+N_STARTS = 100  # number of stored rows, used as starting points of solutions and samples
 
 
 class LastTraining(NamedTuple):
-    """State from which `partial_fit` continues."""
+    """State of the last training run, which `partial_fit` continues."""
 
     settings: Settings
     new: NewMachine
@@ -27,7 +27,7 @@ class LastTraining(NamedTuple):
 
 
 def whole_number(name: str, value: Any) -> int:
-    """Convert Python and NumPy integers, as passed by grid searches."""
+    """Convert a Python or NumPy integer to int. Raises ValueError for other types."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -37,33 +37,37 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def check_observed(x: Tensor, names: Sequence[str] | None) -> None:
-    """Raise a ValueError for columns without any observed value."""
+    """Raise a ValueError if a column has no observed values."""
     if has_gaps(x):
         check_columns(x.isnan(), names)
 
 
 def weighted_rows(x: Tensor, array: Any, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
-    """Rows, repeated where weights are small whole numbers, and otherwise their weights."""
+    """Apply sample weights to rows.
+
+    Returns:
+        The rows and their weights. If all weights are small integers, rows are repeated and the weights are None.
+    """
     if sample_weight is None:
         return x, None
     return repeat_rows(x, torch.from_numpy(checked_weights(sample_weight, array)))
 
 
 def starts_from(x: Rows) -> Tensor:
-    """Copy of some rows, with missing values filled from their columns."""
+    """Copy evenly spaced rows as starting points. Missing values are filled from their columns."""
     if not isinstance(x, Tensor) or not has_gaps(x):
         return spaced(x, N_STARTS).clone()
     return spaced(fill_columns(x), N_STARTS).clone()
 
 
 def take_up(trainer: Trainer, state: TrainingState) -> None:
-    """Continue the chains and momenta; restart chains if their number has changed."""
+    """Restore the chains and momentum of an earlier training run. Chains restart if their number has changed."""
     own = trainer.state()
     kept = {
         name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape
     }
-    kept.pop("completions", None)  # of other rows
+    kept.pop("completions", None)  # belong to other rows
     device = {"device": trainer.machine.device.type, "scheduler": own.values["scheduler"]}
-    if device["device"] != state.values["device"]:  # random numbers of another kind
+    if device["device"] != state.values["device"]:  # generators of different devices are incompatible
         kept["generator.draws"] = own.tensors["generator.draws"]
     trainer.restore(TrainingState(own.tensors | kept, state.values | device))

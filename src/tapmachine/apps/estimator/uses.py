@@ -1,4 +1,4 @@
-"""The methods of a fitted estimator: features, log-likelihoods, samples, denoising, imputation, recovery."""
+"""Methods of a fitted estimator: features, log-likelihoods, samples, denoising, imputation and recovery."""
 
 import warnings
 from dataclasses import replace
@@ -38,9 +38,10 @@ FLOATS = (np.float64, np.float32)
 
 
 class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Methods of a fitted estimator.
+    """Base class with the methods of a fitted estimator.
 
-    It is a transformer itself: scikit-learn wraps `transform` for `set_output` in the class that defines it.
+    The class inherits from `TransformerMixin` because scikit-learn wraps `transform` for `set_output` in the class that
+    defines it.
     """
 
     machine_: BoltzmannMachine
@@ -54,9 +55,9 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     @dense_in_parts
     def transform(self, X: Any) -> Array:
-        """Compute features: means of the (last layer of) hidden units given each row, (n_samples, n_hidden).
+        """Compute features: the means of the hidden units of the last layer given each row, (n_samples, n_hidden).
 
-        Features of binary units lie in [0, 1]. Rows may have missing values (NaN).
+        Features of binary units lie in [0, 1]. Rows may contain missing values (NaN).
         """
         check_is_fitted(self)
         array = self._array(X, gaps=True)
@@ -70,14 +71,14 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return features
 
     def inverse_transform(self, X: Any) -> Array:
-        """Means of the visible units given the (last layer of) hidden units, (n_samples, n_features).
+        """Compute the means of the visible units given the hidden units of the last layer, (n_samples, n_features).
 
-        Categorical units return the most probable category.
+        For categorical units, the most probable category is returned.
         """
         check_is_fitted(self)
         hidden = check_array(X, dtype=FLOATS)
         if hidden.shape[1] != self._n_features_out:
-            raise ValueError(f"X has {hidden.shape[1]} columns, but there are {self._n_features_out} hidden units")
+            raise ValueError(f"X has {hidden.shape[1]} columns; expected {self._n_features_out}, one per hidden unit")
         values = torch.tensor(hidden, dtype=self._double.dtype, device=self._double.device)
         if len(self._double.layers) == 2:
             visible = self._double.conditional(0, [None, values]).mean
@@ -90,9 +91,9 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return visible.detach().cpu().numpy().astype(hidden.dtype, copy=False)
 
     def free_energy(self, X: Any) -> Array:
-        """Free energy F(x) of each row, (n_samples,): ln P(x) = −F(x) − ln Z.
+        """Compute the free energy F(x) of each row, (n_samples,), defined by ln P(x) = −F(x) − ln Z.
 
-        With several hidden layers, it is computed by TAP; NaN for rows where TAP does not converge.
+        With several hidden layers, F(x) is approximated by TAP and is NaN for rows where TAP does not converge.
         """
         check_is_fitted(self)
         rows = self._states(self._array(X))
@@ -101,16 +102,16 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return -weights.cpu().numpy()
 
     def score_samples(self, X: Any) -> Array:
-        """Log-likelihood ln P(x) of each row in nats, (n_samples,).
+        """Compute the log-likelihood ln P(x) of each row in nats, (n_samples,).
 
-        ln Z is exact if the machine is small enough to be enumerated quickly (16 binary hidden units); otherwise it is
-        estimated by annealed importance sampling, adding temperatures until its standard error is below 0.1 nats.
-        It is computed once for a fitted machine; `score_method_` and `score_error_` hold the method and the error. With
-        several hidden layers, the weight of each row is enumerated or annealed as well. Rows with
+        ln Z is exact if the machine is small enough to be enumerated quickly (up to 16 binary hidden units). Otherwise
+        it is estimated by annealed importance sampling, with as many temperatures as needed for a standard error below
+        0.1 nats. ln Z is computed once per fitted machine; `score_method_` and `score_error_` are its method and
+        standard error. With several hidden layers, the weight of each row is also enumerated or annealed. Rows with
         missing values (NaN) are scored by the log-likelihood of the observed values, ln P(x_obs).
 
         Warns:
-            LikelihoodWarning: If the standard error of ln Z stays above 0.1 nats.
+            LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
         """
         check_is_fitted(self)
         partition = self._partition()
@@ -123,53 +124,52 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return scored.values.cpu().numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood of the rows in nats; see `score_samples`."""
+        """Return the mean log-likelihood of the rows in nats. See `score_samples`."""
         return float(self.score_samples(X).mean())
 
     @property
     def score_method_(self) -> str:
-        """How ln Z of the scores was computed: `exact` or `annealed`."""
+        """Method that computed ln Z of the scores: `exact` or `annealed`."""
         check_is_fitted(self)
         return self._partition().method
 
     @property
     def score_error_(self) -> float:
-        """Standard error of ln Z in nats, which all scores share; 0 if it is exact."""
+        """Standard error of ln Z in nats, which is shared by all scores. 0 if ln Z is exact."""
         check_is_fitted(self)
         return self._partition().error
 
     def _partition(self) -> LogPartition:
-        """ln Z of the fitted machine, computed on first access."""
+        """Return ln Z of the fitted machine. It is computed on the first call."""
         if self._log_partition is None:
             self._log_partition = unbiased_log_partition(self.machine_, self._starts.to(self.machine_.device))
             if not self._log_partition.error < TOLERANCE:
                 warnings.warn(
-                    f"the standard error of ln Z is {self._log_partition.error:.2g} nats, above {TOLERANCE}: scores "
-                    "share this error, and are too high if annealing missed some modes; see "
-                    "tapmachine.compare_likelihoods",
+                    f"the standard error of ln Z is {self._log_partition.error:.2g} nats, above {TOLERANCE}. All "
+                    "scores share this error, and are too high if annealing missed some modes. "
+                    "tapmachine.compare_likelihoods compares ln Z with other estimates",
                     LikelihoodWarning,
                     stacklevel=4,
                 )
         return self._log_partition
 
     def sample(self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None) -> Array:
-        """Draw samples, (n_samples, n_features), by Gibbs chains that start from rows of the training data.
+        """Draw samples, (n_samples, n_features), with Gibbs chains that start from rows of the training data.
 
-        Samples of the default machine of a real-valued table, which is a mixture of Gaussians, are exact and
-        independent.
+        The default machine of a table is a mixture model, whose samples are exact and independent.
 
         Args:
-            n_samples: Number of samples.
-            n_sweeps: Gibbs sweeps of each chain.
-            random_state: Random seed. By default every call draws new samples; after `fit` with the same
-                `random_state`, the same sequence of calls gives the same samples.
+            n_samples: Number of samples (default: 1).
+            n_sweeps: Number of Gibbs sweeps of each chain (default: 200).
+            random_state: Random seed. By default, every call draws new samples. After `fit` with the same
+                `random_state`, the same sequence of calls returns the same samples.
         """
         check_is_fitted(self)
         seeds = self._seeds(random_state)
         generator = self._generator(seeds)
         if is_product_mixture(self._double):
             return as_product_mixture(self._double).sample(n_samples, generator).cpu().numpy()
-        if is_gaussian_mixture(self._double):  # chains may not mix between its components
+        if is_gaussian_mixture(self._double):  # Gibbs chains may not mix between components
             return as_gaussian_mixture(self._double).sample(n_samples, generator).cpu().numpy()
         start = check_rows(self.machine_, self._some_starts(n_samples, seeds))
         visible = gibbs(self.machine_, start, n_sweeps, generator)[0]
@@ -177,7 +177,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return states.cpu().numpy().astype(np.float64)
 
     def _chain_starts(self, n: int, random_state: Any) -> tuple[Tensor, torch.Generator]:
-        """Starting rows of chains, and a random number generator."""
+        """Return the starting rows of `n` chains and a random number generator."""
         seeds = self._seeds(random_state)
         generator = self._generator(seeds)
         return self._some_starts(n, seeds), generator
@@ -194,16 +194,17 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._starts.to(rows.device)[rows]
 
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
-        """Denoise rows; returns posterior means, (n_samples, n_features).
+        """Denoise rows and return their posterior means, (n_samples, n_features).
 
-        Categorical units return the most probable category. A warning reports rows without a converged solution;
-        `tapmachine.denoise(machine_, …)` has more results.
+        For categorical units, the most probable category is returned. A warning reports the number of rows without a
+        converged solution. `tapmachine.denoise(model.machine_, …)` returns the full posterior.
 
         Args:
-            X: Noisy rows; NaN marks unobserved values.
-            channel: The noise, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`.
-            data: Examples, such as the training data; useful if the noise is strong.
-            return_std: Whether to return standard deviations as well.
+            X: Noisy rows. NaN marks unobserved values.
+            channel: Noise model, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`.
+            data: Example rows, such as the training data, which provide additional starting points (default: None).
+                They are useful if the noise is strong.
+            return_std: Whether to also return standard deviations (default: False).
         """
         check_is_fitted(self)
         check_channel(channel)
@@ -214,30 +215,35 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._estimates(posterior, array.dtype, return_std)
 
     def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
-        """Impute missing values (NaN) by posterior means or the most probable category; (n_samples, n_features).
+        """Impute missing values (NaN) by posterior means or most probable categories, (n_samples, n_features).
 
         Args:
             X: Rows with missing values.
-            data: Examples, such as the training data; useful if many values are missing.
-            return_std: Whether to return standard deviations as well: 0 for values that were not missing.
+            data: Example rows, such as the training data, which provide additional starting points (default: None).
+                They are useful if many values are missing.
+            return_std: Whether to also return standard deviations, which are 0 for observed values (default: False).
         """
         return self.denoise(X, Missing(), data, return_std)
 
     def recover(
         self, y: Any, channel: Measurements, data: Any = None, return_std: bool = False, engine: Any = None
     ) -> Any:
-        """Recover rows from measurements that mix their columns; returns posterior means, (n_samples, n_features).
+        """Recover rows from measurements, such as linear combinations of their columns.
 
-        Categorical units return the most probable category. A warning reports rows without a converged solution;
-        `tapmachine.recover(machine_, …)` has more results.
+        Returns posterior means, (n_samples, n_features). For categorical units, the most probable category is returned.
+        A warning reports the number of rows without a converged solution. `tapmachine.recover(model.machine_, …)`
+        returns the full posterior.
 
         Args:
-            y: Measurements, (n_samples, n_measurements), one row per sample; NaN for missing measurements.
-            channel: The matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`, where F has shape
-                (n_measurements, n_features). For categorical units, F has a column for each category of each feature.
-            data: Examples, such as the training data; useful if there are few measurements.
-            return_std: Whether to return standard deviations as well.
-            engine: "gamp", "vamp" or "ep"; see `tapmachine.recover` (default: chosen from the matrix).
+            y: Measurements, one row per sample, (n_samples, n_measurements). NaN marks missing measurements.
+            channel: Measurement model with the matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`. F has
+                shape (n_measurements, n_features); for categorical units, it has one column per category of each
+                feature.
+            data: Example rows, such as the training data, which provide additional starting points (default: None).
+                They are useful if there are few measurements.
+            return_std: Whether to also return standard deviations (default: False).
+            engine: Algorithm, one of "gamp", "vamp" and "ep"; see `tapmachine.recover` (default: chosen from the
+                matrix).
 
         Example:
             >>> import numpy as np
@@ -255,7 +261,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._estimates(posterior, array.dtype, return_std)
 
     def _estimates(self, posterior: Posterior, dtype: Any, return_std: bool) -> Any:
-        """Posterior means or most probable categories, and with `return_std` their standard deviations."""
+        """Return posterior means or most probable categories and, with `return_std`, standard deviations."""
         has_states = self.machine_.layers[0].is_categorical
         mean = posterior.states if has_states else posterior.mean
         variance = posterior.variance.sum(-1) if has_states else posterior.variance
@@ -263,7 +269,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return tuple(results) if return_std else results[0]
 
     def _rows_with_gaps(self, array: Array) -> Tensor:
-        """Like `_rows`, but keeps missing values."""
+        """Prepare rows like `_rows`, but keep missing values as NaN."""
         gaps = np.isnan(array)
         lower = self.machine_.layers[0].bounds()[0]
         anything = float(lower) if lower.dim() == 0 and bool(torch.isfinite(lower)) else 0.0
@@ -276,7 +282,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return array
 
     def _sparse(self, X: Any, reset: bool = False) -> Any:
-        """The rows as a sparse matrix in CSR format; None if they are dense."""
+        """Return the rows as a sparse matrix in CSR format, or None if they are dense."""
         return self._checked(X, reset, True) if issparse(matrix_of(X)[0]) else None
 
     def _checked(self, X: Any, reset: bool, gaps: bool) -> Any:
@@ -293,9 +299,9 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return checked
 
     def _rows(self, array: Array) -> Tensor:
-        """Rows for the machine; values outside the interval of the training data are clipped."""
+        """Prepare rows for the machine. Values outside the interval of the training data are clipped with a warning."""
         machine = self.machine_
-        dtype = str(machine.dtype).removeprefix("torch.")  # float64 for tables, whatever the settings are
+        dtype = str(machine.dtype).removeprefix("torch.")  # always float64 for tables
         settings = replace(self._training.settings, dtype=dtype)
         x = prepare_rows(settings, array).to(machine.device)
         units = machine.layers[0]
@@ -308,13 +314,14 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return x
         row, column = outside.nonzero()[0].tolist()
         warnings.warn(
-            f"{count} value{'s' if count > 1 else ''} outside the interval of the training data clipped, the "
-            f"first in row {row}, column {column} ({x[row, column]:g}); to widen it, use interval=(low, high)",
+            f"{count} value{'s' if count > 1 else ''} outside the interval of the training data clipped; the "
+            f"first is {x[row, column]:g} in row {row}, column {column}. To widen the interval, fit with "
+            "interval=(low, high)",
             DataWarning,
             stacklevel=2,
         )
         return torch.clamp(x, lower, upper)
 
     def _states(self, array: Array) -> Tensor:
-        """Checked states of the machine in float64."""
+        """Prepare and check rows, and convert them to visible states in float64."""
         return check_rows(self.machine_, self._rows(array)).to(self._double.dtype)

@@ -1,4 +1,4 @@
-"""Columns of data and of samples, one by one and in pairs."""
+"""Statistics of single columns and pairs of columns in data and samples."""
 
 from typing import Any, NamedTuple
 
@@ -9,16 +9,24 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.data import RunData
 
 N_BINS = 24
-FEW_VALUES = 30  # whole numbers with a bin each
+FEW_VALUES = 30  # maximum range of integers with one bin per value
 
 Array = np.ndarray[Any, Any]
 
 
 class Column(NamedTuple):
-    """A column in the units of the data: its index in rows, its kind and the names of its categories."""
+    """A column of the data.
+
+    Attributes:
+        name: Name of the column.
+        kind: Kind of the column: real, count, binary or categorical.
+        place: Position of the column in encoded rows.
+        categories: Names of the categories. Empty for numbers.
+        shift, scale: Parameters that convert encoded numbers to the units of the data.
+    """
 
     name: str
-    kind: str  # real, count, binary or categorical
+    kind: str
     place: slice
     categories: tuple[str, ...] = ()
     shift: float = 0.0
@@ -26,11 +34,11 @@ class Column(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whether its values are numbers, not categories."""
+        """Whether the values of the column are numbers instead of categories."""
         return self.kind in ("real", "count")
 
     def values(self, rows: Tensor) -> Array:  # (N, n) -> (N,), float64
-        """Numbers, or indices of categories; NaN for gaps."""
+        """Return the values of the column: numbers, or indices of categories. Missing values are NaN."""
         part = rows[:, self.place].double().cpu().numpy()
         if self.kind == "categorical" and part.shape[1] > 1:
             codes: Array = np.where(np.isnan(part).any(1), np.nan, np.nan_to_num(part).argmax(1))
@@ -45,11 +53,11 @@ class ColumnSummary(NamedTuple):
     """Comparison of one column in data and samples.
 
     Attributes:
-        column: The column.
-        gaps: Fraction of missing values.
-        mean, deviation: Mean and standard deviation in data and samples; NaN for categories.
-        edges: Bin edges, for numbers.
-        shares: Fractions of data and samples in each bin or category.
+        column: The compared column.
+        gaps: Fraction of missing values in the data.
+        mean, deviation: Mean and standard deviation in data and samples. NaN for categories.
+        edges: Bin edges of the histograms. Empty for categories.
+        shares: Fraction of the data and of the samples in each bin or category.
     """
 
     column: Column
@@ -61,12 +69,12 @@ class ColumnSummary(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Total variation distance of the two distributions: 0 if they are equal, 1 if they do not overlap."""
+        """Total variation distance between data and samples: 0 for equal distributions, 1 if they do not overlap."""
         return 0.5 * sum(abs(a - b) for a, b in zip(*self.shares, strict=True))
 
 
 def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]:
-    """The columns of data by name."""
+    """Return the columns of the data, which are inferred from the visible units if the data have no schema."""
     if data.schema is not None:
         places = data.schema.components
         return [
@@ -86,7 +94,7 @@ def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]
 
 
 def summarize(column: Column, data: Array, samples: Array) -> ColumnSummary:
-    """Compare one column in data and samples."""
+    """Compare the distribution of one column in data and samples."""
     seen = data[~np.isnan(data)]
     gaps = 1 - len(seen) / max(1, len(data))
     if not column.is_number:
@@ -103,7 +111,7 @@ def summarize(column: Column, data: Array, samples: Array) -> ColumnSummary:
 
 
 def bin_edges(data: Array, samples: Array, whole: bool) -> Array:
-    """Bin edges that cover all data and almost all samples; one bin per value for a few whole numbers."""
+    """Choose bin edges that cover all data and almost all samples. Integers in a small range have one bin per value."""
     every = np.concatenate((data, np.quantile(samples, [0.002, 0.998]) if len(samples) else []))
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
     if whole and high - low < FEW_VALUES:
@@ -119,10 +127,11 @@ def _shares(counts: Array) -> list[float]:
 
 
 def associations(columns: list[Column], values: list[Array]) -> Array:  # (n, n)
-    """Association of each pair of columns over rows where both are known, in [−1, 1] or [0, 1]; 1 on the diagonal.
+    """Compute the association of each pair of columns over rows where both values are known.
 
-    Correlation for numbers and binary columns; correlation ratio for a number and a category; Cramér's V for
-    two categories. NaN if a column is constant.
+    The association is the correlation of two numeric or binary columns, the correlation ratio of a numeric and a
+    categorical column, or Cramér's V of two categorical columns. It is NaN if a column is constant, and 1 on the
+    diagonal.
     """
     n = len(columns)
     matrix = np.eye(n)
@@ -136,7 +145,7 @@ def associations(columns: list[Column], values: list[Array]) -> Array:  # (n, n)
 
 
 def association(first: Array, second: Array, first_is_number: bool, second_is_number: bool) -> float:
-    """Association of two columns without gaps; see `associations`."""
+    """Compute the association of two columns without missing values. See `associations`."""
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return float("nan")
     if first_is_number and second_is_number:

@@ -1,4 +1,4 @@
-// Receptive fields: a click shows one of them large, with the rows of the data that its unit responds to most.
+// Receptive fields: a click enlarges a field and shows the data rows with the highest activation of its unit.
 
 function startFields(run) {
   for (const root of run.root.querySelectorAll(".fields")) {
@@ -29,9 +29,9 @@ function startFields(run) {
         large.getContext("2d").drawImage(context.canvas, Math.round(column * wide), Math.round(row * tall), ...size, 0, 0, ...size);
       });
       card.hidden = false;
-      card.replaceChildren(large, element("p", {}, `Unit ${layer.unit[place]}: mean ${layer.activation[place]} over the data`),
-        element("p", {}, "Rows that it responds to most:"),
-        element("div", { class: "examples" }, ...layer.rows[place].map((start) => canvasOf(run, run.data.data.sheet, start, "", `row ${start} of the starts`))));
+      card.replaceChildren(large, element("p", {}, `Unit ${layer.unit[place]}: mean activation ${layer.activation[place]}`),
+        element("p", {}, "Data rows with the highest activation:"),
+        element("div", { class: "examples" }, ...layer.rows[place].map((start) => canvasOf(run, run.data.data.sheet, start, "", `start ${start}`))));
     }
 
     svg.addEventListener("click", (event) => {

@@ -1,4 +1,4 @@
-"""The figures of a page, as SVG with a caption."""
+"""Figures of the report page, as SVG with captions."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,14 @@ CURVES = {
 
 
 class Figure(NamedTuple):
-    """A figure: SVG, caption, and file name to save it under."""
+    """A figure of the report page.
+
+    Attributes:
+        svg: SVG of the figure.
+        caption: Caption below the figure. Empty for no caption.
+        name: File name for saving the figure, without suffix.
+        is_signed: Whether colors show the sign of values.
+    """
 
     svg: str
     caption: str
@@ -31,7 +38,7 @@ class Figure(NamedTuple):
     is_signed: bool = False
 
     def html(self) -> str:
-        """HTML of the figure."""
+        """Return the HTML of the figure."""
         kind = "figure signed" if self.is_signed else "figure"
         return (
             f'<figure class="{kind}" data-name="{escape(self.name)}">{self.svg}'
@@ -48,16 +55,16 @@ def image_svg(
     signed: bool | None = None,
     names: Sequence[str] = (),
 ) -> str:
-    """Images side by side as SVG.
+    """Draw a grid of images as SVG.
 
     Args:
-        images: (K, pixels).
-        shape: height and width of each.
-        label: text alternative for screen readers.
-        columns: number of images in a row (default: about a square).
-        colors: color of the frame of each.
-        signed: as for `image_grid`.
-        names: names of the rows, shown above them.
+        images: One flattened image per row, (K, pixels).
+        shape: Height and width of each image.
+        label: Text alternative for screen readers.
+        columns: Number of images per row of the grid (default: chosen for a roughly square grid).
+        colors: Frame color of each image (default: no frames).
+        signed: Whether to color values by sign (default: True if any value is negative).
+        names: Names of the rows of the grid, shown on the right (default: no names).
     """
     columns = min(columns or max(1, round(len(images) ** 0.5)), max(1, len(images)))
     gap = max(2, round(max(shape) / 5)) if colors is not None else max(1, round(max(shape) / 6))
@@ -85,7 +92,7 @@ def image_svg(
 
 
 def training_curves(records: Sequence[dict[str, Any]]) -> Figure | None:
-    """Log-likelihoods measured during training, by epoch."""
+    """Draw the log-likelihoods measured during training. Returns None if there are fewer than two measurements."""
     series = {
         title: [(float(r["epoch"]), float(r[name])) for r in records if r.get(name) is not None]
         for name, title in CURVES.items()
@@ -94,53 +101,53 @@ def training_curves(records: Sequence[dict[str, Any]]) -> Figure | None:
     if max(map(len, series.values()), default=0) < 2:
         return None
     methods = sorted({r["log_likelihood_method"] for r in records if r.get("log_likelihood_method")})
-    by = f", {' and '.join(methods)} except for TAP's" if methods else ""
+    by = f" ({' and '.join(methods)}, except for TAP)" if methods else ""
     svg = charts.line_chart(series, "epoch", "nats per row")
-    return Figure(svg, f"Mean log-likelihood by epoch{by}. Higher is better.", "training")
+    return Figure(svg, f"Mean log-likelihood per row by epoch{by}. Higher values are better.", "training")
 
 
 def free_energies(track: LandscapeTrack) -> Figure:
-    """Free energies of the solutions by epoch."""
+    """Draw the free energies of the solutions by epoch."""
     points = [(float(s.epoch), float(f)) for s in track.snapshots for f in s.free_energy.tolist()]
     means = [(float(s.epoch), s.mean_free_energy) for s in track.snapshots if s.n_solutions]
     svg = charts.scatter(points, "epoch", "F, nats", means, len(track.epochs) > 2, "free energies by epoch")
-    return Figure(svg, "Free energies of all solutions by epoch, and their mean.", "free_energies")
+    return Figure(svg, "Free energies of all solutions by epoch (dots) and their mean (line).", "free_energies")
 
 
 def n_solutions(track: LandscapeTrack) -> Figure:
-    """Number of solutions by epoch."""
+    """Draw the number of solutions by epoch."""
     series = {
         "solutions": [(float(s.epoch), float(s.n_solutions)) for s in track.snapshots],
         "stable": [(float(s.epoch), float(s.stable.sum())) for s in track.snapshots],
     }
     svg = charts.line_chart(series, "epoch", "solutions")
-    return Figure(svg, f"Number of distinct solutions reached from {len(track.starts)} starts.", "solutions")
+    return Figure(svg, f"Number of distinct solutions from {len(track.starts)} starts by epoch.", "solutions")
 
 
 def shown_fields(ranking: ReceptiveFields) -> Tensor:
-    """Units to show: the most active ones first, or those with the most spread-out fields."""
+    """Return the hidden units to show, ordered by activation if known, otherwise by the spread of their weights."""
     if bool(torch.isnan(ranking.activation).any()):
         return ranking.by_spread(MOST_FIELDS)
     return ranking.by_activation(MOST_FIELDS)
 
 
 def field_columns(ranking: ReceptiveFields) -> int:
-    """Number of receptive fields per row of the figure."""
+    """Return the number of receptive fields per row of the figure."""
     return max(1, round(1.6 * math.sqrt(len(shown_fields(ranking)))))
 
 
 def receptive_fields(ranking: ReceptiveFields, shape: tuple[int, int]) -> Figure:
-    """Weights of hidden units as images, those of the most active units first."""
+    """Draw the weights of hidden units as images, with the most active units first."""
     order = shown_fields(ranking)
     fields = ranking.fields[order].flatten(1)
     svg = image_svg(fields, shape, f"{len(order)} receptive fields", field_columns(ranking), signed=True)
-    which = "" if ranking.layer == 1 else f" of layer {ranking.layer}, through the layers below it"
-    some = "" if len(order) == len(ranking.fields) else f", {len(order)} of {len(ranking.fields)}"
-    caption = f"Receptive fields{which}{some}: the weights of each hidden unit, the most active unit first; red is"
-    return Figure(svg, f"{caption} positive, blue negative.", f"receptive_fields_{ranking.layer}", True)
+    which = "" if ranking.layer == 1 else f" of layer {ranking.layer}, projected through the layers below"
+    some = "" if len(order) == len(ranking.fields) else f" ({len(order)} of {len(ranking.fields)} units)"
+    caption = f"Receptive fields{which}{some}, with the most active units first. Positive weights are red, negative"
+    return Figure(svg, f"{caption} weights blue.", f"receptive_fields_{ranking.layer}", True)
 
 
 def samples(rows: Tensor, shape: tuple[int, int], caption: str, name: str, labels: Labels | None = None) -> Figure:
-    """Rows as images, framed in the colors of their labels."""
+    """Draw rows as images, framed in the colors of their labels."""
     colors = None if labels is None else [labels.colors[own] for own in labels.index.tolist()]
     return Figure(image_svg(rows, shape, caption, colors=colors), caption, name)

@@ -1,4 +1,4 @@
-"""The numbers behind the report page of a run."""
+"""Results shown on the report page of a run."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ from tapmachine.runs.machines import KeptMachines
 from tapmachine.training.gaps import take_gaps
 
 N_STARTS = 500
-N_EPOCHS = 24  # epochs shown, of those that were kept
-N_SHOWN = 36  # samples, and rows of the data
+N_EPOCHS = 24  # maximum number of epochs shown
+N_SHOWN = 36  # number of samples and of data rows shown
 N_SCORED = 1000
 SAMPLE_SWEEPS = 500
 TEMPERATURES = 1000
@@ -43,13 +43,13 @@ Say = Callable[[str], None]
 
 
 class LandscapeFindings(NamedTuple):
-    """The landscape of a run.
+    """TAP solutions of a run.
 
     Attributes:
-        track: the landscape at the kept epochs.
-        embedding: embedding of the solutions, fitted to the starts; None if there are too few.
-        sentences: findings at each epoch.
-        labels: labels of the starts, if available.
+        track: Solutions at the kept epochs.
+        embedding: Embedding of the solutions, fitted to the starts. None if there are too few starts.
+        sentences: Description of the solutions at each epoch, as a list of sentences.
+        labels: Labels of the starts, or None.
     """
 
     track: LandscapeTrack
@@ -60,20 +60,20 @@ class LandscapeFindings(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """The contents of a report.
+    """Results shown on a report page.
 
     Attributes:
-        name: name of the run.
-        machine: the last machine of the run.
-        settings, records: contents of the run folder.
-        landscape: TAP solutions; None for machines without any.
-        table: findings on the columns, for data other than images.
-        likelihoods: log-likelihoods by all estimators.
-        rankings: receptive fields of every hidden layer.
-        rows, samples: rows of the data, and Gibbs chains started there.
-        sample_labels: the label of the nearest row of the data for each sample.
-        columns: columns by name, for data other than images.
-        image_shape: height and width of rows that are images.
+        name: Name of the run.
+        machine: Last machine of the run.
+        settings, records: Settings and training records of the run.
+        landscape: TAP solutions. None for machines of tables, which are solved exactly.
+        table: Results on the columns. None for images.
+        likelihoods: Log-likelihoods by all estimators.
+        rankings: Receptive fields of each hidden layer.
+        rows, samples: Data rows, and samples of Gibbs chains started from these rows.
+        sample_labels: Label of the nearest data row for each sample, or None without labels.
+        columns: Columns of the data. Empty for images.
+        image_shape: Height and width of images, or None for other data.
     """
 
     name: str
@@ -99,15 +99,15 @@ def look_at(
     source: str | None = None,
     labels: str | None = None,
 ) -> Findings:
-    """Track the landscape through a run, score its last machine and draw samples from it.
+    """Track the TAP solutions of a run over its epochs, score its last machine and draw samples.
 
     Args:
-        folder: the run folder.
-        device: device to compute on.
-        n_starts: maximum number of rows of the data to start solutions from.
-        say: called with a line of progress.
-        source: data to use instead of the run's.
-        labels: file with one label per row of the data.
+        folder: Run folder or machine file.
+        device: Device to compute on (default: cpu).
+        n_starts: Maximum number of data rows used as starting points (default: 500).
+        say: Callback that receives progress messages (default: messages are ignored).
+        source: Data set to use instead of the run's data. Required for machine files.
+        labels: Path of a file with one label per row of the data (default: built-in labels, if any).
     """
     machines = KeptMachines(folder, device)
     machine = machines[max(machines)]
@@ -120,17 +120,17 @@ def look_at(
     name, records = folder.path.stem if alone else folder.path.resolve().name, folder.records()
     table = None
     if shape is None:
-        say("columns of data and samples")
+        say("comparing columns of data and samples …")
         table = table_findings(data, machine)
     if not has_solutions:
-        say("log-likelihood")
+        say("computing the log-likelihood …")
         score = table_likelihoods(machine, data)
         columns = columns_of(data, machine)
         nothing = torch.empty(0)
         return Findings(name, machine, settings, records, None, table, score, (), nothing, nothing, None, columns, None)
     train = data.train.to(machine.device)
     landscape = _landscape(machines, data, n_starts, say, known, records)
-    say("log-likelihood by TAP, annealing and others")
+    say("estimating the log-likelihood with several methods …")
     likelihoods = compare_likelihoods(
         machine,
         spaced(train, N_SCORED),
@@ -158,7 +158,7 @@ def look_at(
 
 
 def _nearest(samples: Tensor, train: Tensor) -> Tensor:
-    """Index of the nearest training row for each sample."""
+    """Return the index of the nearest training row for each sample."""
     return torch.cdist(samples.double().flatten(1), train.to(samples).double()).argmin(1).cpu()
 
 
@@ -189,25 +189,25 @@ def _landscape(
         for found, snapshot in zip(sentences, track.snapshots, strict=True):
             if snapshot.n_solutions > 1:
                 share = own.purity(snapshot.basin)
-                found.append(f"{share:.0%} of the starts have the majority label of their basin.")
+                found.append(f"{share:.0%} of the starts have the most frequent label of their basin.")
     return LandscapeFindings(track, embed_over_starts(track), sentences, own)
 
 
 def _on_record(records: list[dict[str, Any]], epoch: int) -> list[str]:
-    """Log-likelihood at this epoch, if it was measured during training."""
+    """Describe the log-likelihood at an epoch. Returns an empty list if it was not measured during training."""
     for record in records:
         if record.get("epoch") == epoch and record.get("log_likelihood") is not None:
             method = record.get("log_likelihood_method")
             by = f" ({method})" if method else ""
             held_out = record.get("validation_log_likelihood")
-            also = "" if held_out is None else f", and {held_out:.2f} of held-out data"
+            also = "" if held_out is None else f", and that of the held-out data is {held_out:.2f} nats"
             return [f"The log-likelihood of the training data is {record['log_likelihood']:.2f} nats{by}{also}."]
     return []
 
 
 @torch.no_grad()
 def table_likelihoods(machine: BoltzmannMachine, data: RunData[Tensor]) -> LikelihoodComparison:
-    """Log-likelihood of the observed cells of a table, compared with independent columns."""
+    """Compute the log-likelihood of the observed cells of a table, and that of a model with independent columns."""
     begin = time.perf_counter()
     machine = in_double(machine)
     sets = [spaced(x.to(machine.device), N_SCORED) for x in (data.train, data.held_out) if x is not None]

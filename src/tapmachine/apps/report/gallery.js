@@ -1,4 +1,4 @@
-// All solutions of the epoch side by side, sorted by basin, free energy or label.
+// Gallery of all solutions of an epoch, sorted by basin size, free energy or label.
 
 function startGallery(run) {
   const gallery = run.part("gallery"), sort = run.part("sort"), { labels } = run.data;

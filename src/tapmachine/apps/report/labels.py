@@ -1,4 +1,4 @@
-"""Labels of rows, used as colors of the map, the tree and the samples."""
+"""Labels of data rows, which determine the colors of the map, the tree and the samples."""
 
 import csv
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tapmachine.runs.data import RunData
 
 Array = np.ndarray[Any, Any]
 
-MOST_CLASSES = 20  # classes with distinct colors; the rest are gray
+MOST_CLASSES = 20  # maximum number of classes with distinct colors; all others are gray
 REST = "other"
 
 
@@ -26,7 +26,7 @@ class Labels:
 
     Attributes:
         names: Names of the classes.
-        index: Class of each row, (N,).
+        index: Class index of each row, (N,).
     """
 
     names: tuple[str, ...]
@@ -34,15 +34,15 @@ class Labels:
 
     @property
     def colors(self) -> tuple[str, ...]:
-        """A color for each class."""
+        """Color of each class."""
         return tuple(OTHERS if place >= MOST_CLASSES else color(place) for place in range(len(self.names)))
 
     def rows(self, index: Tensor) -> "Labels":
-        """The labels of some rows."""
+        """Return the labels of the rows at some indices."""
         return Labels(self.names, self.index[index])
 
     def purity(self, basin: Tensor) -> float:
-        """Fraction of rows with the majority label of their cluster; rows without a cluster (−1) are ignored."""
+        """Return the fraction of rows with the most frequent label of their basin. Rows with basin −1 are ignored."""
         inside = basin >= 0
         if not bool(inside.any()):
             return float("nan")
@@ -52,7 +52,7 @@ class Labels:
 
 
 def make_labels(values: Any) -> Labels:  # (N,)
-    """Labels from arbitrary values, numbered in sorted order; rare classes are merged."""
+    """Create labels from arbitrary values. Classes are sorted, and rare classes are merged."""
     names, index, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
     index = index.reshape(-1)
     texts = [f"{name:g}" if isinstance(name, np.floating) else str(name) for name in names]
@@ -65,12 +65,15 @@ def make_labels(values: Any) -> Labels:  # (N,)
 
 
 def labels_of(data: RunData[Tensor], path: str | None) -> Labels | None:
-    """Labels of the training rows, from a file or from a named data set.
+    """Read the labels of the training rows from a file, or take those of a built-in data set.
 
     Args:
         data: Data of a run, in memory.
-        path: A .npy or .csv file with one label per row of the data, or at least for all rows up to the last training
-            row.
+        path: Path of a .npy or .csv file with one label per row, which must cover at least all rows up to the last
+            training row. If None, the labels of digits or mnist are used.
+
+    Returns:
+        The labels, or None if no labels are available.
 
     Raises:
         DataError: If the file cannot be read, or has the wrong number of labels.
@@ -95,22 +98,25 @@ def read_labels(path: Path, *lengths: int) -> Array:  # (N,)
     """Read one label per row from a .npy file, or a one-column .csv file with or without a header.
 
     Args:
-        path: The file.
-        lengths: Accepted numbers of labels; errors mention the first.
+        path: Path of the file.
+        lengths: Valid numbers of labels. Error messages mention the first one.
+
+    Raises:
+        DataError: If the file cannot be read, or has the wrong number of labels.
     """
     try:
         if path.suffix not in (".npy", ".csv"):
             raise ValueError("expected a .npy or .csv file")
         values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _from_text(path, lengths)
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
+        raise DataError(f"{path}: file not found") from None
     except (OSError, EOFError, ValueError, csv.Error) as error:
         raise DataError(f"{path}: labels cannot be read: {error}") from None
     if values.ndim == 2 and 1 in values.shape:
         values = values.reshape(-1)
     if values.ndim != 1 or len(values) not in lengths:
-        shape = f"{len(values)} labels" if values.ndim == 1 else f"shape {values.shape}"
-        raise DataError(f"{path}: has {shape}; expected {lengths[0]} labels, one per row of the data")
+        shape = f"{len(values)} labels" if values.ndim == 1 else f"an array of shape {values.shape}"
+        raise DataError(f"{path}: contains {shape}; expected {lengths[0]} labels, one per row of the data")
     return values
 
 
@@ -122,6 +128,6 @@ def _from_text(path: Path, lengths: tuple[int, ...]) -> Array:
             raise ValueError(f"line {line} has {len(row)} columns; expected one label per line")
     cells = [row[0].strip() for row in rows]
     if len(cells) - 1 in lengths and len(cells) not in lengths:
-        cells = cells[1:]  # below a header
+        cells = cells[1:]  # skip the header
     are_integers = all(cell.lstrip("-").isdigit() for cell in cells)
     return np.array([int(cell) for cell in cells] if are_integers else cells)

@@ -1,4 +1,4 @@
-// The map of solutions: a slider over epochs; a solution is shown when pointed at, and stays when clicked.
+// The map of solutions, with a slider over epochs. Hovering over a solution shows it; a click pins it.
 
 function startMap(run) {
   const { data } = run, map = run.part("map"), solutions = run.part("solutions"), points = run.part("points");
@@ -16,7 +16,7 @@ function startMap(run) {
 
   function draw() {
     const epoch = run.epoch(), before = data.epochs[run.before ?? run.position], forward = run.position === run.before + 1;
-    // Small ones last, so that they lie on top of large ones.
+    // Small circles are drawn last, on top of large circles.
     const order = epoch.place.map((_, i) => i).sort((a, b) => epoch.starts[b] - epoch.starts[a]);
     solutions.replaceChildren(...order.map((place) => {
       const from = forward && epoch.from[place] >= 0 ? before.place[epoch.from[place]] : epoch.place[place];
@@ -26,7 +26,7 @@ function startMap(run) {
       return circle;
     }));
     if (!forward) return;
-    void solutions.getBoundingClientRect(); // drawn where they come from, so that they move
+    void solutions.getBoundingClientRect(); // forces a layout at the initial positions, so that the transition is animated
     for (const circle of solutions.children) {
       const place = epoch.place[circle.dataset.place];
       circle.style.transform = `translate(${x(place)}px, ${y(place)}px)`;
@@ -46,7 +46,7 @@ function startMap(run) {
 
   function describe() {
     const epoch = run.epoch(), lowest = Math.min(...epoch.free_energy), highest = Math.max(...epoch.free_energy);
-    const some = epoch.total === epoch.number.length ? "" : `, ${epoch.number.length} of them shown`;
+    const some = epoch.total === epoch.number.length ? "" : ` (${epoch.number.length} shown)`;
     const range = epoch.number.length ? `; F from ${lowest.toFixed(1)} to ${highest.toFixed(1)}` : "";
     const words = `${epoch.epoch}: ${plural(epoch.total, "solution")}${some}${range}`;
     run.part("which").textContent = words;
@@ -81,7 +81,7 @@ function startMap(run) {
     if (what === "color") paint();
     for (const circle of solutions.children) circle.classList.toggle("chosen", Number(circle.dataset.place) === run.chosen);
     if (run.chosen >= 0) fillCard(run, run.part("details"), run.epoch(), run.chosen);
-    else run.part("details").replaceChildren(element("p", {}, "Point at a solution to see it."));
+    else run.part("details").replaceChildren(element("p", {}, "Hover over a solution to see it."));
   });
 
   // ----- controls
@@ -114,7 +114,7 @@ function startMap(run) {
   }
   run.root.querySelectorAll("[data-zoom]").forEach((button) => button.addEventListener("click", () => zoomBy(Number(button.dataset.zoom))));
 
-  // The nearest solution, if it is near enough: circles may be too small to hit, and lie on each other.
+  // Returns the nearest solution within NEAR pixels, because circles may be small or overlap.
   function nearest(event) {
     const scale = map.getScreenCTM(), at = new DOMPoint(event.clientX, event.clientY).matrixTransform(scale.inverse());
     let found = -1, least = NEAR / scale.a;

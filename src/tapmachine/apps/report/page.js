@@ -1,8 +1,8 @@
-// What all parts of the page share: the state of a run, elements, and pictures of rows.
+// Functions shared by all parts of the page: the state of a run, HTML elements, and images of rows.
 
 const SVG = "http://www.w3.org/2000/svg";
 const RAMP = [[56, 108, 212], [64, 170, 178], [150, 190, 90], [240, 165, 60]];
-const MOST_NAMED = 8; // columns of a row that are named
+const MOST_NAMED = 8; // maximum number of columns listed for a row
 
 function element(name, options = {}, ...children) {
   const made = document.createElement(name);
@@ -21,7 +21,7 @@ const rampColor = (share) => {
   return `rgb(${RAMP[low].map((c, i) => Math.round(c + (RAMP[low + 1][i] - c) * (at - low))).join()})`;
 };
 
-// The state of a run: which epoch is shown, which solution is chosen; parts of the page watch it.
+// The state of a run: the epoch and the selected solution. Parts of the page register watchers for changes.
 function runOf(root) {
   const data = JSON.parse(root.querySelector("script.data").textContent);
   const run = {
@@ -38,7 +38,7 @@ function runOf(root) {
   return run;
 }
 
-// From the basins: which starts lead to each solution, how many, and with which labels.
+// Compute the starts that converge to each solution, their number and their labels.
 function addMembers(epoch, data) {
   epoch.members = epoch.number.map(() => []);
   epoch.basin.forEach((place, start) => { if (place >= 0) epoch.members[place].push(start); });
@@ -61,7 +61,7 @@ function colorOf(run, epoch, place) {
   return run.colorBy === "label" && labels ? labels.colors[epoch.label[place]] : rampColor(epoch.rank[place]);
 }
 
-// ----- pictures: each sheet is an image whose rows are solutions or starts
+// ----- images: each pixel row of a sheet is a solution or a start
 
 const sheets = new Map();
 function pixelsOf(source) {
@@ -74,7 +74,7 @@ function pixelsOf(source) {
         context.drawImage(image, 0, 0);
         resolve(context);
       };
-      image.onerror = () => reject(new Error("a picture in this page cannot be read"));
+      image.onerror = () => reject(new Error("an image on this page could not be decoded"));
       image.src = source;
     }));
   }
@@ -101,7 +101,7 @@ function canvasOf(run, source, row, className, label) {
   return canvas;
 }
 
-// For rows that are not images: the columns in which they differ most from the data, by name.
+// For rows that are not images: the names of the columns that differ most from the mean of the data.
 function namedColumns(run, canvas) {
   const { names, usual } = run.data;
   if (!names.length) return null;
@@ -128,13 +128,13 @@ function fillCard(run, card, epoch, place) {
   const large = canvasOf(run, epoch.sheet, place, "large", "means of the visible units");
   const words = `Epoch ${epoch.epoch}, solution ${epoch.number[place]}: F = ${epoch.free_energy[place].toFixed(2)} nats, ` +
     `${epoch.starts[place]} of ${starts} starts, ${epoch.stable[place] ? "stable" : "not stable"}`;
-  const most = labels && epoch.starts[place] ? `${labels.names[epoch.label[place]]}: ${Math.round(100 * Math.max(...epoch.shares[place]) / epoch.starts[place])} % of its starts` : null;
+  const most = labels && epoch.starts[place] ? `${labels.names[epoch.label[place]]}: ${Math.round(100 * Math.max(...epoch.shares[place]) / epoch.starts[place])} % of the starts` : null;
   const examples = epoch.members[place].slice(0, 4);
   card.replaceChildren(large, element("p", {}, words), ...[
     most && element("p", {}, most), shareBar(run, epoch, place), namedColumns(run, large),
-    examples.length && element("p", {}, "Data that lead to it:"),
+    examples.length && element("p", {}, "Data rows that converge to this solution:"),
     examples.length && element("div", { class: "examples" },
-      ...examples.map((row) => canvasOf(run, data.sheet, row, "", `row ${row} of the starts`))),
+      ...examples.map((row) => canvasOf(run, data.sheet, row, "", `start ${row}`))),
   ].filter(Boolean));
 }
 

@@ -1,4 +1,4 @@
-"""Responses of hidden units and classes to the columns of a table."""
+"""Associations of hidden units and classes with the columns of a table."""
 
 from typing import NamedTuple
 
@@ -15,17 +15,17 @@ from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.posterior.table import mixture_of
 from tapmachine.units import Gaussian, Mixed
 
-MOST_UNITS = 24  # hidden units whose responses are shown
-MOST_ROWS = 2000  # rows of the data that they are measured on
+MOST_UNITS = 24  # maximum number of hidden units shown
+MOST_ROWS = 2000  # maximum number of data rows used to compute the associations
 
 
 class ClassSummary(NamedTuple):
-    """A class of the rows of a table.
+    """One class of a mixture model of a table.
 
     Attributes:
-        share: Fraction of the rows.
-        values: Mean of each number; most probable category with its probability.
-        pulls: Difference from all rows, for shading: in standard deviations or probabilities.
+        share: Fraction of the rows that belong to the class.
+        values: Typical value of each column: the mean, or the most probable category and its probability.
+        pulls: Deviation of each typical value from the average of all rows, used as the color of the table cell.
     """
 
     share: float
@@ -34,7 +34,11 @@ class ClassSummary(NamedTuple):
 
 
 def hidden_responses(machine: BoltzmannMachine, x: Tensor, columns: list[Column]) -> tuple[list[str], Array]:
-    """Association of the hidden units that vary most, given complete rows, with the columns."""
+    """Compute the association of hidden units with columns, for the hidden units that vary most between rows.
+
+    Returns:
+        The names of the hidden units, and the associations, (n_units, n_columns).
+    """
     if machine.is_pairwise or not columns:
         return [], np.zeros((0, len(columns)))
     complete = x[~x.isnan().any(1)] if x.is_floating_point() else x
@@ -52,7 +56,7 @@ def hidden_responses(machine: BoltzmannMachine, x: Tensor, columns: list[Column]
 
 
 def _is_latent(machine: BoltzmannMachine, n: int) -> Array:
-    """Hidden components that do more than encode the correlations of Gaussian columns."""
+    """Return 0 for hidden units that only encode the correlations of Gaussian columns, and 1 for all others."""
     hidden = machine.layers[1]
     if not isinstance(hidden, Mixed):
         return np.ones(n)
@@ -65,7 +69,7 @@ def _is_latent(machine: BoltzmannMachine, n: int) -> Array:
 
 
 def classes_of(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSummary]:
-    """Classes of a table in decreasing order of size; empty if there are other hidden units."""
+    """Return the classes of a table in decreasing order of size. Empty if covariances differ between components."""
     mixture = mixture_of(in_double(machine))
     if len(mixture.covariances) > 1:
         return []
@@ -93,7 +97,7 @@ def classes_of(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSu
 
 
 def _means_of(mixture: ProductMixture) -> Tensor:  # (C, n)
-    """Means of all components of the visible states in each class."""
+    """Compute the mean of each visible component in each class, (n_classes, n_components)."""
     means = mixture.log_weights.new_zeros((len(mixture.log_weights), mixture.n))
     means[:, mixture.real] = mixture.means
     for index, (block, field) in enumerate(zip(mixture.blocks, mixture.fields, strict=True)):

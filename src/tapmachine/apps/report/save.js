@@ -1,4 +1,4 @@
-// Every figure can be saved as SVG or PNG, with the colors that it has on the page.
+// Buttons that save a figure as SVG or PNG, in the colors of the page.
 
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "font", "opacity", "display", "transform", "image-rendering", "filter"];
 const PNG_SCALE = 2;

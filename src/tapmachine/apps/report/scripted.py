@@ -1,4 +1,4 @@
-"""Data for the page's script: positions, numbers and pictures of solutions, small enough to embed."""
+"""Data for the script of the page: positions, numbers and images of the solutions."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from tapmachine.apps.report.findings import Findings, LandscapeFindings
 from tapmachine.apps.report.views import View
 from tapmachine.display.images import sheet
 
-MOST_VALUES = 1_500_000  # of means, over all epochs: about a megabyte and a half of the page
-MOST_SOLUTIONS, FEWEST_SOLUTIONS = 150, 20  # of an epoch, that are on the map
-GRID = 1000  # places on the map are whole numbers up to this
+MOST_VALUES = 1_500_000  # maximum number of visible means over all epochs, about 1.5 MB of the page
+MOST_SOLUTIONS, FEWEST_SOLUTIONS = 150, 20  # limits on the number of solutions per epoch on the map
+GRID = 1000  # coordinates on the map are integers from 0 to this number
 
 
 def for_script(found: Findings) -> dict[str, Any] | None:
-    """Data for the script as JSON values; None without a map."""
+    """Collect the data for the script as JSON values. Returns None if there is no map of solutions."""
     landscape = found.landscape
     if landscape is None or landscape.embedding is None or landscape.embedding.data is None:
         return None
@@ -44,12 +44,12 @@ def for_script(found: Findings) -> dict[str, Any] | None:
 
 
 def shown_solutions(snapshot: Snapshot, most: int = MOST_SOLUTIONS) -> Tensor:
-    """The solutions with the most starts, in decreasing order."""
+    """Return the indices of the solutions with the largest basins, in decreasing order."""
     return snapshot.counts.argsort(descending=True, stable=True)[:most]
 
 
 class _Places:
-    """Points of the embedding as whole numbers on a grid."""
+    """Conversion of embedded points to integer coordinates on a grid."""
 
     def __init__(self, landscape: LandscapeFindings) -> None:
         assert landscape.embedding is not None
@@ -71,7 +71,7 @@ def _epochs(landscape: LandscapeFindings, view: View, most: int) -> list[dict[st
     for position, snapshot in enumerate(landscape.track.snapshots):
         numbers = shown_solutions(snapshot, most)
         means = snapshot.means[0][numbers]
-        place_of = torch.full((snapshot.n_solutions + 1,), -1)  # the last one is for starts that did not converge
+        place_of = torch.full((snapshot.n_solutions + 1,), -1)  # the last entry: not converged
         place_of[numbers] = torch.arange(len(numbers))
         found.append(
             {
@@ -92,7 +92,10 @@ def _epochs(landscape: LandscapeFindings, view: View, most: int) -> list[dict[st
 
 
 def _nearest(points: Tensor, before: Tensor | None) -> list[int]:
-    """For each solution, the nearest one of the previous epoch, where its animation starts."""
+    """Return the index of the nearest solution of the previous epoch for each solution, or −1 if there is none.
+
+    The animation of a solution starts at this position.
+    """
     if before is None or len(before) == 0 or len(points) == 0:
         return [-1] * len(points)
     return torch.cdist(points.double(), before.double()).argmin(1).tolist()

@@ -1,4 +1,4 @@
-"""The sections of a page."""
+"""Sections of the report page."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ from tapmachine.apps.report.words import EXPLANATIONS
 from tapmachine.display.html import escape, items, number, pairs, table, unfold
 from tapmachine.likelihood.compare import LikelihoodRow
 
-N_WITHOUT_SCRIPT = 48  # solutions shown where there is no script
-N_TOP_ROWS = 6  # rows of the data that a hidden unit responds to most
+N_WITHOUT_SCRIPT = 48  # number of solutions shown if scripts are disabled
+N_TOP_ROWS = 6  # number of data rows shown per hidden unit
 
 
 def facts(found: Findings) -> str:
-    """The main numbers, each with a collapsible explanation."""
+    """Return the main results of a run, each with a collapsible explanation."""
     cards = [("machine", found.machine.summary())]
     if found.records:
         n_epochs = int(found.records[-1].get("epoch", 0))
@@ -38,7 +38,7 @@ def facts(found: Findings) -> str:
         cards.append(("solution", f"{last.n_solutions} {plural(last.n_solutions)}, {stable} stable"))
         cards.append(("start", f"{len(last.basin)} starts"))
     if found.table is not None:
-        gaps = f", {found.table.n_gappy} with gaps" if found.table.n_gappy else ""
+        gaps = f", {found.table.n_gappy} with missing values" if found.table.n_gappy else ""
         cards.append(("rows", f"{found.table.n_rows} rows{gaps}, {found.table.n_columns} columns"))
         if found.table.classes:
             cards.append(("class", f"{len(found.table.classes)} classes"))
@@ -55,13 +55,13 @@ def facts(found: Findings) -> str:
 
 
 def best_likelihood(found: Findings) -> LikelihoodRow | None:
-    """The most reliable log-likelihood: exact, then annealed."""
+    """Return the most reliable log-likelihood: exact if available, otherwise annealed, otherwise by TAP."""
     rows = {row.estimator: row for row in found.likelihoods.rows if row.train == row.train}
     return next((rows[name] for name in ("exact", "annealed", "AIS", "TAP") if name in rows), None)
 
 
 def likelihoods(found: Findings) -> str:
-    """The table of all estimators."""
+    """Return the table of log-likelihoods by all estimators."""
     rows = found.likelihoods.rows
     has_test = any(row.test == row.test for row in rows)
     heads = ["estimator", "training data", "±", *(["held-out data", "±"] if has_test else []), "rows", "ln Z", "±"]
@@ -74,21 +74,21 @@ def likelihoods(found: Findings) -> str:
     ]  # fmt: skip
     note = ""
     if any(row.estimator == "pseudo" for row in rows):
-        note = '<p class="small">The pseudo-likelihood is on a different scale: use it only to compare machines.</p>'
+        note = '<p class="small">The pseudo-likelihood has a different scale; use it only to compare machines.</p>'
     if found.landscape is None:
-        note = '<p class="small">Log-likelihood of the observed values, with real columns standardized.</p>'
+        note = '<p class="small">Log-likelihood of the observed values. Real columns are standardized.</p>'
     words = explain("log-likelihood", "ln Z")
     return f'<div class="wide">{table(heads, body)}</div>{note}{items(found.likelihoods.warnings)}{words}'
 
 
 def explain(*names: str) -> str:
-    """Collapsible explanations."""
+    """Return a collapsible list of explanations of terms."""
     parts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(EXPLANATIONS[name])}</dd>" for name in names)
     return unfold("What do these terms mean?", f"<dl>{parts}</dl>", "words")
 
 
 def training(found: Findings) -> str:
-    """Training curves, and the growth of the landscape."""
+    """Return the training curves, and the number and free energies of solutions by epoch."""
     shown: list[Figure | None] = [figures.training_curves(found.records)]
     if found.landscape is not None and len(found.landscape.track.epochs) > 1:
         shown += [figures.n_solutions(found.landscape.track), figures.free_energies(found.landscape.track)]
@@ -96,12 +96,12 @@ def training(found: Findings) -> str:
 
 
 def grid(shown: Sequence[Figure]) -> str:
-    """Figures side by side if they fit."""
+    """Arrange figures side by side, as far as they fit on the page."""
     return f'<div class="pictures">{"".join(own.html() for own in shown)}</div>' if shown else ""
 
 
 def legend(landscape: LandscapeFindings) -> str:
-    """The colors of labels, and of free energies."""
+    """Return the color legend of labels and free energies."""
     labels = landscape.labels
     names = "" if labels is None else "".join(
         f'<li><i style="background:{color}"></i>{escape(name)}</li>'
@@ -118,7 +118,7 @@ def legend(landscape: LandscapeFindings) -> str:
 
 
 def solutions_without_script(found: Findings) -> str:
-    """The solutions with the largest basins at the last epoch, as one picture or table."""
+    """Return one picture or table of the solutions with the largest basins at the last epoch."""
     assert found.landscape is not None
     last = found.landscape.track.snapshots[-1]
     numbers = shown_solutions(last, N_WITHOUT_SCRIPT)
@@ -134,7 +134,7 @@ def solutions_without_script(found: Findings) -> str:
 
 
 def tree(found: Findings) -> str:
-    """The tree of solutions; empty for a single epoch."""
+    """Return the tree of solutions, or an empty string if only one epoch was analyzed."""
     assert found.landscape is not None
     track = found.landscape.track
     if len(track.epochs) < 2 or len(track.tree.counts) == 0:
@@ -144,18 +144,18 @@ def tree(found: Findings) -> str:
     n_leaves = sum(node.leaf >= 0 for node in branches(track.tree))
     of = "" if n_leaves == len(track.tree.counts) else f" (the {n_leaves} with the largest basins)"
     caption = (
-        f"How the solutions of the last epoch{of} split during training, from left to right. Line widths "
-        "show the number of starts."
+        f"Tree of the solutions of the last epoch{of}. Branches split during training, from left to right. Line "
+        "widths show the number of starts."
     )
     help_text = (
-        '<p class="small scripted" hidden>Click a branch to collapse or expand it, and a leaf to pin its solution.</p>'
+        '<p class="small scripted" hidden>Click a branch to collapse or expand it, or a leaf to pin its solution.</p>'
     )
     figure = f'<figure class="figure" data-name="tree"><div class="wide">{svg}</div><figcaption>{escape(caption)}'
     return f"<h3>Tree</h3>{figure}</figcaption></figure>{help_text}{explain('tree', 'start', 'basin')}"
 
 
 def learned(found: Findings) -> str:
-    """Receptive fields, samples and data, for images."""
+    """Return samples, data and receptive fields, for image data only."""
     shape = found.image_shape
     if shape is None:
         return ""
@@ -168,17 +168,17 @@ def learned(found: Findings) -> str:
             '<div class="card" data-part="field" aria-live="polite" hidden></div></div>'
         )
     near = ", framed in the color of the nearest row's label" if found.sample_labels is not None else ""
-    caption = f"Samples: Gibbs chains, {SAMPLE_SWEEPS} sweeps from the rows of data shown{near}."
+    caption = f"Samples after {SAMPLE_SWEEPS} Gibbs sweeps, starting from the data rows shown{near}."
     shown = [
         figures.samples(found.samples, size, caption, "samples", found.sample_labels),
-        figures.samples(found.rows, size, "Rows of the data.", "data"),
+        figures.samples(found.rows, size, "Data rows.", "data"),
     ]
     heading = "<h2>What the machine has learned</h2>"
     return f"{heading}{grid(shown)}<h3>Receptive fields</h3>{''.join(parts)}{explain('receptive field')}"
 
 
 def fields_for_script(found: Findings) -> list[dict[str, Any]]:
-    """Numbers of the hidden units in each figure of receptive fields."""
+    """Collect the data that the script shows when a receptive field is selected."""
     if found.image_shape is None or found.landscape is None:
         return []
     starts = found.landscape.track.starts
@@ -202,7 +202,7 @@ def fields_for_script(found: Findings) -> list[dict[str, Any]]:
 
 
 def settings(found: Findings) -> str:
-    """The settings of the run."""
+    """Return a collapsible table of the settings of a run."""
     values: Mapping[str, object] = found.settings
     known = [(name, str(value)) for name, value in values.items() if value is not None]
     return unfold("Settings of the run", f'<div class="wide">{pairs(known)}</div>', "settings")

@@ -1,4 +1,4 @@
-"""The numbers behind the page of a table."""
+"""Results shown on the report page of a table."""
 
 from typing import NamedTuple
 
@@ -17,25 +17,25 @@ from tapmachine.posterior.table import mixture_of
 from tapmachine.runs.data import RunData
 
 N_SAMPLES = 2000
-N_CHAINS, SAMPLE_SWEEPS = 500, 200  # Gibbs chains, where samples cannot be drawn independently
-MOST_COLUMNS = 40  # columns whose distributions are drawn
-MOST_PAIRED = 24  # columns of a matrix of associations
+N_CHAINS, SAMPLE_SWEEPS = 500, 200  # for machines without independent samples
+MOST_COLUMNS = 40  # maximum number of columns whose distributions are shown
+MOST_PAIRED = 24  # maximum number of columns in the matrix of associations
 
 
 class TableFindings(NamedTuple):
-    """Findings on a table.
+    """Results on the columns of a table.
 
     Attributes:
-        summaries: Comparisons of some or all columns, in the order of the table.
+        summaries: Comparisons of data and samples for the columns shown, in the order of the table.
         n_columns: Total number of columns.
-        paired: Names of the columns whose associations are shown.
-        associations: Associations in data and in samples, (n, n) each.
-        units: Names of hidden units.
-        responses: Association of each hidden unit with the paired columns, (units, n).
-        classes: Classes of the rows, if the machine has any.
-        n_rows, n_gappy: Number of rows, and of rows with gaps.
-        independent: Whether the samples are independent draws.
-        binary_shares: Fraction of the second value of each binary column in data and samples.
+        paired: Names of the columns in the matrices of associations.
+        associations: Associations of columns in the data and in samples, (n_paired, n_paired) each.
+        units: Names of the hidden units shown.
+        responses: Association of each hidden unit with the paired columns, (n_units, n_paired).
+        classes: Classes of a mixture model. Empty for other machines.
+        n_rows, n_gappy: Number of rows, and number of rows with missing values.
+        independent: Whether the samples are independent.
+        binary_shares: Fraction of the second value of each binary column in the data and in samples.
     """
 
     summaries: list[ColumnSummary]
@@ -53,12 +53,12 @@ class TableFindings(NamedTuple):
 
 @torch.no_grad()
 def table_findings(data: RunData[Tensor], machine: BoltzmannMachine, seed: int = 0) -> TableFindings:
-    """Compare the columns of data and samples; the data may have gaps.
+    """Compare the columns of data and samples. The data may have missing values.
 
     Args:
-        data: Data of a run, with NaN for gaps.
-        machine: The machine.
-        seed: Random seed of the samples.
+        data: Data of a run, with NaN for missing values.
+        machine: Machine to draw samples from.
+        seed: Random seed of the samples (default: 0).
     """
     x, columns = data.train, columns_of(data, machine)
     samples, independent = draw_rows(machine, x, seed)
@@ -89,7 +89,11 @@ def table_findings(data: RunData[Tensor], machine: BoltzmannMachine, seed: int =
 
 
 def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, bool]:  # (K, n)
-    """Samples as rows of data, and whether they are independent; chains start from complete rows of the data."""
+    """Draw samples from a machine. Gibbs chains start from complete rows of the data.
+
+    Returns:
+        The samples, one per row, and whether they are independent.
+    """
     generator = torch.Generator(machine.device).manual_seed(seed)
     if is_product_mixture(machine) or is_gaussian_mixture(machine):
         return mixture_of(in_double(machine)).sample(N_SAMPLES, generator).cpu(), True
@@ -101,7 +105,7 @@ def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, 
 
 
 def _most_associated(columns: list[Column], values: list[Array]) -> list[int]:
-    """Columns that are not constant; if there are many, those with the strongest correlations."""
+    """Return the indices of columns that are not constant, limited to those with the strongest correlations."""
     varied = [i for i, own in enumerate(values) if len(own[~np.isnan(own)]) and np.ptp(own[~np.isnan(own)]) > 0]
     if len(varied) <= MOST_PAIRED:
         return varied

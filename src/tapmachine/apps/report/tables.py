@@ -1,4 +1,4 @@
-"""The sections of a page about a table: columns, associations, classes and hidden units."""
+"""Sections of the report page on tables: columns, associations, classes and hidden units."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,18 @@ from tapmachine.apps.report.table_findings import TableFindings
 from tapmachine.display.charts import COLORS, bar_chart, histogram, matrix, scatter
 from tapmachine.display.html import escape, number, table, unfold
 
-MANY_BINARY = 12  # binary columns, of which more share one figure
-LONG_TABLE = 15  # rows of a table that is unfolded by a click
+MANY_BINARY = 12  # number of binary columns above which they share one figure
+LONG_TABLE = 15  # number of rows above which a table is collapsed
 
 
 def columns(found: TableFindings) -> str:
-    """Distributions and statistics of all columns."""
-    how = "independent draws" if found.independent else "final states of Gibbs chains started from rows of the data"
-    gaps = f" {found.n_gappy} of {found.n_rows} rows have gaps." if found.n_gappy else " No values are missing."
+    """Return the distributions and statistics of all columns."""
+    how = "independent samples" if found.independent else "final states of Gibbs chains"
+    gaps = (
+        f" {found.n_gappy} of {found.n_rows} rows have missing values." if found.n_gappy else " No values are missing."
+    )
     n_shown = len(found.summaries)
-    which = f" The {n_shown} of {found.n_columns} columns with the largest differences are shown."
+    which = f" Of {found.n_columns} columns, the {n_shown} with the largest differences are shown."
     key = (
         f'<p class="legend"><i style="background:{COLORS[0]}"></i>data <i style="background:{COLORS[1]}"></i>samples '
         f'<span class="small">({how})</span></p>'
@@ -29,14 +31,14 @@ def columns(found: TableFindings) -> str:
     drawn = [_column(own).html() for own in found.summaries if not (together and own.column.kind == "binary")]
     pictures = f'{key}<div class="small-pictures">{"".join(drawn)}</div>' if drawn else ""
     return (
-        f"<h2>Columns</h2><p>Distribution of each column in data and samples.{gaps}"
+        f"<h2>Columns</h2><p>Distribution of each column in the data and in samples.{gaps}"
         f"{which if n_shown < found.n_columns else ''}</p>{_binary(found, how) if together else ''}{pictures}"
         f"{_numbers(found.summaries)}{explain('difference')}"
     )
 
 
 def _column(own: ColumnSummary) -> Figure:
-    """The distributions of a column in data and samples."""
+    """Draw the distribution of a column in data and samples."""
     name, series = own.column.name, dict(zip(("data", "samples"), own.shares, strict=True))
     is_number = own.column.is_number
     svg = histogram(series, own.edges, name) if is_number else bar_chart(own.column.categories, series, name)
@@ -44,10 +46,10 @@ def _column(own: ColumnSummary) -> Figure:
 
 
 def _binary(found: TableFindings, how: str) -> str:
-    """Binary columns in one figure: their shares in data and samples."""
+    """Draw the fractions of all binary columns in data and samples in one figure."""
     svg = scatter(found.binary_shares, "fraction in the data", "fraction in samples", [(0.0, 0.0), (1.0, 1.0)])
     n = len(found.binary_shares)
-    caption = f"{n} binary columns, one dot each: the fraction of the second value in data and samples ({how})."
+    caption = f"Fraction of the second value in data and samples ({how}), one dot for each of {n} binary columns."
     return Figure(svg, caption, "binary_columns").html()
 
 
@@ -55,7 +57,7 @@ def _numbers(summaries: Sequence[ColumnSummary]) -> str:
     gappy = any(own.gaps > 0 for own in summaries)
     numeric = any(own.column.is_number for own in summaries)
     heads = ["column", "kind", *(["missing"] if gappy else [])]
-    heads += [*(["mean", "samples", "deviation", "samples"] if numeric else []), "difference"]
+    heads += [*(["mean", "samples", "standard deviation", "samples"] if numeric else []), "difference"]
     rows = [
         (
             own.column.name, own.column.kind, *([f"{own.gaps:.1%}"] if gappy else []),
@@ -72,7 +74,7 @@ def _short(value: float) -> str:
 
 
 def associations(found: TableFindings) -> str:
-    """Associations of pairs of columns in data and samples."""
+    """Return the associations of pairs of columns in data and samples."""
     if len(found.paired) < 2:
         return ""
     data, samples = found.associations
@@ -85,14 +87,14 @@ def associations(found: TableFindings) -> str:
     ]
     some = "" if len(found.paired) == found.n_columns else f" of {len(found.paired)} columns"
     return (
-        f"<h2>Associations</h2><p>Associations of pairs{some}, in the data and in samples. They differ most for "
-        f"{escape(first)} and {escape(second)}: {number(float(data[worst]), 2)} in the data, "
+        f"<h2>Associations</h2><p>Pairwise associations{some} in the data and in samples. The largest difference is "
+        f"that of {escape(first)} and {escape(second)}: {number(float(data[worst]), 2)} in the data and "
         f"{number(float(samples[worst]), 2)} in samples.</p>{grid(shown)}{explain('association')}"
     )
 
 
 def responses(found: TableFindings, names: Sequence[str]) -> str:
-    """Responses of classes or hidden units to the columns."""
+    """Return the classes of the table, or the associations of hidden units with columns."""
     if found.classes:
         heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("class", "share", *names))
         rows = ""
@@ -104,18 +106,18 @@ def responses(found: TableFindings, names: Sequence[str]) -> str:
             rows += f'<tr><th scope="row">{index}</th><td>{own.share:.0%}</td>{cells}</tr>'
         body = f'<table class="classes"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
         return (
-            "<h2>Classes</h2><p>Typical values of each class: the mean of numbers, and the most probable "
-            "category. Red is above the average of all rows, blue below.</p>"
+            "<h2>Classes</h2><p>Typical values of each class: means of numbers and most probable categories. "
+            "Red cells are above the average of all rows, blue cells below.</p>"
             f'<div class="wide">{body}</div>{explain("class")}'
         )
-    heading = "<h2>What hidden units respond to</h2>"
+    heading = "<h2>Hidden units and columns</h2>"
     if not found.units:
         return (
-            f"{heading}<p>No hidden unit responds to a column: the machine describes the table by the distributions of "
-            "its columns and their correlations alone.</p>"
+            f"{heading}<p>No hidden unit depends on the columns. The machine models the table by the distributions of "
+            "the columns and their correlations alone.</p>"
         )
     drawn = matrix(found.responses.tolist(), found.units, "responses of hidden units", found.paired)
-    caption = "Association of the mean of each hidden unit, given a row, with the columns, in percent."
+    caption = "Association of the columns with the mean of each hidden unit given a row, in percent."
     figure = Figure(drawn, caption, "responses").html()
     return f"{heading}{figure}{explain('association')}"
 

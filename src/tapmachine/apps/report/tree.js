@@ -1,4 +1,4 @@
-// The tree: leaves show their solution, and branches can be collapsed.
+// The tree of solutions. Leaves show their solution, and branches can be collapsed.
 
 function startTree(run) {
   const svg = run.root.querySelector(".tree");
@@ -8,7 +8,7 @@ function startTree(run) {
   const row = Number(svg.dataset.row), width = svg.viewBox.baseVal.width;
   const folded = new Set();
 
-  // The layout without collapsed branches: leaves one below another, branches centered on their leaves.
+  // Lay out the visible nodes: leaves are evenly spaced, and branches are centered on their children.
   function layout() {
     const hidden = [], y = [];
     let next = 0.5;
@@ -43,7 +43,7 @@ function startTree(run) {
 
   nodes.forEach((node, i) => {
     const isLeaf = node.classList.contains("leaf"), place = Number(node.dataset.place);
-    if (isLeaf && node.dataset.place === undefined) return; // not among those on the map
+    if (isLeaf && node.dataset.place === undefined) return; // not on the map
     const act = () => { if (isLeaf) { run.showLast(); run.pin(place); } else fold(i); };
     const look = () => { if (isLeaf) { run.showLast(); run.choose(place); } };
     node.addEventListener("pointerover", look);

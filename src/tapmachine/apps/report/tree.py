@@ -1,4 +1,4 @@
-"""Drawing of the tree of solutions: each split is a node with its picture, starts and labels."""
+"""Drawing of the tree of solutions. Nodes show the image, the number of starts and the labels of a branch."""
 
 from math import log
 from typing import NamedTuple
@@ -15,21 +15,21 @@ from tapmachine.display.html import escape
 from tapmachine.display.images import data_uri, gray, png
 
 MOST_LEAVES = 40
-POPULATED = 0.005  # share of the starts below which a leaf is left out
+POPULATED = 0.005  # fraction of the starts below which a leaf is omitted
 ROW, IMAGE = 34.0, 28.0  # pixels: height of a leaf, side of a picture
 LEFT, RIGHT, BAR, WIDTH = 34.0, 190.0, 70.0, 820.0
 
 
 class Node(NamedTuple):
-    """A branch of the tree until it splits or the last epoch.
+    """A branch of the tree, which ends at a split or at the last epoch.
 
     Attributes:
-        parent: index of the parent branch, −1 for a root.
-        epoch: last epoch before it splits, or the last epoch.
-        leaf: index of the solution at the last epoch; −1 for a branch that splits.
-        starts: mask of the starts in the branch, (K,), bool.
-        means: visible means at that epoch.
-        n_leaves: number of leaves above it.
+        parent: Index of the parent branch, or −1 for a root.
+        epoch: Last epoch of the branch.
+        leaf: Index of the solution at the last epoch, or −1 for a branch that splits.
+        starts: Boolean mask of the starts in the branch, (K,).
+        means: Visible means of the branch at its last epoch, or None if they are not stored.
+        n_leaves: Number of leaves that descend from the branch.
     """
 
     parent: int
@@ -41,7 +41,7 @@ class Node(NamedTuple):
 
 
 def branches(tree: SolutionTree) -> list[Node]:
-    """Branches of the populated part of a tree, parents first."""
+    """Return the branches of a tree, parents first. Leaves with few starts are omitted."""
     enough = max(1.0, POPULATED * len(tree.basin))
     n_leaves = min(MOST_LEAVES, max(1, int((tree.counts >= enough).sum())))
     kept, small = tree.largest_leaves(n_leaves).tolist(), tree.pruned(n_leaves)
@@ -71,13 +71,13 @@ def branches(tree: SolutionTree) -> list[Node]:
 
 
 def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dict[int, int]) -> str:
-    """The tree as SVG, from the first epoch on the left to the last on the right.
+    """Draw the tree as SVG, with the first epoch on the left and the last epoch on the right.
 
     Args:
-        tree: tree of the track.
-        view: view of the page.
-        labels: labels of the starts.
-        places: index in the script's list of each solution of the last epoch on the map.
+        tree: Tree of solutions.
+        view: View that converts rows to images.
+        labels: Labels of the starts, or None.
+        places: Position on the map of each solution of the last epoch, as an index into the list of the script.
     """
     nodes = branches(tree)
     first, last = tree.epochs[0], tree.epochs[-1]
@@ -85,7 +85,7 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
     n_rows = sum(node.leaf >= 0 for node in nodes)
     height = ROW * n_rows + 30
 
-    def x(epoch: int) -> float:  # on a logarithmic scale, as most splits come early
+    def x(epoch: int) -> float:  # logarithmic scale, because most splits occur early
         share = log((1 + epoch) / (1 + first)) / (log((1 + last) / (1 + first)) or 1.0)
         return LEFT + (WIDTH - LEFT - RIGHT) * share
 
@@ -114,7 +114,7 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
 
 
 def _heights(nodes: list[Node]) -> list[float]:
-    """Vertical position of each node: leaves one below another, branches centered on their leaves."""
+    """Compute the vertical position of each node. Leaves are evenly spaced; branches are centered on their children."""
     heights, row = [0.0] * len(nodes), 0.5
     for index, node in enumerate(nodes):
         if node.leaf >= 0:
@@ -137,7 +137,9 @@ def _node(
     words = f"{count} {plural(count, 'start')}"
     is_leaf = node.leaf >= 0
     what = (
-        f"Solution {node.leaf}" if is_leaf else f"Branch of {node.n_leaves} solutions, splits after epoch {node.epoch}"
+        f"Solution {node.leaf}"
+        if is_leaf
+        else f"Branch of {node.n_leaves} solutions, splitting after epoch {node.epoch}"
     )
     place = f' data-place="{places[node.leaf]}"' if node.leaf in places else ""
     label = f"{what}, {words}" + ("" if labels is None else f", mostly {labels.names[_most(labels, node.starts)]}")
@@ -168,7 +170,7 @@ def _node(
 
 
 def _label_bar(labels: Labels, starts: Tensor, left: float) -> str:
-    """Bar of the label frequencies, most frequent first."""
+    """Draw the label frequencies as a stacked bar, with the most frequent label first."""
     counts = torch.bincount(labels.index[starts], minlength=len(labels.names))
     total, parts = max(1, int(counts.sum())), []
     for own in counts.argsort(descending=True, stable=True).tolist():

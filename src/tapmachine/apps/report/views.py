@@ -1,4 +1,4 @@
-"""How rows of values are shown on a page: as images, as a heat map of states, or as bars."""
+"""Conversion of data rows to images, heat maps or bar charts on the report page."""
 
 import torch
 from torch import Tensor
@@ -6,16 +6,17 @@ from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d
 
 from tapmachine.apps.report.findings import Findings
 
-MOST_PIXELS = 48  # of an image's side; larger ones are made smaller
-MOST_BARS = 400
+MOST_PIXELS = 48  # maximum side length of an image; larger images are reduced
+MOST_BARS = 400  # maximum number of bars
 
 
 class View:
-    """Rows of values scaled to [0, 1], reduced in size for the page.
+    """Conversion of rows to values in [0, 1], reduced to a size that fits on the page.
 
     Attributes:
-        kind: `image`, `heat` or `bars`.
-        height, width: stored size of a row, in values.
+        kind: Type of display: `image`, `heat` or `bars`.
+        height, width: Number of stored values per row, in two dimensions.
+        names: Column names of the bars. Empty for other types of display.
     """
 
     def __init__(self, found: Findings) -> None:
@@ -38,7 +39,7 @@ class View:
             self.names = []
 
     def values(self, rows: Tensor) -> Tensor:  # (K, *state_shape) -> (K, height·width)
-        """Values scaled to [0, 1]; large rows are reduced in size."""
+        """Scale rows to [0, 1] and reduce them to the size of the view."""
         share = ((rows.double() - self.lower) / self.length).clamp(0, 1)
         if self.kind == "heat":
             return adaptive_avg_pool1d(share.transpose(1, 2), self.width).flatten(1)
@@ -49,7 +50,7 @@ class View:
         return adaptive_avg_pool2d(images, (self.height, self.width)).flatten(1)
 
     def small(self, rows: Tensor) -> Tensor:  # (K, pixels) -> (K, height·width)
-        """Images of arbitrary values, reduced to the size of the view."""
+        """Reduce images to the size of the view without scaling their values."""
         assert self._shape is not None
         images = rows.double().view(-1, 1, self._shape[0], self._shape[1])
         return adaptive_avg_pool2d(images, (self.height, self.width)).flatten(1)

@@ -1,29 +1,33 @@
-"""Short explanations of the terms on a page."""
+"""Explanations of the terms on the report page."""
 
 EXPLANATIONS = {
-    "machine": "The layers of units, starting with the visible layer, which holds a row of the data. A Boltzmann "
-    "machine assigns a probability to every possible row; training makes the rows of the data probable.",
-    "epoch": "One pass of training over all rows of the data.",
-    "log-likelihood": "ln P(x), the logarithm of the probability (of the density, for real numbers) that the machine "
-    "assigns to a row, averaged over rows, in nats. Higher is better; compare held-out rows between machines.",
-    "ln Z": "The normalization of the machine's probabilities: ln P(x) = −F(x) − ln Z. It is a sum over all states, "
-    "exact only for small machines, and is otherwise estimated by annealing or by TAP.",
-    "start": "A row of the data from which the mean-field (TAP) equations are iterated until they no longer change.",
-    "solution": "A state at which the iteration ends: a fixed point of the TAP equations. It holds a mean for every "
-    "unit, and looks like a typical row of the data once the machine has learned. Starts that end very close "
-    "to each other have the same solution.",
-    "stable": "The iteration returns to the solution after a small perturbation.",
-    "free energy F": "Measures the probability of a solution and its surroundings: about exp(−F) relative to other "
-    "solutions. Lower is more probable. The average of −F estimates ln Z.",
-    "basin": "All starts that end in the same solution. A large basin corresponds to a frequent kind of row.",
-    "tree": "A solution of the last epoch, put into the equations of an earlier machine, leads to a solution there. "
-    "Solutions that lead to the same one share a branch, so the tree shows in which order training separated kinds of "
-    "rows.",
-    "receptive field": "The weights between one hidden unit and all visible units: what the unit responds to.",
-    "association": "For two numbers or binary columns, their correlation; for a number and a category, the correlation "
-    "ratio; for two categories, Cramér's V. Only rows in which both are known are used.",
-    "difference": "Total variation distance between the columns of data and samples: 0 if their histograms are equal, "
-    "1 if they do not overlap. Part of it is sampling noise.",
-    "class": "The machine describes a table as a mixture of classes, each with its own averages. A row belongs to the "
-    "classes with certain probabilities.",
+    "machine": "The layers of the Boltzmann machine. The first layer is visible and represents one row of the data. "
+    "The machine assigns a probability to every possible row, and training increases the probability of the data.",
+    "epoch": "One pass over all rows of the data during training.",
+    "log-likelihood": "The logarithm ln P(x) of the probability (for real numbers, the density) that the machine "
+    "assigns to a row, averaged over rows, in nats. Higher values are better. To compare machines, use held-out rows.",
+    "ln Z": "The logarithm of the normalization constant Z of the probabilities: ln P(x) = −F(x) − ln Z. Z is a sum "
+    "over all states. It is exact for small machines only, and is otherwise estimated by annealing or by TAP.",
+    "start": "A row of the data that is used as a starting point for iterating the TAP equations until convergence.",
+    "solution": "A fixed point of the TAP equations, which consists of a mean for every unit. For a trained machine, "
+    "the visible means of a solution resemble a typical row of the data. Fixed points that are very close to each "
+    "other are counted as one solution.",
+    "stable": "A solution is stable if the iteration returns to it after a small perturbation.",
+    "free energy F": "A measure of how probable a solution and its surroundings are. Relative to other solutions, "
+    "their probability is about exp(−F), so solutions with a lower F are more probable. The average of −F estimates "
+    "ln Z.",
+    "basin": "The set of starts that converge to the same solution. A large basin corresponds to a frequent type of "
+    "row.",
+    "tree": "Each solution of the last epoch is used as a starting point for the machines of earlier epochs. Solutions "
+    "that converge to the same solution of an earlier machine share a branch. The tree therefore shows the order in "
+    "which training separated different types of rows.",
+    "receptive field": "The weights between a hidden unit and all visible units. They show which inputs activate the "
+    "unit.",
+    "association": "A measure of the dependence of two columns: the correlation of two numeric or binary columns, the "
+    "correlation ratio of a numeric and a categorical column, or Cramér's V of two categorical columns. Rows in which "
+    "a value is missing are ignored.",
+    "difference": "Total variation distance between the histograms of a column in the data and in the samples. It is 0 "
+    "if the histograms are equal and 1 if they do not overlap. Part of the difference is sampling noise.",
+    "class": "The machine models the table as a mixture of classes with different averages. Each row has a probability "
+    "of belonging to each class.",
 }

@@ -1,4 +1,4 @@
-"""The report page of one or more runs: a self-contained HTML file."""
+"""Assembly of the report page, a self-contained HTML file on one or more runs."""
 
 import json
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ SCRIPTS = ("page.js", "map.js", "gallery.js", "tree.js", "fields.js", "save.js")
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a page.
+    """Options of a report page.
 
     Attributes:
-        device: device to compute on.
-        n_starts: maximum number of rows of the data to start solutions from.
-        data: data to use instead of the run's; required for a machine file.
-        labels: .npy or .csv file with one label per row of the data.
-        title: title of the page (default: the names of the runs).
-        command: command shown on the page.
+        device: Device to compute on (default: cpu).
+        n_starts: Maximum number of data rows used as starting points of TAP solutions (default: 500).
+        data: Data set to use instead of the run's data. Required for machine files.
+        labels: Path of a .npy or .csv file with one label per row of the data (default: built-in labels, if any).
+        title: Title of the page (default: the names of the runs).
+        command: Command shown on the page (default: `tapmachine report` with the run folders).
     """
 
     device: str = "cpu"
@@ -45,7 +45,12 @@ class Options:
 
 
 class Report(NamedTuple):
-    """A written page and its contents."""
+    """Path and contents of a report page.
+
+    Attributes:
+        path: Path of the HTML file.
+        findings: Results shown on the page, one entry per run.
+    """
 
     path: Path
     findings: list[Findings]
@@ -58,17 +63,17 @@ def write_report(
     say: Say = lambda line: None,
     out: Path | None = None,
 ) -> Report:
-    """Write a page about one or more runs, side by side. Machine files are accepted in place of runs.
+    """Write a report page on one or more runs. Several runs are shown side by side.
 
     Args:
-        folders: the run folders.
-        options: options of the page.
-        more: figures to put first.
-        say: called with a line of progress.
-        out: file to write (default: report.html in the first run folder, or an .html file next to the machine file).
+        folders: Run folders or machine files.
+        options: Options of the page (default: `Options()`).
+        more: Additional figures, shown at the top of the page (default: none).
+        say: Callback that receives progress messages (default: messages are ignored).
+        out: Output file (default: report.html in the first run folder, or an .html file next to the machine file).
 
     Returns:
-        The path of the page, and its contents.
+        The path of the page and its contents.
     """
     options = options or Options()
     findings = []
@@ -83,7 +88,7 @@ def write_report(
 
 
 def page(findings: Sequence[Findings], title: str | None = None, more: Sequence[Figure] = (), command: str = "") -> str:
-    """The page as text."""
+    """Return the HTML of a report page."""
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     made_by = f" · <code>{escape(command)}</code>" if command else ""
     is_one = len(findings) == 1
@@ -101,13 +106,13 @@ def page(findings: Sequence[Findings], title: str | None = None, more: Sequence[
 
 
 def _run(found: Findings, is_alone: bool) -> str:
-    """The part of the page about one run."""
+    """Return the HTML of one run."""
     script = for_script(found)
     parts = ["" if is_alone else f"<h2>{escape(found.name)}</h2>", sections.facts(found)]
     if found.landscape is not None:
         last = found.landscape.track.snapshots[-1]
         parts += [
-            f"<h2>Solutions</h2><div data-part='findings'><p>At epoch <span>{last.epoch}</span>:</p>",
+            f"<h2>TAP solutions</h2><div data-part='findings'><p>At epoch <span>{last.epoch}</span>:</p>",
             items(found.landscape.sentences[-1], "findings"),
             "</div>",
             sections.explain("solution", "start", "basin", "free energy F", "stable"),
@@ -126,7 +131,11 @@ def _run(found: Findings, is_alone: bool) -> str:
         ]
     curves = sections.training(found)
     parts += [f"<h2>Training</h2>{curves}" if curves else ""]
-    parts += ["<h2>Log-likelihood</h2><p>Per row, in nats.</p>", sections.likelihoods(found), sections.settings(found)]
+    parts += [
+        "<h2>Log-likelihood</h2><p>Mean log-likelihood per row, in nats.</p>",
+        sections.likelihoods(found),
+        sections.settings(found),
+    ]
     if script is not None:
         script["fields"] = sections.fields_for_script(found)
         parts.append(f'<script type="application/json" class="data">{_json(script)}</script>')
@@ -135,12 +144,12 @@ def _run(found: Findings, is_alone: bool) -> str:
 
 
 def _comparison(findings: Sequence[Findings]) -> str:
-    """The main numbers of all runs, and the settings that differ."""
+    """Return HTML tables of the main results of all runs and of the settings that differ."""
     rows: list[tuple[object, ...]] = [("machine", *(found.machine.summary() for found in findings))]
     best = [sections.best_likelihood(found) for found in findings]
     rows.append(("log-likelihood of training data", *(own.train if own else None for own in best)))
     rows.append(("log-likelihood of held-out data", *(own.test if own else None for own in best)))
-    rows.append(("by", *(own.estimator if own else None for own in best)))
+    rows.append(("estimator", *(own.estimator if own else None for own in best)))
     last = [None if found.landscape is None else found.landscape.track.snapshots[-1] for found in findings]
     rows.append(("solutions", *(own.n_solutions if own else None for own in last)))
     rows.append(("stable solutions", *(int(own.stable.sum()) if own else None for own in last)))
@@ -156,12 +165,12 @@ def _comparison(findings: Sequence[Findings]) -> str:
         f'<h3>Settings that differ</h3><div class="wide">{table(heads, differing, "numbers", 4)}</div></section>'
         if differing
         else f'<section class="comparison"><h2>Side by side</h2><div class="wide">{table(heads, rows, "numbers", 2)}'
-        "</div><p>All settings are the same.</p></section>"
+        "</div><p>The runs have the same settings.</p></section>"
     )
 
 
 def _json(value: object) -> str:
-    """JSON that is safe inside a script element."""
+    """Encode a value as JSON that is safe inside a script element."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
