@@ -12,7 +12,6 @@ from tapmachine import (
     NaiveMeanField,
     ThirdOrderTAP,
     Tilt,
-    TruncatedGaussian,
     exact_log_partition,
     rbm,
     solve,
@@ -260,14 +259,6 @@ def test_spin_and_binary_machines_are_the_same():
     torch.testing.assert_close(b.moments[0].mean, (1 + s.moments[0].mean) / 2, rtol=0, atol=1e-9)
     difference = exact_log_partition(binary) - exact_log_partition(spins)
     assert float(s.free_energy - b.free_energy) == pytest.approx(float(difference), abs=1e-9)
-
-
-def test_third_order_refuses_what_it_cannot_do():
-    machine = rbm(TruncatedGaussian(3), Binary(2))
-    with pytest.raises(
-        ValueError, match="layer 0: ThirdOrderTAP requires units whose variance is a function of their mean"
-    ):
-        solve(machine, scheme=ThirdOrderTAP())
 
 
 @pytest.mark.parametrize("arguments", [{"update": "both"}, {"update": "explicit", "damping": 1.0}, {"damping": 0.5}])

@@ -28,8 +28,18 @@ class Equations(Protocol):
     def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
         """Return the moments of a layer under the tilt computed from the moments of all layers."""
 
-    def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
-        """Return the tilt on a layer, computed from the moments of all layers."""
+    def tilt(
+        self,
+        layers: list[Units],
+        couplings: Couplings,
+        layer_index: int,
+        moments: list[Moments],
+        tilts: list[Tilt] | None = None,
+    ) -> Tilt:
+        """Return the tilt on a layer, computed from the moments of all layers.
+
+        `tilts` are the tilts that the moments arise from, if known.
+        """
 
     def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
         """Return the free energy of each particle."""
@@ -98,16 +108,20 @@ class MeanFieldProcess(Process):
         return 24 * self.n_values + 4 * self.n_matrix_values
 
     def beliefs(self, layers: list[Units], state: State) -> tuple[list[Moments], list[Tilt]]:
-        moments = self.moments(state)
-        return moments, self._tilts(layers, moments)
+        return self.moments(state), self._next_tilts(layers, state)
 
-    def _tilts(self, layers: list[Units], moments: list[Moments]) -> list[Tilt]:
+    def tilts(self, state: State) -> list[Tilt] | None:
+        """Return the tilts that the moments arise from, or None if the state does not contain them."""
+        return None
+
+    def _next_tilts(self, layers: list[Units], state: State) -> list[Tilt]:
         """Return the tilts on all layers, computed from their moments."""
-        return [self.equations.tilt(layers, self.couplings, layer_index, moments) for layer_index in range(len(layers))]
+        moments, tilts = self.moments(state), self.tilts(state)
+        return [self.equations.tilt(layers, self.couplings, index, moments, tilts) for index in range(len(layers))]
 
     def outcome(self, layers: list[Units], state: State) -> Outcome:
         moments = self.moments(state)
-        tilts = self._tilts(layers, moments)
+        tilts = self._next_tilts(layers, state)
         moved = [layer.moments(tilt) for layer, tilt in zip(layers, tilts, strict=True)]
         value = self.equations.value(layers, self.couplings, moments, tilts)
         return Outcome(tilts, self.change(moments, moved), value)

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.fast_paths import FastPaths
+from tapmachine.units.numerics.intervals import wide
+from tapmachine.units.numerics.third_cumulants import Slopes, slopes
 
 
 class Units(FastPaths, ABC):
@@ -84,16 +86,47 @@ class Units(FastPaths, ABC):
         """Compute the mean f_a = ∂ ln Z/∂B and the variance f_c = ∂² ln Z/∂B² under a tilt [eq:fa], [eq:fc]."""
         if self.is_categorical:
             raise NotImplementedError(f"{type(self).__name__}: types with one-hot states have to implement moments")
-        field, precision = self.unpack(tilt)
         differentiable = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad():
-            if not differentiable:
-                field, precision = field.detach().clone(), precision.detach().clone()
-            field = field if field.requires_grad else field.clone().requires_grad_()
+            field, precision = self._differentiable(tilt, differentiable)
             log_partition = self.log_partition(Tilt(field, precision))
             (mean,) = torch.autograd.grad(log_partition.sum(), field, create_graph=True)
             (variance,) = torch.autograd.grad(mean.sum(), field, create_graph=differentiable)
         return Moments(mean, variance) if differentiable else Moments(mean.detach(), variance)
+
+    def third_cumulant(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
+        """Compute the third cumulant κ₃ = ∂f_c/∂B = ∂³ ln Z/∂B³ under a tilt, the mean of (x − a)³.
+
+        Not defined for units with one-hot states. By default it is computed by automatic differentiation of `moments`.
+        The result is differentiable in the tilt and in the parameters, and 0 if the tilted prior cannot be normalized.
+        """
+        if self.is_categorical:
+            raise NotImplementedError(f"{type(self).__name__}: units with one-hot states have no third cumulant")
+        differentiable = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad():
+            field, precision = self._differentiable(tilt, differentiable)
+            variance = self.moments(Tilt(field, precision)).variance
+            # A constant variance is not connected to the field: materialize_grads.
+            (third,) = torch.autograd.grad(variance.sum(), field, create_graph=differentiable, materialize_grads=True)
+        return third
+
+    def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:  # (..., n) -> (..., n) each
+        """Compute the derivatives ∂κ₃/∂a and ∂κ₃/∂c of the third cumulant with respect to the moments, detached."""
+        with torch.inference_mode(False), torch.enable_grad():
+            field, precision = (z.detach().clone().requires_grad_() for z in self.unpack(tilt))
+            third = self.third_cumulant(Tilt(field, precision)) + 0 * (field + precision)  # connected, if constant
+            fourth, by_precision = torch.autograd.grad(third.sum(), (field, precision), materialize_grads=True)
+        with torch.no_grad():
+            mean, variance = (wide(z) for z in self.moments(tilt))
+            # ∂κ₃/∂A is the mixed cumulant of x, x, x and −½x², where x² = y² + 2ax − a².
+            return slopes(variance, third.detach(), fourth, -2 * (by_precision + mean * fourth), self.dtype)
+
+    def _differentiable(self, tilt: Tilt, in_graph: bool) -> tuple[Tensor, Tensor]:
+        """Return field and precision to differentiate by, detached unless they are part of the current graph."""
+        field, precision = self.unpack(tilt)
+        if not in_graph:
+            field, precision = field.detach().clone(), precision.detach().clone()
+        return field if field.requires_grad else field.clone().requires_grad_(), precision
 
     def normalizable(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
         """Return a mask of the units whose tilted prior can be normalized.

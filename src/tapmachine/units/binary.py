@@ -14,6 +14,7 @@ from tapmachine.units.numerics.columns import sum_over_rows
 from tapmachine.units.numerics.draws import draw_bits
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.numerics.roots import logistic_root
+from tapmachine.units.numerics.third_cumulants import Slopes
 from tapmachine.units.support import BITS, SPINS
 
 
@@ -33,8 +34,18 @@ class TwoStates(Units):
     def extra_repr(self) -> str:
         return f"n={self.n}"
 
-    def variance_slope(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """Compute the derivative dc/da of the variance c = (a − lower)(upper − a) with respect to the mean a."""
+    def third_cumulant(self, tilt: Tilt) -> Tensor:
+        """Compute κ₃ = c·dc/da, since the variance c = (a − lower)(upper − a) is a function of the mean a."""
+        mean, variance = self.moments(tilt)
+        return variance * self._variance_slope(mean)
+
+    @torch.no_grad()
+    def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:
+        mean, variance = self.moments(tilt)
+        return Slopes(self._variance_slope(mean) ** 2 - 2 * variance, torch.zeros_like(mean))
+
+    def _variance_slope(self, mean: Tensor) -> Tensor:
+        """Compute dc/da = lower + upper − 2a."""
         lower, upper = self.bounds()
         return lower + upper - 2 * mean
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.delegating import Delegating
+from tapmachine.units.numerics.third_cumulants import Slopes
 
 
 class Conditioned(Delegating):
@@ -106,6 +107,12 @@ class Tilted(Conditioned):
 
     def moments(self, tilt: Tilt) -> Moments:
         return self.base.moments(self._add(tilt))
+
+    def third_cumulant(self, tilt: Tilt) -> Tensor:
+        return self.base.third_cumulant(self._add(tilt))
+
+    def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:
+        return self.base.third_cumulant_slopes(self._add(tilt))
 
     def normalizable(self, tilt: Tilt) -> Tensor:
         return self.base.normalizable(self._add(tilt))
@@ -239,6 +246,12 @@ class Clamped(Conditioned):
         if self.holds_all:
             return self._hold(self.unpack(tilt)[0].shape)
         return self._hold_some(self.base.moments(tilt))
+
+    def third_cumulant(self, tilt: Tilt) -> Tensor:
+        return self._mix(0.0, self.base.third_cumulant(tilt))
+
+    def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:
+        return Slopes(*(self._mix(0.0, z) for z in self.base.third_cumulant_slopes(tilt)))
 
     def normalizable(self, tilt: Tilt) -> Tensor:
         return self.finite(tilt) if self.holds_all else self.mask | self.base.normalizable(tilt)

@@ -120,6 +120,9 @@ class Gaussian(Units):
         mean = torch.where(finite, u / safe, torch.copysign(torch.full_like(u, torch.inf), u))
         return Moments(mean.to(self.dtype), torch.where(finite, 1 / safe, torch.inf).to(self.dtype))
 
+    def third_cumulant(self, tilt: Tilt) -> Tensor:
+        return torch.zeros_like(self.unpack(tilt)[0])
+
     def normalizable(self, tilt: Tilt) -> Tensor:
         return _normalizable(*self._tilted(tilt))
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned
+from tapmachine.units.numerics.third_cumulants import Slopes
 from tapmachine.units.support import BITS, FiniteSet, Interval, Simplex, Support
 
 
@@ -166,6 +167,13 @@ class Mixed(Units):
 
     def moments(self, tilt: Tilt) -> Moments:
         return Moments(*self._joined_results((block, block.moments(part)) for block, part in self._tilts(tilt)))
+
+    def third_cumulant(self, tilt: Tilt) -> Tensor:
+        return self._each_tilted(lambda block, part: block.third_cumulant(part), tilt)
+
+    def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:
+        parts = self._tilts(tilt)
+        return Slopes(*self._joined_results((block, block.third_cumulant_slopes(part)) for block, part in parts))
 
     def normalizable(self, tilt: Tilt) -> Tensor:
         return self._each_tilted(lambda block, part: block.normalizable(part), tilt)

@@ -12,6 +12,7 @@ from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import sum_over_rows
 from tapmachine.units.numerics.counts import count_weights, draw_counts, draw_poisson
 from tapmachine.units.numerics.intervals import wide
+from tapmachine.units.numerics.third_cumulants import Slopes
 from tapmachine.units.support import Lattice
 
 HALVINGS = 50  # number of bisection steps for the field of a unit with evidence
@@ -92,6 +93,23 @@ class Poisson(Units):
             return Moments(rate, rate)
         mean, variance, _ = _cumulants(U + B, A.clamp(min=0))
         return Moments(*(torch.where(A < 0, torch.inf, z).to(self.dtype) for z in (mean, variance)))
+
+    def third_cumulant(self, tilt: Tilt) -> Tensor:
+        U, B, A = self._split(tilt)
+        if A is None:
+            return (U + B).exp().to(self.dtype)
+        third = _cumulants(torch.where(A < 0, 0.0, U + B), A.clamp(min=0))[2]
+        return torch.where(A < 0, 0.0, third).to(self.dtype)
+
+    def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:
+        """Compute dκ₃/da = κ₄/c, since the neighbors act on the mean alone; it is 1 without evidence."""
+        with torch.inference_mode(False), torch.enable_grad():
+            field, precision = (z.detach().clone() for z in self.unpack(tilt))
+            third = self.third_cumulant(Tilt(field.requires_grad_(), precision))
+            (fourth,) = torch.autograd.grad(third.sum(), field)
+        variance = self.moments(Tilt(field.detach(), precision)).variance.detach()
+        by_mean = fourth / variance.clamp(min=torch.finfo(self.dtype).tiny)
+        return Slopes(by_mean, torch.zeros_like(by_mean))
 
     def mean_in(self, field: Tensor) -> Tensor:
         return (self.field + field).exp()

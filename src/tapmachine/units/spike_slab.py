@@ -14,6 +14,7 @@ from tapmachine.units.checks import Values
 from tapmachine.units.gaussian import Gaussian
 from tapmachine.units.numerics.columns import column_moments
 from tapmachine.units.numerics.intervals import wide
+from tapmachine.units.numerics.third_cumulants import third_cumulant_of_mixture
 from tapmachine.units.support import Interval
 
 SUPPORT = Interval(atoms=(0.0,))
@@ -132,6 +133,13 @@ class SpikeSlab(Units):
         a, c = torch.where(finite, mean, 0.0), torch.where(finite, variance, 0.0)
         spread = torch.where(finite, active * c + active * inactive * a**2, torch.inf)
         return Moments(torch.where(finite, active * a, mean), spread)
+
+    def third_cumulant(self, tilt: Tilt) -> Tensor:
+        tilt = Tilt(*self.unpack(tilt))
+        mean, variance = self.slab.moments(tilt)
+        finite = torch.isfinite(variance)
+        a, c = torch.where(finite, mean, 0.0), torch.where(finite, variance, 0.0)
+        return third_cumulant_of_mixture(self._logit(tilt).to(self.dtype), a, c, torch.zeros_like(a))
 
     def normalizable(self, tilt: Tilt) -> Tensor:
         return self.slab.normalizable(Tilt(*self.unpack(tilt)))

@@ -15,6 +15,7 @@ from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import column_moments
 from tapmachine.units.numerics.intervals import wide
+from tapmachine.units.numerics.third_cumulants import third_cumulant_of_mixture
 from tapmachine.units.support import Interval
 from tapmachine.units.truncated_gaussian import TruncatedGaussian
 
@@ -165,6 +166,13 @@ class TruncatedGaussBernoulli(Units):
         a, c = torch.where(finite, slab_mean, 0.0), torch.where(finite, slab_variance, 0.0)
         mean = torch.where(finite, active * a, slab_mean)
         return Moments(mean, torch.where(finite, active * c + active * inactive * a**2, torch.inf))
+
+    def third_cumulant(self, tilt: Tilt) -> Tensor:
+        tilt = Tilt(*self.unpack(tilt))
+        log_slab, mean, variance = self.slab.tilted(tilt, normalized=False)
+        finite = torch.isfinite(variance)
+        logit, a, c = (torch.where(finite, z, 0.0) for z in (wide(log_slab) + self.active_logit, mean, variance))
+        return third_cumulant_of_mixture(logit.to(self.dtype), a, c, self.slab.third_cumulant(tilt))
 
     def normalizable(self, tilt: Tilt) -> Tensor:
         return self.slab.normalizable(Tilt(*self.unpack(tilt)))

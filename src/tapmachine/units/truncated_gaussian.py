@@ -18,7 +18,8 @@ from tapmachine.units.numerics.intervals import (
     wide,
     window_integral,
 )
-from tapmachine.units.numerics.truncation import log_density, tilted_interval
+from tapmachine.units.numerics.third_cumulants import Slopes, slopes
+from tapmachine.units.numerics.truncation import cumulants, log_density, third_cumulant, tilted_interval
 from tapmachine.units.numerics.truncation_rules import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval
 from tapmachine.units.support import Interval
 
@@ -171,6 +172,13 @@ class TruncatedGaussian(Units):
     def moments(self, tilt: Tilt) -> Moments:
         _, mean, variance = self.tilted(tilt, normalized=False)
         return Moments(mean, variance)
+
+    def third_cumulant(self, tilt: Tilt) -> Tensor:
+        return third_cumulant(self._prior(), *self.unpack(tilt))
+
+    def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:
+        _, variance, third, fourth, fifth = cumulants(self._prior(), *self.unpack(tilt))
+        return slopes(variance, third, fourth, fifth + 6 * variance * third, self.dtype)
 
     def log_partition_and_moments(self, tilt: Tilt) -> tuple[Tensor, Moments]:
         log_partition, mean, variance = self.tilted(tilt)

@@ -80,7 +80,13 @@ class DampedDescent(MeanFieldProcess):
     respect to the moments is the difference between these values and the current tilts, and the derivative of the
     moments with respect to the tilts is a covariance matrix. A sufficiently small step therefore lowers F for every
     machine and every order of the expansion. The step length increases again after successful steps.
+
+    With a fixed damping d, all steps have the length 1 − d and are accepted whether F decreases or not.
     """
+
+    def __init__(self, equations: Equations, couplings: Couplings, damping: float | None = None) -> None:
+        super().__init__(equations, couplings)
+        self.damping = damping
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> DampedState:
         first, tilts = from_below(layers, self.couplings.weights, moments), [Tilt(0.0, 0.0)] * len(layers)
@@ -91,21 +97,27 @@ class DampedDescent(MeanFieldProcess):
             failed = self.add_failures(failed, index, tilts[index], first[index])
         value = self.equations.value(layers, self.couplings, first, tilts)
         infinite = torch.full_like(first[0].mean.flatten(1)[:, 0], torch.inf)
-        return DampedState(tuple(first), tuple(tilts), value, infinite, torch.ones_like(infinite), failed)
+        size = torch.full_like(infinite, 1.0 if self.damping is None else 1 - self.damping)
+        return DampedState(tuple(first), tuple(tilts), value, infinite, size, failed)
 
     def moments(self, state: DampedState) -> list[Moments]:
         return list(state.moments)
 
+    def tilts(self, state: DampedState) -> list[Tilt]:
+        return list(state.tilts)
+
     def step(self, layers: list[Units], state: DampedState) -> tuple[DampedState, Tensor]:
         moments, tilts, failed = list(state.moments), list(state.tilts), state.unnormalizable
         for index in (*self.odd, *self.even):
-            target = self.equations.tilt(layers, self.couplings, index, moments)
+            target = self.equations.tilt(layers, self.couplings, index, moments, tilts)
             size = state.size.view(-1, *[1] * (moments[index].mean.dim() - 1))
             tilts[index] = Tilt(*(a + size * (b - a) for a, b in zip(tilts[index], target, strict=True)))
             moments[index] = layers[index].moments(tilts[index])
             failed = self.add_failures(failed, index, tilts[index], moments[index])
         value = self.equations.value(layers, self.couplings, moments, tilts)
         residual = self.change(list(state.moments), moments) / state.size**2
+        if self.damping is not None:
+            return DampedState(tuple(moments), tuple(tilts), value, residual, state.size, failed), residual
         noise = 100 * torch.finfo(residual.dtype).eps * (1 + value.abs())
         rises = value > state.free_energy + noise
         # If the change of F is within rounding errors, the residual has to decrease instead.

@@ -55,8 +55,18 @@ class MeanField(Scheme):
         """Mean θ and variance κ of the field ΣWx' on a layer, from the moments of all layers."""
 
     @abstractmethod
-    def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
-        """Tilt B, A on a layer's units, from the moments of all layers."""
+    def tilt(
+        self,
+        layers: list[Units],
+        couplings: Couplings,
+        layer_index: int,
+        moments: list[Moments],
+        tilts: list[Tilt] | None = None,
+    ) -> Tilt:
+        """Tilt B, A on a layer's units, from the moments of all layers.
+
+        `tilts`, those that the moments arise from, are for schemes that need more of a unit than its moments.
+        """
 
     def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
         """Mean a and variance c of a layer's units under this tilt."""
@@ -106,7 +116,14 @@ class NaiveMeanField(MeanField):
         shape = (len(mean), *couplings.reaction_shapes[layer_index])
         return Incoming(mean, variance=mean.new_zeros(()).expand(shape))  # κ = 0
 
-    def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
+    def tilt(
+        self,
+        layers: list[Units],
+        couplings: Couplings,
+        layer_index: int,
+        moments: list[Moments],
+        tilts: list[Tilt] | None = None,
+    ) -> Tilt:
         incoming = self.incoming(couplings, layer_index, moments)
         return Tilt(field=incoming.mean, precision=incoming.mean.new_zeros(()).expand_as(incoming.mean))  # B = θ, A = 0
 
@@ -140,6 +157,13 @@ class TAP(MeanField):
         variance = total([W2c for _, W2c in sent])  # κ = Σ W² c'
         return Incoming(mean, variance)
 
-    def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
+    def tilt(
+        self,
+        layers: list[Units],
+        couplings: Couplings,
+        layer_index: int,
+        moments: list[Moments],
+        tilts: list[Tilt] | None = None,
+    ) -> Tilt:
         incoming = self.incoming(couplings, layer_index, moments)
         return layers[layer_index].tilt_in(*incoming, moments[layer_index].mean)  # B = θ − κa, A = −κ

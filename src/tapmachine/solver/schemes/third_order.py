@@ -1,4 +1,16 @@
-"""Third order of the expansion in the couplings, whose second order is TAP."""
+"""Third order of the expansion in the couplings, whose second order is TAP.
+
+With the third cumulants κ₃(a, c) of the units, functions of their means and variances, the next term of F is
+
+    −⅙ΣW³κ₃κ₃',    and in a pairwise machine also the triangles −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k.
+
+So F is stationary where the tilts are those of TAP, A = −κ and B = θ − κa, but with
+
+    θ = ΣWa'  + ⅙ ∂κ₃/∂a ΣW³κ₃',
+    κ = ΣW²c' + ⅓ ∂κ₃/∂c ΣW³κ₃' + Σ_jk J_ij c_j J_jk c_k J_ki.
+
+A unit's κ₃ and its derivatives follow from the tilt that its moments arise from.
+"""
 
 from typing import final
 
@@ -8,22 +20,23 @@ from torch import Tensor
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver.process import Process
-from tapmachine.solver.schemes.couplings import Couplings
+from tapmachine.solver.schemes.couplings import Couplings, total
+from tapmachine.solver.schemes.explicit import DampedDescent
 from tapmachine.solver.schemes.mean_field import TAP
 from tapmachine.units import Units
-from tapmachine.units.binary import TwoStates
-from tapmachine.units.conditioned import unconditioned
 
 
 @final
 class ThirdOrderTAP(TAP):
-    """Third-order TAP, for units whose variance is a function of their mean: Binary and Spin.
+    """Third-order TAP, for all unit types except Categorical.
 
-    With the third cumulant k = c·dc/da it adds −⅙ΣW³kk' to F, and in a pairwise machine the triangles
-    −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. The update is explicit.
+    With the third cumulants κ₃ of the units it adds −⅙ΣW³κ₃κ₃' to F, and in a pairwise machine the triangles
+    −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. Where the units on one side of all couplings are symmetric under their tilts,
+    such as Gaussian units, κ₃ = 0 and a layered machine has the solutions of TAP. The update is explicit.
 
     Args:
-        damping: As for `TAP`.
+        damping: Weight of the previous tilts in an update, from 0 to less than 1. By default it is adapted for each
+            particle so that F decreases.
     """
 
     def __init__(self, damping: float | None = None) -> None:
@@ -34,27 +47,35 @@ class ThirdOrderTAP(TAP):
 
     def bind(self, machine: BoltzmannMachine) -> Process:
         for layer_index, layer in enumerate(machine.layers):
-            _two_states(layer, layer_index)
-        return super().bind(machine)
+            if layer.categorical_blocks:
+                raise ValueError(f"layer {layer_index}: ThirdOrderTAP does not support Categorical units; use TAP()")
+        return DampedDescent(self, Couplings(machine), self.damping)
 
-    def tilt(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tilt:
-        second = super().tilt(layers, couplings, layer_index, moments)
-        mean, variance = moments[layer_index]
-        slope = _two_states(layers[layer_index], layer_index).variance_slope(mean)  # dc/da
-        # dk/da = (dc/da)² + c·d²c/da², where d²c/da² = −2
-        field = second.field + _cubic(layers, couplings, layer_index, moments) * (slope**2 - 2 * variance) / 6
+    def tilt(
+        self,
+        layers: list[Units],
+        couplings: Couplings,
+        layer_index: int,
+        moments: list[Moments],
+        tilts: list[Tilt] | None = None,
+    ) -> Tilt:
+        if tilts is None:  # a starting point: its third cumulants are unknown
+            return super().tilt(layers, couplings, layer_index, moments)
+        units = layers[layer_index]
+        field, reaction = self.incoming(couplings, layer_index, moments)  # ΣWa', ΣW²c'
+        slopes = units.third_cumulant_slopes(tilts[layer_index])  # ∂κ₃/∂a, ∂κ₃/∂c
+        neighbors = [sender.layer_index for sender in couplings.senders[layer_index]]
+        cubic = _cubic(couplings, layer_index, {i: layers[i].third_cumulant(tilts[i]) for i in neighbors})  # ΣW³κ₃'
+        field, reaction = field + slopes.by_mean * cubic / 6, reaction + slopes.by_variance * cubic / 3
         if couplings.is_pairwise:
-            field = field + 0.5 * slope * _triangles(couplings, variance)
-        return Tilt(field, second.precision)
-
-    def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
-        return layers[layer_index].moments(self.tilt(layers, couplings, layer_index, moments))
+            reaction = reaction + _triangles(couplings, moments[0].variance)
+        return units.tilt_in(field, reaction, moments[layer_index].mean)
 
     def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
         value = super().value(layers, couplings, moments, tilts)
+        thirds = dict(enumerate(map(_third_cumulant, layers, moments, tilts)))
         for layer_index in couplings.receivers:
-            third = _third_cumulant(layers, layer_index, moments)
-            terms = _cubic(layers, couplings, layer_index, moments) * third
+            terms = _cubic(couplings, layer_index, thirds) * thirds[layer_index]  # ΣW³κ₃κ₃'
             value = value - couplings.share / 6 * terms.sum(-1, dtype=torch.float64)
         if couplings.is_pairwise:
             variance = moments[0].variance
@@ -62,33 +83,20 @@ class ThirdOrderTAP(TAP):
         return value
 
 
-def _third_cumulant(layers: list[Units], layer_index: int, moments: list[Moments]) -> Tensor:
-    """k = c·dc/da."""
-    mean, variance = moments[layer_index]
-    return variance * _two_states(layers[layer_index], layer_index).variance_slope(mean)
+def _third_cumulant(units: Units, moments: Moments, tilt: Tilt) -> Tensor:
+    """Expand κ₃(a, c) around the moments of the tilt, so that its gradients in parameters are at fixed moments."""
+    third, slopes, (mean, variance) = units.third_cumulant(tilt), units.third_cumulant_slopes(tilt), units.moments(tilt)
+    return third + slopes.by_mean * (moments.mean - mean) + slopes.by_variance * (moments.variance - variance)
 
 
-def _cubic(layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Tensor:
-    """ΣW³k', with the third cumulants k' of the neighbors."""
-    cubic = torch.zeros_like(moments[layer_index].mean)
-    for sender in couplings.senders[layer_index]:
-        third = _third_cumulant(layers, sender.layer_index, moments)
-        cubic = cubic + third @ (sender.weights * sender.squares)
-    return cubic
+def _cubic(couplings: Couplings, layer_index: int, thirds: dict[int, Tensor]) -> Tensor:
+    """Compute ΣW³κ₃', with the third cumulants κ₃' of the neighbors."""
+    senders = couplings.senders[layer_index]
+    return total([thirds[sender.layer_index] @ (sender.weights * sender.squares) for sender in senders])
 
 
 def _triangles(couplings: Couplings, variance: Tensor) -> Tensor:  # (K, n) -> (K, n)
-    """Σ_jk J_ij c_j J_jk c_k J_ki of every unit i."""
+    """Compute Σ_jk J_ij c_j J_jk c_k J_ki for every unit i."""
     J = couplings.senders[0][0].weights
     weighted = variance.unsqueeze(-1) * J  # c_j J_jk
     return ((J @ weighted) * weighted.mT).sum(-1)
-
-
-def _two_states(layer: Units, layer_index: int) -> TwoStates:
-    base = unconditioned(layer)
-    if not isinstance(base, TwoStates):
-        raise ValueError(
-            f"layer {layer_index}: ThirdOrderTAP requires units whose variance is a function of their mean (Binary or "
-            f"Spin), not {type(base).__name__}; use TAP"
-        )
-    return base

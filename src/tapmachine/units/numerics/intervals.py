@@ -46,7 +46,7 @@ class Integral(NamedTuple):
         anchor: Position x* of the integrand's maximum.
         slope: Slope u − v·x* of the exponent at the maximum, exactly 0 if the maximum is inside the interval.
         log_mass: Logarithm of ∫ exp(g(x) − g(x*)) dx with g(x) = ux − ½vx².
-        cumulants: Mean, variance and, for order 4, the third and fourth cumulants.
+        cumulants: Mean, variance and, for order 4 or 5, the cumulants up to that order.
     """
 
     anchor: Tensor
@@ -185,7 +185,7 @@ def window_integral(
         u, v: Coefficients of the exponent in float64, which broadcast against the bounds.
         lower, upper: Bounds of the interval in float64; one of them may be infinite.
         rule: Quadrature rule, which determines the accuracy.
-        order: Number of cumulants, 2 or 4 (default: 2).
+        order: Number of cumulants, 2, 4 or 5 (default: 2).
         rise: Exponent at the upper bound minus exponent at the lower bound, as computed by `exact_rise` (default:
             computed from u and v).
     """
@@ -212,6 +212,12 @@ def window_integral(
         mixed_third = (share * (third + 3 * variance * deviation + deviation**3)).sum(0)
         mixed_fourth = (share * (fourth + 4 * third * deviation + 6 * variance * deviation**2 + deviation**4)).sum(0)
         cumulants += [scale**3 * mixed_third, scale**4 * (mixed_fourth - 3 * mixed_variance**2)]
+    if order > 4:
+        r1, r2, r3, r4, r5 = raw
+        fifth = (pieces.direction * pieces.width) ** 5 * (r5 - 5 * r4 * r1 + 10 * (r3 - r2 * r1) * r1**2 + 4 * r1**5)
+        lower_moments = 5 * fourth * deviation + 10 * (third * deviation**2 + variance * deviation**3)
+        mixed_fifth = (share * (fifth + lower_moments + deviation**5)).sum(0)
+        cumulants.append(scale**5 * (mixed_fifth - 10 * mixed_third * mixed_variance))
     return Integral(
         anchor=origin + scale * anchor,
         slope=slope / scale,

@@ -6,6 +6,7 @@ opaque operation.
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from tapmachine.units.numerics.intervals import RULES, make_normalizable, wide, window_integral
 from tapmachine.units.numerics.truncation_rules import (
@@ -33,6 +34,12 @@ def tilted_interval(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True)
     if torch.is_grad_enabled() and any(z.requires_grad for z in (*prior, B, A)):
         return TiltedInterval(*_TiltedInterval.apply(*prior, B, A, normalized))
     return evaluate(prior, B, A, normalized)
+
+
+def third_cumulant(prior: Prior, B: Tensor, A: Tensor) -> Tensor:
+    """Compute the third cumulant under a tilt, differentiable once in U, V, B and A; 0 if not normalizable."""
+    third: Tensor = _ThirdCumulant.apply(*prior, B, A)
+    return third
 
 
 def log_density(prior: Prior, x: Tensor) -> Tensor:
@@ -96,6 +103,23 @@ class _TiltedInterval(torch.autograd.Function):
         return d_U, d_V, None, None, d_u, d_v, None
 
 
+class _ThirdCumulant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, U, V, lower, upper, B, A):  # type: ignore[no-untyped-def]
+        mean, c, third, fourth, fifth = cumulants(Prior(U, V, lower, upper), B, A)
+        by_v = -0.5 * (fifth + 6 * c * third + 2 * mean * fourth)  # the mixed cumulant of x, x, x and −½x²
+        ctx.save_for_backward(fourth.to(B.dtype), by_v.to(B.dtype))
+        ctx.shapes = U.shape, V.shape
+        return third.to(B.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_third):  # type: ignore[no-untyped-def]
+        d_u, d_v = (d_third * z for z in ctx.saved_tensors)
+        d_U, d_V = (d.sum_to_size(shape) for d, shape in zip((d_u, d_v), ctx.shapes, strict=True))
+        return d_U, d_V, None, None, d_u, d_v
+
+
 class _LogDensity(torch.autograd.Function):
     @staticmethod
     def forward(ctx, U, V, lower, upper, x):  # type: ignore[no-untyped-def]
@@ -119,6 +143,18 @@ def _untilted_moments(prior: Prior) -> tuple[Tensor, Tensor]:
 
 
 # ----- values
+
+
+def cumulants(prior: Prior, B: Tensor, A: Tensor) -> Tensor:  # (..., n) -> (5, ..., n)
+    """Compute the first five cumulants under a tilt in float64; 0 if not normalizable."""
+    prior = Prior(*(z.detach() for z in prior))
+    if torch.compiler.is_compiling():
+        result: Tensor = _cumulants_as_one_node(*prior, B.detach().contiguous(), A.detach().contiguous())
+        return result
+    U, V, lower, upper = prior.wide()
+    finite, u, v = make_normalizable(U + wide(B.detach()), V + wide(A.detach()), lower, upper)
+    integral = window_integral(u, v, lower, upper, RULES[B.dtype], order=5)
+    return torch.where(finite, torch.stack(integral.cumulants), 0.0)
 
 
 def evaluate(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True) -> TiltedInterval:
@@ -163,3 +199,14 @@ def _density_as_one_node(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, x: 
 @_density_as_one_node.register_fake
 def _(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, x: Tensor) -> Tensor:
     return torch.empty_like(x)
+
+
+@torch.library.custom_op("tapmachine::interval_cumulants", mutates_args=())
+def _cumulants_as_one_node(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor) -> Tensor:
+    """`cumulants` in compiled code."""
+    return cumulants(Prior(U, V, lower, upper), B, A)
+
+
+@_cumulants_as_one_node.register_fake
+def _(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor) -> Tensor:
+    return torch.empty((5, *B.shape), dtype=torch.float64, device=B.device)
