@@ -5,6 +5,7 @@ import json
 import math
 import re
 import warnings
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ from tapmachine import (
     rbm,
     solve,
 )
-from tapmachine.analysis import plots, receptive_fields
+from tapmachine.analysis import maps, plots, receptive_fields
 from tapmachine.analysis.landscape import (
     LandscapeTrack,
     Snapshot,
@@ -628,7 +629,7 @@ def test_pictures(tmp_path):
     plots.image_strips(axes[1], {"clean": images[:4], "noisy": images[4:7]}, (5, 6))
     assert axes[1].images[0].get_array().shape == (2 * 6 - 1, 4 * 7 - 1)
     assert [label.get_text() for label in axes[1].get_yticklabels()] == ["clean", "noisy"]
-    plots.solution_map(axes[2], images[:5, :2], None, images[:, :2], ["b", "a"] * 6)
+    maps.solution_map(axes[2], images[:5, :2], None, images[:, :2], ["b", "a"] * 6)
     assert [text.get_text() for text in axes[2].get_legend().get_texts()] == ["a", "b"]
     assert sorted(len(dots.get_offsets()) for dots in axes[2].collections) == [5, 6, 6]
     parents = [torch.tensor([0, 0]), torch.tensor([1, 0, 1])]
@@ -637,13 +638,13 @@ def test_pictures(tmp_path):
     assert sorted(heights[-1]) == [0, 1, 2]
     assert abs(heights[-1][0] - heights[-1][2]) == 1  # children of one parent are neighbors
     assert len(axes[3].collections[0].get_segments()) == 5
-    plots.map_thumbnails(axes[4], images[:, :2].numpy(), images.numpy(), (5, 6), count=3)
+    maps.map_thumbnails(axes[4], images[:, :2].numpy(), images.numpy(), (5, 6), count=3)
     with pytest.raises(ValueError, match="30 pixels, which is not 5×5"):
         plots.image_grid(axes[5], images, (5, 5))
     with pytest.raises(ValueError, match="2 labels for 12 rows"):
-        plots.solution_map(axes[5], images[:5, :2], None, images[:, :2], ["a", "b"])
-    plots.solution_map(axes[5], images[:5, :2].numpy(), images[:5, 2].numpy())
-    assert len(axes[4].artists) == 3
+        maps.solution_map(axes[5], images[:5, :2], None, images[:, :2], ["a", "b"])
+    maps.solution_map(axes[5], images[:5, :2].numpy(), images[:5, 2].numpy())
+    assert len(axes[4].images) == 3
     figure.savefig(tmp_path / "all.png")
 
 
@@ -665,6 +666,36 @@ def test_pictures_can_be_told_apart():
     assert ink == ((0, 0, 0), (1, 1, 1))  # black on white, as in the paper
     drawn = plots.image_grid(fourth, images - 0.5, (2, 2))
     assert drawn.get_clim() == (-1, 1)  # what a color bar needs
+
+
+def test_images_share_a_scale():
+    """A faint image remains faint beside a strong one, unless each image has its own scale."""
+    ax = plots.new_figure(2, 2).subplots()
+    images = torch.tensor([[0.0, 0.2], [1.0, 0.0]])
+    for scale, largest in ((None, 1.0), (1.0, 0.2)):
+        drawn = plots.image_grid(ax, images, (1, 2), scale=scale)
+        assert drawn.get_array()[0, :2].max() == pytest.approx(largest)
+    plots.image_strips(ax, {"faint": images[:1], "strong": images[1:]}, (1, 2))
+    assert ax.images[-1].get_array()[0, :2].max() == pytest.approx(0.2)
+    assert ax.images[-1].get_clim() == (0, 1)
+
+
+def test_thumbnails_cover_no_points():
+    ax = plots.new_figure(3, 3).subplots()
+    points = torch.rand(40, 2, generator=torch.Generator().manual_seed(0))
+    maps.solution_map(ax, points)
+    maps.map_thumbnails(ax, points, torch.rand(40, 12), (4, 3), count=7)
+    boxes = [image.get_extent() for image in ax.images]
+    assert len(boxes) == 7
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    for x0, x1, y0, y1 in boxes:
+        assert (x1 - x0) / (y1 - y0) == pytest.approx(3 / 4)  # undistorted, as the axes have equal scales
+        assert left <= x0 < x1 <= right
+        assert bottom <= y0 < y1 <= top
+        assert not ((points[:, 1] > y0) & (points[:, 1] < y1)).any()
+    assert all(a[1] <= b[0] or b[1] <= a[0] or a[2] != b[2] for a, b in combinations(boxes, 2)), "they overlap"
+    connected = {tuple(line.get_xydata()[-1]) for line in ax.lines}
+    assert connected <= {tuple(point) for point in points.double().tolist()}
 
 
 # ----- the command line

@@ -1,4 +1,4 @@
-"""Pictures, with matplotlib: functions that draw on given axes, one for each kind of figure in the paper."""
+"""Functions that draw on Matplotlib axes, one for each kind of figure in the paper."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -7,21 +7,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tapmachine.analysis.style import BLUE, GREEN, VERMILION
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+    from matplotlib.lines import Line2D
+
+MOST_BINS = 50  # of a histogram
+GAP = "0.8"  # gray between images
 
 
 class Picture(NamedTuple):
-    """A figure and what it shows."""
+    """A figure and its caption."""
 
     figure: "Figure"
     caption: str
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """A figure that needs no screen, of a size in inches; an ImportError that says what to do without matplotlib."""
+    """Return an empty figure that needs no display.
+
+    Args:
+        width: Width in inches.
+        height: Height in inches.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -30,19 +44,25 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def image_grid(
-    ax: "Axes", images: Tensor, shape: tuple[int, int], columns: int | None = None, ink: str = "white"
+    ax: "Axes",
+    images: Tensor,
+    shape: tuple[int, int],
+    columns: int | None = None,
+    ink: str = "white",
+    scale: float | None = None,
 ) -> "AxesImage":
-    """Many small images side by side, each on its own scale, so that 0 is gray where they have both signs.
+    """Draw a grid of small images. Images with negative values get a diverging color map whose center is 0.
 
     Args:
-        ax: axes to draw on.
-        images: (N, pixels).
-        shape: of each, in pixels: height and width.
-        columns: how many in a row; by default a square.
-        ink: the color of the largest values of images without a sign, white or black.
+        ax: Axes to draw on.
+        images: Images as rows, shape (N, pixels).
+        shape: Height and width of each image in pixels.
+        columns: Number of images per row (default: chosen to make the grid square).
+        ink: Color of the largest value of non-negative images, "white" or "black".
+        scale: Absolute value with the strongest color (default: the largest one of each image).
 
     Returns:
-        What was drawn, as for a color bar.
+        The drawn image, as needed by `Figure.colorbar`.
     """
     from matplotlib import colormaps
 
@@ -54,14 +74,17 @@ def image_grid(
     rows = -(-count // columns)
     height, width = shape
     signed = bool((images < 0).any())
-    size = images.nan_to_num(0.0).abs().amax(1, keepdim=True).clamp(min=torch.finfo(images.dtype).tiny)
+    if scale is None:
+        images = images / images.nan_to_num(0.0).abs().amax(1, keepdim=True).clamp(min=torch.finfo(images.dtype).tiny)
+    largest = 1.0 if scale is None else scale
     canvas = torch.full((rows * (height + 1) - 1, columns * (width + 1) - 1), torch.nan, dtype=images.dtype)
-    for number, image in enumerate((images / size).view(count, height, width)):
+    for number, image in enumerate(images.view(count, height, width)):
         top, left = number // columns * (height + 1), number % columns * (width + 1)
         canvas[top : top + height, left : left + width] = image
     unsigned = "gray_r" if ink == "black" else "gray"
-    colors = colormaps["RdBu_r" if signed else unsigned].with_extremes(bad="0.6")  # of the gaps
-    drawn = ax.imshow(canvas.numpy(), cmap=colors, vmin=-1.0 if signed else 0.0, vmax=1.0, interpolation="nearest")
+    colors = colormaps["RdBu_r" if signed else unsigned].with_extremes(bad=GAP)
+    lowest = -largest if signed else 0.0
+    drawn = ax.imshow(canvas.numpy(), cmap=colors, vmin=lowest, vmax=largest, interpolation="nearest")
     ax.set_axis_off()
     return drawn
 
@@ -69,7 +92,13 @@ def image_grid(
 def training_curves(
     ax: "Axes", records: Sequence[Mapping[str, float]], names: Sequence[str] = ("log_likelihood",)
 ) -> None:
-    """Quantities of a training over its epochs, from the records of its `History`."""
+    """Draw quantities recorded during a training against the epoch.
+
+    Args:
+        ax: Axes to draw on.
+        records: Records of a `History`, one per epoch.
+        names: Names of the quantities to draw.
+    """
     for name in names:
         points = [(r["epoch"], r[name]) for r in records if r.get(name) is not None]
         if points:
@@ -80,7 +109,7 @@ def training_curves(
 
 
 def heat_map(ax: "Axes", rows: Tensor) -> None:
-    """Rows of numbers in colors, for data that are not images."""
+    """Draw a matrix as colors, with a color bar. Suits rows that are not images."""
     values = torch.as_tensor(rows).detach().flatten(1).cpu().numpy()
     largest = abs(values).max()
     signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest} if (values < 0).any() else {"cmap": "viridis"}
@@ -89,134 +118,134 @@ def heat_map(ax: "Axes", rows: Tensor) -> None:
     ax.figure.colorbar(image, ax=ax)
 
 
-def free_energies(ax: "Axes", epochs: Sequence[int], values: Sequence[Tensor]) -> None:
-    """The free energies of all solutions over the epochs, their mean, and how many there are [fig:fedist].
+def free_energies(ax: "Axes", epochs: Sequence[int], values: Sequence[Tensor], legend: bool = True) -> None:
+    """Draw the free energies of all solutions, their mean and the number of solutions against the epoch [fig:fedist].
 
     Args:
-        ax: axes to draw on; the number of solutions gets a second scale on the right.
-        epochs: rising.
-        values: F of each solution, for each epoch.
+        ax: Axes to draw on. The number of solutions gets a second scale on the right.
+        epochs: Epochs in increasing order.
+        values: Free energies of the solutions at each epoch.
+        legend: Whether to draw a legend.
     """
-    solutions = [(epoch, float(value)) for epoch, own in zip(epochs, values, strict=True) for value in own]
+    from matplotlib.ticker import MaxNLocator
+
+    solutions = [(epoch, float(value)) for epoch, row in zip(epochs, values, strict=True) for value in row]
     if solutions:
-        ax.plot(*zip(*solutions, strict=True), ".", color="tab:blue", alpha=0.15, ms=4, label="solutions")
-    means = [float(own.mean()) if len(own) else float("nan") for own in values]
-    ax.plot(epochs, means, color="tab:red", label="mean")
+        ax.plot(*zip(*solutions, strict=True), ".", color=BLUE, alpha=0.15, ms=4, label="solutions", rasterized=True)
+    means = [float(row.mean()) if len(row) else float("nan") for row in values]
+    ax.plot(epochs, means, color=VERMILION, label="mean")
     ax.set_xlabel("epoch")
-    ax.set_ylabel("free energy, nats")
+    ax.set_ylabel("free energy (nats)")
     counts = ax.twinx()
-    counts.plot(epochs, [len(own) for own in values], color="tab:green")
-    counts.set_ylabel("number of solutions", color="tab:green")
+    counts.plot(epochs, [len(row) for row in values], "--", color=GREEN)
+    counts.set_ylabel("number of solutions", color=GREEN)
+    counts.tick_params(axis="y", colors=GREEN)
+    counts.spines["right"].set_visible(True)
     counts.set_ylim(bottom=0)
-    for handle in ax.legend().legend_handles:
-        if handle is not None:
-            handle.set_alpha(1)  # a single dot as faint as those of the plot cannot be seen
+    counts.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    if legend:
+        for handle in ax.legend().legend_handles:
+            if handle is not None:
+                handle.set_alpha(1)  # a single transparent dot would be invisible
 
 
-def free_energy_histogram(ax: "Axes", values: Tensor, curve: tuple[Tensor, Tensor] | None = None) -> None:
-    """The distribution of free energies as bars, and a density as a curve [fig:fedist].
+def free_energy_histogram(
+    ax: "Axes", values: Tensor, curve: tuple[Tensor, Tensor] | None = None, color: Any = None
+) -> None:
+    """Draw the distribution of free energies as bars, and optionally a density as a curve [fig:fedist].
 
     Args:
-        ax: axes to draw on.
-        values: F of each solution.
-        curve: where a density was evaluated, and its values there.
+        ax: Axes to draw on.
+        values: Free energy of each solution.
+        curve: Points at which a density was evaluated, and its values there.
+        color: Color of the bars and the curve (default: the next color of the axes).
     """
     values = torch.as_tensor(values)
-    # The bars have the color of their curve, also where several of them share the axes.
-    color = None if curve is None else ax.plot(*(z.cpu().numpy() for z in curve))[0].get_color()
-    bins = min(50, max(1, len(values)))
-    ax.hist(values.cpu().numpy(), bins=bins, density=curve is not None, alpha=0.5, color=color)
-    ax.set_xlabel("free energy, nats")
-    ax.set_ylabel("density" if curve is not None else "solutions")
+    if curve is not None:  # the bars take the color of the curve
+        color = ax.plot(*(z.cpu().numpy() for z in curve), color=color)[0].get_color()
+    bins = min(MOST_BINS, max(1, len(values)))
+    ax.hist(values.cpu().numpy(), bins=bins, density=curve is not None, alpha=0.4, color=color)
+    ax.set_xlabel("free energy (nats)")
+    ax.set_ylabel("density (1/nat)" if curve is not None else "solutions")
 
 
-def solution_map(
+def denoising_curves(
     ax: "Axes",
-    points: Tensor,
-    colors: Tensor | None = None,
-    data: Tensor | None = None,
-    labels: Sequence[Any] | None = None,
-    label: str = "free energy, nats",
-) -> None:
-    """Solutions on a plane, colored by their free energy [fig:solnvis], or black over data [fig:compareInitSolns].
+    noise: Sequence[float],
+    scores: Mapping[str, Sequence[float]],
+    quantity: str = "MCC",
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
+) -> "list[Line2D]":
+    """Draw the score of each method against the noise level [fig:bmnist-denoise].
 
     Args:
-        ax: axes to draw on.
-        points: of the solutions, (n, 2).
-        colors: a number for each; by default black.
-        data: points of the data, (N, 2), drawn below.
-        labels: a class for each row of the data, by which they are colored.
-        label: what the colors are.
+        ax: Axes to draw on.
+        noise: Noise levels.
+        scores: Scores of each method at each noise level, by name.
+        quantity: Label of the vertical axis.
+        styles: Keyword arguments of `Axes.plot` by method. With them no legend is drawn.
+
+    Returns:
+        The lines, in the order of the methods.
     """
-    points = torch.as_tensor(points)
-    colors = None if colors is None else torch.as_tensor(colors)
-    if labels is not None and (data is None or len(labels) != len(data)):
-        raise ValueError(f"there are {len(labels)} labels for {0 if data is None else len(data)} rows of data")
-    if data is not None:
-        data = torch.as_tensor(data)
-        for number, name in enumerate(sorted(set(labels)) if labels is not None else [None]):
-            own = [labels is None or other == name for other in (labels if labels is not None else range(len(data)))]
-            color = "0.75" if labels is None else f"C{number % 10}"
-            x, y = data[torch.tensor(own)].T.cpu().numpy()
-            ax.scatter(x, y, s=4, color=color, label=name, rasterized=True)
-        if labels is not None:
-            ax.legend(markerscale=3)
-    x, y = points.T.cpu().numpy()
-    if colors is None:
-        ax.scatter(x, y, s=9, color="black", zorder=3)
-    else:
-        limits = {}
-        if len(colors):  # one that lies far off must not make all the others look the same
-            low, high = torch.quantile(colors.double().cpu(), torch.tensor([0.02, 0.98], dtype=torch.float64)).tolist()
-            limits = {"vmin": low, "vmax": high}
-        dots = ax.scatter(x, y, s=14, c=colors.cpu().numpy(), cmap="viridis", zorder=3, **limits)
-        ax.figure.colorbar(dots, ax=ax, label=label, extend="both")
-    ax.set_xticks([])
-    ax.set_yticks([])
+    plain = {"marker": "o", "ms": 3}
+    lines = []
+    for name, values in scores.items():
+        lines += ax.plot(noise, values, label=name, **(styles[name] if styles else plain))
+    ax.set_xlabel("noise")
+    ax.set_ylabel(quantity)
+    if styles is None:
+        ax.legend()
+    return lines
 
 
-def map_thumbnails(ax: "Axes", points: Tensor, images: Tensor, shape: tuple[int, int], count: int = 12) -> None:
-    """Small images at some of the points of a map, chosen to be far from each other."""
-    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+def image_strips(
+    ax: "Axes", rows: Mapping[str, Tensor], shape: tuple[int, int], columns: Sequence[str] | None = None
+) -> None:
+    """Draw rows of images below each other on one gray scale [fig:bmnist-denoise-images].
 
-    points, images = torch.as_tensor(points), torch.as_tensor(images)
-    if len(points) == 0:
-        return
-    chosen = [0]
-    nearest = (points - points[0]).norm(dim=1)
-    while len(chosen) < min(count, len(points)) and float(nearest.max()) > 0:
-        chosen.append(int(nearest.argmax()))
-        nearest = torch.minimum(nearest, (points - points[chosen[-1]]).norm(dim=1))
-    for number in chosen:
-        image = images[number].detach().cpu().double().view(shape).numpy()
-        box = OffsetImage(image, zoom=28 / max(shape), cmap="gray_r")
-        ax.add_artist(
-            AnnotationBbox(box, (float(points[number][0]), float(points[number][1])), pad=0.1, bboxprops={"lw": 0.4})
-        )
+    Args:
+        ax: Axes to draw on.
+        rows: Images of each row, shape (N, pixels), by the label of the row.
+        shape: Height and width of each image in pixels.
+        columns: Label of each column, written above it.
+    """
+    count = max(len(images) for images in rows.values())
+    padded = torch.cat([torch.cat((z, z.new_zeros(count - len(z), z.shape[1]))) for z in rows.values()])
+    image_grid(ax, padded, shape, count, ink="black", scale=float(padded.nan_to_num(0.0).abs().max()) or 1.0)
+    ax.set_axis_on()
+    height, width = shape[0] + 1, shape[1] + 1
+    ax.set_yticks([height * number + height / 2 - 1 for number in range(len(rows))], list(rows))
+    places = [width * number + width / 2 - 1 for number in range(count)] if columns is not None else []
+    ax.set_xticks(places, columns)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    for side in ax.spines.values():
+        side.set_visible(False)
 
 
 def tree(ax: "Axes", epochs: Sequence[int], parents: Sequence[Tensor], names: Sequence[str] | None = None) -> None:
-    """How solutions merge as one goes back through a training, from the right to the left.
+    """Draw how solutions merge when a training is followed back from the last epoch (right) to the first (left).
 
     Args:
-        ax: axes to draw on.
-        epochs: rising.
-        parents: for each epoch but the first, the number of each solution's parent at the epoch before.
-        names: of the leaves, if there are few enough to write them.
+        ax: Axes to draw on.
+        epochs: Epochs in increasing order.
+        parents: For each epoch except the first, the index of each solution's parent at the previous epoch.
+        names: Names of the leaves (default: not written).
     """
     from matplotlib.collections import LineCollection
 
     heights = tree_heights(parents, None if names is None else len(names))
     lines = [
-        ((first, below[own]), (second, above[child]))
+        ((first, below[origin]), (second, above[child]))
         for (first, second), parent, (below, above) in zip(pairwise(epochs), parents, pairwise(heights), strict=True)
-        for child, own in enumerate(parent.tolist())
+        for child, origin in enumerate(parent.tolist())
     ]
     ax.add_collection(LineCollection(lines, colors="0.3", linewidths=0.7))
     ax.autoscale()
     ax.yaxis.tick_right()  # where the leaves are
     if epochs[0] > 0:
-        ax.set_xscale("log")  # most splits come early
+        ax.set_xscale("log")  # most splits happen early
         some = sorted({epochs[0], epochs[len(epochs) // 2], epochs[-1]})
         ax.set_xticks(some, [str(epoch) for epoch in some])
         ax.set_xticks([], minor=True)
@@ -228,7 +257,14 @@ def tree(ax: "Axes", epochs: Sequence[int], parents: Sequence[Tensor], names: Se
 
 
 def tree_heights(parents: Sequence[Tensor], n_leaves: int | None = None) -> list[list[float]]:
-    """A height for each solution of each epoch, such that no lines cross: leaves in a row, others amid theirs."""
+    """Return a height for each solution of each epoch such that no lines of the tree cross.
+
+    Leaves have consecutive integer heights. The height of any other solution is the mean of its children's heights.
+
+    Args:
+        parents: For each epoch except the first, the index of each solution's parent at the previous epoch.
+        n_leaves: Number of leaves if `parents` is empty (default: 1).
+    """
     n_leaves = len(parents[-1]) if parents else n_leaves or 1
     paths = [[number] for number in range(n_leaves)]
     for parent in reversed(parents):
@@ -240,43 +276,7 @@ def tree_heights(parents: Sequence[Tensor], n_leaves: int | None = None) -> list
         heights[0][leaf] = float(height)
     for parent in reversed(parents):
         children: dict[int, list[float]] = {}
-        for child, own in enumerate(parent.tolist()):
-            children.setdefault(own, []).append(heights[-1][child])
-        heights.append([sum(children[own]) / len(children[own]) for own in sorted(children)])
+        for child, origin in enumerate(parent.tolist()):
+            children.setdefault(origin, []).append(heights[-1][child])
+        heights.append([sum(children[origin]) / len(children[origin]) for origin in sorted(children)])
     return heights[::-1]
-
-
-def denoising_curves(
-    ax: "Axes", noise: Sequence[float], scores: Mapping[str, Sequence[float]], quantity: str = "MCC"
-) -> None:
-    """How well methods recover data over the strength of the noise [fig:bmnist-denoise]."""
-    for name, values in scores.items():
-        ax.plot(noise, values, "o-", ms=3, label=name)
-    ax.set_xlabel("noise")
-    ax.set_ylabel(quantity)
-    ax.legend()
-
-
-def image_strips(
-    ax: "Axes", rows: Mapping[str, Tensor], shape: tuple[int, int], columns: Sequence[str] | None = None
-) -> None:
-    """Rows of images below each other: originals, noisy ones, restored ones [fig:bmnist-denoise-images].
-
-    Args:
-        ax: axes to draw on.
-        rows: images of each row, (N, pixels), by its name.
-        shape: of each image, in pixels.
-        columns: what is written above each column.
-    """
-    count = max(len(images) for images in rows.values())
-    padded = torch.cat([torch.cat((z, z.new_zeros(count - len(z), z.shape[1]))) for z in rows.values()])
-    image_grid(ax, padded, shape, count, ink="black")
-    ax.set_axis_on()
-    height, width = shape[0] + 1, shape[1] + 1
-    ax.set_yticks([height * number + height / 2 - 1 for number in range(len(rows))], list(rows))
-    places = [width * number + width / 2 - 1 for number in range(count)] if columns is not None else []
-    ax.set_xticks(places, columns)
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    for side in ax.spines.values():
-        side.set_visible(False)

@@ -10,15 +10,14 @@ import torch
 from tapmachine.analysis.landscape.diagnosis import density_curve, energy_bands
 from tapmachine.analysis.landscape.embedding import Embedding
 from tapmachine.analysis.landscape.tracking import LandscapeTrack
+from tapmachine.analysis.maps import map_thumbnails, solution_map
 from tapmachine.analysis.plots import (
     Picture,
     free_energies,
     free_energy_histogram,
     heat_map,
     image_grid,
-    map_thumbnails,
     new_figure,
-    solution_map,
     tree,
 )
 from tapmachine.analysis.receptive import ReceptiveFields

@@ -1,20 +1,22 @@
-"""TAP and adaptive TAP in training, and what a sweep of either costs [fig:adatap].
+"""Training with TAP and with adaptive TAP, and the cost of a sweep of each [fig:adatap].
 
-Adaptive TAP is trained twice: as the paper prints it, and with the iteration and the gradient of this package. All
-trainings begin at the same machine, which TAP has trained until learning is under way: before that every method does
-the same.
+Adaptive TAP is run twice: as printed in the paper, and with the iteration and the gradient of this package. All
+trainings start from the same machine, which was trained with TAP until it began to learn. Before that point, all
+methods give the same results.
 """
 
 import time
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tapmachine.accelerator.replay import Replay
 from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import BLUE, GREEN, PAGE, panel_title, shared_legend, styled
+from tapmachine.apps.reproduce.drawing import TAP_COLOR, numbers
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import BINARY, Model
 from tapmachine.beliefs import Moments
@@ -28,7 +30,7 @@ from tapmachine.units import Binary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "TAP and adaptive TAP: pseudo-likelihood over training, and seconds a sweep"
+TITLE = "TAP and adaptive TAP: pseudo-likelihood over training, and time per sweep"
 SWEEPS = (3, 10, 100)
 DAMPING = 0.5
 SCHEMES: dict[str, Scheme] = {
@@ -36,12 +38,27 @@ SCHEMES: dict[str, Scheme] = {
     "adaTAP as printed": PrintedAdaptiveTAP(DAMPING),
     "adaTAP": AdaptiveTAP(DAMPING),
 }
-BATCHES = (1, 10, 100, 200)
+STYLES: dict[str, dict[str, Any]] = {
+    "TAP": {"color": TAP_COLOR, "marker": "o"},
+    "adaTAP as printed": {"color": BLUE, "marker": "s", "ls": "--", "mfc": "w"},
+    "adaTAP": {"color": GREEN, "marker": "^", "ls": ":"},
+}
+BATCHES = (1, 10, 100, 200)  # numbers of particles
 SCORED, N_VISIBLE = 500, 100  # rows and units of the pseudo-likelihood
 
 
 class Plan(NamedTuple):
-    """Sizes of the comparison: images, hidden units, solutions of a step, epochs by TAP before it, and in it."""
+    """Sizes of the comparison.
+
+    Attributes:
+        n_images: Number of training images.
+        n_hidden: Number of hidden units.
+        n_particles: Number of solutions per training step.
+        warm_up: Number of epochs with TAP before the comparison.
+        epochs: Maximum number of epochs of each training in the comparison.
+        learning_rate: Learning rate of all trainings.
+        seconds: Time after which a training stops. With 100 sweeps, adaptive TAP would take hours.
+    """
 
     n_images: int
     n_hidden: int
@@ -49,7 +66,7 @@ class Plan(NamedTuple):
     warm_up: int
     epochs: int
     learning_rate: float
-    seconds: float  # after which a training ends: with 100 sweeps adaptive TAP would take hours
+    seconds: float
 
 
 FULL = Plan(1000, 500, 20, 10, 30, 0.02, 25.0)
@@ -57,12 +74,12 @@ QUICK = Plan(300, 16, 20, 120, 3, 0.1, 1.0)
 
 
 def needed(lab: Lab) -> list[Model]:
-    """None: its machines are trained here."""
+    """Return the models to train before drawing: none."""
     return []
 
 
 def plan(lab: Lab) -> Plan:
-    """The sizes of this folder's comparison."""
+    """Return the sizes of the comparison, which are smaller in quick runs."""
     return QUICK if lab.quick else FULL
 
 
@@ -72,7 +89,7 @@ def _machine(lab: Lab, n_visible: int) -> BoltzmannMachine:
 
 
 def table(lab: Lab) -> list[Row]:
-    """The pseudo-likelihood after each epoch, by scheme and sweeps."""
+    """Return the pseudo-log-likelihood after each epoch, by scheme and number of sweeps."""
     keys = [f"{name}-{n_sweeps}" for name in SCHEMES for n_sweeps in SWEEPS]
     started: list[BoltzmannMachine] = []
 
@@ -136,13 +153,13 @@ def _training(lab: Lab, x: Tensor, machine: BoltzmannMachine, name: str, n_sweep
 
 @torch.no_grad()
 def times(lab: Lab) -> list[Row]:
-    """Milliseconds of one sweep, by scheme and number of particles."""
+    """Return the time of one sweep in milliseconds, by scheme and number of particles."""
 
     def make() -> Iterable[Row]:
         x = lab.rows(BINARY)[0]
         machine = _machine(lab, x.shape[1])
         machine.weights[0].mul_(30)
-        largest = 200 if lab.device == "cuda" or lab.quick else 10  # an inverse takes a quarter of a second on a core
+        largest = 200 if lab.device == "cuda" or lab.quick else 10  # on one core, an inverse takes 0.25 s
         for size in (size for size in BATCHES if size <= largest):
             for name, scheme in SCHEMES.items():
                 milliseconds = 1e3 * _seconds_a_sweep(machine, x[:size], scheme)
@@ -165,7 +182,7 @@ def _seconds_a_sweep(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, at_le
         for _ in range(2):
             state, residual = captured(state) if captured else process.step(layers, state)
         n_steps += 2
-        float(residual[0])  # waits for a GPU
+        float(residual[0])  # waits for the GPU
         spent = time.perf_counter() - begun
     return spent / (n_steps * process.sweeps_per_step)
 
@@ -175,24 +192,26 @@ def prepare(lab: Lab) -> None:
     table(lab)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the tables."""
+    """Draw the figure from the tables."""
     rows, timed = table(lab), times(lab)
-    figure = new_figure(10.5, 3.8)
-    left, right = figure.subplots(1, 2)
-    styles = dict(zip(SCHEMES, ("-", "--s", "o"), strict=True))
-    for number, n_sweeps in enumerate(SWEEPS):
+    figure = new_figure(PAGE, 2.4)
+    axes = list(figure.subplots(1, 1 + len(SWEEPS)))
+    styles = {name: style for name, style in STYLES.items() if any(row["scheme"] == name for row in rows)}
+    for ax, letter, n_sweeps in zip(axes, "abc", SWEEPS, strict=False):
         for name, style in styles.items():
             own = [row for row in rows if row["scheme"] == name and row["sweeps"] == n_sweeps]
-            epochs, values = ([float(row[key]) for row in own] for key in ("epoch", "pseudo_log_likelihood"))
-            left.plot(epochs, values, style, ms=4, mfc="none", color=f"C{number}", label=f"{name}, {n_sweeps}")
-    left.set_xlabel("epochs after the common start")
-    left.set_ylabel("pseudo-log-likelihood, nats")
-    left.legend(fontsize=7, title="scheme, sweeps a step", title_fontsize=7)
-    for name in SCHEMES:
+            ax.plot(*numbers(own, "epoch", "pseudo_log_likelihood"), label=name, **style)
+        ax.sharey(axes[0])
+        ax.tick_params(labelleft=ax is axes[0])
+        panel_title(ax, letter, f"{n_sweeps} sweeps per step")
+        ax.set_xlabel("epoch after the start")
+    axes[0].set_ylabel("pseudo-log-likelihood (nats)")
+    for name, style in styles.items():
         own = [row for row in timed if row["scheme"] == name]
-        right.loglog([float(r["particles"]) for r in own], [float(r["milliseconds"]) for r in own], "o-", label=name)
-    right.set_xlabel("particles")
-    right.set_ylabel("milliseconds a sweep")
-    right.legend(fontsize=8)
+        axes[-1].loglog(*numbers(own, "particles", "milliseconds"), **style)
+    panel_title(axes[-1], "d", "cost")
+    axes[-1].set(xlabel="particles", ylabel="time per sweep (ms)")
+    shared_legend(figure, axes)
     return figure

@@ -1,13 +1,14 @@
-"""What the paper's text says, held against the tables: a verdict for each claim, and the numbers behind it."""
+"""Claims of the paper, each with a verdict and the numbers that it is based on."""
 
 import csv
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import styled
 from tapmachine.apps.reproduce import checks, deep_training, denoising, free_energy_bands, receptive_fields
 from tapmachine.apps.reproduce import likelihood_estimates as estimates
 from tapmachine.apps.reproduce import training_likelihood as likelihood
+from tapmachine.apps.reproduce.drawing import GUTTER, text_table, text_width
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import BINARY_100, BINARY_500, BINARY_MODELS, DEEP_MODELS, REAL_MODELS, Model
 from tapmachine.data.errors import RunError
@@ -15,9 +16,16 @@ from tapmachine.data.errors import RunError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "What the paper's text says, with a verdict on each claim"
-WIDTH = 60  # of a column of the picture, in letters
-WIDTHS = {False: [0.33, 0.12, 0.55], True: [0.2, 0.1, 0.3, 0.1, 0.3]}
+TITLE = "Claims of the paper, with a verdict on each"
+# Widths of the columns in inches, without and with another folder beside: a page upright, and a page on its side.
+WIDTHS = {False: [1.9, 0.9, 4.2], True: [1.7, 0.9, 3.0, 0.9, 3.0]}
+HEADER = {
+    "claim": "claim",
+    "verdict": "verdict",
+    "numbers": "measured",
+    "verdict_beside": "verdict beside",
+    "numbers_beside": "measured beside",
+}
 
 
 def measured(lab: Lab) -> list[Model]:
@@ -26,14 +34,14 @@ def measured(lab: Lab) -> list[Model]:
 
 
 def needed(lab: Lab) -> list[Model]:
-    """All that the figures need which it looks at."""
+    """Return the models to train for the figures that the claims are about."""
     looked_at = (likelihood, receptive_fields, free_energy_bands, denoising, estimates, deep_training)
     wanted = [model for figure in looked_at for model in figure.needed(lab) if lab.includes(model)]
     return [] if lab.knows("claims") else wanted
 
 
 class Claim(NamedTuple):
-    """How a claim is checked, and the models that this needs."""
+    """The check of a claim, and the models that it needs."""
 
     check: Callable[[Lab], checks.Finding]
     models: tuple[Model, ...] = ()
@@ -62,7 +70,7 @@ CLAIMS = {
 
 
 def table(lab: Lab) -> list[Row]:
-    """A row for each claim; with those of another folder beside them, if there is one."""
+    """Return the verdict on each claim, beside that of another folder if the lab has one."""
 
     def make() -> list[Row]:
         rows: list[Row] = []
@@ -93,22 +101,21 @@ def _beside(lab: Lab, rows: list[Row]) -> list[Row]:
     return lab.table("claims-beside", lambda: both)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The table, as a picture."""
-    import textwrap
-
+    """Draw the table."""
     rows = table(lab)
-    width = WIDTH if lab.beside is None else WIDTH // 2
-    cells = [[textwrap.fill(str(cell), width) for cell in row.values()] for row in rows]
-    lines = [max(cell.count("\n") + 1 for cell in row) for row in cells]
-    figure = new_figure(13, 0.19 * sum(lines) + 0.6)
-    ax = figure.subplots()
-    ax.set_axis_off()
-    drawn = ax.table(
-        cells, colLabels=list(rows[0]), loc="center", cellLoc="left", colWidths=WIDTHS[lab.beside is not None]
-    )
-    drawn.auto_set_font_size(False)
-    drawn.set_fontsize(8)
-    for (row, _), cell in drawn.get_celld().items():
-        cell.set_height((lines[row - 1] if row else 1) / (sum(lines) + 2))
-    return figure
+    widths = WIDTHS[lab.beside is not None]
+    cells = [[_wrapped(str(cell), width) for cell, width in zip(row.values(), widths, strict=True)] for row in rows]
+    return text_table([HEADER[name] for name in rows[0]], cells, widths)
+
+
+def _wrapped(text: str, width: float) -> str:
+    """Break a text into lines that fit into a column of a width in inches."""
+    lines: list[list[str]] = [[]]
+    room = width - GUTTER
+    for word in text.split():
+        if lines[-1] and sum(map(text_width, (*lines[-1], word))) + text_width(" ") * len(lines[-1]) > room:
+            lines.append([])
+        lines[-1].append(word)
+    return "\n".join(" ".join(words) for words in lines)

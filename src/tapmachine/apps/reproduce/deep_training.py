@@ -1,8 +1,10 @@
-"""Deep machines: the TAP log-likelihood over joint training [fig:dbmtraining]."""
+"""TAP log-likelihood of deep machines during joint training [fig:dbmtraining]."""
 
 from typing import TYPE_CHECKING
 
 from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import BLUE, ORANGE, PAGE, panel_title, shared_legend, styled
+from tapmachine.apps.reproduce.drawing import numbers
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import DEEP_MODELS, Model
 
@@ -10,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "TAP log-likelihood per unit of deep machines of two and three hidden layers"
-NAMES = {"log_likelihood_per_unit": "training", "validation_log_likelihood_per_unit": "test"}
-# From the columns of the table to the names in the records of a run: all of them are TAP's.
+NAMES = {"log_likelihood_per_unit": "training images", "validation_log_likelihood_per_unit": "test images"}
+# Columns of the table, and the names of the same quantities in the records of a run.
 RECORDED = {
     "log_likelihood_per_unit": "tap_log_likelihood_per_unit",
     "validation_log_likelihood_per_unit": "validation_tap_log_likelihood_per_unit",
@@ -21,7 +23,7 @@ RECORDED = {
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Both models, unless their log-likelihoods are known."""
+    """Return the models to train: both if the table is missing."""
     return [] if lab.knows("dbmtraining") else _models(lab)
 
 
@@ -30,7 +32,7 @@ def _models(lab: Lab) -> list[Model]:
 
 
 def table(lab: Lab) -> list[Row]:
-    """Of each machine and epoch of its joint training that was measured."""
+    """Return the log-likelihoods of each machine at the measured epochs of its joint training."""
 
     def make() -> list[Row]:
         rows: list[Row] = []
@@ -47,18 +49,18 @@ def table(lab: Lab) -> list[Row]:
     return lab.table("dbmtraining", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the table."""
+    """Draw the figure from the table."""
     rows = table(lab)
-    figure = new_figure(9, 3.6)
-    for ax, layers in zip(figure.subplots(1, 2), (2, 3), strict=True):
-        own = [row for row in rows if row["hidden_layers"] == layers]
-        for (name, label), color in zip(NAMES.items(), ("tab:orange", "tab:blue"), strict=True):
-            ax.plot(
-                [float(r["epoch"]) for r in own], [float(r[name]) for r in own], "o-", ms=3, color=color, label=label
-            )
-        ax.set_title(f"{layers} hidden layers")
+    figure = new_figure(PAGE, 2.4)
+    axes = list(figure.subplots(1, len(DEEP_MODELS), sharey=True))
+    for ax, letter, model in zip(axes, "ab", DEEP_MODELS, strict=True):
+        own = [row for row in rows if row["hidden_layers"] == len(model.hidden)]
+        for (name, label), color in zip(NAMES.items(), (ORANGE, BLUE), strict=True):
+            ax.plot(*numbers(own, "epoch", name), "o-", color=color, label=label)
+        panel_title(ax, letter, f"{len(model.hidden)} hidden layers")
         ax.set_xlabel("epoch of joint training")
-        ax.set_ylabel("TAP log-likelihood per unit, nats")
-        ax.legend()
+    axes[0].set_ylabel("TAP log-likelihood\nper unit (nats)")
+    shared_legend(figure, axes)
     return figure

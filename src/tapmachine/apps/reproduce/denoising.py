@@ -1,12 +1,14 @@
-"""How well flipped bits are restored, over the share of them [fig:bmnist-denoise]."""
+"""Denoising of images with flipped bits, as a function of the flip probability [fig:bmnist-denoise]."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from tapmachine.analysis.plots import denoising_curves, new_figure
 from tapmachine.analysis.scores import mcc
+from tapmachine.analysis.style import PAGE, panel_title, shared_legend, styled
+from tapmachine.apps.reproduce.drawing import BASELINES, hidden_color
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import BINARY, BINARY_MODELS, Model
 from tapmachine.posterior import denoise, nearest_neighbors, pointwise_estimate
@@ -14,50 +16,59 @@ from tapmachine.posterior.channels import BinarySymmetric
 from tapmachine.units import Binary
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "MCC of denoised binary-MNIST over the probability of a flip"
 NOISE = tuple(round(0.05 * step, 2) for step in range(11))
-N_IMAGES = {False: 1000, True: 180}
+N_IMAGES = {False: 1000, True: 180}  # by whether the run is quick
+EXAMPLES = ", with examples"
 
 
 def needed(lab: Lab) -> list[Model]:
-    """All models, unless the scores are known."""
+    """Return the models to train: all of them if the table is missing."""
     return [] if lab.knows("bmnist-denoise") else models_of(lab)
 
 
 def models_of(lab: Lab) -> list[Model]:
-    """The models that denoise."""
+    """Return the models that denoise."""
     return [model for model in BINARY_MODELS if lab.includes(model)]
 
 
 def name_of(lab: Lab, model: Model) -> str:
-    """The number of hidden units, and what else tells a model from others."""
+    """Return the name of a model in the table: its number of hidden units, and its start if that is not the batch."""
     return f"{lab.model(model).hidden[0]}" + ("" if model.start == "batch" else f", {model.start} starts")
 
 
 def estimates(
     lab: Lab, x: Tensor, models: Sequence[Model], examples: bool = True
 ) -> Iterator[tuple[float, str, Tensor]]:
-    """What each method makes of the same noisy rows, for each p; machines with similar examples as starts, too."""
+    """Yield p, the name of a method and its estimates, for each p and method, from the same noisy rows.
+
+    Args:
+        lab: Folder of experiments.
+        x: Clean rows, shape (n, n_visible).
+        models: Models that denoise.
+        examples: Whether machines also denoise with similar training rows as additional starts (default: True).
+    """
     train, _ = lab.rows(BINARY)
     prior = Binary(x.shape[1]).to(x.device).fit_to(train)
     machines = {name_of(lab, model): lab.machine(model) for model in models}
     for p in NOISE:
         channel = BinarySymmetric(p)
         y = channel.corrupt(x.cpu()).to(x.device)  # the same on every device
-        own = pointwise_estimate(prior, y, channel).mean
+        pointwise = pointwise_estimate(prior, y, channel).mean
         yield p, "noisy", y
-        yield p, "OPE", own
+        yield p, "OPE", pointwise
         yield p, "1-NN", train[nearest_neighbors(train, y)[:, 0]]
         for name, machine in machines.items():
-            yield p, name, denoise(machine, y, channel, starts=[own]).mean
+            yield p, name, denoise(machine, y, channel, starts=[pointwise]).mean
             if examples:
-                yield p, f"{name}, with examples", denoise(machine, y, channel, data=train).mean
+                yield p, f"{name}{EXAMPLES}", denoise(machine, y, channel, data=train).mean
 
 
 def table(lab: Lab) -> list[Row]:
-    """MCC of each method at each p; the paper's are the pointwise estimate, 1-NN, and machines from one start."""
+    """Return the MCC of each method at each p. The paper has OPE, 1-NN and machines from one start."""
 
     def make() -> Iterable[Row]:
         x = lab.rows(BINARY)[1][: N_IMAGES[lab.quick]]
@@ -67,34 +78,67 @@ def table(lab: Lab) -> list[Row]:
     return lab.table("bmnist-denoise", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the table."""
+    """Draw the figure from the table."""
     rows = table(lab)
-    figure = new_figure(10, 4)
-    methods = list(dict.fromkeys(_name(row["method"]) for row in rows))
-    ours = [name for name in methods if "examples" in name]
-    sides = {"one start, as in the paper": [name for name in methods if name not in (*ours, "noisy")]}
-    sides["with three similar examples as starts besides"] = ["OPE", "1-NN", *ours]
-    for ax, (title, names) in zip(figure.subplots(1, 2, sharey=True), sides.items(), strict=True):
-        scores = {n: [float(row["mcc"]) for row in rows if _name(row["method"]) == n] for n in names}
-        denoising_curves(ax, NOISE, scores)
-        ax.set_title(title, fontsize=9)
-        ax.set_xlabel("probability of a flip")
+    figure = new_figure(PAGE, 2.9)
+    methods = [name for name in dict.fromkeys(_name(row["method"]) for row in rows) if name != "noisy"]
+    with_examples = [name for name in methods if name.endswith(EXAMPLES)]
+    panels = {
+        "one start, as in the paper": [name for name in methods if name not in with_examples],
+        "also started from three similar examples": [*BASELINES, *with_examples],
+    }
+    axes = list(figure.subplots(1, 2, sharey=True))
+    for ax, letter, (title, names) in zip(axes, "ab", panels.items(), strict=True):
+        score_curves(lab, ax, rows, [name for name in names if name in methods])
+        panel_title(ax, letter, title)
+    axes[1].set_ylabel("")
+    shared_legend(figure, axes)
     return figure
 
 
+def score_curves(lab: Lab, ax: "Axes", rows: list[Row], names: Sequence[str]) -> None:
+    """Draw the MCC of methods against p, in the colors and with the names that all figures use."""
+    shown = {name: label_of(name) for name in names}
+    scores = {shown[n]: [float(row["mcc"]) for row in rows if _name(row["method"]) == n] for n in names}
+    styles = {shown[name]: style_of(lab, name) for name in names}
+    denoising_curves(ax, NOISE, scores, styles=styles)
+    ax.set_xlabel("flip probability $p$")
+
+
+def label_of(method: str) -> str:
+    """Return the label of a method in a legend."""
+    size = method.split(",")[0].split(" ")[0]
+    return f"$N_h$ = {size}" + (", noisy starts" if "noisy starts" in method else "") if size.isdigit() else method
+
+
+def style_of(lab: Lab, method: str) -> dict[str, Any]:
+    """Return the keyword arguments with which `Axes.plot` draws a method."""
+    if method in BASELINES:
+        return BASELINES[method]
+    color = hidden_color(lab, int(method.split(",")[0].split(" ")[0]))
+    noisy = "noisy starts" in method
+    return {
+        "color": color,
+        "marker": "s" if noisy else "o",
+        "ls": "--" if noisy else "-",
+        "mfc": "w" if noisy else color,
+    }
+
+
 def _name(method: float | int | str) -> str:
-    """Of a method; the number of hidden units was read as a number."""
+    """Return the name of a method, which the CSV reader turns into a number if it consists of digits."""
     return method if isinstance(method, str) else f"{method:.0f}"
 
 
 def best_p(rows: list[Row], first: str, second: str) -> list[float]:
-    """The p at which one method is better than another."""
+    """Return the values of p above 0 at which one method is better than another."""
     scores = {(float(row["p"]), _name(row["method"])): float(row["mcc"]) for row in rows}
     return [p for p in NOISE if p > 0 and scores[p, first] > scores[p, second]]
 
 
 def largest_difference(rows: list[Row], first: str, second: str, from_p: float) -> float:
-    """The largest difference of the MCC of two methods, from some p on."""
+    """Return the largest absolute difference between the MCCs of two methods for p ≥ `from_p`."""
     scores = {(float(row["p"]), _name(row["method"])): float(row["mcc"]) for row in rows}
     return max(abs(scores[p, first] - scores[p, second]) for p in NOISE if p >= from_p)

@@ -1,9 +1,10 @@
-"""One digit with more and more noise, and what each method makes of it [fig:bmnist-denoise-images]."""
+"""One digit with increasing noise, and its estimate by each method [fig:bmnist-denoise-images]."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tapmachine.analysis.plots import image_strips, new_figure
+from tapmachine.analysis.style import PAGE, styled
 from tapmachine.apps.reproduce.denoising import estimates, models_of
 from tapmachine.apps.reproduce.lab import Lab, Row, images_of, images_table
 from tapmachine.apps.reproduce.models import BINARY, Model
@@ -11,17 +12,18 @@ from tapmachine.apps.reproduce.models import BINARY, Model
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "One digit with more and more noise, and what each method makes of it"
-DIGIT = 0  # of the test images
+TITLE = "One digit with increasing noise, and its estimate by each method"
+DIGIT = 0  # index of the test image
+LABELS = 0.8  # inches for the labels of the rows
 
 
 def needed(lab: Lab) -> list[Model]:
-    """All models, unless the images are known."""
+    """Return the models to train: all of them if the table is missing."""
     return [] if lab.knows("bmnist-denoise-images") else models_of(lab)
 
 
 def table(lab: Lab) -> list[Row]:
-    """The estimates as images."""
+    """Return the estimates of each method at each p as images."""
 
     def make() -> Iterable[Row]:
         x = lab.rows(BINARY)[1][DIGIT : DIGIT + 1]
@@ -31,15 +33,21 @@ def table(lab: Lab) -> list[Row]:
     return lab.table("bmnist-denoise-images", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the table."""
+    """Draw the figure from the table, with 0 in white and 1 in black as in the paper."""
     rows = table(lab)
     names = list(dict.fromkeys(row["method"] for row in rows))
-    strips = {
-        name if isinstance(name, str) else f"{name:.0f}": images_of([row for row in rows if row["method"] == name])
-        for name in names
-    }
-    noise = [f"p = {p:g}" for p in sorted({float(row["p"]) for row in rows})]
-    figure = new_figure(10, 0.84 * len(strips) + 0.4)
-    image_strips(figure.subplots(), strips, lab.image_shape(BINARY), noise)
+    strips = {_label(name): images_of([row for row in rows if row["method"] == name]) for name in names}
+    noise = sorted({float(row["p"]) for row in rows})
+    width = (PAGE - LABELS) / len(noise)
+    figure = new_figure(PAGE, width * len(strips) + 0.25)
+    ax = figure.subplots()
+    image_strips(ax, strips, lab.image_shape(BINARY), [f"$p$ = {p:g}" for p in noise])
+    ax.set_anchor("E")
     return figure
+
+
+def _label(method: float | int | str) -> str:
+    size, _, rest = (method if isinstance(method, str) else f"{method:.0f}").partition(",")
+    return (f"$N_h$ = {size}" if size.isdigit() else size) + (",\nexamples" if rest else "")

@@ -1,4 +1,4 @@
-"""The free energies of all solutions over training, and how many there are [fig:fedist]."""
+"""Free energies of all solutions over training, and their number [fig:fedist]."""
 
 from typing import TYPE_CHECKING
 
@@ -6,20 +6,25 @@ import torch
 from torch import Tensor
 
 from tapmachine.analysis.landscape.diagnosis import density_curve
-from tapmachine.analysis.plots import free_energies, free_energy_histogram, new_figure
+from tapmachine.analysis.plots import MOST_BINS, free_energies, free_energy_histogram, new_figure
+from tapmachine.analysis.style import BLUE, COLUMN, ORANGE, PAGE, panel_title, shared_legend, styled
 from tapmachine.apps.reproduce.lab import Lab, Row, nearest
 from tapmachine.apps.reproduce.models import BINARY_100, FACES_256, LETTERS, REAL_100, Model
 from tapmachine.apps.reproduce.solutions import likelihood_table, needs_solutions, solutions_table
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "Free energies of TAP solutions over training: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
 MODELS = (BINARY_100, REAL_100, FACES_256)
-SLICES = (5, 20, 50, 100, 500)  # epochs
-FEW = 20  # solutions, too few for a density
-# The two conventions of F: exp(Σ bx + Σ ch + Σ xWh) summed as it is, or with normalized priors.
+SLICES = (5, 20, 50, 100, 500)  # epochs whose distribution is shown
+FEW = 20  # number of solutions that is too small for a density
+# The two conventions of F: −ln of the sum of exp(Σ bx + Σ ch + Σ xWh), or of the same sum with normalized priors.
 PAPERS, OURS = "unnormalized_free_energy", "free_energy"
+CONVENTIONS = {PAPERS: "not normalized", OURS: "normalized"}
+SOLUTIONS_COLOR, STARTS_COLOR = BLUE, ORANGE
+Bands = dict[int, tuple[Tensor, Tensor]]
 
 
 def measured(lab: Lab) -> list[Model]:
@@ -28,7 +33,7 @@ def measured(lab: Lab) -> list[Model]:
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Models whose solutions are not known yet."""
+    """Return the models whose solutions have not been measured."""
     return [model for model in _models(lab) if needs_solutions(lab, model)]
 
 
@@ -36,8 +41,8 @@ def _models(lab: Lab) -> list[Model]:
     return [model for model in MODELS if lab.includes(model)]
 
 
-def by_epoch(lab: Lab, model: Model, column: str = PAPERS) -> dict[int, tuple[Tensor, Tensor]]:
-    """F of all solutions at each epoch, and the number of starts that lead to each."""
+def by_epoch(lab: Lab, model: Model, column: str = PAPERS) -> Bands:
+    """Return F of all solutions at each epoch, and the number of starts that converge to each solution."""
     found: dict[int, list[tuple[float, float]]] = {}
     for row in solutions_table(lab, model):
         found.setdefault(int(row["epoch"]), []).append((float(row[column]), float(row["starts"])))
@@ -46,7 +51,7 @@ def by_epoch(lab: Lab, model: Model, column: str = PAPERS) -> dict[int, tuple[Te
 
 
 def table(lab: Lab) -> list[Row]:
-    """A row for each epoch: number of solutions, their mean F in both conventions, its range, and the bands."""
+    """Return the number of solutions, their mean F in both conventions, its range and its bands at each epoch."""
 
     def make() -> list[Row]:
         rows: list[Row] = []
@@ -73,38 +78,59 @@ def table(lab: Lab) -> list[Row]:
     return lab.table("fedist", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure: F over training in both conventions, and its distribution at some epochs, a panel each."""
+    """Draw free energies over training in both conventions, and their distribution at some epochs."""
     table(lab)
-    models = {model: by_epoch(lab, model) for model in _models(lab)}
-    dense = {model: [e for e in nearest(list(own), SLICES) if _is_spread(own[e][0])] for model, own in models.items()}
-    n_slices = max(map(len, dense.values()), default=0)
-    figure = new_figure(4.6 * len(models), 5 + 1.3 * n_slices)
-    grid = figure.add_gridspec(2 + n_slices, len(models), height_ratios=[3, 2, *[1.3] * n_slices])
-    for number, (model, found) in enumerate(models.items()):
-        for line, column in enumerate((PAPERS, OURS)):
+    found = {model: {name: by_epoch(lab, model, name) for name in CONVENTIONS} for model in _models(lab)}
+    return drawn_bands({model: (lab.model(model).hidden[0], tables) for model, tables in found.items()})
+
+
+def drawn_bands(found: dict[Model, tuple[int, dict[str, Bands]]]) -> "Figure":
+    """Draw the figure for each model's number of hidden units and its free energies in one or both conventions."""
+    first = {model: next(iter(tables.values())) for model, (_, tables) in found.items()}
+    spread = {m: [e for e in nearest(list(own), SLICES) if _is_spread(own[e][0])] for m, own in first.items()}
+    n_conventions = max((len(tables) for _, tables in found.values()), default=0)
+    n_slices = max(map(len, spread.values()), default=0)
+    figure = new_figure(max(PAGE / 3 * len(found), COLUMN), 1.7 * n_conventions + 1.05 * n_slices + 0.4)
+    ratios = [1.7] * n_conventions + [1.05] * n_slices
+    grid = figure.add_gridspec(len(ratios) or 1, len(found) or 1, height_ratios=ratios or None)
+    axes = []
+    for number, (model, (n_hidden, tables)) in enumerate(found.items()):
+        for line, (name, own) in enumerate(tables.items()):
             ax = figure.add_subplot(grid[line, number])
-            own = found if column == PAPERS else by_epoch(lab, model, OURS)
-            free_energies(ax, list(own), [values for values, _ in own.values()])
-            ax.set_ylabel("F, priors not normalized" if column == PAPERS else "F, priors normalized")
+            free_energies(ax, list(own), [values for values, _ in own.values()], legend=False)
+            ax.set_ylabel(f"$F$ (nats),\npriors {CONVENTIONS[name]}" if number == 0 else "")
+            if number < len(found) - 1:
+                ax.figure.axes[-1].set_ylabel("")  # of the second scale
+            ax.set_xlabel("epoch" if line == n_conventions - 1 else "")
             if line == 0:
-                ax.set_title(f"({LETTERS[model.data]}) {model.data}, {lab.model(model).hidden[0]} hidden units")
-        for row, epoch in enumerate(dense[model], 2):
-            ax = figure.add_subplot(grid[row, number])
-            values, counts = found[epoch]
-            # Bands are narrow beside the way that F goes over training, so each epoch has a scale of its own.
-            free_energy_histogram(ax, values, density_curve(values))
-            by_start = values.repeat_interleave(counts)
-            ax.hist(by_start.numpy(), bins=50, density=True, histtype="step", color="tab:orange", lw=1)
-            ax.set_ylabel("density", fontsize=8)
-            ax.set_title(
-                f"epoch {epoch}: {len(values)} solutions; orange: {len(by_start)} starts", fontsize=8, loc="left"
-            )
-            if row < len(dense[model]) + 1:
-                ax.set_xlabel("")
+                panel_title(ax, LETTERS[model.data], f"{model.data}, $N_h$ = {n_hidden}")
+            axes.append(ax)
+        for row, epoch in enumerate(spread[model]):
+            ax = figure.add_subplot(grid[n_conventions + row, number])
+            _slice(ax, epoch, *first[model][epoch])
+            ax.set_xlabel("$F$ (nats)" if row == n_slices - 1 else "")
+            ax.set_ylabel("density\n(1/nat)" if number == 0 else "")
+            if row == len(spread[model]) - 1 < n_slices - 1:  # below it is empty space, which needs no room
+                place = ax.annotate("$F$ (nats)", (0.5, 0), (0, -14), "axes fraction", "offset points")
+                place.set(ha="center", va="top", in_layout=False)
+            axes.append(ax)
+    figure.align_ylabels()
+    shared_legend(figure, axes)
     return figure
 
 
+def _slice(ax: "Axes", epoch: int, values: Tensor, counts: Tensor) -> None:
+    """Draw the distribution at one epoch. Each epoch has a separate scale, since F changes much more over training."""
+    by_start = values.repeat_interleave(counts)
+    free_energy_histogram(ax, values, density_curve(values), SOLUTIONS_COLOR)
+    ax.hist(by_start.numpy(), MOST_BINS, density=True, histtype="step", color=STARTS_COLOR, lw=0.9)
+    ax.plot([], [], color=STARTS_COLOR, lw=0.9, label="distribution, weighted by starts")
+    ax.lines[0].set_label("distribution of solutions")
+    ax.set_title(f"epoch {epoch}, {len(values)} solutions", loc="right", y=0.98)
+
+
 def _is_spread(values: Tensor) -> bool:
-    """Whether there are enough solutions, of different F, for a density."""
+    """Return whether there are enough solutions with different F for a density."""
     return len(values) > FEW and float(values.max() - values.min()) > 1e-6

@@ -1,7 +1,7 @@
-"""Helmholtz, Gibbs and TAP free energies of a machine that is small enough for all of them [fig:freeEnergies].
+"""Helmholtz, Gibbs and TAP free energies of a machine that is small enough for enumeration [fig:freeEnergies].
 
-The paper draws a cartoon. Here they are computed, of spins that are all coupled alike, over their
-common magnetization m.
+The paper shows a sketch. This module computes the three for spins with equal couplings, as functions of their
+magnetization m.
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,8 @@ import torch
 
 from tapmachine.analysis.landscape.find import find_solutions
 from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import BLUE, COLUMN, styled
+from tapmachine.apps.reproduce.drawing import EXACT_COLOR, TAP_COLOR, numbers
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import Model
 from tapmachine.beliefs import Moments, Tilt
@@ -26,20 +28,20 @@ if TYPE_CHECKING:
 
 TITLE = "Helmholtz, Gibbs and TAP free energies of a small machine"
 N_SPINS = 12
-COUPLING = 1.5  # of all pairs together, where TAP has two minima from about 1.1 on
-FIELD = 0.04  # that makes one of them deeper
+COUPLING = 1.5  # sum of a spin's couplings; TAP has two minima above about 1.1
+FIELD = 0.04  # makes one of the minima deeper
 LARGEST_FIELD = 1.6
 LARGEST_MEAN = 0.99
 N_POINTS = 81
 
 
 def needed(lab: Lab) -> list[Model]:
-    """None: its machine is made here."""
+    """Return the models to train before drawing: none."""
     return []
 
 
 def magnet() -> BoltzmannMachine:
-    """Spins that are all coupled alike."""
+    """Return a machine of spins with equal couplings."""
     weights = torch.full((N_SPINS, N_SPINS), COUPLING / N_SPINS, dtype=torch.float64).fill_diagonal_(0)
     return pairwise(Spin(N_SPINS, field=FIELD).double(), weights)
 
@@ -49,7 +51,7 @@ def _magnetized(machine: BoltzmannMachine, field: float) -> ExactMoments:
 
 
 def _fields(machine: BoltzmannMachine) -> list[float]:
-    """Fields at which the magnetizations are evenly spaced: m jumps from one side to the other near 0."""
+    """Return fields at which m is evenly spaced. Evenly spaced fields would leave a gap, since m jumps near 0."""
     tried = LARGEST_FIELD * torch.linspace(-1, 1, 201, dtype=torch.float64) ** 5
     means = [float(_magnetized(machine, field).moments[0].mean.mean()) for field in tried.tolist()]
     wanted = np.linspace(-LARGEST_MEAN, LARGEST_MEAN, N_POINTS)
@@ -58,7 +60,7 @@ def _fields(machine: BoltzmannMachine) -> list[float]:
 
 @torch.no_grad()
 def table(lab: Lab) -> list[Row]:
-    """Over m: the Gibbs free energy max_h [hNm − ln Z(h)], TAP's, and what does not depend on m."""
+    """Return the Gibbs free energy max_h [hNm − ln Z(h)] and that of TAP at each m, and the constants of the figure."""
 
     def make() -> Iterable[Row]:
         machine = magnet()
@@ -69,11 +71,11 @@ def table(lab: Lab) -> list[Row]:
             m = tilted.moments[0].mean.mean()
             mean = m.expand(1, N_SPINS)
             units = machine.layers[0]
-            own = Tilt(units.field_with_mean(mean), 0.0)
+            tilt = Tilt(units.field_with_mean(mean), 0.0)
             yield {
                 "m": float(m),
                 "gibbs": float(field * N_SPINS * m - tilted.log_partition),
-                "tap": float(TAP().free_energy(machine, [Moments(mean, 1 - mean**2)], [own])),
+                "tap": float(TAP().free_energy(machine, [Moments(mean, 1 - mean**2)], [tilt])),
                 "helmholtz": exact,
                 "tap_lowest": float(tap.min()),
                 "tap_highest": float(tap.max()),
@@ -83,21 +85,25 @@ def table(lab: Lab) -> list[Row]:
     return lab.table("freeEnergies", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the table."""
+    """Draw the figure from the table."""
     rows = table(lab)
-    figure = new_figure(5.5, 4)
+    figure = new_figure(COLUMN, 3.0)
     ax = figure.subplots()
-    m = [float(row["m"]) for row in rows]
-    ax.plot(m, [float(row["gibbs"]) for row in rows], "--", color="tab:blue", label="Gibbs, exact")
-    ax.plot(m, [float(row["tap"]) for row in rows], color="tab:red", label="TAP")
+    m, gibbs, tap = numbers(rows, "m", "gibbs", "tap")
     first = {name: float(value) for name, value in rows[0].items()}
-    ax.axhline(first["helmholtz"], ls=":", color="black", label="Helmholtz, −ln Z")
-    ax.axhline(first["tap_mean"], ls="-.", color="tab:red", label="mean of TAP's minima")
-    ax.axhspan(first["tap_lowest"], first["tap_highest"], color="0.85", label="range of TAP's minima")
+    ax.axhspan(first["tap_lowest"], first["tap_highest"], color="0.9", lw=0, label="range of TAP minima")
+    ax.axhline(first["tap_mean"], ls="-.", lw=0.9, color=TAP_COLOR, label="mean of TAP minima")
+    ax.plot(m, tap, color=TAP_COLOR, label="TAP, $F(m)$")
+    ax.plot(m, gibbs, "--", color=BLUE, label="Gibbs, exact")
+    ax.axhline(first["helmholtz"], ls=":", color=EXACT_COLOR, label="Helmholtz, $-\\ln Z$")
     low = min(first["tap_lowest"], first["helmholtz"])
-    ax.set_ylim(low - 0.2, low + 2.4)
-    ax.set_xlabel(f"magnetization of {N_SPINS} spins")
-    ax.set_ylabel("free energy, nats")
-    ax.legend(loc="upper center", fontsize=8)
+    ax.set(xlim=(-1, 1), xticks=(-1, -0.5, 0, 0.5, 1))
+    ax.set_ylim(low - 0.2, low + 2.2)
+    ax.set_xlabel("magnetization $m$")
+    ax.set_ylabel("free energy (nats)")
+    handles, labels = ax.get_legend_handles_labels()
+    order = [2, 3, 4, 0, 1]
+    figure.legend([handles[n] for n in order], [labels[n] for n in order], loc="outside upper center", ncols=2)
     return figure

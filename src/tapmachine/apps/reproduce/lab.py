@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapmachine.analysis.style import figure_style
 from tapmachine.apps.reproduce.models import BINARY, FACES, Model, quick
 from tapmachine.apps.reproduce.procedure import Procedure
 from tapmachine.data.errors import MissingDataError, RunError, TrainingWarning
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 Value = float | int | str
 Row = dict[str, Value]
-DPI = 100
+DPI = {"png": 200, "pdf": 400, "svg": 400}  # of the parts of vector graphics that are pixels
 PARTS = "parts/"  # of tables that take long: each is written when it is ready
 MNIST_FILES = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
 FACES_FILE = "cbcl_faces.npz"
@@ -201,7 +202,8 @@ class Lab:
         """Writes a figure, in one or several formats; the path of the first."""
         for kind in kinds:
             content = io.BytesIO()
-            figure.savefig(content, format=kind, dpi=DPI)
+            with figure_style():
+                figure.savefig(content, format=kind, dpi=DPI[kind])
             write_atomically(self.path(f"{name}.{kind}"), content.getvalue())
         return self.path(f"{name}.{kinds[0]}")
 

@@ -1,12 +1,15 @@
-"""Numbers for what the paper says of its landscapes by eye; not a figure of the paper."""
+"""Numbers for properties of the landscape that the paper describes by eye. This figure is not in the paper."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from math import isnan
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tapmachine.analysis.landscape.statistics import complexity, solutions_over_temperature
 from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import PAGE, PALETTE, panel_title, sequence, styled
+from tapmachine.apps.reproduce.drawing import numbers
 from tapmachine.apps.reproduce.free_energy_bands import by_epoch
 from tapmachine.apps.reproduce.lab import Lab, Row, nearest
 from tapmachine.apps.reproduce.models import BINARY_100, Model
@@ -30,13 +33,13 @@ def measured(lab: Lab) -> list[Model]:
 
 
 def needed(lab: Lab) -> list[Model]:
-    """The model, unless all of its numbers are known."""
+    """Return the model to train if a table is missing."""
     known = lab.knows("landscape-temperature") and not needs_solutions(lab, MODEL)
     return [MODEL] if lab.includes(MODEL) and not known else []
 
 
 def temperatures(lab: Lab) -> list[Row]:
-    """The number of solutions at other inverse temperatures, of the whole machine and of the couplings only."""
+    """Return the number of solutions against the inverse temperature of the machine, and of its couplings only."""
 
     def make(kind: str) -> Iterable[Row]:
         machine, rows = lab.machine(MODEL), starts(lab, MODEL)[:TEMPERATURE_STARTS]
@@ -48,7 +51,7 @@ def temperatures(lab: Lab) -> list[Row]:
 
 
 def complexities(lab: Lab) -> list[Row]:
-    """Σ(f) at some epochs."""
+    """Return the complexity Σ(f) at some epochs."""
 
     def make() -> Iterable[Row]:
         n_units = lab.rows(MODEL.data)[0].shape[1] + sum(lab.model(MODEL).hidden)
@@ -61,35 +64,51 @@ def complexities(lab: Lab) -> list[Row]:
     return lab.table("landscape-complexity", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the tables."""
+    """Draw the figure from the tables."""
     rows = likelihood_table(lab, MODEL)
-    figure = new_figure(14, 6.4)
-    axes = list(figure.subplots(2, 4).flat)
-    _lines(axes[0], rows, {"solutions": "unique", "populated": "5 of 10,000 starts or more", "effective": "effective"})
-    _lines(axes[0], rows, {"printed_solutions": "unique, by the printed iteration"})
-    axes[0].set(yscale="log", ylabel="number of solutions")
-    _lines(axes[1], rows, {"purity": "purity", "adjusted_rand_index": "adjusted Rand index"})
-    axes[1].set_ylabel("agreement of basins and digits")
-    _lines(axes[2], rows, {"morans_i": "Moran's I of F"})
-    axes[2].set_ylabel("spatial correlation")
-    _digits(axes[3], rows)
-    _lines(axes[4], [_shares(row) for row in rows], {"converged": "converged", "printed": "by the printed iteration"})
-    axes[4].set_ylabel("share of the starts")
-    _overlaps(axes[5], overlaps_table(lab, MODEL))
+    figure = new_figure(PAGE, 6.6)
+    axes = list(figure.subplots(3, 3).flat)
+    names = {
+        "solutions": "unique",
+        "populated": "populated",
+        "effective": "effective",
+        "printed_solutions": "printed iteration",
+    }
+    _lines(axes[0], rows, names)
+    axes[0].set(yscale="log" if max(numbers(rows, "solutions")[0]) > 10 else "linear", ylabel="number of solutions")
+    shares = [_shares(row) for row in rows]
+    _lines(axes[1], shares, {"converged": "this procedure", "printed": "printed iteration"}, (PALETTE[0], PALETTE[3]))
+    axes[1].set(ylabel="starts that converge", ylim=(0, 1.05))
+    _lines(axes[2], rows, {"purity": "purity", "adjusted_rand_index": "adjusted Rand"})
+    axes[2].set(ylabel="agreement with digits", ylim=(0, 1.05))
+    _lines(axes[3], rows, {"morans_i": ""})
+    axes[3].set(ylabel="Moran's $I$ of $F$", xlim=axes[0].get_xlim())
+    _digits(axes[4], rows)
     for kind, label in (("machine", r"$P \propto P_1^\beta$"), ("couplings", r"$W \to \beta W$")):
         own = [row for row in temperatures(lab) if row["tempered"] == kind]
-        axes[6].plot([float(r["beta"]) for r in own], [float(r["solutions"]) for r in own], "o-", ms=3, label=label)
-    axes[6].set(xlabel="inverse temperature", ylabel="number of solutions")
-    found = complexities(lab)
-    for epoch in sorted({float(row["epoch"]) for row in found}):
-        own = [row for row in found if row["epoch"] == epoch]
-        places = [float(r["free_energy_per_unit"]) for r in own]
-        axes[7].plot(places, [float(r["complexity"]) for r in own], "o-", ms=3, label=f"epoch {epoch:.0f}")
-    axes[7].set(xlabel="free energy per unit, nats", ylabel="complexity")
-    for ax in axes:
-        if ax.get_legend_handles_labels()[0]:
-            ax.legend(fontsize=7)
+        axes[5].plot(*numbers(own, "beta", "solutions"), "o-", label=label)
+    axes[5].set(xlabel="inverse temperature $\\beta$", ylabel="number of solutions")
+    overlap_rows, complexity_rows = overlaps_table(lab, MODEL), complexities(lab)
+    epochs = nearest(sorted({int(row["epoch"]) for row in overlap_rows}), SHOWN_EPOCHS)
+    for epoch, color in zip(epochs, sequence(len(epochs)), strict=True):
+        style: dict[str, Any] = {"color": color, "label": f"epoch {epoch}"}
+        own = [row for row in overlap_rows if int(row["epoch"]) == epoch]
+        q, density = numbers(own, "overlap", "of_solutions")
+        axes[6].plot(q, [value or float("nan") for value in density], "o-", ms=2, lw=0.9, **style)
+        own = [row for row in complexity_rows if int(row["epoch"]) == epoch]
+        axes[7].plot(*numbers(own, "free_energy_per_unit", "complexity"), "o-", ms=2, lw=0.9, **style)
+    axes[6].set(xlabel="overlap $q$ of two solutions", ylabel="density $P(q)$", yscale="log")
+    axes[7].set(xlabel="free energy per unit $f$ (nats)", ylabel="complexity $\\Sigma(f)$ (nats)")
+    axes[7].locator_params(axis="x", nbins=3)
+    axes[6].yaxis.set_minor_formatter(lambda value, place: "")
+    axes[8].set_axis_off()
+    axes[8].legend(*axes[6].get_legend_handles_labels(), loc="center left", title="(g) and (h)", alignment="left")
+    for ax, letter in zip(axes[:8], "abcdefgh", strict=True):
+        panel_title(ax, letter)
+    for ax in (axes[0], axes[1], axes[2], axes[5]):
+        ax.legend()
     return figure
 
 
@@ -99,27 +118,27 @@ def _shares(row: Row) -> Row:
     return {"epoch": row["epoch"], "converged": converged / n_starts, "printed": printed / n_starts}
 
 
-def _lines(ax: "Axes", rows: list[Row], names: dict[str, str]) -> None:
-    for name, label in names.items():
-        own = [(float(r["epoch"]), float(r[name])) for r in rows if r.get(name, "") not in ("", "nan")]
-        own = [point for point in own if point[1] == point[1]]  # not NaN
-        if own:
-            ax.plot(*zip(*own, strict=True), "o-", ms=3, label=label)
+def _lines(ax: "Axes", rows: list[Row], names: dict[str, str], colors: Sequence[str] = PALETTE) -> None:
+    """Draw columns of a table against the epoch, without missing values and NaN."""
+    for (name, label), color in zip(names.items(), colors, strict=False):
+        points = [(float(r["epoch"]), float(r[name])) for r in rows if r.get(name, "") != ""]
+        points = [point for point in points if not isnan(point[1])]
+        ax.plot([epoch for epoch, _ in points], [value for _, value in points], "o-", color=color, label=label)
+        if not points:
+            ax.text(0.5, 0.5, "too few solutions", ha="center", va="center", transform=ax.transAxes)
+            ax.set(xticks=[], yticks=[])
     ax.set_xlabel("epoch")
 
 
 def _digits(ax: "Axes", rows: list[Row]) -> None:
-    """F of the solutions that each digit leads to, less the mean of all digits."""
+    """Draw, as colors, the mean F of the solutions that each digit converges to, minus the mean over digits."""
     rows = [row for row in rows if row.get("free_energy_of_0", "") != ""]
     values = torch.tensor([[float(row[f"free_energy_of_{digit}"]) for digit in range(10)] for row in rows])
-    above = values - values.mean(1, keepdim=True)
-    for digit in range(10):
-        ax.plot([float(row["epoch"]) for row in rows], above[:, digit].tolist(), label=f"{digit}", color=f"C{digit}")
-    ax.set(xlabel="epoch", ylabel="F by digit less the mean, nats")
-
-
-def _overlaps(ax: "Axes", rows: list[Row]) -> None:
-    for epoch in nearest(sorted({int(row["epoch"]) for row in rows}), SHOWN_EPOCHS):
-        own = [row for row in rows if int(row["epoch"]) == epoch]
-        ax.plot([float(r["overlap"]) for r in own], [float(r["of_solutions"]) for r in own], label=f"epoch {epoch}")
-    ax.set(xlabel="overlap q of two solutions", ylabel="P(q)", yscale="log")
+    above = (values - values.mean(1, keepdim=True)).T.numpy()
+    largest = abs(above).max()
+    drawn = ax.imshow(above, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
+    ax.figure.colorbar(drawn, ax=ax, label="$F$ minus mean (nats)").ax.yaxis.labelpad = 5
+    every = max(1, len(rows) // 4)
+    ax.set_xticks(range(0, len(rows), every), [f"{float(row['epoch']):.0f}" for row in rows[::every]])
+    ax.set_yticks(range(0, 10, 3))
+    ax.set(xlabel="epoch", ylabel="digit")

@@ -1,10 +1,12 @@
-"""TAP, AIS and pseudo-likelihood over one training [fig:tap-ais-psuedo]."""
+"""TAP, AIS and pseudo-likelihood during one training [fig:tap-ais-psuedo]."""
 
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import COLUMN, ORANGE, SKY, shared_legend, styled
+from tapmachine.apps.reproduce.drawing import EXACT_COLOR, TAP_COLOR, numbers
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import BINARY, BINARY_500, Model
 from tapmachine.apps.reproduce.solutions import likelihood_table, starts
@@ -21,8 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "TAP, AIS and pseudo-likelihood over the training of one machine"
-N_RUNS = 100
+N_RUNS = 100  # of AIS
 N_VISIBLE = 100  # units of the pseudo-likelihood
+STYLES: dict[str, dict[str, Any]] = {
+    "pseudo": {"label": "pseudo-likelihood", "color": SKY, "marker": "^"},
+    "tap": {"label": "TAP, average", "color": TAP_COLOR, "marker": "o"},
+    "tap_log_sum_exp": {"label": "TAP, log-sum-exp", "color": ORANGE, "marker": "s", "ls": "--"},
+    "ais": {"label": "AIS", "color": EXACT_COLOR, "marker": "D"},
+}
 
 
 def measured(lab: Lab) -> list[Model]:
@@ -31,12 +39,12 @@ def measured(lab: Lab) -> list[Model]:
 
 
 def needed(lab: Lab) -> list[Model]:
-    """The model, unless its log-likelihoods are known."""
+    """Return the model to train if the table is missing."""
     return [] if lab.knows("tap-ais-psuedo") else [BINARY_500]
 
 
 def table(lab: Lab) -> list[Row]:
-    """The three estimates of training rows at each epoch."""
+    """Return the estimates of the mean log-likelihood of training rows at each epoch."""
 
     def make() -> Iterable[Row]:
         by_tap = {row["epoch"]: row for row in likelihood_table(lab, BINARY_500)}
@@ -46,7 +54,7 @@ def table(lab: Lab) -> list[Row]:
         for epoch in lab.epochs(BINARY_500):
             machine = machines[epoch]
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", LikelihoodWarning)  # σ is in the table
+                warnings.simplefilter("ignore", LikelihoodWarning)  # the standard error is in the table
                 estimate = ais_log_partition(machine, schedule, N_RUNS, data=train, seed=lab.seed)
             pseudo = pseudo_log_likelihood(machine, x[:1000], min(N_VISIBLE, x.shape[1]), seed=lab.seed)
             yield {
@@ -61,16 +69,15 @@ def table(lab: Lab) -> list[Row]:
     return lab.table("tap-ais-psuedo", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the table."""
+    """Draw the figure from the table."""
     rows = table(lab)
-    figure = new_figure(5.5, 4)
+    figure = new_figure(COLUMN, 2.7)
     ax = figure.subplots()
-    epochs = [float(row["epoch"]) for row in rows]
-    labels = {"tap": "TAP", "tap_log_sum_exp": "TAP, log-sum-exp", "ais": "AIS", "pseudo": "pseudo-likelihood"}
-    for name, label in labels.items():
-        ax.plot(epochs, [float(row[name]) for row in rows], "o-", ms=3, label=label)
+    for name, style in STYLES.items():
+        ax.plot(*numbers(rows, "epoch", name), **style)
     ax.set_xlabel("epoch")
-    ax.set_ylabel("log-likelihood, nats")
-    ax.legend()
+    ax.set_ylabel("log-likelihood (nats)")
+    shared_legend(figure, [ax], columns=2)
     return figure

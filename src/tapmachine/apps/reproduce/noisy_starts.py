@@ -1,11 +1,13 @@
-"""Training from noisy starts against the over-training of 500 hidden units, as the paper suggests."""
+"""Training from noisy starts, which the paper suggests against the over-training of 500 hidden units."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tapmachine.analysis.plots import denoising_curves, new_figure
+from tapmachine.analysis.plots import new_figure
 from tapmachine.analysis.scores import mcc
-from tapmachine.apps.reproduce.denoising import N_IMAGES, NOISE, estimates, name_of
+from tapmachine.analysis.style import PAGE, panel_title, shared_legend, styled
+from tapmachine.apps.reproduce.denoising import N_IMAGES, estimates, label_of, name_of, score_curves, style_of
+from tapmachine.apps.reproduce.drawing import numbers
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import BINARY, BINARY_500, NOISY_500, Model
 from tapmachine.apps.reproduce.solutions import likelihood_table, needs_solutions
@@ -22,7 +24,7 @@ def measured(lab: Lab) -> list[Model]:
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Models whose numbers are not known yet."""
+    """Return the models that have not been measured."""
     known = lab.knows("noisy-starts")
     return [model for model in _models(lab) if not known or needs_solutions(lab, model)]
 
@@ -32,7 +34,7 @@ def _models(lab: Lab) -> list[Model]:
 
 
 def table(lab: Lab) -> list[Row]:
-    """MCC of each method at each p, from the pointwise estimate."""
+    """Return the MCC of each method at each p. Machines start from the pointwise estimate."""
 
     def make() -> Iterable[Row]:
         x = lab.rows(BINARY)[1][: N_IMAGES[lab.quick]]
@@ -42,20 +44,24 @@ def table(lab: Lab) -> list[Row]:
     return lab.table("noisy-starts", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the tables."""
+    """Draw the figure from the tables."""
     rows = table(lab)
-    figure = new_figure(12, 3.8)
-    left, middle, right = figure.subplots(1, 3)
+    figure = new_figure(PAGE, 2.4)
+    axes = list(figure.subplots(1, 3))
     names = [name for name in dict.fromkeys(str(row["method"]) for row in rows) if name != "noisy"]
-    denoising_curves(left, NOISE, {n: [float(r["mcc"]) for r in rows if str(r["method"]) == n] for n in names})
-    left.set_xlabel("probability of a flip")
+    score_curves(lab, axes[0], rows, names)
     for model in _models(lab):
         own = [row for row in likelihood_table(lab, model) if row.get("per_unit", "") != ""]
-        epochs, label = [float(row["epoch"]) for row in own], name_of(lab, model)
-        middle.plot(epochs, [float(r["solutions"]) / float(r["starts"]) for r in own], "o-", ms=3, label=label)
-        right.plot(epochs, [float(r["test_log_likelihood"]) for r in own], "o-", ms=3, label=label)
-    middle.set(xlabel="epoch", ylabel="solutions, as a share of the starts")
-    right.set(xlabel="epoch", ylabel="TAP log-likelihood of test images, nats")
-    middle.legend()
+        name = name_of(lab, model)
+        style = style_of(lab, name) | {"label": label_of(name)}
+        epochs, found, n_starts, test = numbers(own, "epoch", "solutions", "starts", "test_log_likelihood")
+        axes[1].plot(epochs, [count / total for count, total in zip(found, n_starts, strict=True)], **style)
+        axes[2].plot(epochs, test, **style)
+    axes[1].set(xlabel="epoch", ylabel="solutions / starts")
+    axes[2].set(xlabel="epoch", ylabel="TAP log-likelihood of\ntest images (nats)")
+    for ax, letter, title in zip(axes, "abc", ("denoising", "number of solutions", "likelihood"), strict=True):
+        panel_title(ax, letter, title)
+    shared_legend(figure, axes)
     return figure

@@ -1,4 +1,4 @@
-"""Gaussian and Gauss-Bernoulli hidden units, which the paper's discussion leaves open: Hopfield, spike and slab."""
+"""Gaussian (Hopfield) and Gauss-Bernoulli (spike and slab) hidden units, which the paper's discussion proposes."""
 
 import warnings
 from collections.abc import Iterable
@@ -8,6 +8,8 @@ import torch
 
 from tapmachine.analysis.plots import image_grid, new_figure
 from tapmachine.analysis.receptive import receptive_fields
+from tapmachine.analysis.style import BLUE, GRAY, GREEN, ORANGE, PAGE, PURPLE, panel_title, styled
+from tapmachine.apps.reproduce.drawing import numbers
 from tapmachine.apps.reproduce.lab import Lab, Row, images_of, images_table
 from tapmachine.apps.reproduce.models import BINARY, DISCUSSED, Model
 from tapmachine.apps.reproduce.solutions import likelihood_table, needs_solutions
@@ -21,11 +23,12 @@ if TYPE_CHECKING:
 
 TITLE = "binary-MNIST with Gaussian (Hopfield) and Gauss-Bernoulli (spike and slab) hidden units"
 NAMES = {
-    "binary": "binary, by TAP",
-    "gaussian": "Gaussian (Hopfield), by CD",
-    "truncated-gaussian": "Gaussian on [−1, 1], by TAP",
-    "gauss-bernoulli": "Gauss-Bernoulli on [−1, 1]\n(spike and slab), by TAP",
+    "binary": "binary,\ntrained by TAP",
+    "gaussian": "Gaussian (Hopfield),\ntrained by CD",
+    "truncated-gaussian": "Gaussian on [−1, 1],\ntrained by TAP",
+    "gauss-bernoulli": "spike and slab\non [−1, 1], by TAP",
 }
+COLORS = dict(zip(NAMES, (BLUE, ORANGE, GREEN, PURPLE), strict=True))
 N_FIELDS, N_RUNS, N_TEMPERATURES, SCORED = 24, 100, {False: 5000, True: 200}, 1000
 
 
@@ -35,7 +38,7 @@ def measured(lab: Lab) -> list[Model]:
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Models whose numbers are not known yet."""
+    """Return the models that have not been measured."""
     known = lab.knows("discussion", "discussion-fields")
     return [model for model in _models(lab) if not known or needs_solutions(lab, model)]
 
@@ -45,7 +48,7 @@ def _models(lab: Lab) -> list[Model]:
 
 
 def table(lab: Lab) -> list[Row]:
-    """Scores of the trained machines: annealed and pseudo-likelihood of held-out rows, and TAP's of training rows."""
+    """Return scores of the trained machines: AIS and pseudo-likelihood of held-out rows, and TAP of training rows."""
     models = {model.name: model for model in _models(lab)}
 
     def make(name: str) -> Iterable[Row]:
@@ -53,7 +56,7 @@ def table(lab: Lab) -> list[Row]:
         machine, x = lab.machine(model), spaced(lab.rows(BINARY)[1], SCORED)
         last = likelihood_table(lab, model)[-1]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LikelihoodWarning)  # σ is in the table
+            warnings.simplefilter("ignore", LikelihoodWarning)  # the standard error is in the table
             schedule = linear_schedule(N_TEMPERATURES[lab.quick])
             estimate = ais_log_partition(machine, schedule, N_RUNS, data=lab.rows(BINARY)[0], seed=lab.seed)
         yield {
@@ -72,7 +75,7 @@ def table(lab: Lab) -> list[Row]:
 
 
 def images(lab: Lab) -> list[Row]:
-    """Some receptive fields of each machine, scaled to a largest weight of 1."""
+    """Return some receptive fields of each machine, scaled to a largest weight of 1."""
 
     def make() -> Iterable[Row]:
         for model in _models(lab):
@@ -84,20 +87,27 @@ def images(lab: Lab) -> list[Row]:
     return lab.table("discussion-fields", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the tables."""
+    """Draw the figure from the tables."""
     scores, fields = {str(row["hidden_units"]): row for row in table(lab)}, images(lab)
-    figure = new_figure(15, 4.2)
-    axes = figure.subplots(1, 1 + len(scores), width_ratios=[1.3, *[1] * len(scores)])
+    figure = new_figure(PAGE, 4.6)
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(2, 2.6))[:, 0]
+    ax = top.subplots()
     for model in _models(lab):
         rows = [row for row in likelihood_table(lab, model) if row.get("test_log_likelihood", "") != ""]
-        epochs, values = ([float(row[name]) for row in rows] for name in ("epoch", "test_log_likelihood"))
-        line = axes[0].plot(epochs, values, "o-", ms=3, label=NAMES[model.hidden_units])[0]
-        last = scores[model.hidden_units]
-        axes[0].plot([float(last["epochs"])], [float(last["test_ais"])], "*", ms=10, color=line.get_color())
-    axes[0].set(xlabel="epoch", ylabel="log-likelihood of test images, nats", title="TAP; stars: AIS")
-    axes[0].legend(fontsize=8)
-    for ax, kind in zip(axes[1:], scores, strict=True):
-        image_grid(ax, images_of([row for row in fields if row["hidden_units"] == kind]), lab.image_shape(BINARY), 4)
-        ax.set_title(NAMES[kind], fontsize=10)
+        color, label = COLORS[model.hidden_units], NAMES[model.hidden_units].replace("\n", " ")
+        ax.plot(*numbers(rows, "epoch", "test_log_likelihood"), "o-", color=color, label=label)
+        ax.plot(*numbers([scores[model.hidden_units]], "epochs", "test_ais"), "*", ms=8, color=color)
+    ax.plot([], [], "*", ms=8, color=GRAY, label="AIS, last epoch")
+    ax.set(xlabel="epoch", ylabel="log-likelihood of\ntest images (nats)")
+    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    panel_title(ax, "a", "TAP log-likelihood")
+    axes = bottom.subplots(1, len(scores), squeeze=False)[0]
+    for panel, letter, kind in zip(axes, "bcde", scores, strict=False):
+        own = images_of([row for row in fields if row["hidden_units"] == kind])
+        drawn = image_grid(panel, own, lab.image_shape(BINARY), 4 if len(own) <= 16 else 6, scale=1.0)
+        panel_title(panel, letter, NAMES[kind])
+    label = "weight / largest absolute weight of the receptive field"
+    bottom.colorbar(drawn, ax=axes, location="bottom", label=label, aspect=50, shrink=0.6, pad=0.02)
     return figure

@@ -1,8 +1,9 @@
-"""The settings of all trainings [tab:params]."""
+"""Settings of all trainings [tab:params]."""
 
 from typing import TYPE_CHECKING
 
-from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import styled
+from tapmachine.apps.reproduce.drawing import GUTTER, text_table, text_width
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import DEEP_MODELS, TABLE, VISIBLE, Model
 
@@ -10,15 +11,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Table I: the settings of all trainings"
+HEADER = {
+    "model": "machine",
+    "hidden": "hidden units",
+    "M": "$M$",
+    "K": "$K$",
+    "visible": "visible units",
+    "gamma": "first $\\gamma$",
+    "last_gamma": "last $\\gamma$",
+    "epsilon": "$\\epsilon$",
+    "eta": "$\\eta$",
+    "pretrain": "pretraining",
+    "epochs": "epochs",
+}
 
 
 def needed(lab: Lab) -> list[Model]:
-    """None."""
+    """Return the models to train before drawing: none."""
     return []
 
 
 def table(lab: Lab) -> list[Row]:
-    """A row for each model."""
+    """Return the settings of each model."""
     models = [lab.model(model) for model in (*TABLE, *DEEP_MODELS)]
     return lab.table(
         "params",
@@ -41,16 +55,18 @@ def table(lab: Lab) -> list[Row]:
     )
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The table, as a picture."""
+    """Draw the table."""
     rows = table(lab)
-    figure = new_figure(9.6, 0.35 * (len(rows) + 1))
-    ax = figure.subplots()
-    ax.set_axis_off()
-    cells = [[f"{v:g}" if isinstance(v, float) else v for v in row.values()] for row in rows]
-    drawn = ax.table(cells, colLabels=list(rows[0]), loc="center", cellLoc="center")
-    drawn.auto_set_font_size(False)  # which shrinks all letters until those of the widest cell fit
-    drawn.set_fontsize(11)
-    drawn.auto_set_column_width(list(range(len(rows[0]))))
-    drawn.scale(1, 1.6)
-    return figure
+    cells = [[_cell(value) for value in row.values()] for row in rows]
+    header = [HEADER[name] for name in rows[0]]
+    widths = [max(map(text_width, column)) + GUTTER for column in zip(header, *cells, strict=True)]
+    return text_table(header, cells, widths)
+
+
+def _cell(value: float | int | str) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    digits, exponent = f"{value:.0e}".split("e")
+    return f"{value:g}" if value == 0 or value >= 1e-4 else f"{digits}·$10^{{{int(exponent)}}}$".removeprefix("1·")

@@ -1,4 +1,4 @@
-"""Receptive fields by how far they reach and by how active their units are [fig:bmnist-rf]."""
+"""Receptive fields, ranked by spread and by the activation of their hidden units [fig:bmnist-rf]."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -7,6 +7,7 @@ import torch
 
 from tapmachine.analysis.plots import image_grid, new_figure
 from tapmachine.analysis.receptive import ReceptiveFields, receptive_fields
+from tapmachine.analysis.style import panel_title, styled
 from tapmachine.apps.reproduce.lab import Lab, Row, images_of, images_table
 from tapmachine.apps.reproduce.models import LETTERS, TABLE, Model
 from tapmachine.data.rows import spaced
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Receptive fields, ranked by spread and by activation"
-N_FIELDS = 12  # of each kind
-SOME_ROWS = 10_000
+RANKINGS = "spread", "activation"
+N_FIELDS = 12  # receptive fields of each ranking
+SOME_ROWS = 10_000  # used for the activation
 
 
 def needed(lab: Lab) -> list[Model]:
-    """All models, unless their fields are known."""
+    """Return the models to train: all of them if a table is missing."""
     return [] if lab.knows("bmnist-rf", "bmnist-rf-localization") else _models(lab)
 
 
@@ -33,12 +35,12 @@ def _ranked(lab: Lab, model: Model) -> ReceptiveFields:
 
 
 def images(lab: Lab) -> list[Row]:
-    """Some fields of every model, from the most to the least, by either criterion; scaled to a largest weight of 1."""
+    """Return receptive fields of every model in decreasing order of each criterion, scaled to a largest weight of 1."""
 
     def make() -> Iterable[Row]:
         for model in _models(lab):
             ranking = _ranked(lab, model)
-            for kind, order in (("spread", ranking.by_spread()), ("activation", ranking.by_activation())):
+            for kind, order in zip(RANKINGS, (ranking.by_spread(), ranking.by_activation()), strict=True):
                 chosen = order[torch.linspace(0, len(order) - 1, min(N_FIELDS, len(order))).round().long()]
                 fields = ranking.fields[chosen].flatten(1)
                 scaled = fields / fields.abs().amax(1, keepdim=True).clamp(min=torch.finfo(fields.dtype).tiny)
@@ -54,9 +56,9 @@ def images(lab: Lab) -> list[Row]:
 
 
 def table(lab: Lab) -> list[Row]:
-    """How localized the fields of each model are.
+    """Return how localized the receptive fields of each model are.
 
-    The share of visible units that a field reaches is (Σw²)²/(n Σw⁴): 1 if all weights are alike, 1/n for a single one.
+    The reach of a receptive field is (Σw²)²/(n Σw⁴): 1 if all n weights are equal, 1/n if only one is nonzero.
     """
 
     def make() -> Iterable[Row]:
@@ -75,18 +77,29 @@ def table(lab: Lab) -> list[Row]:
     return lab.table("bmnist-rf-localization", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the tables."""
+    """Draw the figure from the tables."""
     rows = images(lab)
-    localized = {(row["data"], row["n_hidden"]): float(row["median_reach"]) for row in table(lab)}
-    figure = new_figure(14, 0.8 * len(localized) + 0.8)
-    axes = figure.subplots(len(localized), 2, squeeze=False)
-    for (data, n_hidden), pair in zip(localized, axes, strict=True):
-        for ax, kind in zip(pair, ("spread", "activation"), strict=True):
-            own = [row for row in rows if (row["data"], row["n_hidden"], row["ranked_by"]) == (data, n_hidden, kind)]
-            drawn = image_grid(ax, images_of(own), lab.image_shape(str(data)), columns=N_FIELDS)
-            said = f", reach {localized[data, n_hidden]:.2f}" if kind == "spread" else ""
-            ax.set_title(f"({LETTERS[str(data)]}) {data}, {float(n_hidden):.0f}, by {kind}{said}", fontsize=10)
-    label = "weight, as a share of the largest of its field"
-    figure.colorbar(drawn, ax=axes, location="bottom", label=label, aspect=60, shrink=0.5)
+    reach = {(str(row["data"]), float(row["n_hidden"])): float(row["median_reach"]) for row in table(lab)}
+    figure = new_figure(5.8, 1.06 * len(reach) + 0.55)
+    axes = figure.subplots(len(reach), 1, squeeze=False)[:, 0]
+    for ax, (data, n_hidden) in zip(axes, reach, strict=True):
+        own = [row for row in rows if (row["data"], row["n_hidden"]) == (data, n_hidden)]
+        ranked = [row for kind in RANKINGS for row in own if row["ranked_by"] == kind]
+        columns, shape = len(ranked) // len(RANKINGS), lab.image_shape(data)
+        drawn = image_grid(ax, images_of(ranked), shape, columns, scale=1.0)
+        ax.set_axis_on()
+        ax.set_yticks(
+            [(shape[0] + 1) * (line + 0.5) - 1 for line in range(len(RANKINGS))], [f"by {kind}" for kind in RANKINGS]
+        )
+        ax.set_xticks([])
+        ax.set_xlim(-0.5, N_FIELDS * (shape[1] + 1) - 1.5)  # one scale, also for fewer receptive fields
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        panel_title(ax, LETTERS[data], f"{data}, $N_h$ = {n_hidden:.0f}, median reach {reach[data, n_hidden]:.2f}")
+    axes[-1].set_xlabel("from the largest to the smallest")
+    label = "weight / largest absolute weight of the receptive field"
+    bar = figure.colorbar(drawn, ax=axes, location="bottom", label=label, aspect=50, shrink=0.6, pad=0.01)
+    bar.set_ticks([-1, -0.5, 0, 0.5, 1])
     return figure

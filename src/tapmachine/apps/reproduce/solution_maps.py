@@ -1,13 +1,17 @@
-"""Solutions on one plane at several epochs, by Isomap of the last ones [fig:solnvis]."""
+"""Isomap embedding of the solutions at several epochs, fitted to those of the last epoch [fig:solnvis]."""
 
 from collections.abc import Iterable
+from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
 import torch
 
 from tapmachine.analysis.landscape.embedding import FEWEST_POINTS, embed_landscape
+from tapmachine.analysis.landscape.figures import plural
 from tapmachine.analysis.landscape.tracking import snapshot_of
-from tapmachine.analysis.plots import new_figure, solution_map
+from tapmachine.analysis.maps import solution_map
+from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import COLUMN, FONT_SIZE, PAGE, panel_title, styled
 from tapmachine.apps.reproduce.lab import Lab, Row, nearest
 from tapmachine.apps.reproduce.models import BINARY_100, Model
 from tapmachine.apps.reproduce.solutions import solutions_at, starts
@@ -20,17 +24,17 @@ EPOCHS = (1, 3, 5, 10, 25, 50, 75, 100)
 
 
 def needed(lab: Lab) -> list[Model]:
-    """The model, unless the places of its solutions are known."""
+    """Return the model to train if the table is missing."""
     return [] if lab.knows("solnvis") else [BINARY_100]
 
 
 def table(lab: Lab) -> list[Row]:
-    """A row for each solution: its epoch, its place, its F."""
+    """Return the epoch, the position and the free energy of each solution."""
 
     def make() -> Iterable[Row]:
         epochs = nearest(lab.epochs(BINARY_100), EPOCHS)
         snapshots = [snapshot_of(solutions_at(lab, BINARY_100, epoch), epoch) for epoch in epochs]
-        # A map of a handful of solutions shows nothing; they are then placed among the data.
+        # Isomap needs enough points; it is fitted to the data if there are only a few solutions.
         data = starts(lab, BINARY_100) if snapshots[-1].n_solutions < FEWEST_POINTS else None
         for snapshot, points in zip(snapshots, embed_landscape(snapshots, data).solutions, strict=True):
             for value, (x, y) in zip(snapshot.free_energy.tolist(), points.tolist(), strict=True):
@@ -39,18 +43,22 @@ def table(lab: Lab) -> list[Row]:
     return lab.table("solnvis", make)
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the table."""
+    """Draw the figure from the table."""
     rows = table(lab)
     epochs = sorted({float(row["epoch"]) for row in rows})
     columns = min(4, len(epochs))
-    figure = new_figure(3.4 * columns, 2.9 * -(-len(epochs) // columns))
-    axes = list(figure.subplots(-(-len(epochs) // columns), columns, squeeze=False, sharex=True, sharey=True).flat)
-    for ax, epoch in zip(axes, epochs, strict=False):
+    lines = -(-len(epochs) // columns)
+    figure = new_figure(max(COLUMN, PAGE / 4 * columns), 2.15 * lines)
+    axes = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for ax, epoch, letter in zip(axes, epochs, ascii_lowercase, strict=False):
         own = [row for row in rows if row["epoch"] == epoch]
         points = torch.tensor([[float(row["x"]), float(row["y"])] for row in own])
-        solution_map(ax, points, torch.tensor([float(row["free_energy"]) for row in own]))
-        ax.set_title(f"epoch {epoch:.0f}: {len(own)}", fontsize=9)
+        # As in the paper, the range of colors is that of each epoch.
+        solution_map(ax, points, torch.tensor([float(row["free_energy"]) for row in own]), label="", bar="bottom")
+        panel_title(ax, letter, f"epoch {epoch:.0f}, {len(own)} {plural(len(own))}")
     for ax in axes[len(epochs) :]:
         ax.set_axis_off()
+    figure.supxlabel("free energy (nats), within the range of each epoch", fontsize=FONT_SIZE)
     return figure

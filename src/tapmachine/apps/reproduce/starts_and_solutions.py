@@ -1,4 +1,4 @@
-"""Where data lead: starts and their solutions on one plane, by Isomap of the data [fig:compareInitSolns]."""
+"""Isomap embedding of starts and of the solutions they converge to, fitted to the starts [fig:compareInitSolns]."""
 
 from typing import TYPE_CHECKING
 
@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from tapmachine.analysis.landscape.embedding import embed_landscape
+from tapmachine.analysis.landscape.figures import plural
 from tapmachine.analysis.landscape.tracking import snapshot_of
-from tapmachine.analysis.plots import map_thumbnails, new_figure, solution_map
+from tapmachine.analysis.maps import map_thumbnails, solution_map
+from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import BLACK, COLUMN, shared_legend, styled
 from tapmachine.apps.reproduce.lab import Lab, Row, images_of, images_table, nearest
 from tapmachine.apps.reproduce.models import BINARY_100, FACES, FACES_256, LETTERS, REAL_500, Model
 from tapmachine.apps.reproduce.solutions import solutions_at
@@ -18,15 +21,16 @@ if TYPE_CHECKING:
 TITLE = "Data and the TAP solutions they lead to: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
 MODELS = (BINARY_100, REAL_500, FACES_256)
 DIGITS = (3, 6, 7)
-N_ROWS = 5000  # that those are taken from
+N_ROWS = 5000  # first rows of the training data, from which the digits are taken
 EPOCHS = {FACES: (5, 100, 200, 500)}
 OTHER_EPOCHS = (1, 3, 25, 100)
+PANEL = 1.7  # width of a panel in inches
 N_THUMBNAILS = 10
-SHOWN_STARTS = 1500  # in the table
+SHOWN_STARTS = 1500  # maximum number in the table
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Models whose solutions have no places yet."""
+    """Return the models whose solutions have not been embedded."""
     return [model for model in _models(lab) if not lab.knows(_name(model), f"{_name(model)}-images")]
 
 
@@ -39,7 +43,7 @@ def _name(model: Model) -> str:
 
 
 def begin(lab: Lab, model: Model) -> tuple[Tensor, list[str]]:
-    """Rows to start from, and what they show: three of the digits, or all faces."""
+    """Return the starts, three of the digits or all faces, and the label of each."""
     train, _ = lab.rows(model.data)
     if model.data == FACES and not lab.quick:
         return train, [""] * len(train)
@@ -49,7 +53,7 @@ def begin(lab: Lab, model: Model) -> tuple[Tensor, list[str]]:
 
 
 def _make(lab: Lab, model: Model) -> tuple[list[Row], list[Row]]:
-    """Places of starts and solutions, and some solutions as images."""
+    """Embed the starts and the solutions. Returns their positions and images of some solutions."""
     x, names = begin(lab, model)
     epochs = nearest(lab.epochs(model), EPOCHS.get(model.data, OTHER_EPOCHS))
     snapshots = [snapshot_of(solutions_at(lab, model, epoch, x), epoch) for epoch in epochs]
@@ -76,7 +80,7 @@ def _make(lab: Lab, model: Model) -> tuple[list[Row], list[Row]]:
 
 
 def table(lab: Lab, model: Model) -> tuple[list[Row], list[Row]]:
-    """Places, and images."""
+    """Return the positions of starts and solutions, and images of some solutions."""
     name = _name(model)
     made: dict[str, list[Row]] = {}
 
@@ -88,25 +92,46 @@ def table(lab: Lab, model: Model) -> tuple[list[Row], list[Row]]:
     return lab.table(name, lambda: make("places")), lab.table(f"{name}-images", lambda: make("images"))
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the tables."""
+    """Draw the figure from the tables."""
     models = _models(lab)
-    figure = new_figure(13, 3.3 * len(models))
-    axes = figure.subplots(len(models), 4, squeeze=False)
-    for line, model in zip(axes, models, strict=True):
-        places, images = table(lab, model)
+    tables = [table(lab, model) for model in models]
+    windows = [_window(_points(places)) for places, _ in tables]
+    n_epochs = max((len(_epochs(places)) for places, _ in tables), default=1)
+    ratios = [(y[1] - y[0]) / (x[1] - x[0]) + 4 / N_THUMBNAILS for x, y in windows]  # with two rows of images
+    figure = new_figure(max(COLUMN, PANEL * n_epochs + 0.2), sum(PANEL * ratio + 0.22 for ratio in ratios) + 0.25)
+    axes = figure.subplots(len(models), n_epochs, squeeze=False, height_ratios=ratios)
+    for line, model, (places, images), window in zip(axes, models, tables, windows, strict=True):
         data = [row for row in places if row["label"] != "solution"]
-        labels = [str(row["label"]) if row["label"] == "" else f"{float(row['label']):.0f}" for row in data]
-        epochs = sorted({float(row["epoch"]) for row in places if row["label"] == "solution"})
+        labels = [str(row["label"]) if row["label"] == "" else f"digit {float(row['label']):.0f}" for row in data]
+        epochs = _epochs(places)
         for ax, epoch in zip(line, epochs, strict=False):
             solved = [row for row in places if row["label"] == "solution" and row["epoch"] == epoch]
-            solution_map(ax, _points(solved), None, _points(data), labels if any(labels) else None)
+            solution_map(ax, _points(solved), None, _points(data), labels if any(labels) else None, legend=False)
+            ax.set(xlim=window[0], ylim=window[1])
             shown = [row for row in images if row["epoch"] == epoch]
-            map_thumbnails(ax, _points(shown), images_of(shown), lab.image_shape(model.data), N_THUMBNAILS)
-            ax.set_title(f"({LETTERS[model.data]}) epoch {epoch:.0f}: {len(solved)} solutions", fontsize=9)
+            ink = "white" if model.data == FACES and not lab.quick else "black"
+            map_thumbnails(ax, _points(shown), images_of(shown), lab.image_shape(model.data), N_THUMBNAILS, ink)
+            ax.set_title(f"epoch {epoch:.0f}, {len(solved)} {plural(len(solved))}", loc="center")
+        line[0].set_ylabel(f"({LETTERS[model.data]}) {model.data}, $N_h$ = {lab.model(model).hidden[0]}")
         for ax in line[len(epochs) :]:
             ax.set_axis_off()
+    axes[0, 0].scatter([], [], s=3, color=BLACK, lw=0, label="solutions")
+    shared_legend(figure, [axes[0, 0]], marker_scale=2.5)
     return figure
+
+
+def _epochs(places: list[Row]) -> list[float]:
+    return sorted({float(row["epoch"]) for row in places if row["label"] == "solution"})
+
+
+def _window(points: Tensor) -> list[tuple[float, float]]:
+    """Return the range of the points in both directions, with a margin, and not less than half as high as wide."""
+    low, high = points.amin(0), points.amax(0)
+    center, half = (low + high) / 2, 0.53 * (high - low)
+    half[1] = torch.maximum(half[1], half[0] / 2)
+    return [(float(a), float(b)) for a, b in zip(center - half, center + half, strict=True)]
 
 
 def _points(rows: list[Row]) -> Tensor:

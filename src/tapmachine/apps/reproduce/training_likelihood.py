@@ -1,17 +1,22 @@
-"""The TAP log-likelihood over training [fig:bmnist-tapLL]."""
+"""TAP log-likelihood during training [fig:bmnist-tapLL]."""
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tapmachine.analysis.plots import new_figure
+from tapmachine.analysis.style import PAGE, panel_title, shared_legend, styled
+from tapmachine.apps.reproduce.drawing import hidden_color, numbers
 from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import BINARY_MODELS, FACES_256, LETTERS, REAL_MODELS, Model
 from tapmachine.apps.reproduce.solutions import likelihood_table, needs_solutions
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "TAP log-likelihood per unit over training: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
-LAST_EPOCH = 100  # that is shown
+LAST_EPOCH = 100  # of the figure
 
 
 def measured(lab: Lab) -> list[Model]:
@@ -20,12 +25,12 @@ def measured(lab: Lab) -> list[Model]:
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Models whose log-likelihood is not known yet."""
+    """Return the models whose log-likelihood has not been measured."""
     return [model for models in panels(lab) for model in models if needs_solutions(lab, model)]
 
 
 def panels(lab: Lab) -> list[list[Model]]:
-    """The models of each panel whose data are at hand."""
+    """Return the models of each panel, without those whose data are missing."""
     found = [
         [model for model in models if lab.includes(model)] for models in (BINARY_MODELS, REAL_MODELS, (FACES_256,))
     ]
@@ -33,7 +38,7 @@ def panels(lab: Lab) -> list[list[Model]]:
 
 
 def table(lab: Lab) -> list[Row]:
-    """A row for each model and epoch."""
+    """Return the log-likelihood of each model at each epoch."""
     found = [(model, row) for models in panels(lab) for model in models for row in likelihood_table(lab, model)]
     return lab.table(
         "bmnist-tapLL",
@@ -41,29 +46,30 @@ def table(lab: Lab) -> list[Row]:
     )
 
 
+@styled
 def draw(lab: Lab) -> "Figure":
-    """The figure, from the table."""
+    """Draw the figure from the table."""
     rows = table(lab)
     sets = list(dict.fromkeys(str(row["data"]) for row in rows))
-    figure = new_figure(4.2 * len(sets), 3.4)
-    for ax, data in zip(figure.subplots(1, len(sets), squeeze=False).flat, sets, strict=True):
+    figure = new_figure(PAGE, 2.4)
+    axes = list(figure.subplots(1, len(sets), squeeze=False).flat)
+    for ax, data in zip(axes, sets, strict=True):
         for n_hidden in sorted({float(row["n_hidden"]) for row in rows if row["data"] == data}):
             own = [row for row in rows if row["data"] == data and row["n_hidden"] == n_hidden]
             own = [row for row in own if row["per_unit"] != "" and float(row["epoch"]) <= LAST_EPOCH]
-            epochs, values = ([float(row[name]) for row in own] for name in ("epoch", "per_unit"))
-            # The error of the mean, in the same unit as the mean itself.
-            errors = [
-                abs(float(row["standard_error"]) * float(row["per_unit"]) / float(row["log_likelihood"])) for row in own
-            ]
-            ax.plot(epochs, values, "o-", ms=3, label=f"{n_hidden:.0f} hidden units")
-            ax.fill_between(
-                epochs,
-                [v - e for v, e in zip(values, errors, strict=True)],
-                [v + e for v, e in zip(values, errors, strict=True)],
-                alpha=0.3,
-            )
-        ax.set_title(f"({LETTERS[data]}) {data}")
+            _curve(ax, own, f"$N_h$ = {n_hidden:.0f}", hidden_color(lab, n_hidden))
+        panel_title(ax, LETTERS[data], data)
         ax.set_xlabel("epoch")
-        ax.set_ylabel("TAP log-likelihood per unit, nats")
-        ax.legend()
+    shared_legend(figure, axes)
+    axes[0].set_ylabel("TAP log-likelihood\nper unit (nats)")
     return figure
+
+
+def _curve(ax: "Axes", rows: list[Row], label: str, color: str) -> None:
+    """Draw the mean per unit and its standard error, which the table has for all units together."""
+    epochs, values, errors, totals = map(
+        np.array, numbers(rows, "epoch", "per_unit", "standard_error", "log_likelihood")
+    )
+    errors = np.abs(errors * values / totals)
+    ax.plot(epochs, values, "o-", label=label, color=color)
+    ax.fill_between(epochs, values - errors, values + errors, alpha=0.3, color=color, lw=0)

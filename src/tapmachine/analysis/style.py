@@ -1,0 +1,97 @@
+"""Common style of all figures: widths, font sizes and a palette for every kind of color vision."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+COLUMN, PAGE, PAGE_HEIGHT = 3.4, 7.0, 9.4  # printed sizes in inches: a column, a page, its height
+FONT_SIZE = 8  # in points at the printed size
+
+# The palette of Okabe and Ito.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE, GRAY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+
+SETTINGS: dict[str, Any] = {
+    "font.size": FONT_SIZE,
+    **{f"{name}size": FONT_SIZE for name in ("axes.title", "axes.label", "xtick.label", "ytick.label", "legend.font")},
+    "legend.title_fontsize": FONT_SIZE,
+    "figure.titlesize": FONT_SIZE,
+    "axes.linewidth": 0.6,
+    "axes.titlepad": 4,
+    "axes.labelpad": 2,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3,
+    **{f"{axis}tick.{kind}.width": 0.6 for axis in "xy" for kind in ("major", "minor")},
+    **{f"{axis}tick.major.size": 2.5 for axis in "xy"},
+    **{f"{axis}tick.minor.size": 1.5 for axis in "xy"},
+    **{f"{axis}tick.major.pad": 2 for axis in "xy"},
+    "legend.frameon": False,
+    "legend.handlelength": 1.5,
+    "legend.handletextpad": 0.5,
+    "legend.labelspacing": 0.25,
+    "legend.columnspacing": 1.2,
+    "legend.borderaxespad": 0.3,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+    "pdf.fonttype": 42,  # text remains text
+    "svg.fonttype": "none",
+}
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Apply the common style within a `with` block, for drawing and for saving."""
+    from matplotlib import rc_context
+    from matplotlib.rcsetup import cycler
+
+    settings: Any = SETTINGS | {"axes.prop_cycle": cycler(color=PALETTE)}
+    with rc_context(settings):
+        yield
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that draws a figure, so that it uses the common style."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> R:
+        with figure_style():
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def sequence(count: int) -> list[str]:
+    """Return colors for an ordered quantity, such as epochs, from dark to light."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["viridis"](0.88 * number / max(1, count - 1))) for number in range(count)]
+
+
+def panel_title(ax: "Axes", letter: str, text: str = "") -> None:
+    """Write the letter of a panel and an optional title above its upper left corner."""
+    ax.set_title(f"({letter}) {text}".rstrip(), loc="left")
+
+
+def shared_legend(figure: "Figure", axes: "Iterable[Axes]", columns: int = 6, marker_scale: float = 1.0) -> None:
+    """Draw one legend above all panels, with each label once, where it covers no data."""
+    pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+    found = {label: handle for handle, label in reversed(pairs)}
+    labels = list(dict.fromkeys(label for _, label in pairs))
+    if labels:
+        handles = [found[label] for label in labels]
+        legend = figure.legend(handles, labels, loc="outside upper center", ncols=columns, markerscale=marker_scale)
+        for handle in legend.legend_handles:
+            if handle is not None:
+                handle.set_alpha(1)  # a single transparent dot would be invisible
