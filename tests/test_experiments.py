@@ -2,6 +2,10 @@
 
 import csv
 import gzip
+import os
+import signal
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -281,8 +285,34 @@ def test_tasks_of_parallel_processes(tmp_path):
     ready = parallel.Task("figure", "freeEnergies")
     parallel.run_tasks(lab, [ready], 2, RUN_ONE)
     assert (tmp_path / "freeEnergies.csv").exists()
-    with pytest.raises(RunError, match=r"training unknown ended with status 1; rerun the command to resume"):
-        parallel.run_tasks(lab, [parallel.Task("model", "unknown")], 2, RUN_ONE)
+
+
+def test_failure_of_one_parallel_process(tmp_path):
+    """Others are completed, except those that need its result."""
+    lab = Lab(tmp_path, quick=True).open()
+    broken = parallel.Task("model", "unknown")
+    tasks = [broken, parallel.Task("figure", "landscape", frozenset({"unknown"})), parallel.Task("figure", "params")]
+    with pytest.raises(RunError, match=r"^training unknown ended with status 1; rerun the command to resume$"):
+        parallel.run_tasks(lab, tasks, 2, RUN_ONE)
+    assert (tmp_path / "params.csv").exists()
+
+
+def test_parallel_processes_end_with_their_parent(tmp_path):
+    path = tmp_path / "process"
+    program = f"import os, time; open({str(path)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    timer = threading.Timer(0.1, _terminate_when, (path,))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        parallel.run_tasks(Lab(tmp_path), [parallel.Task("figure", "params")], 2, program)
+    timer.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(path.read_text()), 0)
+
+
+def _terminate_when(path):
+    while not path.exists() or not path.read_text():
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_number_of_parallel_processes(monkeypatch):

@@ -16,8 +16,10 @@ from tapmachine import (
     Gaussian,
     Moments,
     NaiveMeanField,
+    SpikeSlab,
     Spin,
     Tilt,
+    TruncatedGaussBernoulli,
     TruncatedGaussian,
     ais_log_likelihood,
     ais_log_partition,
@@ -795,6 +797,16 @@ def test_bits_have_their_probabilities():
             neighbors = float(((drawn[:, 1:] - p) * (drawn[:, :-1] - p)).mean(dtype=torch.float64)) / (p * (1 - p))
             assert abs(neighbors) < SIGMAS / drawn.numel() ** 0.5
     assert draw_bits(torch.full((), 1.0), generator).shape == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bits_of_undefined_probability_are_zero(dtype):
+    """After a training step that was too long, probabilities are NaN: the step is undone, and nothing may fail."""
+    probability = torch.tensor([torch.nan, 1.0, 0.0], dtype=dtype)
+    assert draw_bits(probability.clone()).tolist() == [0.0, 1.0, 0.0]
+    field = torch.tensor([[torch.nan, 0.0]], dtype=dtype)
+    for units in (SpikeSlab(2).to(dtype), TruncatedGaussBernoulli(2).to(dtype)):
+        assert bool(torch.isfinite(units.sample(Tilt(field, 0.0))[0, 1]))
 
 
 @pytest.mark.parametrize("largest", [True, False])

@@ -13,6 +13,7 @@ from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.gaussian import Gaussian
 from tapmachine.units.numerics.columns import column_moments
+from tapmachine.units.numerics.draws import bernoulli
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.numerics.third_cumulants import third_cumulant_of_mixture
 from tapmachine.units.support import Interval
@@ -151,7 +152,7 @@ class SpikeSlab(Units):
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
         tilt = Tilt(*self.unpack(tilt))
-        active = torch.bernoulli(self.nonzero_probability(tilt), generator=generator)
+        active = bernoulli(self.nonzero_probability(tilt), generator)
         return torch.where(active > 0, self.slab.sample(tilt, generator), 0.0)
 
     @torch.no_grad()

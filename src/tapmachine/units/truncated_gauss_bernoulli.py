@@ -14,6 +14,7 @@ from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
 from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import column_moments
+from tapmachine.units.numerics.draws import bernoulli
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.numerics.third_cumulants import third_cumulant_of_mixture
 from tapmachine.units.support import Interval
@@ -184,7 +185,7 @@ class TruncatedGaussBernoulli(Units):
 
     @torch.no_grad()
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:
-        active = torch.bernoulli(self.nonzero_probability(tilt), generator=generator) > 0
+        active = bernoulli(self.nonzero_probability(tilt), generator) > 0
         uniform = torch.rand(active.shape, dtype=torch.float64, device=self.device, generator=generator)
         return self._where(active, tilt, uniform)
 

@@ -7,10 +7,13 @@ process draws the figures from.
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -78,7 +81,10 @@ def _duration(model: Model) -> tuple[bool, bool, int, int]:
 
 
 def run_tasks(lab: Lab, tasks: Sequence[Task], jobs: int, program: str) -> None:
-    """Run tasks in several processes. If one fails, the others are stopped; rerunning resumes all of them.
+    """Run tasks in several processes.
+
+    If one of them fails, the others are completed, except those that depend on it; rerunning resumes the rest. If this
+    process is interrupted or terminated, so are all others.
 
     Args:
         lab: Laboratory whose folder the results are written to.
@@ -91,28 +97,43 @@ def run_tasks(lab: Lab, tasks: Sequence[Task], jobs: int, program: str) -> None:
     """
     # Processes that share the cores must not each use all of them.
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} | os.environ
-    waiting, running, done = list(tasks), dict[Task, subprocess.Popen[bytes]](), set[str]()
+    waiting, running, failed = list(tasks), dict[Task, subprocess.Popen[bytes]](), list[str]()
     untrained = {task.name for task in tasks if task.kind == "model"}
-    try:
-        while waiting or running:
-            ready = [task for task in waiting if not (task.requires & untrained) - done]
-            for task in ready[: jobs - len(running)]:
-                waiting.remove(task)
-                command = [sys.executable, "-c", program, to_words(lab, task)]
-                running[task] = subprocess.Popen(command, env=environment)
-            time.sleep(POLLING)
-            for task, process in list(running.items()):
-                if process.poll() is not None:
-                    del running[task]
-                    done.add(task.name)
-                    if process.returncode:
+    with _interrupted_by_sigterm():
+        try:
+            while running or any(not task.requires & untrained for task in waiting):
+                ready = [task for task in waiting if not task.requires & untrained]
+                for task in ready[: jobs - len(running)]:
+                    waiting.remove(task)
+                    command = [sys.executable, "-c", program, to_words(lab, task)]
+                    running[task] = subprocess.Popen(command, env=environment)
+                time.sleep(POLLING)
+                for task in [task for task, process in running.items() if process.poll() is not None]:
+                    if status := running.pop(task).returncode:
                         what = "training" if task.kind == "model" else "measuring"
-                        raise RunError(
-                            f"{what} {task.name} ended with status {process.returncode}; rerun the command to resume"
-                        )
+                        failed.append(f"{what} {task.name} ended with status {status}")
+                    else:
+                        untrained.discard(task.name)
+        finally:
+            for process in running.values():
+                process.terminate()
+            for process in running.values():
+                process.wait()  # until they have saved their progress
+    if failed:
+        raise RunError(f"{'; '.join(failed)}; rerun the command to resume")
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Context in which SIGTERM raises KeyboardInterrupt, so that the processes of all tasks are stopped as well."""
+    if threading.current_thread() is not threading.main_thread():  # which alone may set signal handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
     finally:
-        for process in running.values():
-            process.terminate()
+        signal.signal(signal.SIGTERM, before)
 
 
 def to_words(lab: Lab, task: Task) -> str:
