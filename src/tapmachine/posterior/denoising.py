@@ -73,7 +73,8 @@ def denoise(
         temperature: Temperature T of the weights exp(−F/T) of the solutions (default: 1). T > 1 reduces the effect of
             differences in F, which improves the result if many values are missing. With T = inf, all distinct solutions
             have equal weight.
-        anneal: Channels that are solved first, usually with more noise; each one starts from the previous solution.
+        anneal: Sequence of channels to solve before `channel`, usually with decreasing noise. Each solution is the
+            initial state for the next channel.
         scheme: Mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
         tol, max_sweeps: Convergence tolerance and maximum number of sweeps of `solve`.
         callback: Function that is called with the `Progress` of the solver.

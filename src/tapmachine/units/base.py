@@ -85,7 +85,7 @@ class Units(FastPaths, ABC):
     def moments(self, tilt: Tilt) -> Moments:  # (..., n) -> (..., n)
         """Compute the mean f_a = ∂ ln Z/∂B and the variance f_c = ∂² ln Z/∂B² under a tilt [eq:fa], [eq:fc]."""
         if self.is_categorical:
-            raise NotImplementedError(f"{type(self).__name__}: types with one-hot states have to implement moments")
+            raise NotImplementedError(f"{type(self).__name__}: a unit type with one-hot states must implement moments")
         differentiable = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad():
             field, precision = self._differentiable(tilt, differentiable)

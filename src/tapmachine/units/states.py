@@ -37,7 +37,7 @@ class Supported(Checked):
 
     @cached_property
     def has_counts(self) -> bool:
-        """Whether some units are counts, whose tilted priors cannot be normalized for some TAP reactions."""
+        """Whether the layer contains count units, whose tilted priors may not be normalizable in TAP."""
         return isinstance(self.support, Lattice)
 
     @property
