@@ -71,8 +71,8 @@ class RBM(CellMachine):
             [0, 1] or the range of the training data, to which later values are clipped with a warning.
         columns: Kinds of DataFrame columns by name: real, count, binary or categorical. Default: inferred from the
             types and values of the columns; `print(model.schema_.describe())` shows the result.
-        epochs: Number of passes over the data. Default: enough for 20,000 steps, from 50 to 300.
-        batch_size: Number of rows per gradient step. Default: a quarter of the rows, from 10 to 100.
+        epochs: Number of passes over the data. Default: enough for 20,000 gradient steps, at least 50 and at most 300.
+        batch_size: Number of rows per gradient step. Default: a quarter of the rows, at least 10 and at most 100.
         objective: Training objective: default, tap, tap-average, tap-unique, tap-average-explicit,
             tap-unique-explicit, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd.
             With default, the objective of `tapmachine.fit` is used.

@@ -66,8 +66,8 @@ class Findings:
         name: Name of the run.
         machine: Last machine of the run.
         settings, records: Settings and training records of the run.
-        landscape: TAP solutions. None for machines of tables, which are solved exactly.
-        table: Results on the columns. None for images.
+        landscape: TAP solutions, or None for machines of tables, which are solved exactly.
+        table: Statistics of the columns, or None for images.
         likelihoods: Log-likelihoods by all estimators.
         rankings: Receptive fields of each hidden layer.
         rows, samples: Data rows, and samples of Gibbs chains started from these rows.

@@ -68,7 +68,7 @@ def labels_of(data: RunData[Tensor], path: str | None) -> Labels | None:
     """Read the labels of the training rows from a file, or take those of a built-in data set.
 
     Args:
-        data: Data of a run, in memory.
+        data: Data of the run, loaded into memory.
         path: Path of a .npy or .csv file with one label per row, which must cover at least all rows up to the last
             training row. If None, the labels of digits or mnist are used.
 

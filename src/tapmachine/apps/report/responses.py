@@ -25,7 +25,7 @@ class ClassSummary(NamedTuple):
     Attributes:
         share: Fraction of the rows that belong to the class.
         values: Typical value of each column: the mean, or the most probable category and its probability.
-        pulls: Deviation of each typical value from the average of all rows, used as the color of the table cell.
+        pulls: Deviation of each typical value from the average of all rows, shown as the color of the table cell.
     """
 
     share: float
