@@ -86,7 +86,7 @@ def test_every_figure_in_its_quick_form(tmp_path, monkeypatch):
     means = [row for row in tables["bmnist-denoise"] if row["method"] == "16"]
     assert float(means[0]["mcc"]) == pytest.approx(1.0)
     assert float(means[2]["mcc"]) > 0.7
-    assert {row["verdict"] for row in tables["claims"]} <= {"holds", "holds in part", "does not hold", "not looked at"}
+    assert {row["verdict"] for row in tables["claims"]} <= {"holds", "holds in part", "does not hold", "not measured"}
     assert len(tables["claims"]) == len(claims.CLAIMS)
 
     # Nothing is made twice; a figure is drawn from its table.
@@ -117,7 +117,7 @@ def test_as_printed_beside_the_default(tmp_path, monkeypatch):
         constant = float(other["prior_log_normalizer"])
         assert float(row["unnormalized_mean"]) == pytest.approx(float(row["mean"]) - constant, abs=1e-3)
     found = rows_of(printed / "claims.csv")
-    assert {row["verdict"] for row in found} >= {"not looked at"}, "of models that were left out"
+    assert {row["verdict"] for row in found} >= {"not measured"}, "of models that were left out"
 
     # After a crash: tables that are missing are put together from their parts.
     before = (printed / "fedist.csv").read_text()
@@ -141,7 +141,7 @@ def test_as_printed_beside_the_default(tmp_path, monkeypatch):
         (("--beside", tmp_path / "none"), "no such folder"),
     ):
         assert said in str(reproduce("fedist", "--quick", *options).exception)
-    with pytest.raises(RunError, match=r"has no claims\.csv"):
+    with pytest.raises(RunError, match=r"claims\.csv: file not found"):
         claims.table(replace(Lab(ours, quick=True, only=frozenset({"binary-mnist-100"})), beside=tmp_path))
 
 
@@ -213,7 +213,7 @@ def test_what_is_missing_is_said(tmp_path):
     assert all(name in listed.stdout for name in FIGURES)
     for arguments, said in (
         ((), "missing figure"),
-        (("nothing",), "there is no figure"),
+        (("nothing",), "unknown figure"),
         (("all", "--data", "none"), "no such"),
     ):
         failed = reproduce(*arguments, "--out", tmp_path / "out")
@@ -224,7 +224,7 @@ def test_what_is_missing_is_said(tmp_path):
     (tmp_path / "other").write_text("")
     with pytest.raises(RunError, match="holds other things"):
         Lab(tmp_path).open()
-    with pytest.raises(ValueError, match="there is no figure"):
+    with pytest.raises(ValueError, match="unknown figure"):
         experiment("fig12")
 
 

@@ -109,7 +109,7 @@ def training_curves(
 
 
 def heat_map(ax: "Axes", rows: Tensor) -> None:
-    """Draw a matrix as colors, with a color bar. Suits rows that are not images."""
+    """Draw a matrix as a heat map with a color bar, for rows that are not images."""
     values = torch.as_tensor(rows).detach().flatten(1).cpu().numpy()
     largest = abs(values).max()
     signed = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest} if (values < 0).any() else {"cmap": "viridis"}

@@ -1,4 +1,4 @@
-"""The paper's figures and tables by command: a module for each, which writes a CSV and draws the figure from it.
+"""Reproduction of the paper's figures and tables. Each has a module, which writes CSV files and draws the figure.
 
 Each module has a TITLE; `needed(lab)`, the models that must still be trained; and `draw(lab)`, which computes missing
 tables first. It may have `measured(lab)`, the models whose solutions must still be measured, and `prepare(lab)`, which
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import ModuleType
 
-FIGURES = {  # by their labels in the paper, in its order; what only we have comes last
+FIGURES = {  # labels and order of the paper; figures that the paper does not have come last
     "params": "parameters",
     "freeEnergies": "free_energy_curves",
     "bmnist-tapLL": "training_likelihood",
@@ -32,7 +32,11 @@ FIGURES = {  # by their labels in the paper, in its order; what only we have com
 
 
 def experiment(figure: str) -> "ModuleType":
-    """The module of a figure."""
+    """Return the module of a figure.
+
+    Raises:
+        ValueError: The label is unknown.
+    """
     if figure not in FIGURES:
-        raise ValueError(f"there is no figure {figure!r}; there are {', '.join(FIGURES)}, and all")
+        raise ValueError(f"unknown figure {figure!r}; expected {', '.join(FIGURES)} or all")
     return import_module(f"tapmachine.apps.reproduce.{FIGURES[figure]}")

@@ -1,4 +1,4 @@
-"""Checks of what the paper's text says: whether a claim holds, and the numbers behind it."""
+"""Checks of the paper's claims. Each returns a verdict and the numbers that it is based on."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,27 +11,27 @@ from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import BINARY, BINARY_100, BINARY_MODELS, REAL
 from tapmachine.apps.reproduce.solutions import likelihood_table
 
-TAPERS_AT, TAPERED = 20, 0.8  # epoch, and the share of the rise that is behind it
-FEW_UNIQUE = 0.1
-ALIKE = 0.1  # share of the gain in pseudo-likelihood
-NEARLY = 0.9  # of a rise is left in the end
-SMALL = 0.4  # share of the visible units that a stroke may reach
-STRONG_NOISE, CLOSE = 0.4, 0.1  # p, and a difference of MCC
-RELATED, SURE = 0.05, 0.01  # an adjusted Rand index above chance; a p-value
+TAPERS_AT, TAPERED = 20, 0.8  # epoch, and the fraction of the rise that is complete by then
+FEW_UNIQUE = 0.1  # solutions as a fraction of the starts
+ALIKE = 0.1  # largest difference, as a fraction of the gain in pseudo-likelihood
+NEARLY = 0.9  # fraction of the largest rise that remains at the end
+SMALL = 0.4  # largest fraction of the visible units in a stroke
+STRONG_NOISE, CLOSE = 0.4, 0.1  # smallest p, and largest difference of MCC
+RELATED, SURE = 0.05, 0.01  # smallest adjusted Rand index, and largest p-value
 COUNTED = ("solutions", "starts", "not_converged", "printed_converged", "printed_solutions")
 
 
 class Finding(NamedTuple):
-    """Whether a claim holds, and the numbers."""
+    """Verdict on a claim, and the numbers that it is based on."""
 
     verdict: str
     numbers: str
 
 
 def judge(good: Sequence[bool], numbers: str) -> Finding:
-    """A verdict from the parts of a claim, which may each be right or wrong."""
+    """Return the verdict on a claim from the truth of its parts."""
     if not good:
-        return Finding("not looked at", "its data were not at hand")
+        return Finding("not measured", "data or machines are missing")
     return Finding("holds" if all(good) else "holds in part" if any(good) else "does not hold", numbers)
 
 
@@ -48,7 +48,7 @@ def _numbers(rows: Sequence[Row], name: str) -> list[float]:
 
 
 def tapers(lab: Lab) -> Finding:
-    """Most of the rise of the log-likelihood is over by epoch 20."""
+    """Check that most of the rise of the log-likelihood is complete at epoch 20."""
     good, measured = [], []
     for name, rows in _groups(likelihood.table(lab), "data", "n_hidden").items():
         rows = [row for row in rows if row["log_likelihood"] != "" and float(row["epoch"]) <= likelihood.LAST_EPOCH]
@@ -60,12 +60,12 @@ def tapers(lab: Lab) -> Finding:
             measured.append(f"{name}: {share:.0%}")
     return judge(
         good,
-        f"of the rise after the first epoch that was measured, behind it by epoch {TAPERS_AT}: {', '.join(measured)}",
+        f"fraction of the rise since the first measured epoch, complete at epoch {TAPERS_AT}: {', '.join(measured)}",
     )
 
 
 def rises_then_falls(lab: Lab) -> Finding:
-    """The mean F of the solutions rises at first, then falls, and stays below; in the paper's convention."""
+    """Check that the mean F of the solutions, in the paper's convention, first rises, then falls and stays below."""
     good, measured = [], []
     for name, rows in _groups(free_energy_bands.table(lab), "data").items():
         values, ours, epochs = (_numbers(rows, column) for column in ("unnormalized_mean", "mean", "epoch"))
@@ -81,7 +81,7 @@ def rises_then_falls(lab: Lab) -> Finding:
 
 
 def number_grows(lab: Lab) -> Finding:
-    """There is one solution at first; their number grows."""
+    """Check that the number of solutions is 1 at first and grows."""
     good, measured = [], []
     for name, rows in _groups(free_energy_bands.table(lab), "data").items():
         counts, epochs = _numbers(rows, "solutions"), _numbers(rows, "epoch")
@@ -92,34 +92,34 @@ def number_grows(lab: Lab) -> Finding:
 
 
 def few_unique(lab: Lab) -> Finding:
-    """With 100 hidden units, there are fewer distinct solutions than a tenth of the starts."""
+    """Check that machines with 100 hidden units have fewer distinct solutions than a tenth of the starts."""
     good, measured = [], []
-    looked_at = {f"{model.data} {lab.model(model).hidden[0]}" for model in free_energy_bands.MODELS[:2]}
+    checked = {f"{model.data} {lab.model(model).hidden[0]}" for model in free_energy_bands.MODELS[:2]}
     for name, rows in _groups(likelihood.table(lab), "data", "n_hidden").items():
-        if name in looked_at:
+        if name in checked:
             last = {key: float(rows[-1][key]) for key in COUNTED}
             share, printed = last["solutions"] / last["starts"], last["printed_solutions"] / last["starts"]
             good.append(share < FEW_UNIQUE)
             measured.append(
-                f"{name}: {last['solutions']:g} solutions of {last['starts'] - last['not_converged']:g} of "
-                f"{last['starts']:g} starts that converged, {share:.1%}; by the printed iteration "
-                f"{last['printed_solutions']:g} of {last['printed_converged']:g}, {printed:.1%}"
+                f"{name}: {last['solutions']:g} solutions ({share:.1%}), {last['starts'] - last['not_converged']:g} of "
+                f"{last['starts']:g} starts converged; with the printed iteration {last['printed_solutions']:g} "
+                f"({printed:.1%}), {last['printed_converged']:g} converged"
             )
     return judge(good, "; ".join(measured))
 
 
 def two_bands(lab: Lab) -> Finding:
-    """F of binary-MNIST's solutions lies in two bands at all epochs."""
+    """Check that F of the solutions of binary-MNIST forms two bands at all epochs."""
     rows = _groups(free_energy_bands.table(lab), "data").get(BINARY, [])
     rows = [row for row in rows if float(row["solutions"]) > 1]
     measured = ", ".join(
-        f"{float(row['bands']):g} ({float(row['bands_by_starts']):g}) at {float(row['epoch']):g}" for row in rows
+        f"{float(row['bands']):g} ({float(row['bands_by_starts']):g}) at epoch {float(row['epoch']):g}" for row in rows
     )
-    return judge([float(row["bands"]) == 2 for row in rows], f"of solutions (of starts): {measured}")
+    return judge([float(row["bands"]) == 2 for row in rows], f"bands of solutions (weighted by starts): {measured}")
 
 
 def clusters(lab: Lab) -> Finding:
-    """Basins gather similar data: they agree with the digits better than chance, and ever more."""
+    """Check that basins contain similar data: they agree with the digits better than by chance, and increasingly so."""
     rows = [row for row in likelihood_table(lab, BINARY_100) if row.get("adjusted_rand_index", "") != ""]
     index, epochs = _numbers(rows, "adjusted_rand_index"), _numbers(rows, "epoch")
     best = index.index(max(index))
@@ -131,7 +131,7 @@ def clusters(lab: Lab) -> Finding:
 
 
 def ordered_in_space(lab: Lab) -> Finding:
-    """High and low F are not spread at random over the solutions: neighbors have similar F."""
+    """Check that neighboring solutions have similar F."""
     rows = [row for row in likelihood_table(lab, BINARY_100) if row.get("morans_i", "nan") not in ("", "nan")]
     rows = [row for row in rows if float(row["morans_i"]) == float(row["morans_i"])]
     measured = ", ".join(f"{float(row['morans_i']):.2f} at epoch {float(row['epoch']):g}" for row in rows)
@@ -139,7 +139,7 @@ def ordered_in_space(lab: Lab) -> Finding:
 
 
 def localizes(lab: Lab) -> Finding:
-    """The more hidden units, the more localized their fields."""
+    """Check that receptive fields are more localized with more hidden units."""
     rows = _groups(receptive_fields.table(lab), "data").get(BINARY, [])
     reach = _numbers(rows, "median_reach")
     good = [later < before for before, later in pairwise(reach)]
@@ -148,28 +148,30 @@ def localizes(lab: Lab) -> Finding:
 
 
 def beats_pointwise(lab: Lab) -> Finding:
-    """TAP with up to 100 hidden units is better than the pointwise estimate at every p."""
+    """Check that TAP with up to 100 hidden units is better than the pointwise estimate at every p."""
     rows = denoising.table(lab)
     names = [str(lab.model(model).hidden[0]) for model in BINARY_MODELS[:3]]
     beaten = {name: denoising.best_p(rows, "OPE", name) for name in names}
     measured = "; ".join(
-        f"{name}: worse at p = {', '.join(map(str, ps))}" if ps else f"{name}: at every p"
+        f"{name}: worse at p = {', '.join(map(str, ps))}" if ps else f"{name}: better at every p"
         for name, ps in beaten.items()
     )
     return judge([not ps for ps in beaten.values()], measured)
 
 
 def mirrors_neighbors(lab: Lab) -> Finding:
-    """With up to 100 hidden units, TAP is as good as 1-NN when p approaches ½."""
+    """Check that TAP with up to 100 hidden units is as good as 1-NN when p approaches ½."""
     rows = denoising.table(lab)
     names = [str(lab.model(model).hidden[0]) for model in BINARY_MODELS[:3]]
     apart = {name: denoising.largest_difference(rows, name, "1-NN", STRONG_NOISE) for name in names}
     measured = ", ".join(f"{name}: {value:.3f}" for name, value in apart.items())
-    return judge([value < CLOSE for value in apart.values()], f"largest difference of MCC from p = 0.4 on: {measured}")
+    return judge(
+        [value < CLOSE for value in apart.values()], f"largest difference of MCC for p ≥ {STRONG_NOISE}: {measured}"
+    )
 
 
 def overtrains(lab: Lab) -> Finding:
-    """With 500 hidden units there are many more solutions, and denoising fails at strong noise."""
+    """Check that 500 hidden units lead to many more solutions, and that denoising fails at strong noise."""
     rows = denoising.table(lab)
     small, large = (str(lab.model(model).hidden[0]) for model in BINARY_MODELS[2:])
     worse, fails = denoising.best_p(rows, small, large), denoising.best_p(rows, "OPE", large)
@@ -179,15 +181,16 @@ def overtrains(lab: Lab) -> Finding:
         for n in (small, large)
     ]
     measured = (
-        f"{large} is worse than {small} at p = {', '.join(map(str, worse)) or 'none'}, and than the pointwise estimate "
-        f"at {', '.join(map(str, fails)) or 'none'}; unique solutions {shares[0]:.0%} and {shares[1]:.0%} of the starts"
+        f"values of p at which {large} is worse than {small}: {', '.join(map(str, worse)) or 'none'}; worse than the "
+        f"pointwise estimate: {', '.join(map(str, fails)) or 'none'}; unique solutions per start: {shares[0]:.0%} with "
+        f"{small}, {shares[1]:.0%} with {large}"
     )
     strong = [p for p in denoising.NOISE if p >= STRONG_NOISE]
     return judge([{*strong} <= {*worse}, {*strong} <= {*fails}, shares[1] > 2 * shares[0]], measured)
 
 
 def rise_together(lab: Lab) -> Finding:
-    """TAP, AIS and pseudo-likelihood rise together."""
+    """Check that TAP, AIS and pseudo-likelihood rise together."""
     rows = estimates.table(lab)
     columns = {name: _numbers(rows, name) for name in ("tap", "ais", "pseudo")}
     measured = "; ".join(
@@ -198,7 +201,7 @@ def rise_together(lab: Lab) -> Finding:
 
 
 def adaptive_alike(lab: Lab) -> Finding:
-    """Adaptive TAP trains as TAP does, but for 3 iterations, where it is poorer."""
+    """Check that adaptive TAP trains as well as TAP, except with 3 iterations, where it is worse."""
     found = _groups(adaptive.table(lab), "scheme", "sweeps")
     good, measured = [], []
     for name in list(adaptive.SCHEMES)[1:]:
@@ -212,14 +215,14 @@ def adaptive_alike(lab: Lab) -> Finding:
                 behind > ALIKE * abs(gain) if n_sweeps == adaptive.SWEEPS[0] else abs(behind) < ALIKE * abs(gain)
             )
             measured.append(
-                f"{name}, {n_sweeps} sweeps: {behind:.2g} nats behind TAP, which gained {gain:.2g} in "
+                f"{name}, {n_sweeps} sweeps: {behind:.2g} nats below TAP, which gained {gain:.2g} nats in "
                 f"{len(pairs) - 1} epochs"
             )
     return judge(good, "; ".join(measured))
 
 
 def adaptive_costs(lab: Lab) -> Finding:
-    """A sweep of adaptive TAP as printed takes a thousand times as long."""
+    """Check that a sweep of adaptive TAP as printed takes a thousand times as long as a sweep of TAP."""
     found = _groups(adaptive.times(lab), "scheme")
     ratios = {
         name: [
@@ -236,14 +239,14 @@ def adaptive_costs(lab: Lab) -> Finding:
 
 
 def strokes(lab: Lab) -> Finding:
-    """real-MNIST's fields are strokes, as binary-MNIST's."""
+    """Check that the receptive fields of real-MNIST are strokes, as those of binary-MNIST are."""
     rows = _groups(receptive_fields.table(lab), "data").get(REAL, [])
     measured = ", ".join(f"{float(r['median_reach']):.2f} with {float(r['n_hidden']):g}" for r in rows)
     return judge([float(row["median_reach"]) < SMALL for row in rows], f"median reach {measured}; see the figure")
 
 
 def deep_rises(lab: Lab) -> Finding:
-    """The log-likelihood of deep machines rises, on training and test images."""
+    """Check that the log-likelihood of deep machines rises on training and test images."""
     good, measured = [], []
     for name, rows in _groups(deep_training.table(lab), "hidden_layers").items():
         for column, label in deep_training.NAMES.items():

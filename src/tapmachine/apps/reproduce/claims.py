@@ -35,8 +35,8 @@ def measured(lab: Lab) -> list[Model]:
 
 def needed(lab: Lab) -> list[Model]:
     """Return the models to train for the figures that the claims are about."""
-    looked_at = (likelihood, receptive_fields, free_energy_bands, denoising, estimates, deep_training)
-    wanted = [model for figure in looked_at for model in figure.needed(lab) if lab.includes(model)]
+    figures = (likelihood, receptive_fields, free_energy_bands, denoising, estimates, deep_training)
+    wanted = [model for figure in figures for model in figure.needed(lab) if lab.includes(model)]
     return [] if lab.knows("claims") else wanted
 
 
@@ -75,8 +75,8 @@ def table(lab: Lab) -> list[Row]:
     def make() -> list[Row]:
         rows: list[Row] = []
         for text, claim in CLAIMS.items():
-            at_hand = all(lab.includes(model) for model in claim.models)
-            verdict, numbers = claim.check(lab) if at_hand else checks.judge([], "")
+            available = all(lab.includes(model) for model in claim.models)
+            verdict, numbers = claim.check(lab) if available else checks.judge([], "")
             rows.append({"claim": text, "verdict": verdict, "numbers": numbers})
         return rows
 
@@ -88,7 +88,7 @@ def _beside(lab: Lab, rows: list[Row]) -> list[Row]:
         return rows
     path = lab.beside / "claims.csv"
     if not path.is_file():
-        raise RunError(f"{lab.beside}: has no claims.csv; make it with tapmachine reproduce claims --out {lab.beside}")
+        raise RunError(f"{path}: file not found; create it with: tapmachine reproduce claims --out {lab.beside}")
     with path.open(newline="") as file:
         others = {row["claim"]: row for row in csv.DictReader(file)}
     both: list[Row] = [

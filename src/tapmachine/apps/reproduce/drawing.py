@@ -1,4 +1,4 @@
-"""What several figures share: the colors of machines and methods, and tables drawn as text."""
+"""Shared parts of the figures: colors of machines and methods, and tables drawn as text."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -12,7 +12,7 @@ from tapmachine.apps.reproduce.models import BINARY_MODELS, FACES_256
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# By the number of hidden units in the paper; the quick machines have the colors of those that they stand for.
+# Quick machines have the colors of the machines that they stand for.
 MACHINE_COLORS = dict(zip((*BINARY_MODELS, FACES_256), (ORANGE, GREEN, BLUE, VERMILION, PURPLE), strict=True))
 TAP_COLOR, EXACT_COLOR, SAMPLES_COLOR = VERMILION, BLACK, ORANGE
 BASELINES: dict[str, dict[str, Any]] = {

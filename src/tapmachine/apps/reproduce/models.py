@@ -1,4 +1,4 @@
-"""The machines of the paper's experiments, with the settings of its Table I."""
+"""Machines of the paper's experiments, with the settings of its Table I."""
 
 from dataclasses import dataclass, replace
 
@@ -7,29 +7,32 @@ from tapmachine.runs.settings import Settings
 
 BINARY, REAL, FACES = "binary-MNIST", "real-MNIST", "CBCL"
 VISIBLE = {BINARY: "binary", REAL: "gauss-bernoulli", FACES: "truncated-gaussian"}
-LETTERS = {BINARY: "a", REAL: "b", FACES: "c"}  # of the panels
+LETTERS = {BINARY: "a", REAL: "b", FACES: "c"}  # of the panels of the figures
 
 
 @dataclass(frozen=True)
 class Model:
-    """A machine and how it is trained: by TAP solutions from the batch.
+    """A machine and the settings of its training.
 
     Attributes:
-        name: of its run folder.
-        data: which of the three data sets.
-        hidden: units of each hidden layer.
-        epochs: of training; of all layers together, if there are several.
-        pretrain: epochs for each of several layers before that.
-        batch_size, particles: M and K.
-        learning_rate, decay: γ, and what is left of it in the end.
-        weight_decay, momentum: ε and η.
-        sweeps: from the batch toward a solution, of the accelerated iteration.
-        keep_every: epochs between machines that are kept; by default about 20, at rising distances.
-        measured: epochs whose solutions are looked at, of those that are kept; by default all.
-        n_starts: rows that solutions are looked for from.
-        hidden_units: type of the hidden units.
-        start: where the solutions of a training step start.
-        sampled: whether it is trained by contrastive divergence, where TAP has no solutions.
+        name: Name of the run folder.
+        data: Name of the data set: `BINARY`, `REAL` or `FACES`.
+        hidden: Number of units of each hidden layer.
+        epochs: Number of epochs in which all layers are trained jointly (default: 100).
+        pretrain: Number of epochs of pretraining per layer (default: 0).
+        batch_size: Batch size, M in the paper (default: 100).
+        particles: Number of TAP solutions per gradient step, K in the paper (default: 100).
+        learning_rate: Initial learning rate, γ in the paper (default: 0.005).
+        decay: Final learning rate as a fraction of the initial one (default: 1).
+        weight_decay: Weight decay, ε in the paper (default: 0.001).
+        momentum: Momentum, η in the paper (default: 0.5).
+        sweeps: Number of sweeps per gradient step with the accelerated iteration (default: 10).
+        keep_every: Number of epochs between kept machines (default: about 20 machines at increasing distances).
+        measured: Epochs at which solutions are measured, if their machines are kept (default: all kept epochs).
+        n_starts: Number of training rows from which solutions are searched (default: 10,000).
+        hidden_units: Type of the hidden units (default: binary).
+        start: Starting point of the solutions in a gradient step (default: the batch).
+        sampled: Whether to train with contrastive divergence instead of TAP (default: False).
     """
 
     name: str
@@ -54,7 +57,15 @@ class Model:
     def settings(
         self, train: str, test: str | float, seed: int, procedure: Procedure | None = None, quick: bool = False
     ) -> Settings:
-        """Of its training on given rows; rows held out may be a share of them."""
+        """Return the settings of the training.
+
+        Args:
+            train: Source of the training rows.
+            test: Source of the held-out rows, or the fraction of the training rows to hold out.
+            seed: Random seed.
+            procedure: Procedure of the reproduction (default: `Procedure()`).
+            quick: Whether the run is quick (default: False).
+        """
         procedure = procedure or Procedure()
         return Settings(
             train,
@@ -88,7 +99,7 @@ class Model:
         )
 
 
-BINARY_EPOCHS = (1, 2, 3, 5, 7, 10, 20, 35, 50, 75, 100)  # most happens early
+BINARY_EPOCHS = (1, 2, 3, 5, 7, 10, 20, 35, 50, 75, 100)  # dense at the beginning, where most changes occur
 BINARY_MODELS = tuple(
     Model(f"binary-mnist-{n}", BINARY, (n,), keep_every=1, measured=BINARY_EPOCHS) for n in (25, 50, 100, 500)
 )
@@ -102,7 +113,7 @@ REAL_100, REAL_500 = REAL_MODELS = tuple(
         decay=1e-3,
         keep_every=1,
         measured=(1, 3, 5, 10, 15, 20, 25, 35, 50, 75, 100),
-        n_starts=2000,  # their sweeps take fifty times as long as those of binary units
+        n_starts=2000,  # a sweep takes fifty times as long as with binary units
     )
     for n in (100, 500)
 )
@@ -121,9 +132,9 @@ FACES_256 = Model(
 DEEP_2, DEEP_3 = DEEP_MODELS = tuple(
     Model(f"deep-{n}", BINARY, (500,) * n, epochs=500, pretrain=50, learning_rate=0.001, keep_every=0) for n in (2, 3)
 )
-TABLE = (*BINARY_MODELS, *REAL_MODELS, FACES_256)  # I
-# The open ends of the paper's discussion: hidden units of other types, and training from noisy starts.
-# TAP has no solution for unbounded hidden units with strong couplings, so Gaussian ones are trained by sampling.
+TABLE = (*BINARY_MODELS, *REAL_MODELS, FACES_256)  # Table I
+# Proposals of the paper's discussion: hidden units of other types, and training from noisy starts.
+# TAP has no solution for unbounded hidden units with strong couplings, so Gaussian units are trained by sampling.
 _DISCUSSED = replace(BINARY_100, learning_rate=0.05, epochs=20, sweeps=4, measured=(1, 2, 5, 10, 15, 20), n_starts=1000)
 DISCUSSED = (
     replace(_DISCUSSED, name="discussed-binary", hidden_units="binary"),
@@ -139,10 +150,10 @@ QUICK_HIDDEN = {25: 8, 50: 12, 100: 16, 500: 32, 256: 16}
 
 
 def quick(model: Model) -> Model:
-    """The same for the embedded digits: fewer units and epochs, and larger steps, so that it takes seconds."""
+    """Return a small version of a model for scikit-learn's digits, which trains in seconds."""
     hidden = tuple(QUICK_HIDDEN[n] if model.pretrain == 0 else 16 for n in model.hidden)
     slow_units = model.data != BINARY or model.hidden_units != "binary"
-    slowness = 6 if slow_units else 2 if model.pretrain else 1  # of a step
+    slowness = 6 if slow_units else 2 if model.pretrain else 1  # time of a step, relative to binary units
     return replace(
         model,
         hidden=hidden,

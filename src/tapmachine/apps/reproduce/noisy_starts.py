@@ -1,4 +1,4 @@
-"""Training from noisy starts, which the paper suggests against the over-training of 500 hidden units."""
+"""Training from noisy starts, which the paper suggests as a remedy for over-training with 500 hidden units."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING

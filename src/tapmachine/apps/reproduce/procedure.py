@@ -1,24 +1,26 @@
-"""What a reproduction may do as the paper prints it, or as this package does it: one switch for each difference."""
+"""Procedure of a reproduction: one switch for each difference between the paper's algorithms and this package's."""
 
 from dataclasses import asdict, dataclass
 
 from tapmachine.solver import TAP, Scheme
 
-PRINTED_SWEEPS = 41  # in training, at most: the first, and steps of four
+PRINTED_SWEEPS = 41  # maximum in training: one sweep, then ten steps of four sweeps
 QUICK_PRINTED_SWEEPS = 5
 
 
 @dataclass(frozen=True)
 class Procedure:
-    """How machines are trained and solved. The defaults are this package's; `AS_PRINTED` is the paper's.
+    """Procedure by which machines are trained and solved. The defaults are those of this package.
 
     Attributes:
-        printed_iteration: solve by Alg. 1 as printed: explicit sweeps without damping, in training up to 41 of them,
-            rather than 10 implicit, accelerated ones.
-        unique_solutions: average the gradient over the distinct solutions, rather than over the particles.
-        field_momentum: apply momentum to the parameters of the units as well; Alg. 2 has it for the weights only.
-        rescale: train real values in units of about 0.3 standard deviations, rather than in those of Table I, [0, 1].
-        centered: center gradients where the units allow it, which the paper does not.
+        printed_iteration: Whether to iterate as in Alg. 1, with explicit sweeps and no damping. Training then uses up
+            to 41 sweeps per step instead of 10 implicit, accelerated sweeps (default: False).
+        unique_solutions: Whether to average the gradient over distinct solutions instead of particles (default:
+            False).
+        field_momentum: Whether to apply momentum to the parameters of the units. Alg. 2 applies it to the weights
+            only (default: True).
+        rescale: Whether to rescale real-valued data before training. Table I uses values in [0, 1] (default: True).
+        centered: Whether to center gradients where the units allow it. The paper does not (default: False).
     """
 
     printed_iteration: bool = False
@@ -29,26 +31,31 @@ class Procedure:
 
     @property
     def objective(self) -> str:
-        """The word for the objective in the settings of a run."""
+        """Name of the objective in the settings of a run."""
         average = "tap-unique" if self.unique_solutions else "tap-average"
         return f"{average}-explicit" if self.printed_iteration else average
 
     def scheme(self) -> Scheme:
-        """The scheme that solutions are found with."""
+        """Return the scheme that finds the solutions."""
         return TAP("explicit", 0.0) if self.printed_iteration else TAP()
 
     def n_sweeps(self, accelerated: int, quick: bool) -> int:
-        """Sweeps of a training step, where the accelerated iteration makes so many."""
+        """Return the number of sweeps per training step.
+
+        Args:
+            accelerated: Number of sweeps of the accelerated iteration.
+            quick: Whether the run is quick.
+        """
         return (QUICK_PRINTED_SWEEPS if quick else PRINTED_SWEEPS) if self.printed_iteration else accelerated
 
     def differences(self) -> dict[str, bool]:
-        """The switches that are not at their defaults."""
-        usual = asdict(Procedure())
-        return {name: value for name, value in asdict(self).items() if value != usual[name]}
+        """Return the switches that differ from their defaults."""
+        defaults = asdict(Procedure())
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     @property
     def name(self) -> str:
-        """As part of the name of a folder; empty for the default."""
+        """Name of the procedure as part of a folder name, empty for the default procedure."""
         if self == AS_PRINTED:
             return "as-printed"
         return "-".join(name.replace("_", "-") if value else f"no-{name}" for name, value in self.differences().items())

@@ -1,4 +1,4 @@
-"""What several figures look at: the solutions of a model over its training, and the log-likelihood by them."""
+"""Solutions of a model during its training, and the TAP log-likelihood: tables that several figures use."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -25,51 +25,58 @@ from tapmachine.solver.merging import merge_solutions
 from tapmachine.solver.starts import StartingPoint
 
 MAX_SWEEPS = 1000
-PRINTED_MAX_SWEEPS, PRINTED_TOLERANCE = 400, 1e-8  # of the count by the printed iteration on any machine
-POPULATED = 5e-4  # share of the starts: 5 of 10,000
+PRINTED_MAX_SWEEPS, PRINTED_TOLERANCE = 400, 1e-8  # of the printed iteration
+POPULATED = 5e-4  # fraction of the starts from which on a solution is populated: 5 of 10,000
 OVERLAP_BINS = 40
 TABLES = "solutions", "likelihood", "overlaps"
 
 
 def starts(lab: Lab, model: Model) -> Tensor:
-    """The first rows of the training data, as in the paper."""
+    """Return the starts of a model: the first rows of its training data, as in the paper."""
     return lab.rows(model.data)[0][: lab.model(model).n_starts]
 
 
 def solutions_at(lab: Lab, model: Model, epoch: int, begin: StartingPoint = None) -> Landscape:
-    """The distinct solutions at an epoch, by default from the data."""
+    """Find the distinct solutions at an epoch.
+
+    Args:
+        lab: Folder of experiments.
+        model: Model whose solutions are searched.
+        epoch: Epoch of its training.
+        begin: Starting points (default: the rows of `starts`).
+    """
     begin = starts(lab, model) if begin is None else begin
     scheme = lab.procedure.scheme()
     return find_solutions(lab.machines(model)[epoch], begin, scheme, stability=False, max_sweeps=MAX_SWEEPS)
 
 
 def solutions_table(lab: Lab, model: Model) -> list[Row]:
-    """F of every solution at every epoch, and the number of starts that lead to it."""
+    """Return F of every solution at every epoch, and the number of starts that converge to it."""
     return _tables(lab, model)["solutions"]
 
 
 def likelihood_table(lab: Lab, model: Model) -> list[Row]:
-    """The TAP log-likelihood at every epoch, and numbers for the solutions that it was computed with."""
+    """Return the TAP log-likelihood and statistics of the solutions at every epoch."""
     return _tables(lab, model)["likelihood"]
 
 
 def overlaps_table(lab: Lab, model: Model) -> list[Row]:
-    """The distribution of overlaps of solutions at every epoch."""
+    """Return the distribution of the overlaps of solutions at every epoch."""
     return _tables(lab, model)["overlaps"]
 
 
 def needs_solutions(lab: Lab, model: Model) -> bool:
-    """Whether a model is needed for these tables."""
+    """Return whether a table of a model is missing."""
     return not lab.knows(*(f"{kind}-{model.name}" for kind in TABLES))
 
 
 def measure_solutions(lab: Lab, model: Model) -> None:
-    """Compute all tables of a model."""
+    """Compute all tables of the solutions of a model."""
     _tables(lab, model)
 
 
 def _tables(lab: Lab, model: Model) -> dict[str, list[Row]]:
-    """All tables of a model, measured epoch by epoch, so that after a crash the epochs that are there are kept."""
+    """Return all tables of a model by kind. Each epoch is saved once it is measured, so a crash loses at most one."""
     if needs_solutions(lab, model):
         for epoch in lab.epochs(model):
             lab.say(f"measuring solutions of {model.name} at epoch {epoch}")
@@ -110,7 +117,7 @@ def _measured(lab: Lab, model: Model, epoch: int) -> dict[str, list[Row]]:
         **_printed(machine, rows),
         "prior_log_normalizer": constant,
     }
-    if len(landscape):  # otherwise there is no F
+    if len(landscape):  # F is undefined without solutions
         numbers |= _scores(lab, model, machine, rows, landscape) | _numbers(landscape)
         numbers |= {} if model.data == FACES else _by_label(landscape, lab.labels()[: len(rows)])
     return {"solutions": solutions, "likelihood": [numbers], "overlaps": _overlaps(landscape, epoch)}
@@ -131,7 +138,7 @@ def _scores(lab: Lab, model: Model, machine: BoltzmannMachine, rows: Tensor, lan
 
 @torch.no_grad()
 def _printed(machine: BoltzmannMachine, rows: Tensor) -> Row:
-    """How many starts the printed iteration converges from, and to how many solutions, whatever trained the machine."""
+    """Count the starts from which the printed iteration converges, and the distinct solutions it finds."""
     double = in_double(machine)
     solved = solve(double, rows.double(), TAP("explicit", 0.0), tol=PRINTED_TOLERANCE, max_sweeps=PRINTED_MAX_SWEEPS)
     return {
@@ -155,7 +162,7 @@ def _numbers(landscape: Landscape) -> Row:
 
 
 def _by_label(landscape: Landscape, labels: Tensor) -> Row:
-    """How basins agree with digits, and the mean F of the starts of each."""
+    """Measure the agreement of basins with digits, and the mean F of the starts of each digit."""
     agreement = basin_agreement(landscape.basin, labels)
     basin = landscape.basin.cpu()
     reached = torch.where(basin < 0, torch.nan, landscape.free_energy.cpu()[basin.clamp(min=0)])
@@ -164,7 +171,7 @@ def _by_label(landscape: Landscape, labels: Tensor) -> Row:
 
 
 def _overlaps(landscape: Landscape, epoch: int) -> list[Row]:
-    """P(q) of visible means, of solutions and of starts, as a histogram."""
+    """Return histograms of the overlaps of visible means, unweighted and weighted by the number of starts."""
     if len(landscape) == 0:
         return []
     means = landscape.solutions.moments[0].mean
@@ -181,5 +188,5 @@ def _overlaps(landscape: Landscape, epoch: int) -> list[Row]:
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:
-    """The numbers of a column, where there are any."""
+    """Return the values of a column, without empty cells."""
     return [float(row[name]) for row in rows if row.get(name, "") != ""]

@@ -66,7 +66,7 @@ def draw(lab: Lab) -> "Figure":
 
 
 def _curve(ax: "Axes", rows: list[Row], label: str, color: str) -> None:
-    """Draw the mean per unit and its standard error, which the table has for all units together."""
+    """Draw the log-likelihood per unit with its standard error. The table has the standard error for all units."""
     epochs, values, errors, totals = map(
         np.array, numbers(rows, "epoch", "per_unit", "standard_error", "log_likelihood")
     )
