@@ -1,4 +1,4 @@
-"""Tour of the likelihoods: compare four estimates of ln Z and show when each of them is accurate.
+"""Tour of the likelihoods: compare estimates of ln Z and show when each of them is accurate.
 
     python examples/likelihood_tour.py [folder]
 
@@ -30,9 +30,9 @@ BLUE, RED, GRAY = "#2f6fb0", "#d1495b", "#9aa5b1"
 
 
 def machine_of(strength: float) -> BoltzmannMachine:
-    """Return a machine in which two patterns are the weights of one half of the hidden spins each.
+    """Return a machine with two patterns, each of which is the weight vector of half of the hidden spins.
 
-    If the weights are strong, the patterns and their negatives are modes.
+    If the weights are strong, the patterns and their negatives are modes of the distribution.
     """
     position = (torch.arange(N_VISIBLE, dtype=torch.float64) + 0.5) / N_VISIBLE
     patterns = torch.stack([torch.cos(torch.pi * (1 + k % 2) * position).sign() for k in range(N_HIDDEN)], dim=-1)
@@ -57,7 +57,7 @@ def draw_errors(axes: Axes) -> None:
     axes.plot(STRENGTHS, errors["TAP, average"], "o-", color=BLUE, label="TAP, average")
     axes.plot(STRENGTHS, errors["TAP, log-sum-exp"], "s--", color=BLUE, mfc="white", label="TAP, log-sum-exp")
     axes.errorbar(STRENGTHS, errors["AIS"], bars, fmt="D", color=RED, capsize=3, markersize=4, label="AIS ± 3σ")
-    axes.set(xlabel="strength of the couplings", ylabel="ln Z − exact (nats)", title="ln Z, three ways")
+    axes.set(xlabel="strength of the couplings", ylabel="estimate − exact ln Z, nats", title="Error of ln Z")
     axes.legend(frameon=False)
 
 
@@ -76,7 +76,12 @@ def draw_bracket(axes: Axes) -> None:
         axes.fill_between(TEMPERATURES, low, high, color=color, alpha=0.2, linewidth=0)
         axes.plot(TEMPERATURES, middle, "o-", color=color, label=f"{label} runs: median, 10 to 90 %")
     axes.axhline(0.0, color="black", linewidth=0.8)
-    axes.set(xscale="log", xlabel="temperatures", ylabel="ln of a run's weight − ln Z", title="From both sides")
+    axes.set(
+        xscale="log",
+        xlabel="number of temperatures",
+        ylabel="log-weight of a run − ln Z, nats",
+        title="Convergence of AIS",
+    )
     axes.legend(frameon=False)
 
 
@@ -87,7 +92,7 @@ def draw_schedules(axes: Axes) -> None:
     share = linear_schedule(200)
     axes.plot(share, share, color=GRAY, label="linear")
     axes.plot(share, adaptive, color=RED, label="adaptive")
-    axes.set(xlabel="share of the temperatures", ylabel="inverse temperature β", title="Dense where chains are slow")
+    axes.set(xlabel="fraction of the temperatures", ylabel="inverse temperature β", title="Annealing schedules")
     axes.legend(frameon=False)
 
 

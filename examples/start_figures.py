@@ -46,14 +46,14 @@ def fixed_point(folder: Path) -> None:
             ax.plot(value, value, "*", color=color, ms=13)
         count = "one solution" if coupling < 1 else "two stable solutions"
         ax.set(
-            title=f"J = {coupling}: {count}", xlabel="mean m that a spin sees", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05)
+            title=f"J = {coupling}: {count}", xlabel="mean m of the other spins", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05)
         )
-    axes[0].set_ylabel("mean that it takes, tanh(Jm)")
+    axes[0].set_ylabel("mean of a spin, tanh(Jm)")
     figure.savefig(folder / "fixed_point.png", dpi=130)
 
 
 def free_energy(folder: Path, n: int = 12) -> None:
-    """Plot F against the magnetization (left), and the error of F against the strength of couplings (right)."""
+    """Plot F against the magnetization (left), and the error of F against the coupling strength (right)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
     m = np.linspace(-0.999, 0.999, 600)
     divergence = 0.5 * ((1 + m) * np.log1p(m) + (1 - m) * np.log1p(-m))
@@ -67,7 +67,9 @@ def free_energy(folder: Path, n: int = 12) -> None:
         lowest = m[np.argmin(values[m < 0])], m[m >= 0][np.argmin(values[m >= 0])]
         left.plot([] if coupling < 1 else lowest, [] if coupling < 1 else [values.min()] * 2, "*", color=color, ms=12)
     left.plot(0, -(WEAK**2) * (n - 1) / (4 * n), "*", color=BLUE, ms=12)
-    left.set(xlabel="magnetization m", ylabel="free energy F, nats", ylim=(-4.5, 3), title=f"{n} spins, coupled alike")
+    left.set(
+        xlabel="magnetization m", ylabel="free energy F, nats", ylim=(-4.5, 3), title=f"{n} spins with equal couplings"
+    )
     left.legend(frameon=False, fontsize=8, loc="upper center")
 
     generator = torch.Generator().manual_seed(0)
@@ -84,7 +86,9 @@ def free_energy(folder: Path, n: int = 12) -> None:
         right.loglog(scales, errors, "o-", color=color, ms=4, label=name)
     right.axhline(1, color=GRAY, lw=1, ls=":")
     right.set(
-        xlabel="strength of the couplings", ylabel="|F + ln Z|, nats", title="median of 15 machines of 10×8 spins"
+        xlabel="strength of the couplings",
+        ylabel="median of |F + ln Z|, nats",
+        title="15 machines of 10×8 spins",
     )
     right.legend(frameon=False)
     figure.savefig(folder / "free_energy.png", dpi=130)
@@ -99,7 +103,7 @@ def hopfield(folder: Path) -> None:
     flips = torch.rand(stored.shape, generator=torch.Generator().manual_seed(1)) < 0.2
     noisy = torch.where(flips, -stored, stored)
     solution = solve(machine, noisy)
-    columns = [("stored", stored), ("start: 20 % flipped", noisy), ("solution: means a", solution.moments[0].mean)]
+    columns = [("stored", stored), ("start: 20 % flipped", noisy), ("solution: means", solution.moments[0].mean)]
     figure, axes = plt.subplots(3, 3, figsize=(5.2, 5.4), layout="constrained")
     for column, (title, images) in enumerate(columns):
         axes[0][column].set_title(title, fontsize=10)

@@ -1,10 +1,10 @@
 """Spikes.
 
 The data are the activity of 15 cells of a retina in 40,000 time bins. A pairwise machine and a machine with 8 hidden
-units are fitted to one half of the data. Both can be enumerated, so their probabilities of all 32,768 patterns are
-exact. Left: these probabilities against the frequencies in the other half. Right: distribution of the number of
-simultaneously active cells. A model with independent cells does not reproduce the synchrony. Pass the path of
-`spikes.npz`.
+units are fitted to every other time bin; the remaining bins are held out. Both machines can be enumerated, so the
+probabilities of all 32,768 patterns are exact. Left: probability of each pattern against its frequency in the held-out
+data. Right: distribution of the number of simultaneously active cells. A model with independent cells underestimates
+how often many cells are active at the same time. Pass the path of `spikes.npz`.
 
 Run time: 35 s.
 """
@@ -46,9 +46,9 @@ for name, machine in models.items():
     print(f"{name}: entropy {entropy:.3f} bits, log-likelihood {score:.3f} bits per time bin")
     left.loglog(frequency[seen], log_p.exp()[seen], ".", ms=3, alpha=0.6, label=name)
     right.semilogy(torch.zeros(16).index_add(0, active, log_p.exp()), "o-", ms=4, label=name)
-right.semilogy(shares, "k*", ms=8, label="second half of the data")
+right.semilogy(shares, "k*", ms=8, label="held-out data")
 left.loglog([1e-5, 1], [1e-5, 1], "k-", lw=0.5)
-left.set(xlabel="frequency of a pattern in the data", ylabel="probability by the model", ylim=(1e-9, 1))
+left.set(xlabel="frequency of a pattern in held-out data", ylabel="probability under the model", ylim=(1e-9, 1))
 right.set(xlabel="number of active cells", ylabel="probability", ylim=(1e-7, 1), xlim=(-0.5, 11))
 right.legend(fontsize=8)
 figure.savefig("spikes.png", dpi=110)
