@@ -80,7 +80,7 @@ def test_swapped_checkpoints(runs, tmp_path):
     swap(*sorted((folder / "checkpoints").glob("*.safetensors")))
     with (
         pytest.warns(RunWarning, match="does not match the manifest"),
-        pytest.raises(RunError, match="no checkpoint can be read; nothing was changed"),
+        pytest.raises(RunError, match="all checkpoints are damaged; nothing was changed"),
     ):
         run_training(runs.settings, folder)
 
@@ -88,21 +88,21 @@ def test_swapped_checkpoints(runs, tmp_path):
 def test_checkpoints_of_another_run(runs, tmp_path):
     folder = runs.copy(tmp_path / "run")
     shutil.copytree(runs.other / "checkpoints", folder / "checkpoints", dirs_exist_ok=True)
-    with pytest.raises(RunError, match="its checkpoint belongs to a run with different settings; nothing was changed"):
+    with pytest.raises(RunError, match="the checkpoint belongs to a run with different settings; nothing was changed"):
         run_training(runs.settings, folder)
 
 
 def test_machines_of_another_run_or_epoch(runs, tmp_path):
     folder = runs.copy(tmp_path / "run")
     shutil.copy(runs.other / "machine.safetensors", folder / "machine.safetensors")
-    with pytest.raises(RunError, match="belongs to a run with different settings from"):
+    with pytest.raises(RunError, match="belongs to a run with settings different from"):
         machine_of(RunFolder(folder))
     shutil.copy(runs.one / "machines/epoch-000001.safetensors", folder / "machine.safetensors")
-    with pytest.raises(RunError, match="is the machine of epoch 1, not of 3"):
+    with pytest.raises(RunError, match="machine of epoch 1; expected epoch 3"):
         machine_of(RunFolder(folder))
     swap(folder / "machines/epoch-000001.safetensors", folder / "machines/epoch-000002.safetensors")
     for epoch, found in ((1, 2), (2, 1)):
-        with pytest.raises(RunError, match=f"is the machine of epoch {found}, not of {epoch}"):
+        with pytest.raises(RunError, match=f"machine of epoch {found}; expected epoch {epoch}"):
             machine_of(RunFolder(folder), epoch)
 
 
@@ -115,9 +115,9 @@ def test_settings_that_were_changed(runs, tmp_path):
     with pytest.raises(RunError, match=r"momentum was 0\.75 and is 0\.5"):
         run_training(runs.settings, folder)
     given = changed["settings"] | {"hidden": (2,)}
-    with pytest.raises(RunError, match="its checkpoint belongs to a run with different settings"):
+    with pytest.raises(RunError, match="the checkpoint belongs to a run with different settings"):
         run_training(Settings(**given), folder)
-    with pytest.raises(RunError, match="belongs to a run with different settings from"):
+    with pytest.raises(RunError, match="belongs to a run with settings different from"):
         machine_of(RunFolder(folder))
 
 
@@ -139,7 +139,7 @@ def test_a_checkpoint_of_other_shapes(runs, tmp_path):
     tensors["machine.weights.0"] = tensors["machine.weights.0"].T.contiguous()
     with RunFolder(folder) as run:
         run.checkpoint(epoch, tensors, values)
-    with pytest.raises(RunError, match="its checkpoint does not match"):
+    with pytest.raises(RunError, match="the checkpoint does not match"):
         run_training(runs.settings, folder)
 
 

@@ -116,8 +116,8 @@ def change(frame, name, values, row=None):
     [
         (lambda f: change(f, "species", None), "column 'species' has only missing values"),
         (lambda f: change(f, "mass", np.inf, 3), "column 'mass' is inf in row 3"),
-        (lambda f: change(f, "sex", 7, 2), "column 'sex' holds numbers and text"),
-        (lambda f: change(f, "sex", pd.Timestamp(0)), "column 'sex' holds datetime"),
+        (lambda f: change(f, "sex", 7, 2), "column 'sex' contains numbers and text"),
+        (lambda f: change(f, "sex", pd.Timestamp(0)), "column 'sex' contains datetime"),
         (lambda f: f.rename(columns={"sex": "mass"}), "column 'mass' occurs twice"),
     ],
 )
@@ -135,9 +135,12 @@ def test_an_identifier_is_no_category():
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda f: change(f, "species", "Emperor", 4), "column 'species' is 'Emperor' in row 4, a new category"),
-        (lambda f: change(f, "sex", "x", 1), "column 'sex' is 'x' in row 1, a new category"),
-        (lambda f: change(f, "mass", "heavy"), "column 'mass' holds text, but held numbers"),
+        (
+            lambda f: change(f, "species", "Emperor", 4),
+            "column 'species' is 'Emperor' in row 4, which is not a category",
+        ),
+        (lambda f: change(f, "sex", "x", 1), "column 'sex' is 'x' in row 1, which is not a category"),
+        (lambda f: change(f, "mass", "heavy"), "column 'mass' contains text; expected numbers"),
         (lambda f: f.drop(columns="year"), "column 'year' of the training data is missing"),
         (lambda f: f.assign(extra=1), "column 'extra' was not in the training data"),
         (lambda f: f[f.columns[::-1]], "column 0 is 'sex', but was 'mass'"),
@@ -155,10 +158,10 @@ def test_bad_rows_later(spoil, message, fitted):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": {"egg": "real"}}, "columns names 'egg', but the table has no such column"),
+        ({"columns": {"egg": "real"}}, "columns contains 'egg'; the table has no column of this name"),
         ({"columns": {"eggs": "integer"}}, r"columns\['eggs'\] is 'integer'; expected one of real"),
-        ({"columns": {"species": "real"}}, "column 'species' holds text and cannot be real"),
-        ({"columns": {"species": "binary"}}, "column 'species' has 3 values and cannot be binary"),
+        ({"columns": {"species": "real"}}, "column 'species' contains text and cannot be real"),
+        ({"columns": {"species": "binary"}}, "column 'species' has 3 distinct values and cannot be binary"),
         ({"columns": {"mass": "count"}}, "column 'mass' cannot be a count"),
         ({"columns": {"eggs": "real"}, "visible": "gaussian"}, "columns cannot be combined with visible"),
     ],

@@ -413,11 +413,11 @@ def test_training_with_gaps_and_weights_from_the_command_line(bits, tmp_path):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones(59), r"w.npy: has shape \(59,\); expected 60 weights"),
+        (np.ones(59), r"w.npy: the shape is \(59,\); expected 60 weights"),
         (np.where(np.arange(60) == 7, -1.0, 1.0), "w.npy: the weight of row 7 is -1"),
         (np.where(np.arange(60) == 8, np.nan, 1.0), "w.npy: the weight of row 8 is nan"),
         (np.zeros(60), "w.npy: all weights are 0"),
-        (None, "w.npy: there is no such file"),
+        (None, "w.npy: file not found"),
     ],
 )
 def test_bad_weights_are_one_line(weights, message, bits, tmp_path):

@@ -149,7 +149,7 @@ def test_words_of_the_command_line_become_values():
         ("validation", "rows.npy", "rows.npy"), ("visible", "spin", "spin"), ("epochs", 3, 3),
     ):  # fmt: skip
         assert from_text(name, text, hints[name]) == value
-    with pytest.raises(SettingsError, match="hidden is '3,x'; expected an integer, or several"):
+    with pytest.raises(SettingsError, match="hidden is '3,x'; expected one or more integers"):
         from_text("hidden", "3,x", hints["hidden"])
 
 

@@ -96,17 +96,17 @@ def test_formats(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("nothing.npy", None, "there is no such file; named data sets are digits"),
+        ("nothing.npy", None, "file not found; named data sets: digits"),
         ("a.npy", b"\x93NUMPY\x01\x00", "not a plain array"),
-        ("a.npy", b"hello", "is not a .npy, .npz, .csv, .parquet, .h5ad or idx file"),
-        ("a.npz", b"hello", "is not an .npz file"),
-        ("a.csv", b"", "is empty"),
+        ("a.npy", b"hello", "unknown format; expected a .npy, .npz, .csv, .parquet, .h5ad or idx file"),
+        ("a.npz", b"hello", "not an .npz file"),
+        ("a.csv", b"", "the file is empty"),
         ("a.csv", b"1,2\n3\n", "line 2 has 1 columns, but the first has 2"),
         ("a.csv", b"x,y\n1,2\n3,z\n", r"line 3, column 2 \(y\) is 'z', not a number; encode text as numbers"),
         ("a.csv", b"1,2\n3,nan\n", "row 1, column 1 is nan"),
-        ("a.csv", b"\xff\xfe1,2", "is not text in UTF-8"),
+        ("a.csv", b"\xff\xfe1,2", "not a text file in UTF-8"),
         ("a.idx", bytes([0, 0, 8, 3, 0, 0]), "ends inside its header"),
-        ("a.idx", bytes([0, 0, 8, 1, 0, 0, 0, 9, 1]), "has 1 bytes of data"),
+        ("a.idx", bytes([0, 0, 8, 1, 0, 0, 0, 9, 1]), "there are 1 bytes of data"),
         ("a.csv.gz", b"1,2", "cannot be read"),
     ],
 )
@@ -122,12 +122,12 @@ def test_bad_files(name, content, message, tmp_path):
 def test_arrays_that_are_no_rows_of_numbers(tmp_path):
     path = tmp_path / "a.npy"
     for array, message in (
-        (np.array([["a", "b"]]), "not numbers"),
+        (np.array([["a", "b"]]), "expected numbers"),
         (np.zeros(5), "at least two dimensions"),
         (np.zeros((0, 5)), "at least one row"),
         (np.zeros((5, 0)), "at least one row"),
         (np.array([[1.0, np.inf]]), "row 0, column 1 is inf"),
-        (np.array([[1j]]), "not numbers"),
+        (np.array([[1j]]), "expected numbers"),
     ):
         np.save(path, array)
         with pytest.raises(DataError, match=message):
@@ -230,13 +230,13 @@ def test_a_run_and_what_it_leaves(data, tmp_path):
 
 def test_other_settings_or_data_are_refused(data, tmp_path):
     run_training(settings(data), tmp_path / "run")
-    with pytest.raises(RunError, match=r"is a run with different settings: momentum was 0\.5 and is 0\.9; choose"):
+    with pytest.raises(RunError, match=r"a run with different settings: momentum was 0\.5 and is 0\.9; choose"):
         run_training(settings(data, momentum=0.9, epochs=9), tmp_path / "run")
     np.save(data, bars(seed=1))
     with pytest.raises(RunError, match="the data have changed"):
         run_training(settings(data), tmp_path / "run")
     (tmp_path / "run" / "settings.json").write_text('{"format": 7, "settings": {}}')
-    with pytest.raises(RunError, match="has format 7; this version reads 1"):
+    with pytest.raises(RunError, match="unsupported format 7; expected 1"):
         run_training(settings(data), tmp_path / "run")
 
 
@@ -359,7 +359,7 @@ def test_a_pretraining_stays_as_long_as_it_was(data, tmp_path):
     for _ in range(2):
         said = []
         run = run_training(settings(data, epochs=20, **options), tmp_path / "run", say=said.append)
-        assert f"{tmp_path / 'run'}: pretraining stays at 10 epochs" in said
+        assert f"{tmp_path / 'run'}: the number of pretraining epochs remains 10" in said
         assert [record["layer"] for record in run.records] == [1] * 10 + [0] * 20
 
 
@@ -371,7 +371,7 @@ def test_fewer_epochs_and_what_is_recorded(data, tmp_path):
     options = {"measure_every": 3, "save_every": 2, "keep_every": 5}
     run_training(settings(data, **options), folder, say=said.append)
     assert f"{folder}: measure_every was None and is 3" in said
-    assert f"{folder}: is finished, after 4 epochs" in said
+    assert f"{folder}: the run is finished after 4 epochs" in said
     assert settings_of(RunFolder(folder)).save_every == 2
     assert machine_of(RunFolder(folder)).sizes == (16, 5)
 
@@ -382,7 +382,7 @@ def test_more_epochs_on_the_command_line(data, tmp_path):
     code, _, errors = command("train", "--epochs", 4, "--out", folder)
     assert code == 0, errors
     assert "continuing from epoch 2 to 4; the learning rate now decays over 4 epochs" in errors
-    assert command("train", "--out", folder)[2].count("is finished, after 4 epochs") == 1
+    assert command("train", "--out", folder)[2].count("the run is finished after 4 epochs") == 1
     assert "epochs: 4 of 4" in command("info", folder)[1]
     code, _, errors = command("train", "--epochs", 3, "--out", folder)
     assert code == 2
@@ -397,13 +397,13 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(data, tmp_path):
     content = bytearray(last.read_bytes())
     content[-5] ^= 1
     last.write_bytes(content)
-    with pytest.warns(RunWarning, match="is damaged"):
+    with pytest.warns(RunWarning, match="damaged checkpoint"):
         again = run_training(settings(data), folder)
     assert again.resumed_at == 3
     assert torch.equal(again.machine.weights[0], whole.machine.weights[0])
     for path in (folder / "checkpoints").glob("*.safetensors"):
         path.write_bytes(b"")
-    with pytest.warns(RunWarning), pytest.raises(RunError, match="no checkpoint can be read; nothing was changed"):
+    with pytest.warns(RunWarning), pytest.raises(RunError, match="all checkpoints are damaged; nothing was changed"):
         run_training(settings(data), folder)
 
 
@@ -412,7 +412,7 @@ def test_one_process_at_a_time(data, tmp_path):
     with RunFolder(folder), pytest.raises(RunError, match="another process is training in this folder"):
         run_training(settings(data), folder)
     run_training(settings(data), folder)
-    with pytest.raises(RunError, match="is a file"):
+    with pytest.raises(RunError, match="not a directory"):
         RunFolder(data)
 
 
@@ -544,16 +544,16 @@ def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
     (tmp_path / "text.safetensors").write_text("hello")
     for arguments, message in (
         *(
-            ([name, machine_file], "mine.safetensors: is a machine file, which has no data; use --data FILE")
+            ([name, machine_file], "mine.safetensors: a machine file has no data; use --data FILE")
             for name in ("evaluate", "sample", "compare", "landscape", "report")
         ),
-        (["denoise", machine_file, data, "--out", tmp_path / "y.npy"], "which has no data; use --no-examples"),
+        (["denoise", machine_file, data, "--out", tmp_path / "y.npy"], "a machine file has no data; use --no-examples"),
         (["evaluate", tmp_path / "text.safetensors", "--ais"], "text.safetensors: cannot be read"),
         (["evaluate", data], "bars.npy: cannot be read"),
         (["evaluate", tmp_path], "not a run folder"),
         (["evaluate", tmp_path / "none.safetensors"], "not a run folder"),
         (["report", machine_file, "--data", data, "--out", tmp_path / "x.pdf"], "expected an .html output file"),
-        (["evaluate", machine_file, "--data", tmp_path / "none.npy"], "there is no such file"),
+        (["evaluate", machine_file, "--data", tmp_path / "none.npy"], "file not found"),
     ):
         code, out, errors = command(*arguments)
         assert (code, out) == (2, ""), errors
@@ -565,15 +565,15 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
     file = tmp_path / "file"
     file.write_text("hello")
     for arguments, message in (
-        (["train", tmp_path / "nothing.npy", "--out", tmp_path / "x"], "there is no such file"),
-        (["train", data, "--out", file], "is a file, not a run folder"),
+        (["train", tmp_path / "nothing.npy", "--out", tmp_path / "x"], "file not found"),
+        (["train", data, "--out", file], "not a directory; expected a run folder"),
         (["train", data, "--visible", "spin", "--out", tmp_path / "x"], "expected -1 or 1"),
         (["info", tmp_path / "x"], "not a run folder"),
         (["train", data, "--hiden", "3"], "No such option"),
         (["sample"], "missing RUN: run folder or machine file; see "),
         (["train", data], "missing --out: run folder to create or continue; see "),
         (["train", "--out", tmp_path / "x"], "missing data: give a data set, a file or a folder"),
-        (["train", data, "--interval", "0;1", "--out", tmp_path / "x"], "two numbers, as in 0,1"),
+        (["train", data, "--interval", "0;1", "--out", tmp_path / "x"], "two numbers, such as 0,1"),
     ):
         code, _, errors = command(*arguments)
         assert code == 2, errors
@@ -678,9 +678,9 @@ def test_categories_held_out_ranges_and_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(other)
     assert invoke("evaluate", "../c").exit_code == 0
     np.save(tmp_path / "states.npy", generator.integers(0, 5, (200, 6)))
-    with pytest.raises(ValueError, match="has changed since"):
+    with pytest.raises(ValueError, match="have changed since"):
         invoke("evaluate", "../c")
-    with pytest.raises(RunError, match="is not a run folder, and not empty"):
+    with pytest.raises(RunError, match="not a run folder and not empty"):
         invoke("train", "digits", "--out", tmp_path)
     with pytest.raises(ValueError, match=r"expected a \.npy, \.csv"):
         invoke("sample", "../r", "--out", "x.txt")
@@ -692,7 +692,7 @@ def test_a_run_goes_on_by_its_folder_alone(data, tmp_path):
     assert CliRunner().invoke(app, options).exit_code == 0
     again = CliRunner().invoke(app, ["train", "--out", folder], catch_exceptions=False)
     assert again.exit_code == 0
-    assert "is finished, after 2 epochs" in again.output
+    assert "the run is finished after 2 epochs" in again.output
     with pytest.raises(RunError, match="seed was 5 and is 6"):
         CliRunner().invoke(app, ["train", "--out", folder, "--seed", "6"], catch_exceptions=False)
 
@@ -818,7 +818,7 @@ def test_files_of_others_stay(data, tmp_path):
     (tmp_path / "mine").mkdir()
     film = tmp_path / "mine" / ".film.mkv.part"
     film.write_text("half of it")
-    with pytest.raises(RunError, match="is not a run folder, and not empty"):
+    with pytest.raises(RunError, match="not a run folder and not empty"):
         run_training(settings(data), tmp_path / "mine")
     assert film.exists()
 
@@ -829,14 +829,14 @@ def test_values_that_do_not_fit_are_named_with_their_file(tmp_path):
     options = {"hidden": (2,), "epochs": 0}
     run_training(Settings(f"{tmp_path}/x.npy", dtype="float64", **options), tmp_path / "double")
     for more, message in (
-        ({"visible": "binary"}, "x.npy: row 0, column 0 is .* between 0 and 1"),
-        ({"interval": (0.0, 200.0)}, "x.npy: row .* between 0 and 200"),
+        ({"visible": "binary"}, "x.npy: row 0, column 0 is .* from 0 to 1"),
+        ({"interval": (0.0, 200.0)}, "x.npy: row .* from 0 to 200"),
     ):
         with pytest.raises(DataError, match=message):
             run_training(Settings(f"{tmp_path}/x.npy", **options, **more), tmp_path / "run")
     for value in (1e20, 1e-20):
         np.save(tmp_path / "y.npy", value * x)
-        with pytest.raises(DataError, match=r"y.npy: values reach"):
+        with pytest.raises(DataError, match=r"y.npy: the largest value is"):
             run_training(Settings(f"{tmp_path}/y.npy", **options), tmp_path / "run")
     for constant in (0.3, 0.0, -5.0):
         np.save(tmp_path / "z.npy", np.full((50, 3), constant))
@@ -896,7 +896,7 @@ def test_a_run_on_a_gpu_goes_on_to_the_bit(tmp_path):
     run_training(chosen, tmp_path / "run", "cuda")
     for last in (tmp_path / "run" / "checkpoints").glob("epoch-000003*"):
         last.write_bytes(b"")
-    with pytest.warns(RunWarning, match="is damaged"):
+    with pytest.warns(RunWarning, match="damaged checkpoint"):
         again = run_training(chosen, tmp_path / "run", "cuda")
     assert again.resumed_at == 2
     assert torch.equal(again.machine.weights[0], whole.machine.weights[0])
@@ -918,7 +918,7 @@ def test_a_checkpoint_of_another_version(data, tmp_path):
     del tensors["machine.weights.0"]
     with RunFolder(tmp_path / "run") as run:
         run.checkpoint(epoch, tensors, values)
-    with pytest.raises(RunError, match="its checkpoint does not match"):
+    with pytest.raises(RunError, match="the checkpoint does not match"):
         run_training(settings(data, epochs=2), tmp_path / "run")
 
 

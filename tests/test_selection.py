@@ -315,7 +315,7 @@ def test_a_run_with_held_out_rows_stops_and_is_finished(tmp_path):
     before = (tmp_path / "run/machine.safetensors").read_bytes()
     code, out, errors = command(*words)
     assert code == 0, errors
-    assert f"is finished, after {len(records)} epochs" in out + errors
+    assert f"the run is finished after {len(records)} epochs" in out + errors
     assert (tmp_path / "run/machine.safetensors").read_bytes() == before
 
 

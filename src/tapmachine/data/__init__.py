@@ -1,1 +1,1 @@
-"""Data sources: named data sets, file formats, rows on disk."""
+"""Data sources: named data sets, file formats, tables, and rows on disk."""

@@ -1,7 +1,8 @@
-"""Default epochs, batch size, number of chains and learning rate, from the size of the data.
+"""Default number of epochs, batch size, number of chains and learning rate, based on the size of the data.
 
-They were chosen on tables of 400 to 16,000 rows and 15 to 800 columns, and on MNIST (docs/design_notes.md). Small data
-sets get many epochs, but not so many that 200 hidden units memorize 400 rows; large ones get at least 50.
+The defaults were tuned on MNIST and on tables with 400 to 16,000 rows and 15 to 800 columns (docs/design_notes.md).
+Small data sets are trained for up to 300 epochs, so that 200 hidden units do not memorize 400 rows. Large data sets are
+trained for at least 50 epochs.
 """
 
 import math
@@ -14,7 +15,7 @@ SLOWEST, FASTEST, TYPICAL_ROWS, AT_TYPICAL = 4.0, 8.0, 1500, 5.0
 
 
 def default_batch_size(n_rows: int) -> int:
-    """Number of rows per gradient step: a quarter of the rows, from 10 to 100.
+    """Return the default batch size, a quarter of the number of rows, limited to 10 to 100.
 
     Example:
         >>> [default_batch_size(n) for n in (5, 100, 60_000)]
@@ -24,10 +25,10 @@ def default_batch_size(n_rows: int) -> int:
 
 
 def default_epochs(n_batches: int | None) -> int:
-    """Number of passes over the data: enough for 20,000 steps, from 50 to 300.
+    """Return the default number of epochs, which gives 20,000 gradient steps, limited to 50 to 300 epochs.
 
     Args:
-        n_batches: Number of steps per pass; None if unknown.
+        n_batches: Number of gradient steps per epoch; None if unknown.
 
     Example:
         >>> [default_epochs(n) for n in (10, 100, 600)]
@@ -39,7 +40,10 @@ def default_epochs(n_batches: int | None) -> int:
 
 
 def default_chains(n_rows: int, on_device: bool = False) -> int:
-    """Number of persistent chains: one per 120 rows, from 100 to 500; on accelerators one per 75, from 500 to 800.
+    """Return the default number of persistent chains.
+
+    The default is one chain per 120 rows, limited to 100 to 500. On accelerators, it is one chain per 75 rows, limited
+    to 500 to 800.
 
     Example:
         >>> [default_chains(n) for n in (400, 15_000, 60_000)]
@@ -53,5 +57,5 @@ def default_chains(n_rows: int, on_device: bool = False) -> int:
 
 
 def pace(n_rows: int) -> float:
-    """Factor of the learning rate: from 4 for small data sets, which overfit quickly, to 8 for large ones."""
+    """Return a factor for the learning rate, from 4 for small data sets, which overfit quickly, to 8 for large ones."""
     return min(FASTEST, max(SLOWEST, AT_TYPICAL * math.sqrt(n_rows / TYPICAL_ROWS)))

@@ -1,4 +1,4 @@
-"""Checks of arguments, with errors that name the argument and its value."""
+"""Validation of arguments, with error messages that name the argument and its value."""
 
 import operator
 from typing import Any
@@ -21,7 +21,11 @@ def check_tensor(x: object, name: str = "x") -> Tensor:
 
 
 def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = None) -> int:
-    """Return a whole number, including NumPy integers, as an int. Raises ValueError if it is out of range."""
+    """Return a Python or NumPy integer as an int.
+
+    Raises:
+        ValueError: If the value is not an integer or is out of range.
+    """
     try:
         count = at_least - 1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The schema of a table: converts columns of several kinds to rows of numbers, and back."""
+"""Schema of a table, which converts columns of several kinds to rows of numbers and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +17,7 @@ ORDER = {kind: place for place, kind in enumerate(KINDS)}
 
 @dataclass(frozen=True)
 class Block:
-    """Neighboring components of one kind: `n` units, each with `q` components."""
+    """Contiguous components of one kind, which belong to `n` units with `q` components each."""
 
     kind: str
     n: int
@@ -26,11 +26,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns of a table: their kinds, and how cells are encoded as numbers and decoded.
+    """Kinds of the columns of a table, with the encoding of cells as numbers.
 
-    Encoded rows are grouped by kind: real columns, standardized one by one; counts; binary columns, 0 or 1; and
-    categorical columns as one-hot vectors, grouped by number of categories. Missing values are NaN, in all components
-    of a category. Encoded rows are states of the visible units that `tapmachine.RBM` makes for a table.
+    Encoded rows contain the real columns first, each standardized, then counts, then binary columns (0 or 1). Last are
+    the categorical columns as one-hot vectors, grouped by their number of categories. Missing values are NaN; a missing
+    category is NaN in all its components. Encoded rows are states of the visible units that `tapmachine.RBM` creates
+    for a table.
 
     Attributes:
         columns: The columns in the order of the table.
@@ -57,23 +58,25 @@ class Schema:
     def infer(cls, table: Sequence[RawColumn], kinds: Mapping[str, str] | None = None) -> "Schema":
         """Infer the schema of a table.
 
-        Booleans, and text or integers with two values, are binary; other text and categories are categorical; small
-        non-negative integers that vary like counts are counts; all other numbers are real.
+        Columns of booleans are binary, and so are columns of text or integers with two values. Other columns of text or
+        categories are categorical. Small non-negative integers whose variance is compatible with counts are counts. All
+        other numbers are real.
 
         Args:
-            table: The columns.
-            kinds: Kinds by name, which override inferred ones: real, count, binary or categorical.
+            table: Columns of the table.
+            kinds: Mapping from column names to kinds (real, count, binary or categorical) that override the inferred
+                kinds.
 
         Raises:
-            ValueError: If a column has no valid kind.
+            ValueError: If a column has no valid kind, or if `kinds` contains an unknown column or kind.
         """
         _check_unique([column.name for column in table])
         if not table:
-            raise ValueError("the table has no columns")
+            raise ValueError("the table has no columns; expected at least one")
         kinds = dict(kinds or {})
         for name, kind in kinds.items():
             if name not in {column.name for column in table}:
-                raise ValueError(f"columns names {name!r}, but the table has no such column")
+                raise ValueError(f"columns contains {name!r}; the table has no column of this name")
             if kind not in KINDS:
                 raise ValueError(f"columns[{name!r}] is {kind!r}; expected one of {', '.join(KINDS)}")
         return cls(tuple(infer_column(column, kinds.get(column.name)) for column in table))
@@ -89,19 +92,19 @@ class Schema:
         return tuple(c.name for c in self.columns if c.categories and all(isinstance(v, str) for v in c.categories))
 
     def describe(self) -> str:
-        """Describe each column in one line: its kind, and why."""
+        """Describe the kind of each column and the reason for it, one line per column."""
         return "\n".join(column.describe() for column in self.columns)
 
     # ----- components
 
     @cached_property
     def _encoded_order(self) -> list[int]:
-        """Indices of the columns in the order of their components."""
+        """Indices of the columns in the order of encoded rows."""
         return sorted(range(len(self.columns)), key=lambda i: (ORDER[self.columns[i].kind], self.columns[i].width))
 
     @cached_property
     def components(self) -> dict[str, slice]:
-        """Components of each column in encoded rows, by name."""
+        """Slice of encoded rows that belongs to each column, by column name."""
         slices, first = {}, 0
         for index in self._encoded_order:
             column = self.columns[index]
@@ -111,11 +114,11 @@ class Schema:
 
     @property
     def n_components(self) -> int:
-        """Number of columns of encoded rows."""
+        """Number of components of an encoded row."""
         return sum(column.width for column in self.columns)
 
     def blocks(self) -> list[Block]:
-        """The kinds of the components from left to right."""
+        """Return the blocks of components of the same kind, from left to right."""
         blocks: list[Block] = []
         for column in (self.columns[index] for index in self._encoded_order):
             last = blocks[-1] if blocks else None
@@ -127,22 +130,25 @@ class Schema:
 
     @property
     def log_scales(self) -> Array:  # (n_columns,)
-        """ln s of each real column, 0 for others: subtract it from ln P of encoded cells to get data units."""
+        """Return ln s for each real column with scale s, and 0 for other columns.
+
+        Subtracting it from the log-density of encoded cells gives the log-density in the units of the data.
+        """
         return np.array([np.log(column.scale) if column.kind == "real" else 0.0 for column in self.columns])
 
     def log_scale(self, rows: Array) -> Array:  # (N, n_components) -> (N,)
-        """Σ ln s over the observed real cells of encoded rows."""
+        """Return the sum of ln s over the observed cells in real columns of each encoded row."""
         total: Array = np.where(np.isnan(self.by_column(rows)), 0.0, self.log_scales).sum(1)
         return total
 
     # ----- rows
 
     def check_names(self, names: Sequence[str], optional: Sequence[str] = ()) -> None:
-        """Raise a ValueError if columns are missing, new, duplicated or in a different order."""
+        """Raise a ValueError if columns are missing, unknown, duplicated or in a different order."""
         _check_unique(names)
         for name in self.names:
             if name not in names and name not in optional:
-                raise ValueError(f"column {name!r} of the training data is missing")
+                raise ValueError(f"column {name!r} of the training data is missing; add it")
         for name in names:
             if name not in self.names:
                 raise ValueError(f"column {name!r} was not in the training data; drop it")
@@ -150,15 +156,15 @@ class Schema:
         for place, (name, there) in enumerate(zip(names, expected, strict=True)):
             if name != there:
                 raise ValueError(
-                    f"columns are not in the order of training: column {place} is {name!r}, but was {there!r}; "
-                    "reorder them with X[model.feature_names_in_]"
+                    f"column {place} is {name!r}, but was {there!r} in training; "
+                    "reorder the columns with X[model.feature_names_in_]"
                 )
 
     def encode(self, table: Sequence[RawColumn], optional: Sequence[str] = ()) -> Array:  # (N, n_components), float64
         """Encode a table as rows of numbers, with NaN for missing values and missing optional columns.
 
         Raises:
-            ValueError: If a column is missing or new, or a value does not match the kind of its column.
+            ValueError: If a column is missing or unknown, or if a value does not match the kind of its column.
         """
         self.check_names([column.name for column in table], optional)
         by_name = {column.name: column for column in table}
@@ -169,35 +175,38 @@ class Schema:
         return rows
 
     def decode(self, rows: Array) -> list[RawColumn]:  # (N, n_components)
-        """Decode rows or their means to a table, with the most probable categories and rounded integers."""
+        """Decode encoded rows, or means of encoded rows, to a table.
+
+        Means are decoded to the most probable category and rounded in integer columns.
+        """
         rows = np.asarray(rows, np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.n_components:
             raise ValueError(f"rows have shape {rows.shape}; expected (n_rows, {self.n_components})")
         return [column.decode(rows[:, self.components[column.name]]) for column in self.columns]
 
     def n_gaps(self, rows: Array) -> int:  # (N, n_components)
-        """Number of missing cells of encoded rows."""
+        """Return the number of missing cells in encoded rows."""
         return int(sum(np.isnan(rows[:, where]).any(1).sum() for where in self.components.values()))
 
     def spread(self, variance: Array) -> Array:  # (N, n_components) -> (N, n_columns)
-        """Standard deviations of cells in the units of the data, from the variances of their components."""
+        """Return the standard deviation of each cell in the units of the data, given the variances of components."""
         parts = [column.scale**2 * variance[:, self.components[column.name]].sum(1) for column in self.columns]
         deviations: Array = np.sqrt(np.maximum(np.stack(parts, 1), 0))
         return deviations
 
     def by_column(self, values: Array) -> Array:  # (N, n_components) -> (N, n_columns)
-        """Sum over the components of each column."""
+        """Sum values over the components of each column."""
         return np.stack([values[:, self.components[name]].sum(1) for name in self.names], 1)
 
     # ----- files
 
     def to_dict(self) -> dict[str, Any]:
-        """The schema as JSON values."""
+        """Convert the schema to a dictionary of JSON values."""
         return {"columns": [asdict(column) for column in self.columns]}
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> "Schema":
-        """Restore a schema from `to_dict`."""
+        """Create a schema from the output of `to_dict`."""
         made = []
         for values in description["columns"]:
             own = dict(values)

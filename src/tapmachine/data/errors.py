@@ -1,56 +1,56 @@
-"""All errors and warnings of this package, each under one base class."""
+"""Exceptions and warnings of the package."""
 
 
 class TapmachineError(Exception):
-    """Base class of all errors of this package. Subclasses also derive from a built-in error such as `ValueError`."""
+    """Base class of all exceptions of the package; subclasses also derive from a built-in one such as `ValueError`."""
 
 
 class DivergenceError(TapmachineError, RuntimeError):
-    """Training diverged repeatedly, at every learning rate tried."""
+    """Raised if training diverges at every learning rate that was tried."""
 
 
 class FileError(TapmachineError, ValueError):
-    """A file cannot be read, or a machine cannot be saved in a format."""
+    """Raised if a file cannot be read, or if a machine cannot be saved in the requested format."""
 
 
 class DataError(TapmachineError, ValueError):
-    """Data cannot be read, or are not rows of numbers."""
+    """Raised if data cannot be read, or if they are not rows of numbers."""
 
 
 class SettingsError(TapmachineError, ValueError):
-    """Invalid settings or combinations of settings."""
+    """Raised if a setting or a combination of settings is invalid."""
 
 
 class RunError(TapmachineError, ValueError):
-    """A run folder cannot be used."""
+    """Raised if a run directory cannot be used."""
 
 
 class EstimateError(TapmachineError, ValueError):
-    """An estimator cannot give an answer for this machine."""
+    """Raised if a quantity cannot be estimated for a machine."""
 
 
 class MissingDataError(DataError):
-    """Data for a figure of the paper are missing and cannot be downloaded."""
+    """Raised if the data for a figure of the paper are missing and cannot be downloaded."""
 
 
 class Stopped(TapmachineError, RuntimeError):  # noqa: N818
-    """Training was stopped between two batches on request."""
+    """Raised if training is stopped between two batches on request."""
 
 
 class StoppedRun(TapmachineError, RuntimeError):  # noqa: N818
-    """A run was stopped by a signal. It is saved; repeat the call to resume it."""
+    """Raised if a run is stopped by a signal; repeating the call resumes the run from the saved state."""
 
 
 class TapmachineWarning(UserWarning):
-    """Base class of all warnings of this package."""
+    """Base class of all warnings of the package."""
 
 
 class TrainingWarning(TapmachineWarning):
-    """Warning about training."""
+    """Warning about the progress or the result of training."""
 
 
 class DataWarning(TapmachineWarning):
-    """Warning about data."""
+    """Warning about questionable data."""
 
 
 class PosteriorWarning(TapmachineWarning):
@@ -58,7 +58,7 @@ class PosteriorWarning(TapmachineWarning):
 
 
 class RunWarning(TapmachineWarning):
-    """Warning about a run folder."""
+    """Warning about the files or the data of a run."""
 
 
 class LikelihoodWarning(TapmachineWarning):
@@ -66,4 +66,4 @@ class LikelihoodWarning(TapmachineWarning):
 
 
 class HiddenWarning(TapmachineWarning):
-    """Warning about hidden means."""
+    """Warning about means of hidden units that may be unreliable."""

@@ -1,6 +1,7 @@
-"""Data files by format: .npy, .npz, .csv, Parquet, AnnData and idx files, and folders of .npy files.
+"""Readers of data files, selected by format.
 
-Nothing in a file is executed. `arrays.py` reads arrays, `text.py` text, and `table_files.py` Parquet and AnnData.
+Supported are .npy, .npz, .csv, Parquet, AnnData and idx files, and folders of .npy files. Code in data files is never
+executed. Arrays are read by `arrays.py`, text files by `text.py`, and Parquet and AnnData files by `table_files.py`.
 """
 
 from collections.abc import Collection
@@ -12,36 +13,39 @@ from tapmachine.data.errors import DataError
 from tapmachine.data.table_files import from_h5ad, from_parquet
 from tapmachine.data.text import ALIGNMENT, TextLayout, from_csv
 
-CONVERSIONS = {  # file types of other software, and how to convert them
+CONVERSIONS = {  # hints for converting the files of other software
     (".fasta", ".fa", ".faa", ".fna", ".a2m", ".a3m", ".sto"): ALIGNMENT,
     (".xlsx", ".xls"): "is a spreadsheet; export it as .csv",
 }
 
 
 def read_folder(folder: Path) -> dict[str, Array]:
-    """Read a folder of .npy files as memory maps, by path, sorted by name."""
+    """Memory-map the .npy files of a folder; return the arrays by path, sorted by name."""
     paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     if not paths:
-        raise DataError(f"{folder}: is an empty folder; expected .npy files")
+        raise DataError(f"{folder}: the folder is empty; expected .npy files")
     for path in paths:
         if path.suffix != ".npy" or path.is_dir():
-            raise DataError(f"{path}: is not a .npy file; a data folder must contain only .npy files")
+            raise DataError(f"{path}: not a .npy file; expected only .npy files in a data folder")
     return {str(path): map_npy(path) for path in paths}
 
 
 def read_file(
     path: Path, key: str, gaps: bool, as_table: bool = False, texts: Collection[str] = ()
 ) -> tuple[Any, TextLayout | None]:
-    """Read an array, a sparse matrix or the columns of a table from a file, with names of columns and rows.
+    """Read an array, a sparse matrix or the columns of a table from a file.
 
     Uncompressed .npy files are memory-mapped.
 
     Args:
-        path: The file.
-        key: Name of the array in an .npz file.
-        gaps: Whether cells of a .csv file may be empty; they become NaN.
-        as_table: Whether to return columns whenever they have names.
+        path: Path of the file.
+        key: Name of the array in an .npz file; empty for the only array.
+        gaps: Whether cells of a .csv file may be empty; empty cells become NaN.
+        as_table: Whether to return a list of columns if the columns have names (default: only if there is text).
         texts: Names of columns to read as text.
+
+    Returns:
+        The content of the file, and the layout of a table (None for arrays).
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".npz"):
@@ -66,9 +70,9 @@ def read_file(
     if is_text(name):
         return from_csv(content, path, gaps, as_table, texts)
     hint = next((hint for suffixes, hint in CONVERSIONS.items() if name.lower().endswith(suffixes)), None)
-    raise DataError(f"{path}: {hint or 'is not a .npy, .npz, .csv, .parquet, .h5ad or idx file'}")
+    raise DataError(f"{path}: {hint or 'unknown format; expected a .npy, .npz, .csv, .parquet, .h5ad or idx file'}")
 
 
 def is_text(name: str) -> bool:
-    """Whether a file of this name is read as text."""
+    """Return whether a file with the given name is read as text."""
     return name.removesuffix(".gz").endswith((".csv", ".tsv", ".txt"))

@@ -1,4 +1,4 @@
-"""Conversion of pandas and polars DataFrames to columns, and back. Both are imported on demand."""
+"""Conversion between DataFrames of pandas or polars and lists of columns; both libraries are imported on demand."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ POLARS_TYPES = {"Boolean": "bool", "Float32": "float", "Float64": "float", "Stri
 
 
 def library_of(table: Any) -> str | None:
-    """The library of a DataFrame, pandas or polars; None for anything else."""
+    """Return the library of a DataFrame, "pandas" or "polars"; None for other objects."""
     for name in ("pandas", "polars"):
         module = sys.modules.get(name)  # a DataFrame exists only if its library was imported
         if module is not None and isinstance(table, module.DataFrame):
@@ -24,7 +24,7 @@ def library_of(table: Any) -> str | None:
 
 
 def has_float_columns_only(frame: Any) -> bool:
-    """Whether all columns of a DataFrame are plain floats."""
+    """Return whether all columns of a DataFrame have a floating-point dtype."""
     if library_of(frame) == "polars":
         return all(str(dtype) in ("Float32", "Float64") for dtype in frame.dtypes)
     return all(isinstance(dtype, np.dtype) and dtype.kind == "f" for dtype in frame.dtypes)
@@ -32,12 +32,12 @@ def has_float_columns_only(frame: Any) -> bool:
 
 @dataclass(frozen=True)
 class FrameType:
-    """Description of a DataFrame, to make others like it.
+    """Library, column names and dtypes of a DataFrame, used to create DataFrames of the same type.
 
     Attributes:
-        library: pandas or polars.
+        library: Name of the library, "pandas" or "polars".
         names: Names of the columns.
-        dtypes: Names of their types.
+        dtypes: Names of the columns' dtypes.
     """
 
     library: str
@@ -46,21 +46,21 @@ class FrameType:
 
     @classmethod
     def of(cls, frame: Any) -> "FrameType":
-        """Describe a DataFrame."""
+        """Create the description of a DataFrame."""
         names = tuple(str(name) for name in frame.columns)
         return cls(library_of(frame) or "pandas", names, tuple(str(dtype) for dtype in frame.dtypes))
 
 
 def to_columns(frame: Any) -> list[RawColumn]:
-    """The columns of a DataFrame.
+    """Convert a DataFrame to a list of columns.
 
     Raises:
-        ValueError: If a name is not a string, or a column holds mixed types or values other than numbers, text,
-            booleans or categories.
+        ValueError: If a column name is not a string, if a column mixes types, or if it contains values other than
+            numbers, text, booleans or categories.
     """
     for name in frame.columns:
         if not isinstance(name, str):
-            raise ValueError(f"column {name!r} has a name that is not a string; use X.columns = X.columns.astype(str)")
+            raise ValueError(f"column name {name!r} is not a string; use X.columns = X.columns.astype(str)")
     names = list(frame.columns)
     for place, name in enumerate(names):
         if name in names[:place]:
@@ -83,7 +83,7 @@ def _from_pandas(name: str, series: Any) -> RawColumn:
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return RawColumn(name, {"b": "bool", "f": "float"}.get(kind, "int"), numbers, word)
     if kind in "mMc":
-        raise ValueError(f"column {name!r} holds {word}; convert it to numbers, or drop it")
+        raise ValueError(f"column {name!r} contains {word}; convert it to numbers, or drop it")
     return RawColumn.of(name, [None if gap else value for value, gap in zip(series.tolist(), gaps, strict=True)], word)
 
 
@@ -99,7 +99,7 @@ def _from_polars(name: str, series: Any) -> RawColumn:
     if kind in NUMBERS:
         return RawColumn(name, kind, np.array([np.nan if v is None else float(v) for v in values]), word)
     if kind != "text" and word not in ("Object", "Null"):
-        raise ValueError(f"column {name!r} holds {word}; convert it to numbers or text, or drop it")
+        raise ValueError(f"column {name!r} contains {word}; convert it to numbers or text, or drop it")
     return RawColumn.of(name, values, word)
 
 
@@ -107,12 +107,12 @@ def _check_categories(name: str, categories: Sequence[Any]) -> None:
     for value in categories:
         if not isinstance(value, str | int | float | bool):
             raise ValueError(
-                f"column {name!r} has the category {value!r}; expected categories that are text or numbers"
+                f"column {name!r} has the category {value!r}; expected only text or only numbers as categories"
             )
 
 
 def from_columns(columns: Sequence[RawColumn], library: str, index: Any = None) -> Any:
-    """Make a DataFrame from columns; integers and booleans with missing values become nullable."""
+    """Create a DataFrame from columns; integers and booleans with missing values get a nullable dtype."""
     if library == "polars":
         import polars
 
@@ -152,7 +152,7 @@ def _to_polars(column: RawColumn) -> Any:
 
 
 def from_numbers(values: Array, names: Sequence[str], library: str, index: Any, dtypes: Sequence[str] = ()) -> Any:
-    """A DataFrame of numbers, (N, n)."""
+    """Create a DataFrame from an array of numbers of shape (N, n)."""
     if library == "polars":
         import polars
 
@@ -165,7 +165,7 @@ def from_numbers(values: Array, names: Sequence[str], library: str, index: Any, 
 
 
 def series_of(values: Array, name: str, library: str, index: Any) -> Any:
-    """A Series of numbers, (N,)."""
+    """Create a Series from an array of numbers of shape (N,)."""
     if library == "polars":
         import polars
 

@@ -1,4 +1,4 @@
-"""Values of some columns by name, as a row with NaN for all others."""
+"""Rows with known values in some columns and NaN in all others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,15 +12,15 @@ from tapmachine.data.raw_columns import NUMBERS, RawColumn
 
 
 def given_row(values: Mapping[str, Any], names: Sequence[str], schema: Schema | None = None) -> Tensor:  # (n,)
-    """Make a row with values for some columns, encoded by a schema if there is one, and NaN for the others.
+    """Create a row with known values in some columns and NaN in all others.
 
     Args:
-        values: Values by column name; numbers may be given as text.
-        names: Names of the columns.
-        schema: Schema of a table.
+        values: Known values by column name. Numbers may be strings.
+        names: Names of all columns.
+        schema: Schema with which the row is encoded (default: no encoding).
 
     Raises:
-        ValueError: If a column is unknown, or a value does not match its kind.
+        ValueError: If a column is unknown, or if a value does not match the kind of its column.
 
     Example:
         >>> from tapmachine.data.given import given_row
@@ -29,7 +29,7 @@ def given_row(values: Mapping[str, Any], names: Sequence[str], schema: Schema | 
     """
     for name in values:
         if name not in names:
-            raise ValueError(f"given has column {name!r}; expected columns among {', '.join(map(repr, names))}")
+            raise ValueError(f"given has column {name!r}; expected one of {', '.join(map(repr, names))}")
     if schema is None:
         row = np.full(len(names), np.nan)
         for name, value in values.items():
@@ -51,4 +51,4 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"given has {value!r} for column {name!r}; expected a number") from None
+        raise ValueError(f"given has the value {value!r} for column {name!r}; expected a number") from None

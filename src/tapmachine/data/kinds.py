@@ -1,4 +1,4 @@
-"""Column kinds: inferring them, and encoding cells as numbers."""
+"""Kinds of columns: inference from the values, and encoding of cells as numbers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,27 +11,28 @@ Array = np.ndarray[Any, Any]
 
 KINDS = ("real", "count", "binary", "categorical")  # in the order of encoded rows
 
-MOST_CATEGORIES = 256  # of a column; with more, it is probably an identifier
-LARGEST_COUNT = 100  # larger integers are treated as real
+MOST_CATEGORIES = 256  # a column with more distinct values is probably an identifier
+LARGEST_COUNT = 100  # columns with larger integers are real
 LEAST_DISPERSION = (
-    0.8  # variance of counts over their mean, which is 1 for a Poisson distribution and more for mixtures
+    0.8  # smallest ratio of variance to mean of counts; it is 1 for a Poisson distribution and larger for mixtures
 )
-NAMED = 5  # categories that are named
+NAMED = 5  # maximum number of categories listed in descriptions and messages
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its kind, and how to encode and decode it.
+    """Kind and encoding of a column of a table.
 
     Attributes:
         name: Name of the column.
-        kind: real, count, binary or categorical.
-        type: The type of its cells: bool, int, float, text or category.
-        dtype: Name of that type in the library that the table comes from.
+        kind: Kind of the column: real, count, binary or categorical.
+        type: Type of the cells: bool, int, float, text or category.
+        dtype: Name of the dtype in pandas, polars or the file.
         why: Reason for the kind.
-        shift, scale: For real columns: values are shift + scale·x for encoded x.
-        categories: The values of binary and categorical columns, in the order of their codes.
-        ordered: Whether categories are ordered; it does not affect the model.
+        shift: Mean of a real column; its values are shift + scale·x for encoded values x.
+        scale: Standard deviation of a real column.
+        categories: Values of a binary or categorical column, in the order of their codes.
+        ordered: Whether the categories are ordered, which does not affect the model.
     """
 
     name: str
@@ -46,11 +47,11 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Number of components: one for each category of a categorical column, otherwise 1."""
+        """Number of components: the number of categories for a categorical column, 1 for other columns."""
         return len(self.categories) if self.kind == "categorical" else 1
 
     def describe(self) -> str:
-        """Describe the kind and its reason in one line."""
+        """Describe the kind of the column and the reason for it in one line."""
         named = ", ".join(str(value) for value in self.categories[:NAMED])
         named += f" and {len(self.categories) - NAMED} more" if len(self.categories) > NAMED else ""
         order = "ordered " if self.ordered else ""
@@ -63,14 +64,18 @@ class Column:
         return f"{self.name}: {what}: {self.why}"
 
     def encode(self, column: RawColumn) -> Array:  # (N,) -> (N, width)
-        """Encode cells as numbers, with NaN for missing values. Raises ValueError for invalid cells."""
+        """Encode cells as numbers, with NaN for missing values.
+
+        Raises:
+            ValueError: If a cell does not match the kind of the column.
+        """
         check_numbers(column)
         if self.kind in ("binary", "categorical"):
             return self._encode_categories(column)
         if column.type not in NUMBERS and column.gaps.all():
             return np.full((len(column.values), 1), np.nan)
         if column.type not in NUMBERS:
-            raise ValueError(f"column {self.name!r} holds {column.type}, but held numbers in training")
+            raise ValueError(f"column {self.name!r} contains {column.type}; expected numbers, as in training")
         if self.kind == "count":
             self._reject(column, (column.values < 0) | (column.values != np.round(column.values)), "expected a count")
         return ((column.values - self.shift) / self.scale)[:, None]
@@ -82,7 +87,7 @@ class Column:
         known = np.array([gap or cell in codes for cell, gap in zip(cells, gaps, strict=True)], bool)
         named = ", ".join(repr(value) for value in self.categories[:NAMED])
         more = f" and {len(self.categories) - NAMED} more" if len(self.categories) > NAMED else ""
-        self._reject(column, ~known, f"a new category; training had {named}{more}")
+        self._reject(column, ~known, f"which is not a category of the training data; expected {named}{more}")
         code = np.array([0 if cell is None else codes[cell] for cell in cells], np.int64)
         rows = code[:, None].astype(float) if self.kind == "binary" else np.eye(self.width)[code]
         rows[gaps] = np.nan
@@ -95,7 +100,7 @@ class Column:
             raise ValueError(f"column {self.name!r} is {value!r} in row {bad[0]}, {rule}")
 
     def decode(self, rows: Array) -> RawColumn:  # (N, width) -> (N,)
-        """Decode numbers or their means to cells."""
+        """Decode encoded values, or means of encoded values, to cells."""
         gaps = np.asarray(np.isnan(rows).any(axis=1))
         if self.kind in ("binary", "categorical"):
             filled = np.where(gaps[:, None], 0.0, rows)
@@ -123,7 +128,11 @@ class Column:
 
 
 def infer_column(column: RawColumn, kind: str | None = None) -> Column:
-    """Infer or set the kind of a column. Raises ValueError if the column does not fit any kind."""
+    """Infer the kind of a column, or use the kind that is passed.
+
+    Raises:
+        ValueError: If the values of the column do not match the kind, or no kind at all.
+    """
     check_numbers(column)
     seen = column.values[~column.gaps]
     if not len(seen):
@@ -138,9 +147,9 @@ def infer_column(column: RawColumn, kind: str | None = None) -> Column:
         categories = _categories(column, distinct, kind)
         return Column(*base, categories=categories, ordered=column.ordered)
     if column.type not in NUMBERS:
-        raise ValueError(f"column {column.name!r} holds {column.type} and cannot be {kind}; use categorical")
+        raise ValueError(f"column {column.name!r} contains {column.type} and cannot be {kind}; use categorical")
     if kind == "count" and ((seen < 0).any() or (seen != np.round(seen)).any()):
-        raise ValueError(f"column {column.name!r} cannot be a count: it has values other than non-negative integers")
+        raise ValueError(f"column {column.name!r} cannot be a count; expected only non-negative integers")
     if kind == "count":
         return Column(*base)
     return Column(*base, shift=float(seen.mean()), scale=float(seen.std()) or 1.0)
@@ -164,7 +173,7 @@ def _pick(column: RawColumn, seen: Array, distinct: list[Any]) -> tuple[str, str
 
 
 def _categories(column: RawColumn, distinct: list[Any], kind: str) -> tuple[Any, ...]:
-    """The values of a column in the order of their codes."""
+    """Return the distinct values of a column in the order of their codes."""
     if column.type == "category":
         categories = column.categories
     elif column.type == "bool":
@@ -172,12 +181,12 @@ def _categories(column: RawColumn, distinct: list[Any], kind: str) -> tuple[Any,
     else:
         categories = tuple(int(v) for v in distinct) if column.type == "int" else tuple(distinct)
     if kind == "binary" and len(categories) > 2:
-        raise ValueError(f"column {column.name!r} has {len(categories)} values and cannot be binary")
+        raise ValueError(f"column {column.name!r} has {len(categories)} distinct values and cannot be binary")
     if len(categories) > MOST_CATEGORIES:
         raise ValueError(
-            f"column {column.name!r} has {len(categories)} categories, more than {MOST_CATEGORIES}; merge rare ones, "
-            "or drop the column if it is an identifier"
+            f"column {column.name!r} has {len(categories)} categories, more than {MOST_CATEGORIES}; merge rare "
+            "categories, or drop the column if it is an identifier"
         )
     if kind == "categorical" and len(categories) < 2:
-        raise ValueError(f"column {column.name!r} has one value and cannot be categorical; do not set its kind")
+        raise ValueError(f"column {column.name!r} is constant and cannot be categorical; do not set its kind")
     return categories

@@ -8,26 +8,26 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-LARGE_BYTES = 2**30  # size of rows above which they stay on disk
-SPARSE_SHARE = 8  # fraction of that for sparse rows that are made dense at once
-VALUES_AT_A_TIME = 2**20  # that are looked at
-SPARSE_VALUES = 2**21  # of rows of a sparse matrix that are dense at a time, unless a single row has more
+LARGE_BYTES = 2**30  # arrays with more bytes stay on disk
+SPARSE_SHARE = 8  # sparse matrices stay sparse above this fraction (1/8) of LARGE_BYTES
+VALUES_AT_A_TIME = 2**20  # number of values read at a time
+SPARSE_VALUES = 2**21  # number of values of a sparse matrix that are dense at a time, at least one row
 
 
 class LazyRows:
-    """Concatenated rows of arrays that are read on demand, such as memory maps.
+    """Concatenated rows of several arrays, such as memory maps, that are read on demand.
 
-    `rows[10:20]` and `rows[indices]` read some rows, and `numpy.asarray(rows)` reads all. Rows of sparse matrices
-    are returned as dense.
+    `rows[10:20]` and `rows[indices]` read some rows, and `numpy.asarray(rows)` reads all rows. Rows of sparse matrices
+    are converted to dense rows.
 
     Args:
-        arrays: Arrays by name, with the same dtype and the same shape except for the number of rows. Sparse matrices
-            are in SciPy's CSR format.
-        convert: Function applied to flattened rows when they are read; it must act on each row independently.
-        numbers: Indices of the rows to use (default: all).
+        arrays: Arrays by name, with the same dtype and the same number of columns. Sparse matrices must be in SciPy's
+            CSR format.
+        convert: Function applied to flattened rows when they are read. It must act on each row independently.
+        numbers: Indices of the rows to use (default: all rows).
 
     Attributes:
-        shape: (N, n).
+        shape: Shape (N, n) of all rows.
         dtype: Data type of the rows.
         is_sparse: Whether the arrays are sparse matrices.
 
@@ -64,7 +64,7 @@ class LazyRows:
             numbers = np.arange(selected.start, selected.stop, selected.step)
         else:
             if index.dtype == bool or not ((index >= 0) & (index < len(self))).all():
-                raise IndexError(f"row indices must be integers from 0 to {len(self) - 1}")
+                raise IndexError(f"invalid row index; expected integers from 0 to {len(self) - 1}")
             numbers = self._numbers.start + index
         arrays = list(self._arrays.values())
         rows = np.empty((len(numbers), *arrays[0].shape[1:]), arrays[0].dtype)
@@ -82,14 +82,14 @@ class LazyRows:
         return whole
 
     def parts(self) -> Iterator[tuple[int, Array]]:
-        """Iterate over all rows in parts, with the index of the first row of each."""
+        """Iterate over all rows in parts; yields the index of the first row of each part, and the part."""
         step = max(1, VALUES_AT_A_TIME // self.shape[1])
         for first in range(0, len(self), step):
             yield first, self[first : first + step]
 
     @property
     def most_sampled(self) -> int:
-        """Maximum number of rows in a sample; smaller for sparse matrices with wide rows."""
+        """Maximum number of rows in a sample, which is limited for sparse matrices."""
         return max(1, SPARSE_VALUES // self.shape[1]) if self.is_sparse else len(self)
 
     @property
@@ -99,18 +99,18 @@ class LazyRows:
         return max(1, LARGE_BYTES // row_bytes // (SPARSE_SHARE if self.is_sparse else 1))
 
     def mapped(self, function: Callable[[Array], Array]) -> "LazyRows":
-        """Rows with a function applied when they are read."""
+        """Return rows to which a function is applied when they are read."""
         return LazyRows(self._arrays, lambda rows: function(self._convert(rows)), self._numbers)
 
     def between(self, first: int, last: int) -> "LazyRows":
-        """Rows from `first` up to `last`, without reading them."""
+        """Return the rows from `first` up to, but not including, `last` without reading them."""
         return LazyRows(self._arrays, self._convert, self._numbers[first:last])
 
     def place(self, row: int) -> tuple[str, int]:
-        """Name of the array that holds a row, and the index of the row there."""
+        """Return the name of the array that contains a row, and the index of the row in this array."""
         array_index = int(np.searchsorted(self._ends, self._numbers[row], side="right"))
         return list(self._arrays)[array_index], self._numbers[row] - self._begin(array_index)
 
     def _begin(self, array_index: int) -> int:
-        """Index of the first row of an array."""
+        """Return the index of an array's first row among all rows."""
         return int(self._ends[array_index - 1]) if array_index else 0

@@ -1,4 +1,4 @@
-"""Raw columns of a DataFrame or text file: values, missing values and their type."""
+"""Raw columns of a DataFrame or text file, before encoding."""
 
 import math
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 NUMBERS = ("bool", "int", "float")
-MIXED = "holds numbers and text; convert it to one type, for example by X[{0!r}] = X[{0!r}].astype(str)"
+MIXED = "contains numbers and text; convert it to one type, for example by X[{0!r}] = X[{0!r}].astype(str)"
 
 
 @dataclass(frozen=True)
 class RawColumn:
-    """A column of a table.
+    """Name, type and values of a column of a table.
 
     Attributes:
         name: Name of the column.
-        type: bool, int or float, with values in float64 and NaN for gaps; or text or category, with values in an
-            array of objects and None for gaps.
-        values: The values, (N,).
-        dtype: Name of the type in the library that the table comes from.
-        categories: The possible values of a category, in order.
+        type: Type of the values: bool, int, float, text or category.
+        values: Values of shape (N,). Numbers and booleans are in float64, with NaN for missing values. Text and
+            categories are in an array of objects, with None for missing values.
+        dtype: Name of the dtype in pandas, polars or the file.
+        categories: Possible values of a column of type category, in order.
         ordered: Whether the categories are ordered.
     """
 
@@ -36,10 +36,10 @@ class RawColumn:
 
     @classmethod
     def of(cls, name: str, values: Sequence[Any], dtype: str = "object") -> "RawColumn":
-        """Make a column from Python objects, with None or NaN for missing values; infers its type.
+        """Create a column from Python objects and infer its type; None and NaN are missing values.
 
         Raises:
-            ValueError: If they are not all numbers, all booleans or all text.
+            ValueError: If the values are not all numbers, all booleans or all text.
         """
         values = [None if _is_gap(value) else value for value in values]
         types = {_type_of(value) for value in values if value is not None}
@@ -47,26 +47,26 @@ class RawColumn:
             types = {"float"}
         if len(types) > 1:
             known = types <= {"text", *NUMBERS}
-            what = MIXED.format(name) if known else f"holds {' and '.join(sorted(types))}; convert it to one type"
+            what = MIXED.format(name) if known else f"contains {' and '.join(sorted(types))}; convert it to one type"
             raise ValueError(f"column {name!r} {what}")
         kind = types.pop() if types else "float"
         if kind in NUMBERS:
             return cls(name, kind, np.array([math.nan if v is None else float(v) for v in values]), dtype)
         if kind != "text":
-            raise ValueError(f"column {name!r} holds {kind} values; convert it to numbers or text, or drop it")
+            raise ValueError(f"column {name!r} contains {kind} values; convert it to numbers or text, or drop it")
         objects = np.empty(len(values), object)
         objects[:] = [None if value is None else str(value) for value in values]
         return cls(name, "text", objects, dtype)
 
     @property
     def gaps(self) -> Array:  # (N,), bool
-        """Where values are missing."""
+        """Mask of the missing values."""
         if self.type in NUMBERS:
             return np.isnan(self.values)
         return np.array([value is None for value in self.values], bool)
 
     def in_place_of(self, other: "RawColumn") -> "RawColumn":
-        """Column with other values and the same type."""
+        """Return another column with its values replaced by the known values of this column, if the types agree."""
         gaps = self.gaps
         if gaps.all() or (self.type in NUMBERS) != (other.type in NUMBERS):
             return other
@@ -75,9 +75,9 @@ class RawColumn:
         return RawColumn(other.name, other.type, values, other.dtype, other.categories, other.ordered)
 
     def filled_from(self, other: "RawColumn") -> "RawColumn":
-        """Column with missing values filled from another column of the same kind."""
+        """Return a column whose missing values are filled from another column of the same kind."""
         gaps = self.gaps
-        if gaps.all():  # its type was not known
+        if gaps.all():  # the type of a column without values is unknown
             return other
         values = self.values.copy()
         values[gaps] = other.values[gaps]
@@ -85,7 +85,7 @@ class RawColumn:
 
 
 def check_numbers(column: RawColumn) -> None:
-    """Raise a ValueError for infinite values."""
+    """Raise a ValueError if a column of numbers contains infinite values."""
     if column.type not in NUMBERS:
         return
     bad = np.flatnonzero(np.isinf(column.values))

@@ -1,7 +1,6 @@
-"""Read and check rows of numbers from files and from the network.
+"""Readers of named data sets and of data files, with checks of the values.
 
-Files are read by format (npy, npz, csv, idx); nothing in them is executed. Large .npy files stay on disk: their rows
-are read on demand.
+Code in data files is never executed. Rows of large .npy files are read from disk on demand.
 """
 
 import csv
@@ -30,9 +29,9 @@ __all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_la
 Array = np.ndarray[Any, Any]
 
 NAMED = ("digits", "mnist", "mnist-test")
-INTENSITIES = 127  # larger bytes are intensities, 0 to 255; otherwise bytes may be states or counts
+INTENSITIES = 127  # bytes are intensities from 0 to 255 if any is larger than this; otherwise, states or counts
 MNIST_FOLDER = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-# Digests of the content after decompression, which do not depend on how it was compressed.
+# Digests of the decompressed content, which do not depend on the compression.
 MNIST = {
     "train": ("train-images-idx3-ubyte.gz", "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
     "test": ("t10k-images-idx3-ubyte.gz", "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
@@ -42,19 +41,20 @@ MNIST = {
 
 @dataclass(frozen=True)
 class DataSet:
-    """Rows of numbers.
+    """Rows of numbers from one source, with a description of the source.
 
     Attributes:
-        rows: (N, n), real numbers; images are flattened, and bytes with intensities are scaled to [0, 1]. Large .npy
-            files stay on disk, and large sparse matrices are made dense when they are read.
+        rows: Real numbers of shape (N, n). Images are flattened, and bytes that represent intensities are scaled to
+            [0, 1]. Large .npy files stay on disk, and rows of large sparse matrices are converted to dense rows on
+            demand.
         name: Name of the source.
         image_shape: Height and width, if rows are images.
-        scale_beyond: Argument of `read` that scales other files in the same way: 1 if bytes were scaled, None if they
-            must not be.
+        scale_beyond: Argument of `read` that scales other files in the same way: 1 if bytes were scaled, None if bytes
+            must not be scaled.
         layout: Layout of a text file.
         notes: Notes on how the data were processed.
-        schema: Schema of a table with text, whose rows are encoded.
-        columns: Original columns of such a table.
+        schema: Schema of the table, if the data are a table with text. The rows are then encoded.
+        columns: Columns of the table before encoding.
     """
 
     rows: Array | LazyRows
@@ -67,7 +67,7 @@ class DataSet:
     columns: tuple[RawColumn, ...] = ()
 
     def digest(self) -> str:
-        """Digest of the rows, independent of how they are stored."""
+        """SHA-256 digest of the rows, which does not depend on the file format."""
         digest = hashlib.sha256(f"{self.rows.dtype} {self.rows.shape}".encode())
         parts = self.rows.parts() if isinstance(self.rows, LazyRows) else [(0, self.rows)]
         for _, part in parts:
@@ -86,20 +86,25 @@ def read(
     """Read rows from a named data set, a file or a folder of files.
 
     Args:
-        source: `digits` (8×8, from scikit-learn), `mnist` or `mnist-test` (downloaded once); or the path of a
-            .npy, .npz, .csv or idx file, which may end in .gz, or of a .parquet or .h5ad file. To select an array of an
-            .npz file, append its name, as in `faces.npz:train`; large SciPy sparse matrices stay sparse. The .npy files
-            of a folder are read in alphabetical order.
-        gaps: Whether values may be missing: NaN, or empty cells in a .csv file.
-        scale_beyond: Bytes (uint8) are divided by 255 if the largest is greater than this value; None disables
-            scaling.
-        schema: Schema that the table must have (default: inferred, if a .csv or .parquet file has columns other than
-            numbers).
-        columns: Column kinds by name, which override inferred ones: real, count, binary or categorical.
+        source: Name of a data set or path of a file. The named data sets are `digits` (8×8 images from scikit-learn)
+            and `mnist` and `mnist-test` (downloaded once). Supported files are .npy, .npz, .csv and idx files, which
+            may be compressed (.gz), and .parquet and .h5ad files. To select an array of an .npz file, append its name,
+            as in `faces.npz:train`. Large SciPy sparse matrices stay sparse. The .npy files in a folder are
+            concatenated in alphabetical order.
+        gaps: Whether missing values are allowed, as NaN or as empty cells of a .csv file (default: False).
+        scale_beyond: Bytes (uint8) are divided by 255 if the largest is greater than this value (default: 127). None
+            disables scaling.
+        schema: Schema that the table must have. By default, the schema of a .csv or .parquet file with columns other
+            than numbers is inferred.
+        columns: Mapping from column names to kinds (real, count, binary or categorical) that override the inferred
+            kinds.
         optional: Columns of the schema that may be missing.
 
+    Returns:
+        The rows and a description of the source.
+
     Raises:
-        DataError: If the data cannot be read; it names the file, row and column.
+        DataError: If the data cannot be read. The message names the file and, for an invalid value, row and column.
 
     Example:
         >>> from tapmachine.data.sources import read
@@ -123,11 +128,11 @@ def read(
                 return _from_table(array, str(source), gaps, layout, schema, columns, optional)
             arrays = {str(source): array}
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file; named data sets are {', '.join(NAMED)}") from None
+        raise DataError(f"{path}: file not found; named data sets: {', '.join(NAMED)}") from None
     except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
     if columns or schema is not None:
-        raise DataError(f"{path}: has no named columns; expected a table, such as a .csv file with a header")
+        raise DataError(f"{path}: columns have no names; expected a table, such as a .csv file with a header")
     data_set = as_rows(arrays, str(source), gaps, scale_beyond)
     if layout is None:
         return data_set
@@ -143,7 +148,7 @@ def _from_table(
     kinds: Mapping[str, str] | None,
     optional: Sequence[str],
 ) -> DataSet:
-    """Encode the rows of a table with columns of text."""
+    """Encode the rows of a table that has columns of text."""
     try:
         own = schema or Schema.infer(columns, kinds)
         rows = own.encode(columns, optional)
@@ -160,18 +165,17 @@ def _from_table(
 def as_rows(
     arrays: Mapping[str, Any], name: str, gaps: bool = False, scale_beyond: int | None = INTENSITIES
 ) -> DataSet:
-    """Combine named arrays into one data set; their first dimension is rows.
+    """Concatenate named arrays, whose first dimension indexes rows, into one data set.
 
-    Large memory maps stay on disk, and large sparse matrices, in SciPy's CSR format, stay sparse.
-
-    With `gaps`, NaN marks a missing value.
+    Large memory maps stay on disk, and large sparse matrices in SciPy's CSR format stay sparse. If `gaps` is True, NaN
+    marks a missing value.
     """
     first_name, first = next(iter(arrays.items()))
     for own_name, array in arrays.items():
         _check_array(array, own_name)
         if (array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]):
             kinds = [f"{own.dtype.name} of shape {own.shape[1:]}" for own in (array, first)]
-            raise DataError(f"{own_name}: has rows of {kinds[0]}, but {first_name} has {kinds[1]}")
+            raise DataError(f"{own_name}: rows are {kinds[0]}, but rows of {first_name} are {kinds[1]}")
     image_shape = first.shape[1:] if first.ndim == 3 else _square(first.shape[1]) if first.ndim == 2 else None
     rows = LazyRows(arrays)
     largest = max(float(np.fmax.reduce(part, axis=None)) for _, part in rows.parts())
@@ -194,7 +198,7 @@ def as_rows(
 
 
 def _notes_on_text(data_set: DataSet, layout: TextLayout) -> tuple[str, ...]:
-    """Notes on how a text file was interpreted."""
+    """Describe how a text file was interpreted."""
     if layout.n_index and data_set.name.endswith(".h5ad"):
         return (f"{data_set.name}: matrix X, with var_names as columns and obs_names as row names",)
     if layout.n_index:
@@ -202,25 +206,25 @@ def _notes_on_text(data_set: DataSet, layout: TextLayout) -> tuple[str, ...]:
         return (f"{data_set.name}: {columns} used as row names; to use it as data, name it in the header",)
     n = data_set.rows.shape[1]
     if layout.names is None and n > 3 and np.array_equal(data_set.rows[:1], [range(n)]):
-        return (f"{data_set.name}: first line 0 to {n - 1} read as data; if it is a header, give the columns names",)
+        return (f"{data_set.name}: first line 0 to {n - 1} read as data; if it is a header, name the columns",)
     return ()
 
 
 def _as_floats(rows: Array) -> Array:
     double = rows.dtype.kind == "f" and rows.dtype.itemsize >= 8
-    with np.errstate(over="ignore", invalid="ignore"):  # what is no double is found when values are looked at
+    with np.errstate(over="ignore", invalid="ignore"):  # overflowing values become infinite and are reported later
         return rows.astype(np.float64 if double else np.float32, copy=False)
 
 
 def _check_array(array: Any, name: str) -> None:
     if array.dtype.kind in "SU":
-        raise DataError(f"{name}: holds {array.dtype.name}, not numbers; encode text as whole numbers, 0, 1, 2, …")
+        raise DataError(f"{name}: the values are {array.dtype.name}; expected numbers (encode text as 0, 1, 2, …)")
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{name}: holds {array.dtype.name}, not numbers")
+        raise DataError(f"{name}: the values are {array.dtype.name}; expected numbers")
     if array.ndim < 2:
-        raise DataError(f"{name}: has shape {array.shape}; expected at least two dimensions, with rows first")
+        raise DataError(f"{name}: the shape is {array.shape}; expected at least two dimensions, with rows first")
     if 0 in array.shape:
-        raise DataError(f"{name}: has shape {array.shape}; expected at least one row and one column")
+        raise DataError(f"{name}: the shape is {array.shape}; expected at least one row and one column")
 
 
 def _check_finite(rows: LazyRows, gaps: bool) -> None:
@@ -230,7 +234,7 @@ def _check_finite(rows: LazyRows, gaps: bool) -> None:
             row, column = bad[0]
             name, own_row = rows.place(first + int(row))
             value = part[row, column]
-            rule = "expected finite values" + (", or NaN for missing ones" if gaps else "")
+            rule = "expected finite values" + (", or NaN for missing values" if gaps else "")
             rule = f"{rule}; {COMPLETE_ROWS}" if np.isnan(value) else rule
             raise DataError(f"{name}: row {own_row}, column {column} is {value}; {rule}")
 
@@ -247,14 +251,14 @@ def _digits() -> DataSet:
 
 
 def digit_labels() -> Array:  # (1797,)
-    """Digit shown by each row of `digits`."""
+    """Return the labels of the rows of `digits`, integers from 0 to 9."""
     from sklearn.datasets import load_digits
 
     return np.asarray(load_digits().target)
 
 
 def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
-    """Digit shown by each row of `mnist`, from a file or downloaded once."""
+    """Return the labels of the rows of `mnist`, integers from 0 to 9, from a file or downloaded once."""
     if path is None:
         return from_idx(*_download("labels")).astype(np.int64)
     try:
@@ -265,21 +269,21 @@ def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
 
 def _mnist(name: str) -> DataSet:
     data_set = as_rows({name: from_idx(*_download("train" if name == "mnist" else "test"))}, name)
-    return replace(data_set, notes=())  # rows of this data set are always in [0, 1]
+    return replace(data_set, notes=())  # values of this data set are always in [0, 1]
 
 
 def _download(part: str) -> tuple[bytes, str]:
-    """Content and path of an MNIST file."""
+    """Download an MNIST file, unless it is cached, and return its content and path."""
     try:
         import pooch
     except ImportError:
-        raise DataError("downloading mnist requires pooch; use: pip install pooch") from None
+        raise DataError("downloading mnist requires pooch; install it with: pip install pooch") from None
     name, digest = MNIST[part]
     try:
         path = pooch.retrieve(MNIST_FOLDER + name, known_hash=None, fname=name, path=pooch.os_cache("tapmachine"))
     except Exception as error:
-        raise DataError(f"mnist could not be downloaded ({error}); give the path of {name} instead") from None
+        raise DataError(f"mnist could not be downloaded ({error}); use the path of {name} instead") from None
     content = gzip.decompress(Path(path).read_bytes())
     if hashlib.sha256(content).hexdigest() != digest:
-        raise DataError(f"{path}: is corrupt; delete it and try again")
+        raise DataError(f"{path}: the file is corrupt; delete it and try again")
     return content, path

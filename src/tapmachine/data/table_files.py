@@ -1,4 +1,4 @@
-"""Tables in Parquet and AnnData files. Their libraries are optional and imported on demand."""
+"""Reading and writing of Parquet files, and reading of AnnData files, with libraries that are imported on demand."""
 
 import io
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def from_parquet(path: Path, as_table: bool) -> tuple[Array | list[RawColumn], TextLayout]:
-    """Read the columns of a Parquet file, or an array if all are floats and no table is requested.
+    """Read the columns of a Parquet file, or an array if all columns are floats and `as_table` is False.
 
     An index saved by pandas is not part of the data.
     """
@@ -28,7 +28,7 @@ def from_parquet(path: Path, as_table: bool) -> tuple[Array | list[RawColumn], T
     try:
         frame = pandas.read_parquet(path, engine="pyarrow")
     except (pyarrow.ArrowException, ValueError, KeyError) as error:
-        raise DataError(f"{path}: is not a Parquet file: {' '.join(str(error).split())}") from None
+        raise DataError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from None
     names = tuple(str(name) for name in frame.columns)
     layout = TextLayout(names=names)
     if not isinstance(frame.index, pandas.RangeIndex):
@@ -36,7 +36,7 @@ def from_parquet(path: Path, as_table: bool) -> tuple[Array | list[RawColumn], T
         labels = tuple("" if name is None else str(name) for name in frame.index.names)
         layout = TextLayout(names=labels + names, index=tuple(map(tuple, index.to_numpy().tolist())))
     if not names or not len(frame):
-        raise DataError(f"{path}: has shape {frame.shape}; expected at least one row and one column")
+        raise DataError(f"{path}: the shape is {frame.shape}; expected at least one row and one column")
     if has_float_columns_only(frame) and not as_table:
         return frame.to_numpy(), layout
     try:
@@ -54,16 +54,16 @@ def from_h5ad(path: Path) -> tuple[Any, TextLayout]:
     try:
         cells = anndata.read_h5ad(path)
     except (OSError, KeyError, ValueError, TypeError, anndata._io.utils.AnnDataReadError) as error:
-        raise DataError(f"{path}: is not an AnnData file: {' '.join(str(error).split())}") from None
+        raise DataError(f"{path}: not an AnnData file: {' '.join(str(error).split())}") from None
     if cells.X is None:
-        raise DataError(f"{path}: has no matrix X; store the data in adata.X")
+        raise DataError(f"{path}: the file has no matrix X; store the data in adata.X")
     matrix = cells.X.tocsr() if hasattr(cells.X, "tocsr") else np.asarray(cells.X)
     names, rows = (tuple(map(str, labels)) for labels in (cells.var_names, cells.obs_names))
     return matrix, TextLayout(names=("", *names), index=tuple((row,) for row in rows))
 
 
 def to_parquet(columns: Sequence[RawColumn], layout: TextLayout | None) -> bytes:
-    """Content of a Parquet file with columns and the index of a layout."""
+    """Return the content of a Parquet file with columns and the index columns of a layout."""
     try:
         import pandas
         import pyarrow  # noqa: F401

@@ -1,4 +1,4 @@
-"""Tables in text files: reading .csv files with names, index columns and gaps, and writing the same layout."""
+"""Reading of .csv files with column names, index columns and missing values, and writing in the same layout."""
 
 import csv
 import io
@@ -17,28 +17,28 @@ from tapmachine.data.raw_columns import RawColumn
 Array = np.ndarray[Any, Any]
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", " ": "spaces"}
-UNNAMED = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # names that pandas gives to the columns of an unnamed index
+UNNAMED = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # names that pandas assigns to columns of an unnamed index
 
-GAPS = ("", "NA", "N/A", "NaN", "nan", "null")  # cells without a value, in tables with text
+GAPS = ("", "NA", "N/A", "NaN", "nan", "null")  # cells that mean a missing value in tables with text
 WHOLE = re.compile(r"[+-]?\d+")  # integers
 TRUTH = {"True": True, "False": False}
-MIN_TEXT_CELLS = 2  # of a column of text
+MIN_TEXT_CELLS = 2  # minimum number of cells in a column of text
 
 ENCODE = "encode text as numbers (categories as 0, 1, 2, …), or drop the column"
 COMPLETE_ROWS = (
-    "expected complete rows; remove the others, or fill them in by `tapmachine impute` with a trained machine"
+    "expected complete rows; remove incomplete rows, or fill them in with `tapmachine impute` and a trained machine"
 )
-ALIGNMENT = "is a sequence alignment; save it as whole numbers (0, 1, 2, …) in a .npy file, for --visible categorical"
+ALIGNMENT = "is a sequence alignment; save it as integers 0, 1, 2, … in a .npy file, and use --visible categorical"
 
 
 @dataclass(frozen=True)
 class TextLayout:
-    """Separator, names and index of a text file, so that results can be written in the same layout.
+    """Separator, column names and index of a text file, used to write results in the same layout.
 
     Attributes:
-        separator: Character between cells.
-        names: Names of all columns, index columns first; None without a header.
-        index: Cells of the index columns for each row.
+        separator: Character that separates cells.
+        names: Names of all columns, with index columns first; None if the file has no header.
+        index: Cells of the index columns in each row.
     """
 
     separator: str = ","
@@ -51,17 +51,17 @@ class TextLayout:
         return len(self.index[0]) if self.index else 0
 
     def column_names(self) -> tuple[str, ...] | None:
-        """Names of the data columns."""
+        """Return the names of the data columns; None if the file has no header."""
         return None if self.names is None else self.names[self.n_index :]
 
 
 def from_csv(
     content: bytes, path: Path, gaps: bool, as_table: bool = False, texts: Collection[str] = ()
 ) -> tuple[Array | list[RawColumn], TextLayout]:
-    """Read numbers separated by commas, or by the separator of the first line, with or without a header.
+    """Read a text file with or without a header, whose separator is inferred from the first line.
 
-    Returns columns if the table has a header and columns of text, or if a table is requested. Columns named in
-    `texts` are read as text.
+    The result is a list of columns if the file has a header and columns of text, or if `as_table` is True. Otherwise,
+    it is an array of numbers. Columns named in `texts` are read as text.
     """
     separator, numbered = _cells(content, path, gaps)
     table = [cells for _, cells in numbered]
@@ -97,9 +97,10 @@ def _text_table(
     as_table: bool,
     texts: Collection[str],
 ) -> list[RawColumn] | None:
-    """Columns of a table with text columns; None if there are none.
+    """Return the columns of a table, or None if no column contains text and `as_table` is False.
 
-    Raises ValueError for text in a column of numbers.
+    Raises:
+        ValueError: If a column contains both text and numbers.
     """
     if any(len(cells) != len(names) for cells in table):
         return None
@@ -132,7 +133,7 @@ def _text_table(
 
 
 def columns_as_cells(columns: Sequence[RawColumn]) -> list[list[str]]:
-    """Columns as the cells of a text file; gaps are empty."""
+    """Convert columns to the cells of a text file, with empty cells for missing values."""
     texts = []
     for column in columns:
         convert = {"bool": bool, "int": int}.get(column.type, lambda value: value)
@@ -146,17 +147,17 @@ def columns_as_cells(columns: Sequence[RawColumn]) -> list[list[str]]:
 
 
 def _cells(content: bytes, path: Path, gaps: bool) -> tuple[str, list[tuple[int, list[str]]]]:
-    """Separator, and the cells of each line with its line number."""
+    """Return the separator of a text file, and the number and cells of each line."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not text in UTF-8: {error}") from None
+        raise DataError(f"{path}: not a text file in UTF-8: {error}") from None
     if text.startswith(">"):
         raise DataError(f"{path}: {ALIGNMENT}")
     numbered = [(index, line) for index, line in enumerate(text.splitlines(), 1) if (line if gaps else line.strip())]
     lines = [line for _, line in numbered]
     if not lines:
-        raise DataError(f"{path}: is empty")
+        raise DataError(f"{path}: the file is empty")
     is_tabbed = path.name.removesuffix(".gz").endswith(".tsv")
     separator = "\t" if is_tabbed else next((mark for mark in SEPARATORS if mark in lines[0]), ",")
     table = [
@@ -169,7 +170,7 @@ def _cells(content: bytes, path: Path, gaps: bool) -> tuple[str, list[tuple[int,
 
 
 def _is_header(table: Sequence[Sequence[str]], gaps: bool) -> bool:
-    """Whether the first line is a header: none of its cells is a number, or pandas numbered the columns."""
+    """Return whether the first line is a header: it contains no numbers, or pandas has numbered the columns."""
     first = table[0]
     if len(table) < 2:
         return False
@@ -180,7 +181,7 @@ def _is_header(table: Sequence[Sequence[str]], gaps: bool) -> bool:
 
 
 def _index_width(names: Sequence[str]) -> int:
-    """Number of leading columns without a name, where pandas and R write row names."""
+    """Return the number of leading columns without a name, in which pandas and R write row names."""
     return next((width for width, name in enumerate(names) if not UNNAMED.fullmatch(name)), 0)
 
 
@@ -202,12 +203,12 @@ def _parsed(cell: str) -> float | None:
 
 
 def as_cells(values: Array) -> list[list[str]]:  # (N, n)
-    """Numbers as text, with enough digits to read back the same number of their dtype."""
+    """Convert numbers to text, with enough digits to restore them exactly."""
     return [[cell.removesuffix(".0") for cell in row] for row in values.astype(str).tolist()]
 
 
 def to_text(cells: Sequence[Sequence[str]], layout: TextLayout) -> str:
-    """Text of a file with these cells in a layout."""
+    """Return the content of a text file with the given cells in a layout."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter=layout.separator, lineterminator="\n")
     if layout.names is not None:

@@ -1,1 +1,1 @@
-"""Training from settings, in crash-safe run folders."""
+"""Training from settings, in crash-safe run directories."""

@@ -1,4 +1,4 @@
-"""From settings to the machine, the objective and the trainer."""
+"""Construction of the machine, the objective and the trainer from settings."""
 
 import math
 from pkgutil import resolve_name
@@ -38,9 +38,9 @@ from tapmachine.training.tables import MOST_ROWS, TableStart, start_for_table
 from tapmachine.units import Gaussian, Mixed, Units
 from tapmachine.units.registry import UNIT_TYPES
 
-LARGEST_SCALED = 8.0  # largest value after scaling, where there is no shift
-TYPICAL_DEVIATION = 0.3  # standard deviation of a column of data that fill [0, 1]
-SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions scale with the square, and must fit into float32
+LARGEST_SCALED = 8.0  # largest value after scaling, if the data are not shifted
+TYPICAL_DEVIATION = 0.3  # standard deviation of data that are uniform in [0, 1]
+SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions scale with the square of values, and must fit into float32
 
 
 def make_machine(
@@ -50,10 +50,10 @@ def make_machine(
     units: UnitMaker | None = None,
     weights: Tensor | None = None,
 ) -> NewMachine:
-    """Make a machine for data, (N, n), whose visible units also fit the held-out rows.
+    """Create a machine for data of shape (N, n), whose visible units also support the held-out rows.
 
-    If the visible units are given, the data are not rescaled; tables of `Mixed` units, which may have missing values
-    (NaN), are fitted by maximum likelihood. `weights` are the row weights.
+    If `units` is passed, the data are not rescaled. Tables with `Mixed` units, which may have missing values (NaN), are
+    fitted by maximum likelihood. `weights` contains the row weights.
     """
     rows = x
     if isinstance(x, Tensor) and has_gaps(x):
@@ -70,9 +70,7 @@ def make_machine(
         start = start_for_table(spaced(rows, MOST_ROWS), settings.hidden[0], settings.seed, weights, visible)
         return _for_table(start, dtype, why)
     scale, shift = 1.0, torch.zeros(())
-    if (
-        settings.rescale and units is None and not visible.support.is_countable
-    ):  # counts and categories have no unit of measurement
+    if settings.rescale and units is None and not visible.support.is_countable:  # counts and categories are not scaled
         scale, shift = _units_of_measurement(visible, x)
         visible = visible.rescaled(1 / scale, -shift / scale)
     hidden = UNIT_TYPES["binary" if settings.hidden_units == "auto" else settings.hidden_units]
@@ -83,12 +81,12 @@ def make_machine(
 
 
 def is_table(settings: Settings, visible: Units) -> bool:
-    """Whether to fit the machine as a table: Gaussian or `Mixed` columns with default hidden units."""
+    """Return whether to fit the machine as a table, with Gaussian or `Mixed` columns and default hidden units."""
     return isinstance(visible, Gaussian | Mixed) and settings.hidden_units == "auto" and len(settings.hidden) == 1
 
 
 def _for_table(start: TableStart, dtype: torch.dtype, why: str) -> NewMachine:
-    # In the units of the data, correlations are differences of large numbers.
+    # In the units of the data, correlations would be differences of large numbers.
     machine = start.machine.to(torch.float64 if start.transform is None else dtype)
     bounds = machine.layers[0].bounds()
     why = "; ".join([why, *start.notes])
@@ -96,9 +94,10 @@ def _for_table(start: TableStart, dtype: torch.dtype, why: str) -> NewMachine:
 
 
 def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
-    """Scale (a power of two near the standard deviation over 0.3) and shift (lower bound or column means).
+    """Return the scale and the shift of the data.
 
-    There is no shift if 0 has a separate probability.
+    The scale is a power of two near the standard deviation divided by 0.3. The shift is the lower bound or the column
+    means, and 0 for units with a separate probability of the value 0.
     """
     nothing = torch.zeros((), dtype=torch.float64)
     mean = sum((part.double().sum(0) for _, part in parts(x)), nothing) / len(x)
@@ -113,7 +112,7 @@ def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
 
 
 def make_objective(settings: Settings) -> Objective | None:
-    """The objective; None for the default of `fit`."""
+    """Create the training objective; None selects the default of `fit`."""
     entry = OBJECTIVES[settings.objective]
     if entry.home is None:
         return None
@@ -137,19 +136,19 @@ def make_trainer(
     monitor: Monitor,
     weights: Tensor | None = None,
 ) -> Training:
-    """Make the trainer of a machine from the same settings, on unscaled data.
+    """Create the trainer of a machine for unscaled data.
 
-    Machines of tables are already fitted; by default they have one epoch with a learning rate of 0, which only
-    measures them.
+    The machine of a table is already fitted. By default, it is trained for one epoch with a learning rate of 0, which
+    only measures it.
     """
     machine, is_fitted, settings = new.machine, new.is_fitted, settings.for_rows(len(x))
     epochs, rate = settings.epochs or 0, settings.learning_rate
     if is_fitted and rate is None:
         epochs, rate = min(1, epochs), 0.0
     missing: Tensor | None = None
-    if is_fitted and isinstance(x, Tensor) and has_gaps(x):  # the coordinates of its start mix columns
+    if is_fitted and isinstance(x, Tensor) and has_gaps(x):  # the transformed coordinates mix columns
         if rate:
-            raise SettingsError("learning_rate cannot be used for a real-valued table with missing values")
+            raise SettingsError("learning_rate cannot be set for a real-valued table with missing values; omit it")
         x, missing = _completed_table(new, x, settings.seed), x.isnan()
     if is_fitted and isinstance(held_out, Tensor) and has_gaps(held_out):
         held_out = _completed_table(new, held_out, settings.seed)
@@ -180,7 +179,7 @@ def make_trainer(
 
 
 def _completed_table(new: NewMachine, x: Tensor, seed: int) -> Tensor:
-    """Rows of a table with missing values drawn from the fitted machine."""
+    """Fill in the missing values of a table with draws from the fitted machine."""
     machine, draws = in_double(new.in_units_of_data()), torch.Generator(x.device).manual_seed(seed)
     if is_product_mixture(machine):
         return TablePosterior.of(machine, x).draws(1, draws)[0].to(x.dtype)
@@ -189,7 +188,7 @@ def _completed_table(new: NewMachine, x: Tensor, seed: int) -> Tensor:
 
 
 def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:
-    """Check that rows are states of the machine; rows in memory without gaps are moved to its device."""
+    """Check that rows are states of the machine; complete rows in memory are moved to its device."""
     if has_gaps(x):
         take_gaps(machine, held_in_memory(x))
         return x
@@ -236,14 +235,14 @@ def _trainer(
 
 
 def bytes_scaled_beyond(settings: Settings) -> int | None:
-    """Argument `scale_beyond` of `data.sources.read`: None if bytes are states, otherwise 1."""
+    """Return the argument `scale_beyond` of `data.sources.read`: None if bytes are states, otherwise 1."""
     values = (*(settings.interval or ()), settings.binarize or 0.0)
     are_states = settings.visible != "auto" and UNIT_TYPES[settings.visible].raw_bytes
     return None if are_states or max(values) > 1 or settings.binarize == 1 else INTENSITIES
 
 
 def prepare_gappy_rows(settings: Settings, rows: Array) -> Tensor:
-    """Like `prepare_rows`, for rows with missing values (NaN), which stay NaN."""
+    """Prepare rows with missing values like `prepare_rows`; missing values (NaN) remain NaN."""
     values = torch.from_numpy(rows)
     missing = torch.isnan(values)
     filled: Tensor = prepare_rows(settings, torch.where(missing, 0.0, values).numpy())
@@ -259,7 +258,10 @@ def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows: ...
 
 
 def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows:
-    """Rows of a data set as a tensor, binarized according to the settings; rows on disk stay there."""
+    """Convert the rows of a data set to a tensor and binarize them according to the settings.
+
+    Rows on disk stay on disk and are binarized when they are read.
+    """
     dtype, threshold = getattr(torch, settings.dtype), settings.binarize
     x = rows if isinstance(rows, LazyRows) else from_array(rows, "x")
     if threshold is not None:
@@ -270,7 +272,9 @@ def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows:
         return by_rows(lambda part: part.long(), x)
     largest = max(float(part.abs().max()) for _, part in parts(x))
     if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
-        raise SettingsError(f"values reach {largest:g}; scale them to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}")
+        raise SettingsError(
+            f"the largest value is {largest:g}; scale the data to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}"
+        )
     return x.to(dtype) if isinstance(x, Tensor) else by_rows(lambda part: part.to(dtype), x)
 
 
@@ -281,7 +285,7 @@ def _complete(part: Tensor) -> Tensor:
 
 
 def pick_device(name: str) -> str:
-    """The device by its name: cpu, cuda, or auto (a GPU if available)."""
+    """Return the device for a name: cpu, cuda, or auto (a GPU if available)."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Conditional samples: some columns are fixed, the others are sampled."""
+"""Conditional samples, with fixed values in some columns."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from tapmachine.training.gaps import draw_missing, take_gaps
 
 
 def has_exact_posterior(machine: BoltzmannMachine) -> bool:
-    """Whether a machine is a mixture with an exact posterior given some columns, as for tables."""
+    """Return whether a machine is a mixture, such as a machine of a table, whose conditionals are exact."""
     return is_product_mixture(machine) or is_gaussian_mixture(machine)
 
 
@@ -20,14 +20,19 @@ def has_exact_posterior(machine: BoltzmannMachine) -> bool:
 def conditional_samples(
     machine: BoltzmannMachine, given: Tensor, starts: Tensor, n_sweeps: int, generator: torch.Generator
 ) -> Tensor:  # (n,), (N, n) -> (N, *state_shape)
-    """Draw rows with some values fixed: exactly for machines of tables, otherwise by Gibbs chains.
+    """Draw rows with some values fixed.
+
+    Machines of tables are sampled exactly, and other machines by Gibbs chains.
 
     Args:
-        machine: The machine.
-        given: A row with NaN for the values to draw.
-        starts: Starting rows of the chains, one per sample.
-        n_sweeps: Gibbs sweeps of each chain.
+        machine: The machine to sample from.
+        given: Row with the fixed values, and NaN for the values to draw.
+        starts: Initial rows of the chains, one per sample.
+        n_sweeps: Number of Gibbs sweeps per chain.
         generator: Random number generator on the machine's device.
+
+    Returns:
+        One row per chain, shape (N, *state_shape).
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Data of runs: training rows, held-out rows, and other data prepared in the same way."""
+"""Training rows and held-out rows of runs, and other data prepared in the same way."""
 
 import hashlib
 import warnings
@@ -23,7 +23,7 @@ from tapmachine.runs.settings import Settings, check_names
 from tapmachine.runs.weights import digest_of_weights, read_weights
 from tapmachine.training.gaps import fill_columns, has_gaps
 
-ENOUGH_COMPLETE = 100  # complete rows that stand for all, where rows must be complete
+ENOUGH_COMPLETE = 100  # number of complete rows above which incomplete rows are dropped, not filled in
 
 SomeRows = TypeVar("SomeRows", bound=Rows)
 
@@ -35,15 +35,15 @@ class RunData(Generic[SomeRows]):
     Attributes:
         name: Name of the data set.
         image_shape: Height and width, if the rows are images.
-        digest: SHA-256 of the rows.
+        digest: SHA-256 digest of the rows.
         train: Training rows.
         held_out: Held-out rows.
         scale_beyond: Argument of `data.sources.read` that scales other files in the same way.
         names: Names of the columns.
         notes: Notes on how the rows were processed.
         weights: Weights of the training rows; None for equal weights.
-        schema: Schema of a table with text, whose rows are encoded.
-        index: Indices of the training rows among all rows of the data, (N,); None if they are the first N.
+        schema: Schema of the table, if the data are a table with text. The rows are then encoded.
+        index: Indices of the training rows among all rows of the data, shape (N,); None for the first N rows.
         n_rows: Number of rows of the data, including a held-out fraction.
     """
 
@@ -61,7 +61,7 @@ class RunData(Generic[SomeRows]):
     n_rows: int = 0
 
     def description(self) -> dict[str, Any]:
-        """Description of the data that is saved with a machine."""
+        """Return the description of the data that is saved with a machine."""
         return {
             "name": self.name,
             "n_rows": len(self.train),
@@ -72,15 +72,15 @@ class RunData(Generic[SomeRows]):
         } | ({} if self.schema is None else {"schema": self.schema.to_dict()})
 
     def in_memory(self, gaps: bool = False) -> "RunData[Tensor]":
-        """The data as tensors; of rows on disk, as many as fit into memory.
+        """Return the data as tensors, with as many rows as fit into memory.
 
-        With `gaps=False`, rows with missing values are dropped, or filled in if too few complete rows remain.
+        If `gaps` is False, rows with missing values are dropped, or filled in if too few complete rows remain.
         """
         train = held_in_memory(self.train)
         held_out = None if self.held_out is None else held_in_memory(self.held_out)
         if len(train) < len(self.train):
             warnings.warn(
-                f"{self.name}: does not fit into memory; using {len(train)} evenly spaced rows of {len(self.train)}",
+                f"{self.name}: data too large for memory; using {len(train)} evenly spaced rows of {len(self.train)}",
                 RunWarning,
                 stacklevel=3,
             )
@@ -120,7 +120,7 @@ class RunData(Generic[SomeRows]):
 
 
 def complete_rows(x: Tensor) -> Tensor | None:  # (N,), bool
-    """Mask of complete rows; None if there are too few of them and gaps must be filled in."""
+    """Return a mask of the complete rows; None if no values are missing, or if too few rows are complete."""
     if not has_gaps(x):
         return None
     complete = ~x.isnan().any(1)
@@ -129,7 +129,7 @@ def complete_rows(x: Tensor) -> Tensor | None:  # (N,), bool
 
 @contextmanager
 def named(source: str) -> Iterator[None]:
-    """Prefix error messages with the name of the data."""
+    """Add the name of the data to error messages."""
     try:
         yield
     except ValueError as error:
@@ -137,12 +137,12 @@ def named(source: str) -> Iterator[None]:
 
 
 def read_data(settings: Settings) -> RunData[Rows]:
-    """Read the training rows and held-out rows."""
+    """Read the training rows and held-out rows of a run."""
     return _read_data(settings, bytes_scaled_beyond(settings))
 
 
 def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | None = None) -> RunData[Rows]:
-    """Like `read_data`, with the `scale_beyond` of `data.sources.read`."""
+    """Implement `read_data`, with the argument `scale_beyond` of `data.sources.read`."""
     columns = settings.column_kinds if schema is None else None
     source = read(settings.data, gaps=True, scale_beyond=scale_beyond, schema=schema, columns=columns)
     with named(settings.data):
@@ -176,13 +176,16 @@ def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | No
         return replace(data, digest=both, held_out=held_out, notes=data.notes + other_notes)
     n_train = len(x) - round(settings.validation * len(x))
     if not 0 < n_train < len(x):
-        raise SettingsError(f"validation is {settings.validation}, which leaves one part of the {len(x)} rows empty")
+        raise SettingsError(
+            f"validation is {settings.validation}; expected a fraction that leaves training rows and held-out rows "
+            f"among the {len(x)} rows"
+        )
     of_train = None if data.weights is None else data.weights[:n_train]
     return replace(data, train=_between(x, 0, n_train), held_out=_between(x, n_train, len(x)), weights=of_train)
 
 
 def _prepared(settings: Settings, source: DataSet) -> tuple[Rows, tuple[str, ...]]:
-    """Rows prepared according to the settings, with NaN for missing values, and notes on the preparation."""
+    """Prepare rows according to the settings; return them, with NaN for missing values, and notes."""
     rows, notes = source.rows, source.notes
     if isinstance(rows, LazyRows) or rows.dtype.kind != "f" or not bool(np.isnan(rows).any()):
         return prepare_rows(settings, rows), notes
@@ -196,7 +199,7 @@ def _between(x: Rows, first: int, last: int) -> Rows:
 
 
 def settings_of(run: RunFolder) -> Settings:
-    """The settings of a run."""
+    """Return the settings of a run."""
     try:
         return Settings(**check_names(run.settings() or {}, str(run.path / "settings.json")))
     except TypeError as error:
@@ -204,20 +207,20 @@ def settings_of(run: RunFolder) -> Settings:
 
 
 def scale_of_bytes(run: RunFolder) -> int | None:
-    """Argument `scale_beyond` of `data.sources.read` that scales bytes as in training."""
+    """Return the argument `scale_beyond` of `data.sources.read` that scales bytes as in training."""
     usual = bytes_scaled_beyond(settings_of(run))
     scale_beyond: int | None = data_description(run.machine_path).get("scale_beyond", usual)
     return scale_beyond
 
 
 def schema_of(run: RunFolder) -> Schema | None:
-    """Schema of the training data, if it was a table with text."""
+    """Return the schema of the training data; None if they are not a table with text."""
     found = data_description(run.machine_path).get("schema")
     return None if found is None else Schema.from_dict(found)
 
 
 def check_columns_of(run: RunFolder, names: Sequence[str] | None) -> None:
-    """Raise a ValueError if named columns differ from the training data."""
+    """Raise a ValueError if column names differ from those of the training data."""
     known = data_description(run.machine_path).get("columns")
     if known is None or names is None or schema_of(run) is not None or len(known) != len(names):
         return  # the number of columns and schemas are checked elsewhere
@@ -227,18 +230,25 @@ def check_columns_of(run: RunFolder, names: Sequence[str] | None) -> None:
 
 
 def read_data_of(run: RunFolder, gaps: bool = False) -> RunData[Tensor]:
-    """Data of a run, in memory. Raises RunError if they have changed since training. `gaps`: as for `in_memory`."""
+    """Read the data of a run into memory; `gaps` has the same meaning as in `RunData.in_memory`.
+
+    Raises:
+        RunError: If the data have changed since training, or if the run is a machine file without data.
+    """
     if isinstance(run, MachineFile):
-        raise RunError(f"{run.path}: is a machine file, which has no data")
+        raise RunError(f"{run.path}: a machine file has no data")
     settings = settings_of(run)
     data = read_data(settings)
     if data.digest != data_description(run.machine_path).get("sha256"):
-        raise RunError(f"{settings.data}: has changed since {run.path} was trained on it")
+        raise RunError(f"{settings.data}: the data have changed since {run.path} was trained")
     return data.in_memory(gaps)
 
 
 def data_for(run: RunFolder, source: str | None = None, gaps: bool = False) -> RunData[Tensor]:
-    """Data from a source, prepared as in training. Default: data of the run. `gaps`: as for `in_memory`."""
+    """Read data from a source (default: the data of the run) and prepare them as in training.
+
+    The argument `gaps` has the same meaning as in `RunData.in_memory`.
+    """
     if source is None:
         try:
             return read_data_of(run, gaps)

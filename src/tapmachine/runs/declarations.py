@@ -1,4 +1,4 @@
-"""Declaration of settings: dataclass fields with help text, choices and check. Does not import torch."""
+"""Declaration of settings as dataclass fields with help text, choices and checks, without importing torch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,21 +13,21 @@ KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or f
 
 
 class Check(NamedTuple):
-    """A condition on a value, and a description of the expected value."""
+    """Condition on a value, with a description of the expected value."""
 
     holds: Callable[[Any], bool]
     expected: str
 
 
 class Option(NamedTuple):
-    """Declaration of a setting, besides its name, type and default.
+    """Declaration of a setting, in addition to its name, type and default.
 
     Attributes:
         help: Help text.
         check: Condition on values other than None.
         choices: Allowed values.
         default_text: Description of a default that is not constant.
-        flags: Names on the command line, if different from the setting.
+        flags: Names of the command-line flags, if they differ from the name of the setting.
     """
 
     help: str
@@ -37,7 +37,7 @@ class Option(NamedTuple):
     flags: str | None = None
 
     def help_text(self) -> str:
-        """The help text with the choices."""
+        """Return the help text with the choices filled in."""
         return self.help if self.choices is None else self.help.format(choices=", ".join(self.choices()))
 
 
@@ -50,19 +50,19 @@ def setting(
     default_text: str | None = None,
     flags: str | None = None,
 ) -> Any:
-    """A field of `Settings`; see `Option`. With the default MISSING, it is required."""
+    """Create a field of `Settings` with an `Option`; the default MISSING makes the setting required."""
     words = choices if choices is None or callable(choices) else lambda: choices
     return field(default=default, metadata={"option": Option(help, check, words, default_text, flags)})
 
 
 def option_of(declared: "Field[Any]") -> Option:
-    """The declaration of a setting."""
+    """Return the declaration of a setting."""
     option: Option = declared.metadata["option"]
     return option
 
 
 def at_least(least: float) -> Check:
-    """Finite and at least a number."""
+    """Return a check that a value is finite and not less than `least`."""
     return Check(lambda value: least <= value < math.inf, f"{least:g} or more")
 
 
@@ -82,7 +82,7 @@ FILE_OR_FRACTION = Check(
 
 
 def pairs_from_text(text: str) -> list[tuple[str, str]]:
-    """Parse name=word pairs separated by commas; a missing word is ""."""
+    """Parse name=word pairs separated by commas; a missing word becomes an empty string."""
     pairs = (part.rpartition("=") if "=" in part else (part, "", "") for part in text.split(",") if part.strip())
     return [(name.strip(), word.strip()) for name, _, word in pairs]
 
@@ -99,22 +99,26 @@ def check_value(name: str, value: Any, option: Option) -> None:
 
 
 def kinds(hint: Any) -> tuple[Any, ...]:
-    """The types in a union; a type by itself."""
+    """Return the types in a union, or a tuple of the type itself."""
     return get_args(hint) if isinstance(hint, UnionType) else (hint,)
 
 
 def item_kind(hint: Any) -> Any:
-    """The type of the items, if a setting is a tuple; otherwise None."""
+    """Return the type of the items of a tuple setting; None for other settings."""
     return next((get_args(kind)[0] for kind in kinds(hint) if get_origin(kind) is tuple), None)
 
 
 def holds_floats(hint: Any) -> bool:
-    """Whether values are numbers with a fraction, or tuples of them."""
+    """Return whether the values of a setting are floats or tuples of floats."""
     return float in kinds(hint) or item_kind(hint) is float
 
 
 def from_json(name: str, value: Any, hint: Any) -> Any:
-    """Convert a value from JSON, where tuples are lists. Raises SettingsError for other types."""
+    """Convert a value from JSON, in which tuples are lists.
+
+    Raises:
+        SettingsError: If the value has the wrong type.
+    """
     item = item_kind(hint)
     if item is not None and isinstance(value, list) and all(_is_a(item, each) for each in value):
         return tuple(value)
@@ -126,18 +130,18 @@ def from_json(name: str, value: Any, hint: Any) -> Any:
 
 
 def _is_a(kind: Any, value: Any) -> bool:
-    """Whether a JSON value has a type: true is not a number."""
+    """Return whether a JSON value has a type; true and false are not numbers."""
     return type(value) is kind or (kind is float and type(value) is int)
 
 
 def from_text(name: str, text: Any, hint: Any) -> Any:
-    """Parse a value from the command line, where tuples are separated by commas."""
+    """Parse a value from the command line, where the items of a tuple are separated by commas."""
     item = item_kind(hint)
     if item is not None and text is not None:
         try:
             return tuple(item(part) for part in text.split(","))
         except ValueError:
-            example = "an integer, or several as in 500,200" if item is int else "two numbers, as in 0,1"
+            example = "one or more integers, such as 500,200" if item is int else "two numbers, such as 0,1"
             raise SettingsError(f"{name} is {text!r}; expected {example}") from None
     if {str, float} <= {*kinds(hint)} and text is not None:
         try:
@@ -148,7 +152,7 @@ def from_text(name: str, text: Any, hint: Any) -> Any:
 
 
 def default_in_words(declared: "Field[Any]") -> str:
-    """Default of a setting, as shown in the help."""
+    """Return the default of a setting as shown in the help."""
     text, value = option_of(declared).default_text, declared.default
     if text is not None or value is MISSING:
         return text or ""

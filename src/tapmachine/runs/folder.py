@@ -1,12 +1,12 @@
-"""Run folders: settings, records and checkpoints of a training on disk, safe against crashes at any time.
+"""Run directories: crash-safe storage of the settings, records and checkpoints of a training run.
 
 RUN/settings.json          the settings
 RUN/metrics.jsonl          one record per epoch
-RUN/metrics.damaged.jsonl  damaged lines of metrics.jsonl, if there were any
-RUN/events.jsonl           log of when the run started, continued, stopped, finished or failed
+RUN/metrics.damaged.jsonl  damaged lines of metrics.jsonl, if any
+RUN/events.jsonl           log of the start, continuation, interruption, end or failure of the run
 RUN/machine.safetensors    the machine at the last checkpoint
 RUN/machines/              kept machines, by epoch
-RUN/checkpoints/           the last two states of the training, and a manifest with their digests
+RUN/checkpoints/           the last two training states, and a manifest with their digests
 """
 
 import hashlib
@@ -36,23 +36,23 @@ from tapmachine.machine.files import (
 from tapmachine.runs.records import Record, describe_damage, read_records, set_aside, write_records
 from tapmachine.units.registry import UNIT_TYPES
 
-KEPT = 2  # checkpoints: if the last one is damaged, the one before is used
+KEPT = 2  # number of checkpoints; if the last one is damaged, the previous one is used
 
 
 class RunFolder:
-    """The folder of a training run.
+    """Directory of a training run.
 
-    Use it as a context manager to lock the folder: only one process at a time may write to it.
+    Only one process at a time may write to a run directory. To lock it, use the object as a context manager.
 
     Args:
-        path: Path of the folder, which is created when something is written.
+        path: Path of the directory, which is created on the first write.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock: int | None = None
         if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path}: is a file, not a run folder")
+            raise RunError(f"{self.path}: not a directory; expected a run folder")
 
     # ----- one process at a time
 
@@ -63,7 +63,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            raise RunError(f"{self.path}: cannot be written to: {error.strerror}") from None
+            raise RunError(f"{self.path}: cannot write to this folder: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -82,14 +82,14 @@ class RunFolder:
             self._lock = None
 
     def others(self) -> list[str]:
-        """Names of files in a folder that is not a run folder; empty for a run, a new or an empty folder."""
+        """Return the names of the files in a directory that is not a run directory; empty for a run directory."""
         if not self.path.exists() or self.settings() is not None:
             return []
         of_run = {".lock", *(part.name for part in self._parts())}
         return sorted(path.name for path in self.path.iterdir() if path.name not in of_run)
 
     def _parts(self) -> list[Path]:
-        """Partially written files of a killed process."""
+        """Return the files that a killed process left partially written."""
         if not (self.path / "settings.json").exists():
             return list(self.path.glob(".settings.json.*.part"))
         folders = (self.path, self.path / "checkpoints", self.path / "machines")
@@ -98,12 +98,12 @@ class RunFolder:
     # ----- settings
 
     def settings(self) -> Description | None:
-        """The settings of the run; None in a new folder."""
+        """Return the settings of the run; None for a new directory."""
         content = self._settings_file()
         return None if content is None else content["settings"]
 
     def earlier_digests(self) -> list[str]:
-        """Digests of earlier settings of the run, with other numbers of epochs or other recording intervals."""
+        """Return the digests of earlier settings, with other numbers of epochs or other recording intervals."""
         content = self._settings_file() or {}
         return [str(digest) for digest in content.get("earlier", ())]
 
@@ -119,18 +119,18 @@ class RunFolder:
             content = json.loads(text)
             version, settings = content["format"], content["settings"]
         except (ValueError, RecursionError, TypeError, KeyError):
-            raise RunError(f"{path}: is not a settings file of a run") from None
+            raise RunError(f"{path}: not a settings file of a run") from None
         if version != FORMAT:
-            raise RunError(f"{path}: has format {version!r}; this version reads {FORMAT}")
+            raise RunError(f"{path}: unsupported format {version!r}; expected {FORMAT}")
         if not isinstance(settings, dict) or not isinstance(content.get("earlier", []), list):
-            raise RunError(f"{path}: is not a settings file of a run")
+            raise RunError(f"{path}: not a settings file of a run")
         return dict(content)
 
     def write_settings(self, settings: Description, earlier: Sequence[str] = ()) -> None:
-        """Write the settings, and the digests of earlier settings.
+        """Write the settings and the digests of earlier settings to one file.
 
-        Both are in one file, so that a killed run has either the old or the new settings, and accepts the checkpoints
-        and machines of both.
+        The file is replaced atomically, so a killed run has either the old or the new settings. The digests identify
+        checkpoints and machines of earlier settings.
         """
         content = {"format": FORMAT, "settings": settings} | ({"earlier": list(earlier)} if earlier else {})
         write_atomically(self.path / "settings.json", (json.dumps(content, indent=2) + "\n").encode())
@@ -138,18 +138,18 @@ class RunFolder:
     # ----- records
 
     def records(self) -> list[Record]:
-        """The records of all epochs. Damaged lines are skipped, with a `RunWarning` that names them."""
+        """Return the records of all epochs; damaged lines are skipped with a `RunWarning`."""
         records, damaged = self._read_records()
         if damaged:
             warnings.warn(f"{describe_damage(self._records_path, damaged)}; skipped", RunWarning, stacklevel=2)
         return records
 
     def damaged_records(self) -> str:
-        """Describe the damaged lines of the records; empty if there are none."""
+        """Return a description of the damaged lines of the records; empty if no line is damaged."""
         return describe_damage(self._records_path, self._read_records()[1])
 
     def forget_records_after(self, epoch: int) -> None:
-        """Drop records of epochs that will be rerun. Damaged lines are moved to another file."""
+        """Remove the records of epochs that will be repeated, and move damaged lines to another file."""
         records, damaged = self._read_records()
         if damaged:
             copy = self.path / "metrics.damaged.jsonl"
@@ -169,7 +169,7 @@ class RunFolder:
         return read_records(self._records_path, saved_epoch)
 
     def note(self, event: str, **details: Any) -> None:
-        """Add a line to the event log; write errors are ignored."""
+        """Append a line to the event log; errors in writing it are ignored."""
         when = datetime.now(UTC).isoformat(timespec="seconds")
         line = json.dumps({"time": when, "process": os.getpid(), "event": event, **details})
         with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
@@ -178,11 +178,11 @@ class RunFolder:
     # ----- checkpoints
 
     def checkpoint(self, epoch: int, tensors: dict[str, Tensor], values: Description, partial: bool = False) -> None:
-        """Save the state of a training after an epoch or, if partial, within the next one.
+        """Save the training state after an epoch or, if `partial` is True, within the next epoch.
 
-        The previous checkpoint is kept until this one is on disk.
+        The previous checkpoint is kept until the new one is on disk.
         """
-        name = f"epoch-{epoch:06d}{'-partial' if partial else ''}.safetensors"  # not to replace the full one
+        name = f"epoch-{epoch:06d}{'-partial' if partial else ''}.safetensors"  # does not replace the full checkpoint
         path = self.path / "checkpoints" / name
         write_tensors(path, tensors, {"kind": "training", "epoch": epoch, "values": values})
         entries = [entry for entry in self._manifest() if entry["file"] != path.name]
@@ -194,23 +194,23 @@ class RunFolder:
                 old.unlink(missing_ok=True)
 
     def last_checkpoint(self) -> tuple[int, dict[str, Tensor], Description] | None:
-        """Epoch, tensors and values of the last intact checkpoint; None if there is none yet."""
+        """Return the epoch, tensors and values of the last intact checkpoint; None before the first checkpoint."""
         entries = self._manifest()
         for entry in reversed(entries):
             path = self.path / "checkpoints" / entry["file"]
             try:
                 if _sha256(path) != entry["sha256"]:
-                    raise FileError(f"{path}: is damaged: its content does not match the manifest")
+                    raise FileError(f"{path}: damaged checkpoint; its content does not match the manifest")
                 tensors, description = read_tensors(path, "training")
                 return description["epoch"], tensors, description["values"]
             except (FileError, OSError, KeyError) as error:
-                warnings.warn(f"{error}; using the previous one, if it exists", RunWarning, stacklevel=3)
+                warnings.warn(f"{error}; using the previous checkpoint, if any", RunWarning, stacklevel=3)
         if entries:
-            raise RunError(f"{self.path}: no checkpoint can be read; nothing was changed")
+            raise RunError(f"{self.path}: all checkpoints are damaged; nothing was changed")
         return None
 
     def damaged_checkpoints(self) -> dict[str, str]:
-        """Problem of each checkpoint, by file name; empty if it is intact."""
+        """Return the problem of each checkpoint by file name; the text is empty for an intact checkpoint."""
         damage = {}
         for entry in self._manifest():
             path = self.path / "checkpoints" / entry["file"]
@@ -227,7 +227,7 @@ class RunFolder:
         except FileNotFoundError:
             return self._entries_of_files()
         except (OSError, ValueError, RecursionError):
-            raise RunError(f"{path}: is damaged; nothing was changed") from None
+            raise RunError(f"{path}: the manifest is damaged; nothing was changed") from None
         is_manifest = isinstance(entries, list) and all(
             isinstance(entry, dict)
             and Path(str(entry.get("file"))).name == entry.get("file")
@@ -236,11 +236,11 @@ class RunFolder:
             for entry in entries
         )
         if not is_manifest:
-            raise RunError(f"{path}: is not a manifest of checkpoints; nothing was changed")
+            raise RunError(f"{path}: not a manifest of checkpoints; nothing was changed")
         return list(entries)
 
     def _entries_of_files(self) -> list[dict[str, Any]]:
-        """Manifest rebuilt from the files, for a run without one."""
+        """Rebuild the manifest of a run without one from its checkpoint files."""
         checkpoints = []
         for path in (self.path / "checkpoints").glob("epoch-*.safetensors"):
             epoch_text, _, partial = path.stem.removeprefix("epoch-").partition("-")
@@ -256,30 +256,30 @@ class RunFolder:
         return self.path / MACHINE_FILE
 
     def save_machine(self, machine: BoltzmannMachine, data: Description, epoch: int | None = None) -> None:
-        """Save the machine; with an epoch, as a kept machine."""
+        """Save the machine at the last checkpoint or, if `epoch` is passed, as a kept machine."""
         save(machine, self.machine_path if epoch is None else self.machine_at(epoch), data)
 
     def kept_machines(self) -> dict[int, Path]:
-        """Paths of the kept machines, by epoch, in increasing order."""
+        """Return the paths of the kept machines by epoch, in increasing order."""
         files = (self.path / "machines").glob("epoch-*.safetensors")
         paths = {path.stem.removeprefix("epoch-"): path for path in files}
         return dict(sorted((int(epoch), path) for epoch, path in paths.items() if epoch.isdecimal()))
 
     def last_epoch(self) -> int | None:
-        """Epoch of the last checkpoint; None if there is none yet."""
+        """Return the epoch of the last checkpoint; None before the first checkpoint."""
         entries = self._manifest()
         return int(entries[-1]["epoch"]) if entries else None
 
     def machine_at(self, epoch: int) -> Path:
-        """Path of the kept machine of an epoch."""
+        """Return the path of the machine that was kept at an epoch."""
         return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
 
 
 class MachineFile(RunFolder):
-    """A machine file used as a run without data, records and other epochs.
+    """Machine file in the role of a run directory, without data, records and kept machines.
 
     Args:
-        path: Path of a file that `save` wrote.
+        path: Path of a file written by `save`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -289,11 +289,11 @@ class MachineFile(RunFolder):
 
     @property
     def machine_path(self) -> Path:
-        """Path of the file."""
+        """Path of the machine file."""
         return self.path
 
     def settings(self) -> Description:
-        """Settings that determine how data are prepared for the machine."""
+        """Return the settings that determine how data are prepared for the machine."""
         name, dtype = self._description["layers"][0]["type"], self._description["dtype"]
         raw = [word for word, entry in UNIT_TYPES.items() if entry.raw_bytes and entry.home.endswith(f":{name}")]
         return {
@@ -303,15 +303,15 @@ class MachineFile(RunFolder):
         }
 
     def earlier_digests(self) -> list[str]:
-        """Digest of the settings of the run that saved it, if any."""
+        """Return the digest of the settings of the run that saved the machine, if any."""
         return [str(self._description["data"]["run"])] if "run" in self._description.get("data", {}) else []
 
     def records(self) -> list[Record]:
-        """None."""
+        """Return an empty list, because a machine file has no records."""
         return []
 
     def last_epoch(self) -> int:
-        """Epoch at which it was saved; 0 if unknown."""
+        """Return the epoch at which the machine was saved; 0 if unknown."""
         return int(self._description.get("data", {}).get("epoch", 0))
 
 

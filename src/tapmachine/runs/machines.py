@@ -14,18 +14,20 @@ from tapmachine.runs.folder import MachineFile, RunFolder
 
 
 class KeptMachines(Mapping[int, BoltzmannMachine]):
-    """Kept machines of a run and the one at its last checkpoint, by epoch; each is loaded on access.
+    """Mapping from epochs to the machines of a run, which are loaded on access.
+
+    It contains the kept machines and the machine at the last checkpoint.
 
     Args:
-        run: The directory of a run.
-        device: Device to put the machines on.
+        run: Path of a run directory.
+        device: Device on which the machines are loaded (default: "cpu").
     """
 
     def __init__(self, run: str | Path | RunFolder, device: torch.device | str = "cpu") -> None:
         self.folder, self.device = run if isinstance(run, RunFolder) else RunFolder(run), device
         last = self.folder.last_epoch()
         if last is None or not self.folder.machine_path.exists():
-            raise RunError(f"{self.folder.path}: is not a run folder, or has no checkpoint yet")
+            raise RunError(f"{self.folder.path}: not a run folder, or no checkpoint has been saved yet")
         self.kept = self.folder.kept_machines()
         self.epochs = sorted({last, *self.kept})
 
@@ -41,16 +43,16 @@ class KeptMachines(Mapping[int, BoltzmannMachine]):
         return len(self.epochs)
 
     def training_rows(self) -> Tensor:
-        """Training rows."""
+        """Return the training rows of the run."""
         return read_data_of(self.folder).train
 
 
 def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | str = "cpu") -> BoltzmannMachine:
-    """The machine of a run at its last checkpoint, or at an epoch at which it was kept.
+    """Load the machine of a run at its last checkpoint, or at an epoch at which the machine was kept.
 
     Raises:
-        RunError: If the file holds the machine of another run or of another epoch.
-        FileError: If it cannot be read.
+        RunError: If the file contains the machine of another run or of another epoch.
+        FileError: If the file cannot be read.
     """
     path = run.machine_path if epoch is None else run.machine_at(epoch)
     last = run.last_epoch() or 0  # read before the machine, which is written first: the run may save in between
@@ -58,15 +60,15 @@ def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | 
     origin = description.get("data", {})
     if not isinstance(run, MachineFile):  # the file may not be from a run
         if origin.get("run") not in digests_of(run):
-            raise RunError(f"{path}: belongs to a run with different settings from {run.path}")
+            raise RunError(f"{path}: the machine belongs to a run with settings different from those of {run.path}")
         # The machine is written before the checkpoint, and may be ahead of it after a crash.
         if origin["epoch"] != epoch if epoch is not None else origin["epoch"] < last:
             raise RunError(
-                f"{path}: is the machine of epoch {origin['epoch']}, not of {last if epoch is None else epoch}"
+                f"{path}: machine of epoch {origin['epoch']}; expected epoch {last if epoch is None else epoch}"
             )
     return rebuild(path, tensors, description).to(device=device)
 
 
 def digests_of(run: RunFolder) -> list[str]:
-    """Digests of current and earlier settings of a run; empty for a new folder."""
+    """Return the digests of the current and earlier settings of a run; empty for a new directory."""
     return [] if run.settings() is None else [*run.earlier_digests(), settings_of(run).digest()]

@@ -1,4 +1,4 @@
-"""A new machine together with the scale that it is trained on."""
+"""New machines, with the scaling of the data for training."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -16,14 +16,15 @@ from tapmachine.machine.whitening import in_coordinates
 
 @dataclass(frozen=True)
 class NewMachine:
-    """A new machine for data scaled to a standard deviation of about 0.3, that of uniform data in [0, 1].
+    """New machine for data that are scaled to a standard deviation of about 0.3, as for uniform data in [0, 1].
 
     Attributes:
-        machine: The machine, with small random weights, or as fitted by `start_for_table`.
-        scale, shift: The data are shift + scale·x for states x of the machine; scale is a power of two.
-        bounds: Bounds of the visible units in the units of the data.
-        why: The visible unit type, and why it was chosen.
-        transform: For complete real-valued tables, the matrix that replaces `scale`.
+        machine: The machine, with small random weights or fitted by `start_for_table`.
+        scale: Factor between the states of the machine and the data, a power of two.
+        shift: Offset of the data, which are shift + scale·x for states x of the machine.
+        bounds: Bounds of the visible units, in the units of the data.
+        why: Visible unit type, and the reason for its choice.
+        transform: Matrix that replaces `scale` for complete real-valued tables.
         is_fitted: Whether the machine was fitted by `start_for_table`.
     """
 
@@ -37,11 +38,11 @@ class NewMachine:
 
     @property
     def is_in_units_of_data(self) -> bool:
-        """Whether the machine takes unscaled data."""
+        """Whether the machine is trained on unscaled data."""
         return self.transform is None and self.scale == 1 and not bool(self.shift.any())
 
     def in_units_of_data(self) -> BoltzmannMachine:
-        """Copy of the current machine in the units of the data; in float64 for tables."""
+        """Return a copy of the current machine in the units of the data, in float64 for tables."""
         if self.is_in_units_of_data:
             return deepcopy(self.machine)
         if self.transform is not None:
@@ -52,7 +53,11 @@ class NewMachine:
         return machine
 
     def scaled(self, x: Rows) -> Rows:
-        """Scale data for the machine. Raises ValueError for values out of bounds."""
+        """Scale data for the machine.
+
+        Raises:
+            ValueError: If a value is out of bounds.
+        """
         for first, part in parts(x):
             self._check_bounds(x, first, part)
         if self.is_in_units_of_data:
@@ -78,11 +83,11 @@ class NewMachine:
             row, column = outside.nonzero()[0].tolist()
             value = f"{place_of(first + row, x)}, column {column} is {part[row, column]:g}"
             ends = (float(bound.expand(part.shape[1])[column]) for bound in (lower, upper))
-            raise ValueError("{}; it must lie between {:g} and {:g}".format(value, *ends))
+            raise ValueError("{}; expected a value from {:g} to {:g}".format(value, *ends))
 
 
 def by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
-    """Apply a function to rows: in parts, or when they are read from disk."""
+    """Apply a function to rows, in parts for rows in memory, and on reading for rows on disk."""
     if isinstance(x, LazyRows):
         return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
     results: Tensor | None = None

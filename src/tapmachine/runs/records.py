@@ -1,4 +1,4 @@
-"""Records of a run, one line of JSON per epoch: reading them, and detecting damaged lines."""
+"""Reading and writing of the records of a run, one line of JSON per epoch, with detection of damaged lines."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,16 @@ Record = dict[str, Any]
 
 
 def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, bytes]]:
-    """Read the records in a file, and its damaged lines by line number. A line truncated by a kill is neither.
+    """Read the records and the damaged lines of a file.
+
+    A last line that was truncated when the process was killed does not count as damaged.
 
     Args:
-        path: The file; a missing file has no records.
+        path: Path of the file; a missing file has no records.
         saved_epoch: Epoch of the last checkpoint.
+
+    Returns:
+        The records, and the damaged lines by line number.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -26,7 +31,7 @@ def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, 
     for line_number, record in parsed.items():
         if record is None:
             continue
-        # Epochs increase from line to line; of two that do not, the one that its neighbors contradict is damaged.
+        # Epochs increase from line to line. If two do not, the one that is inconsistent with its neighbors is damaged.
         last, after = records[-1]["epoch"] if records else 0, epochs[len(records) + 1 :][:1]
         if record["epoch"] <= last or (after and last < after[0] < record["epoch"]):
             epochs.pop(len(records))
@@ -34,14 +39,14 @@ def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, 
         else:
             records.append(record)
     damaged = {line_number: lines[line_number - 1] for line_number, record in parsed.items() if record is None}
-    # A record is written before the checkpoint of its epoch: one that was cut off by a kill lies beyond the last.
+    # A record is written before the checkpoint of its epoch, so a truncated record is from after the last checkpoint.
     if max((record["epoch"] for record in records), default=0) >= saved_epoch:
         damaged.pop(len(lines), None)
     return records, damaged
 
 
 def _parse(line: bytes) -> Record | None:
-    """Parse the record in a line; None if it is damaged."""
+    """Parse the record in a line; return None if the line is damaged."""
     try:
         record = json.loads(line.decode())
     except (ValueError, RecursionError):
@@ -55,7 +60,7 @@ def write_records(path: Path, records: list[Record]) -> None:
 
 
 def describe_damage(path: Path, damaged: dict[int, bytes]) -> str:
-    """Describe the damaged lines of a file; empty if there are none."""
+    """Return a description of the damaged lines of a file; empty if no line is damaged."""
     line_numbers = ", ".join(map(str, damaged))
     if not damaged:
         return ""
@@ -65,5 +70,5 @@ def describe_damage(path: Path, damaged: dict[int, bytes]) -> str:
 def set_aside(path: Path, damaged: dict[int, bytes]) -> None:
     """Append damaged lines to a file."""
     before = path.read_bytes() if path.exists() else b""
-    new = [line for line in damaged.values() if line not in before.split(b"\n")]  # not twice, after a kill
+    new = [line for line in damaged.values() if line not in before.split(b"\n")]  # some may have been appended
     write_atomically(path, before + b"".join(line + b"\n" for line in new))

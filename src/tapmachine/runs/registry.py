@@ -1,7 +1,7 @@
-"""Names on the command line, and the classes they stand for. Does not import torch, so that `--help` is fast.
+"""Command-line names of objectives, starts, channels and measurements, and the classes they refer to.
 
-Settings, the construction of a training and the commands read these tables; the unit types are in `units.registry`, the
-schemes in `solver.registry`. An objective, a start or a channel becomes available to users with its line here.
+An entry in one of these tables makes a class available in settings and commands. Unit types are registered in
+`units.registry` and schemes in `solver.registry`. The module does not import torch, so that `--help` is fast.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from tapmachine.units.registry import UNIT_TYPES
 
 @dataclass(frozen=True)
 class ObjectiveWord:
-    """A training objective.
+    """Entry for a training objective.
 
     Attributes:
-        home: Location of the class, as `module:name`; None for the default of `fit`.
-        arguments: Arguments of the class, by the settings that they come from.
-        n_sweeps: Default of `n_sweeps`.
-        scheme: Location of the class of its mean-field scheme; None for the default.
+        home: Location of the class as `module:name`; None for the default of `fit`.
+        arguments: Mapping from settings to arguments of the class.
+        n_sweeps: Default of the setting `n_sweeps`.
+        scheme: Location of the mean-field scheme as `module:name`; None for the default scheme.
         fixed: Other arguments of the class.
-        scheme_arguments: Arguments of the class of the scheme.
+        scheme_arguments: Arguments of the scheme.
     """
 
     home: str | None
@@ -33,12 +33,12 @@ class ObjectiveWord:
 
 @dataclass(frozen=True)
 class ChannelWord:
-    """A noisy channel.
+    """Entry for a noisy channel.
 
     Attributes:
-        home: Location of the class, as `module:name`.
-        parameter: Name of the option of `tapmachine denoise` and of the attribute of the class.
-        needs: Requirement on the visible units: `states` (finitely many), `numbers`, `bounded numbers`, or `anything`.
+        home: Location of the class as `module:name`.
+        parameter: Name of the parameter, used as an option of `tapmachine denoise` and as an attribute of the class.
+        needs: Requirement on the visible units: `states` (finitely many), `numbers`, `bounded numbers` or `anything`.
         limits: Smallest and largest value of the parameter.
         required: Whether the parameter is required.
     """
@@ -52,10 +52,10 @@ class ChannelWord:
 
 @dataclass(frozen=True)
 class MeasurementWord:
-    """A kind of measurements that mix the components of a signal.
+    """Entry for a kind of measurements that mix the components of a signal.
 
     Attributes:
-        home: Location of the class, as `module:name`.
+        home: Location of the class as `module:name`.
         has_noise: Whether the class has an argument `noise`.
         has_edges: Whether the class has an argument `edges`.
     """
@@ -96,7 +96,7 @@ STARTS: dict[str, str] = {
     "chains": f"{_TRAINING}:Chains",
 }
 
-CHANNELS: dict[str, ChannelWord] = {  # the first that suits the units is their default
+CHANNELS: dict[str, ChannelWord] = {  # the first channel that supports the units is the default
     "bsc": ChannelWord(f"{_CHANNELS}:BinarySymmetric", "p", "states", (0.0, 1.0)),
     "gaussian": ChannelWord(f"{_CHANNELS}:GaussianNoise", "sigma", "numbers", (1e-15, 1e15)),
     "erasure": ChannelWord(f"{_CHANNELS}:BinaryErasure", "p", "anything", (0.0, 1.0)),
@@ -113,10 +113,10 @@ MEASUREMENTS: dict[str, MeasurementWord] = {
 
 
 def visible_words() -> tuple[str, ...]:
-    """Types of visible units; `auto` infers one from the data."""
+    """Return the names of the visible unit types, and `auto`, which infers the type from the data."""
     return ("auto", *UNIT_TYPES)
 
 
 def hidden_words() -> tuple[str, ...]:
-    """Types of hidden units; `auto` follows from the visible ones."""
+    """Return the names of the hidden unit types, and `auto`, which depends on the visible units."""
     return ("auto", *(word for word, unit_type in UNIT_TYPES.items() if unit_type.hidden))

@@ -1,6 +1,7 @@
-"""The settings of a training, each declared once. Without torch, so that `--help` is quick.
+"""Settings of a training run.
 
-`tapmachine train` and the JSON files of runs are derived from these declarations; a test compares `RBM` with them.
+The options of `tapmachine train` and the JSON files of runs are derived from these declarations. The module does not
+import torch, so that `--help` is fast.
 """
 
 import hashlib
@@ -32,10 +33,10 @@ from tapmachine.runs.declarations import (
 from tapmachine.runs.registry import OBJECTIVES, STARTS, hidden_words, visible_words
 from tapmachine.units.registry import UNIT_TYPES
 
-# Settings that a run may change when it continues: its length, and how much of it is recorded.
+# Settings that may change when a run continues: the number of epochs, and how often results are recorded.
 ADJUSTABLE = ("epochs", "measure_every", "save_every", "keep_every")
 LAYER_DATA, PRETRAINED = ("samples", "means"), ("first", "all")
-N_KEPT = 24  # kept machines, increasingly far apart; with fewer epochs, all
+N_KEPT = 24  # default number of kept machines, at increasing intervals; all machines if there are fewer epochs
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,10 @@ class Settings:
         choices=hidden_words,
     )
     pretrain: int | None = setting(
-        None, "Pretraining epochs of machines with several hidden layers.", at_least(0), default_text="same as --epochs"
+        None,
+        "Number of pretraining epochs for machines with several hidden layers.",
+        at_least(0),
+        default_text="same as --epochs",
     )
     pretrain_layers: str = setting(
         "first",
@@ -150,11 +154,14 @@ class Settings:
         "float32", "Precision of matrix products on a GPU: {choices}.", choices=MATMUL_PRECISIONS
     )
     measure_every: int | None = setting(
-        None, "Epochs between measurements.", at_least(1), default_text="20 measurements, increasingly far apart"
+        None,
+        "Number of epochs between measurements.",
+        at_least(1),
+        default_text="20 measurements, increasingly far apart",
     )
-    save_every: int = setting(1, "Epochs between checkpoints.", at_least(1))
+    save_every: int = setting(1, "Number of epochs between checkpoints.", at_least(1))
     keep_every: int | None = setting(
-        None, "Epochs between kept machines; 0 keeps none.", at_least(0), default_text="about 20 in total"
+        None, "Number of epochs between kept machines; 0 keeps none.", at_least(0), default_text="about 20 in total"
     )
 
     def __post_init__(self) -> None:
@@ -165,7 +172,7 @@ class Settings:
                 raise SettingsError(message)
 
     def _rules(self) -> list[tuple[bool, str]]:
-        """Rules between settings: whether each holds, and the error message if not."""
+        """Return the rules for combinations of settings, each with its truth value and an error message."""
         has_interval = self.visible == "auto" or UNIT_TYPES[self.visible].bounds is not None
         unused = self._not_for_objective()
         objectives = [word for word, entry in OBJECTIVES.items() if {*unused} <= entry.arguments.keys()]
@@ -206,7 +213,7 @@ class Settings:
         ]
 
     def _not_for_objective(self) -> list[str]:
-        """Settings changed from their defaults that the objective does not have."""
+        """Return the settings that differ from their defaults although the objective does not use them."""
         names = {name for entry in OBJECTIVES.values() for name in entry.arguments}
         names -= OBJECTIVES[self.objective].arguments.keys()
         return [f.name for f in fields(self) if f.name in names and getattr(self, f.name) != f.default]
@@ -219,31 +226,31 @@ class Settings:
 
     @property
     def pretrain_epochs(self) -> int:
-        """Pretraining epochs of each layer."""
+        """Number of pretraining epochs of each layer."""
         if self.pretrain is not None:
             return self.pretrain
         return (FEWEST_EPOCHS if self.epochs is None else self.epochs) if len(self.hidden) > 1 else 0
 
     @property
     def column_kinds(self) -> dict[str, str]:
-        """Kinds of columns by name."""
+        """Mapping from column names to kinds."""
         return dict(pairs_from_text(self.columns or ""))
 
     def for_rows(self, n_rows: int) -> "Settings":
-        """Settings for a number of rows, with the default number of epochs filled in."""
+        """Return settings in which a missing number of epochs is replaced by the default for the number of rows."""
         if self.epochs is not None:
             return self
         return replace(self, epochs=default_epochs(n_rows // (self.batch_size or default_batch_size(n_rows))))
 
     def keeps(self, epoch: int) -> bool:
-        """Whether to keep the machine after an epoch."""
+        """Return whether to keep the machine after an epoch."""
         if self.keep_every is None:
             steps = range(N_KEPT)
             return epoch in {round(self.all_epochs ** (step / (N_KEPT - 1))) for step in steps}
         return self.keep_every > 0 and epoch % self.keep_every == 0
 
     def as_json(self) -> dict[str, Any]:
-        """Settings as JSON values, for a run folder."""
+        """Convert the settings to JSON values for a run directory."""
         interval = None if self.interval is None else list(self.interval)
         return asdict(self) | {"hidden": list(self.hidden), "interval": interval}
 
@@ -255,9 +262,9 @@ class Settings:
         }
 
     def continuing(self, earlier: "Settings") -> "Settings":
-        """Settings to continue a run with: by default it keeps its number of epochs.
+        """Return the settings with which a run continues; by default, the number of epochs does not change.
 
-        The number of pretraining epochs does not change, even if `epochs` does.
+        The number of pretraining epochs never changes, even if `epochs` does.
         """
         if self.epochs is None:
             return replace(self, epochs=earlier.epochs).continuing(earlier)
@@ -266,9 +273,9 @@ class Settings:
         return replace(self, pretrain=earlier.pretrain_epochs)
 
     def digest(self) -> str:
-        """Hash of the settings that affect the result, without the paths of data.
+        """Compute a hash of the settings that affect the result, except the paths of data.
 
-        Default values are omitted, so that new settings in later versions do not change it.
+        Default values are omitted, so that new settings in later versions do not change the hash.
         """
         usual = type(self)(self.data)._meaning()
         chosen = {name: value for name, value in self._meaning().items() if value != usual[name]}
@@ -296,7 +303,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
-        raise SettingsError(f"{path}: no such file") from None
+        raise SettingsError(f"{path}: file not found") from None
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: invalid JSON: {error}") from None
     if isinstance(content, dict) and {"format", "settings"} <= content.keys():  # of a run folder
@@ -307,7 +314,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def check_names(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Check names and types of settings from JSON; returns keyword arguments of `Settings`."""
+    """Check the names and types of settings from JSON and return keyword arguments of `Settings`."""
     hints = get_type_hints(Settings)
     for name in values:
         if name not in hints:

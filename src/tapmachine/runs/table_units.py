@@ -7,11 +7,11 @@ from tapmachine.units import Binary, Categorical, Gaussian, Mixed, Poisson, Unit
 
 
 def units_for(schema: Schema) -> Units:
-    """Make visible units for the encoded rows of a table, with one block per kind of column.
+    """Create visible units for the encoded rows of a table, with one block per kind of column.
 
-    Real columns are `Gaussian`, counts `Poisson`, binary columns `Binary`, categorical ones `Categorical` units. If
-    all columns have one kind, the units have that type, except that categorical units are always in a `Mixed` layer,
-    whose states have one axis less.
+    Real columns become `Gaussian` units, counts `Poisson`, binary columns `Binary` and categorical columns
+    `Categorical` units. Columns of several kinds are combined in a `Mixed` layer. Categorical units are always in a
+    `Mixed` layer, whose states have one dimension less.
 
     Example:
         >>> from tapmachine.data.columns import RawColumn, Schema

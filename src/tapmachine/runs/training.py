@@ -1,4 +1,4 @@
-"""Training in a run folder. Repeating the call resumes an interrupted run, with bit-identical results."""
+"""Training in a run directory, with bit-identical results if an interrupted run is resumed."""
 
 import math
 import signal
@@ -36,13 +36,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run.
+    """Result of a finished run.
 
     Attributes:
         machine: The trained machine.
-        records: The records of all epochs.
-        rows: The training rows.
-        resumed_at: The epoch after which this call continued the run; 0 for a new run.
+        records: Records of all epochs.
+        rows: Training rows.
+        resumed_at: Epoch after which the run was continued; 0 for a new run.
     """
 
     machine: BoltzmannMachine
@@ -58,19 +58,24 @@ def run_training(
     progress: bool | None = None,
     say: Say = lambda line: None,
 ) -> FinishedRun:
-    """Train a machine in a run folder, or continue a run.
+    """Train a machine in a run directory, or continue a run.
 
     Args:
-        settings: Settings of the run. To continue a run, they must be the same, except that `epochs` may be larger, and
-            `measure_every`, `save_every` and `keep_every` may differ. With more epochs a run continues even if it was
-            finished; the learning rate of epoch t is then initial·decay^(t/epochs) with the new number of epochs.
-        folder: The run folder.
-        device: Device to train on.
-        progress: As for `fit`.
-        say: Function called with each message.
+        settings: Settings of the run. A run can only be continued with the same settings, except that `epochs` may be
+            larger, and `measure_every`, `save_every` and `keep_every` may differ. A larger number of epochs also
+            continues a finished run. The learning rate of epoch t is then initial·decay^(t/epochs) with the new number
+            of epochs.
+        folder: Path of the run directory.
+        device: Device on which to train (default: "cpu").
+        progress: Whether to show progress, as for `fit`.
+        say: Callback that receives progress messages.
+
+    Returns:
+        The trained machine, the records of all epochs, and the training rows.
 
     Raises:
-        RunError: If the folder holds a run with different settings or more epochs, or is in use.
+        RunError: If the directory is in use, or if it contains a run with different settings or more epochs.
+        StoppedRun: If a signal stops the run.
     """
     if settings.matmul_precision != "float32" and torch.device(device).type == "cpu":
         raise ValueError(
@@ -80,21 +85,21 @@ def run_training(
     run, asked = RunFolder(folder), settings
     settings = _for_run(run, settings)
     if settings.pretrain != asked.pretrain:
-        say(f"{run.path}: pretraining stays at {settings.pretrain} epochs")
+        say(f"{run.path}: the number of pretraining epochs remains {settings.pretrain}")
     data = read_data(settings)
     for note in data.notes:
         say(note)
     settings, new, trainer = _prepared(settings, data, device)
     say(f"visible units {new.why}")
-    first = world().leads  # all processes train, one of them writes
+    first = world().leads  # all processes train, but only the first one writes
     with run if first else nullcontext():  # locked
         _for_run(run, settings)
         resumed_at = _resume(run, trainer, data.digest, settings, say)
         digests, changes = digests_of(run), _changes(run, settings)
         wait_for_all()  # all have read the settings before they are overwritten
         if first:
-            # From here on a run that was made longer is one of that length: its checkpoints and machines so far are
-            # known by the digests of earlier settings, and a kill before the next checkpoint repeats what was done.
+            # From now on, an extended run has the new number of epochs. Its existing checkpoints and machines are
+            # identified by the digests of earlier settings. A kill before the next checkpoint repeats these steps.
             run.write_settings(settings.as_json(), [digest for digest in digests if digest != settings.digest()])
             if changes:
                 run.note("settings changed", epoch=resumed_at, changes=list(changes.values()))
@@ -115,23 +120,23 @@ def run_training(
                 save()
                 raise StoppedRun(
                     f"{run.path}: stopped by {' and '.join(signals) or 'another process'} in epoch "
-                    f"{trainer.finished + 1}; progress is saved; rerun the command to resume"
+                    f"{trainer.finished + 1}; progress has been saved; rerun the command to resume"
                 ) from None
-        if trainer.is_over and resumed_at == trainer.finished:  # nothing was left to do; but a file may be missing
+        if trainer.is_over and resumed_at == trainer.finished:  # no epochs were left, but a file may be missing
             save()
         wait_for_all()
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
 
 
 def initial_machine(settings: Settings, device: torch.device | str = "cpu") -> BoltzmannMachine:
-    """Initial machine of a run with these settings, before the first epoch, in the units of the data."""
+    """Return the machine of a run before the first epoch, in the units of the data."""
     return _prepared(settings, read_data(settings), device)[1].in_units_of_data()
 
 
 def _prepared(
     settings: Settings, data: RunData[Rows], device: torch.device | str
 ) -> tuple[Settings, NewMachine, Training]:
-    """The settings for these rows, a new machine, and its trainer."""
+    """Return the settings with defaults for the data, a new machine, and its trainer."""
     with named(settings.data):
         train, weights = data.train, data.weights
         if isinstance(train, Tensor):
@@ -148,7 +153,7 @@ def _prepared(
 
 @contextmanager
 def _noted(run: RunFolder, first: bool, resumed_at: int) -> Iterator[None]:
-    """Log the start and the end of training in the events of the run."""
+    """Log the start and the end of training in the event log of the run."""
     note = run.note if first else lambda *_, **__: None
     note("resumed" if resumed_at else "begun", epoch=resumed_at, version=__version__, torch=torch.__version__)
     try:
@@ -164,7 +169,7 @@ def _noted(run: RunFolder, first: bool, resumed_at: int) -> Iterator[None]:
 
 @contextmanager
 def _stopped_by_signals(trainer: Training) -> Iterator[list[str]]:
-    """Stop training at the next batch on SIGTERM or SIGUSR1, which clusters send before they end a job."""
+    """Stop training after the current batch on SIGTERM or SIGUSR1, which clusters send before they end a job."""
     seen: list[str] = []
 
     def ask(number: int, frame: object) -> None:
@@ -183,15 +188,19 @@ def _stopped_by_signals(trainer: Training) -> Iterator[list[str]]:
 
 
 def _changes(run: RunFolder, settings: Settings) -> dict[str, str]:
-    """Messages about settings that differ from those of the run, by name; empty for a new run."""
+    """Return messages about settings that differ from those of the run, by name; empty for a new run."""
     return {} if run.settings() is None else settings.changes_from(settings_of(run))
 
 
 def _for_run(run: RunFolder, settings: Settings) -> Settings:
-    """Settings to start or continue a run with. Raises RunError if they conflict with those of the run."""
+    """Return the settings with which to start or continue a run.
+
+    Raises:
+        RunError: If the settings conflict with those of the run.
+    """
     others = run.others()
     if others:
-        raise RunError(f"{run.path}: is not a run folder, and not empty (it has {others[0]}); choose another folder")
+        raise RunError(f"{run.path}: not a run folder and not empty (it contains {others[0]}); choose another folder")
     if run.settings() is None:
         return settings
     before = settings_of(run)
@@ -199,7 +208,7 @@ def _for_run(run: RunFolder, settings: Settings) -> Settings:
     changes = _changes(run, settings)
     fixed = [words for name, words in changes.items() if name not in ADJUSTABLE]
     if fixed:
-        raise RunError(f"{run.path}: is a run with different settings: {'; '.join(fixed)}; choose another folder")
+        raise RunError(f"{run.path}: a run with different settings: {'; '.join(fixed)}; choose another folder")
     if (settings.epochs or 0) < (before.epochs or 0):
         raise RunError(
             f"{run.path}: {changes['epochs']}; the number of epochs cannot be reduced (epoch {run.last_epoch() or 0} "
@@ -222,13 +231,13 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
         raise RunError(f"{run.path}: the data have changed since this run began; choose another folder")
     known = [*digests_of(run), settings.digest()]
     if values.get("settings") not in known:
-        raise RunError(f"{run.path}: its checkpoint belongs to a run with different settings; nothing was changed")
+        raise RunError(f"{run.path}: the checkpoint belongs to a run with different settings; nothing was changed")
     try:
         trainer.restore(TrainingState(tensors, values["trainer"]))
     except (KeyError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise RunError(
-            f"{run.path}: its checkpoint does not match, and may be from another version: {reason}"
+            f"{run.path}: the checkpoint does not match the settings; it may be from another version: {reason}"
         ) from None
     _reschedule(trainer, settings)
     if "epochs" in changes and trainer.current is not None:
@@ -237,7 +246,7 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
         rate = "" if settings.decay == 1 else f"; the learning rate now decays over {settings.epochs} epochs"
         say(f"{run.path}: continuing from epoch {epoch} to {trainer.epochs}{rate}")
     elif trainer.is_over:
-        say(f"{run.path}: is finished, after {epoch} epochs")
+        say(f"{run.path}: the run is finished after {epoch} epochs")
     else:
         say(f"{run.path}: resuming after epoch {epoch}")
     return epoch
@@ -246,19 +255,19 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
 def _reschedule(trainer: Training, settings: Settings) -> None:
     """Adapt the learning rate of a checkpoint to a larger number of epochs.
 
-    The rate of epoch t is initial·decay^(t/epochs), times any reduction after divergences. It depends only on the
-    checkpoint and the settings, so that results of an extended run do not depend on later interruptions.
+    The rate of epoch t is initial·decay^(t/epochs), multiplied by any reduction after divergences. It depends only on
+    the checkpoint and the settings, so results of an extended run do not depend on later interruptions.
     """
     now = trainer.current
     if now is None or not isinstance(now.scheduler, ExponentialLR):
         return
     gamma = settings.decay ** (1 / max(1, now.epochs))
-    if math.isclose(now.scheduler.gamma, gamma, rel_tol=1e-12):  # as it was
+    if math.isclose(now.scheduler.gamma, gamma, rel_tol=1e-12):  # unchanged
         return
     now.scheduler.gamma = gamma
-    rates = [float(base) * gamma**now.finished for base in now.scheduler.base_lrs]  # which divergences have cut
+    rates = [float(base) * gamma**now.finished for base in now.scheduler.base_lrs]  # reduced after divergences
     for group, rate in zip(now.optimizer.param_groups, rates, strict=True):
-        if isinstance(group["lr"], Tensor):  # a captured step reads the tensor that is there
+        if isinstance(group["lr"], Tensor):  # a captured step reads this tensor
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate

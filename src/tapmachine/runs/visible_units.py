@@ -1,4 +1,4 @@
-"""Visible units for data: of the type in the settings, or inferred from the values."""
+"""Visible units for data, with the type from the settings or inferred from the values."""
 
 import math
 from collections.abc import Callable
@@ -14,20 +14,20 @@ from tapmachine.runs.settings import Settings
 from tapmachine.units import Units
 from tapmachine.units.registry import UNIT_TYPES
 
-UnitMaker = Units | Callable[[int], Units]  # units, or a function that makes n units
+UnitMaker = Units | Callable[[int], Units]  # units, or a function that creates n units
 
 MOST_STATES = 30  # whole numbers up to this limit may be categories
 UNEQUAL = 100  # ratio of the largest column range to the median above which a warning is issued
 LARGEST_BYTE = 255  # whole numbers up to this limit may be intensities
-NEAR_END = 0.02  # of an interval: columns that fill it come as near to its ends
-MOST_COLUMNS = 0.9  # share of the columns that fill an interval which all are said to share
-SCALED_COLUMNS = 0.5  # share of the columns that are exactly 0 and 1 somewhere, in tables scaled column by column
-COMPARED_ROWS, ENOUGH_ROWS, NAMED = 2000, 50, 5  # rows in which columns are compared; columns that are named
-MANY_ZEROS = 0.05  # share of values that are exactly 0, beyond which they are taken for a state of their own
+NEAR_END = 0.02  # a column fills an interval if it reaches this fraction of the length from both ends
+MOST_COLUMNS = 0.9  # the columns share an interval if more than this fraction of them fill it
+SCALED_COLUMNS = 0.5  # columns were scaled one by one if this fraction of them contains exact zeros and ones
+COMPARED_ROWS, ENOUGH_ROWS, NAMED = 2000, 50, 5  # maximum and minimum number of rows compared; columns listed
+MANY_ZEROS = 0.05  # exact zeros are a separate state if they are more than this fraction of the values
 
 
 def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
-    """Make visible units for data, and explain their type."""
+    """Create visible units for data; return them and an explanation of their type."""
     n, values = data[0].shape[1], _look_at(*data)
     low, high = settings.interval or _interval(values)
     if settings.visible != "auto":
@@ -48,7 +48,7 @@ def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
 
 
 def _notes_on_columns(values: "_Values", x: Rows) -> str:
-    """Notes on constant and duplicate columns."""
+    """Describe constant and duplicate columns."""
     constant = (values.ranges == 0).nonzero().flatten().tolist()
     some = as_tensor(spaced(x, COMPARED_ROWS))[:, values.ranges.to(x.device if isinstance(x, Tensor) else "cpu") > 0]
     is_sampled = isinstance(x, LazyRows) and x.most_sampled < min(len(x), COMPARED_ROWS)  # too few rows to tell
@@ -61,12 +61,12 @@ def _notes_on_columns(values: "_Values", x: Rows) -> str:
 
 
 def given_units(maker: UnitMaker, n: int) -> tuple[Units, str]:
-    """Visible units passed by the user, and their description."""
+    """Return visible units passed by the user, and their description."""
     units = deepcopy(maker) if isinstance(maker, Units) else maker(n)
     if not isinstance(units, Units):
         raise ValueError(f"visible returned a {type(units).__name__}; expected units, a unit type, or its name")
     if units.n != n:
-        raise ValueError(f"visible has {units.n} units, but the data have {n} columns")
+        raise ValueError(f"visible has {units.n} units, but the data have {n} columns; expected equal numbers")
     return units, f"{type(units).__name__}, as specified"
 
 
@@ -106,7 +106,7 @@ def _look_at(*data: Rows) -> _Values:
 
 
 def _hint_of_scales(values: _Values) -> str:
-    """Hint for columns with very different ranges, since all columns share an interval and a scale."""
+    """Return a hint if columns have very different ranges, because all columns share an interval and a scale."""
     ranges = values.ranges[values.ranges > 0]
     if len(ranges) < 2 or float(ranges.max()) <= UNEQUAL * float(ranges.median()):
         return ""
@@ -115,13 +115,13 @@ def _hint_of_scales(values: _Values) -> str:
 
 
 def _hint_of_categories(values: _Values) -> str:
-    """Hint for small whole numbers, which may be categories."""
+    """Return a hint if the values are small non-negative integers, which may be categories."""
     is_likely = values.are_whole and values.lowest >= 0 and values.highest <= MOST_STATES
     return " (if the values are category codes, set visible to categorical)" if is_likely else ""
 
 
 def _pick(values: _Values, interval: tuple[float, float], has_interval: bool) -> tuple[str, str]:
-    """Name of the unit type for the values, and why; real-valued if an interval is set."""
+    """Return the name of the unit type for the values and the reason; real-valued types if an interval is set."""
     low, high = interval
     if not has_interval and values.are_bits:
         return "binary", "all values are 0 or 1"
@@ -136,7 +136,7 @@ def _pick(values: _Values, interval: tuple[float, float], has_interval: bool) ->
 
 
 def _share_an_interval(values: _Values, interval: tuple[float, float]) -> bool:
-    """Whether the columns fill a common interval, like pixels; columns scaled to [0, 1] one by one do not."""
+    """Return whether the columns share an interval, as pixels do, unlike columns that were scaled one by one."""
     low, high = interval
     lowest, highest = values.ends[:, values.ranges > 0]
     if not len(lowest):
@@ -153,11 +153,11 @@ def _share_an_interval(values: _Values, interval: tuple[float, float]) -> bool:
 
 
 def _interval(values: _Values) -> tuple[float, float]:
-    """The interval of the values: [0, 1] if they fill it, otherwise from the smallest to the largest."""
+    """Return the interval [0, 1] if the values fill it, otherwise the interval from the smallest to the largest."""
     low, high = values.lowest, values.highest
     if low >= 0 and 0.5 < high <= 1:
         return 0.0, 1.0
-    if low == high:  # constant data: an interval must have a width
+    if low == high:  # an interval needs a positive width, also for constant data
         width = 0.5 * abs(low) or 1.0
         return low - width, high + width
     return low, high
