@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CLASS_COLORS = SKY, ORANGE, GREEN, PURPLE, VERMILION  # light enough for black points on top of them
-MANY = 500  # solutions, from which on their points are drawn smaller
+MANY = 500  # points, from which on they are drawn smaller
 
 
 def solution_map(
@@ -46,14 +46,15 @@ def solution_map(
         raise ValueError(f"there are {len(labels)} labels for {0 if data is None else len(data)} rows of data")
     if data is not None:
         data = torch.as_tensor(data)
+        size = 2 if len(data) > MANY else 5
         if labels is None:
             x, y = data.T.cpu().numpy()
-            ax.scatter(x, y, s=2, color="0.75", lw=0, rasterized=True)
+            ax.scatter(x, y, s=size, color="0.75", lw=0, rasterized=True)
         else:
             for number, name in enumerate(sorted(set(labels))):
                 x, y = data[torch.tensor([other == name for other in labels])].T.cpu().numpy()
                 color = CLASS_COLORS[number % len(CLASS_COLORS)]
-                ax.scatter(x, y, s=2, color=color, lw=0, label=name, rasterized=True)
+                ax.scatter(x, y, s=size, color=color, lw=0, label=name, rasterized=True)
             if legend:
                 ax.legend(markerscale=3)
     x, y = points.T.cpu().numpy()
@@ -66,7 +67,7 @@ def solution_map(
             low, high = torch.quantile(colors.double().cpu(), torch.tensor([0.02, 0.98], dtype=torch.float64)).tolist()
             limits = {"vmin": low, "vmax": high}
             ticks = MaxNLocator(3) if high > low else [low]
-        size = 4 if len(colors) > MANY else 8
+        size = 4 if len(colors) > MANY else 10
         dots = ax.scatter(
             x, y, s=size, c=colors.cpu().numpy(), cmap="viridis", lw=0, zorder=3, rasterized=True, **limits
         )
@@ -113,7 +114,8 @@ def map_thumbnails(
             )
             to_x, to_y = points[number].tolist()
             ax.plot([x, to_x], [center + edge * slot, to_y], color=GRAY, lw=0.5, zorder=3.5)
-            ax.plot([to_x], [to_y], "o", ms=3.5, mfc="white", mec=BLACK, mew=0.7, zorder=5)
+            for width, color in ((1.8, "white"), (0.8, BLACK)):  # a ring that stands out among other points
+                ax.plot([to_x], [to_y], "o", ms=5.2, mfc="none", mec=color, mew=width, zorder=5)
     ax.set_xlim(left, right)
     ax.set_ylim(bottom - slot, top + slot)
     ax.set_aspect("equal")

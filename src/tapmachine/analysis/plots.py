@@ -144,7 +144,8 @@ def free_energies(ax: "Axes", epochs: Sequence[int], values: Sequence[Tensor], l
     counts.set_ylim(bottom=0)
     counts.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if legend:
-        for handle in ax.legend().legend_handles:
+        above = ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # where it covers no data
+        for handle in above.legend_handles:
             if handle is not None:
                 handle.set_alpha(1)  # a single transparent dot would be invisible
 

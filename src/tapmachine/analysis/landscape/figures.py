@@ -21,6 +21,7 @@ from tapmachine.analysis.plots import (
     tree,
 )
 from tapmachine.analysis.receptive import ReceptiveFields
+from tapmachine.analysis.style import styled
 
 N_SLICES = 4  # number of epochs with a separate panel
 N_LEAVES = 60  # maximum number of leaves drawn in a tree
@@ -30,6 +31,7 @@ SHORT_TREE = 40  # maximum number of leaves for which names are drawn
 Shape = Sequence[int] | None
 
 
+@styled
 def landscape_pictures(track: LandscapeTrack, embedding: Embedding | None, shape: Shape) -> dict[str, Picture]:
     """Draw the figures of a track: free energies, their distributions, maps and the tree.
 
@@ -53,6 +55,7 @@ def landscape_pictures(track: LandscapeTrack, embedding: Embedding | None, shape
     return pictures
 
 
+@styled
 def fields_picture(ranking: ReceptiveFields, shape: Shape) -> Picture:
     """Draw the most spread and the most localized receptive fields, and those of the most and least active units."""
     kinds = {
