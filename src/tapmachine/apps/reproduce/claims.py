@@ -111,7 +111,7 @@ def draw(lab: Lab) -> "Figure":
 
 
 def _wrapped(text: str, width: float) -> str:
-    """Break a text into lines that fit into a column of a width in inches."""
+    """Break a text into lines that fit into a column, whose `width` is in inches."""
     lines: list[list[str]] = [[]]
     room = width - GUTTER
     for word in text.split():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TITLE = "MCC of denoised binary-MNIST over the probability of a flip"
+TITLE = "MCC of denoised binary-MNIST as a function of the flip probability"
 NOISE = tuple(round(0.05 * step, 2) for step in range(11))
 N_IMAGES = {False: 1000, True: 180}  # by whether the run is quick
 EXAMPLES = ", with examples"

@@ -131,7 +131,7 @@ def _lines(ax: "Axes", rows: list[Row], names: dict[str, str], colors: Sequence[
 
 
 def _digits(ax: "Axes", rows: list[Row]) -> None:
-    """Draw, as colors, the mean F of the solutions that each digit converges to, minus the mean over digits."""
+    """Draw a heat map of the mean F of the solutions reached from each digit, minus the mean over digits."""
     rows = [row for row in rows if row.get("free_energy_of_0", "") != ""]
     values = torch.tensor([[float(row[f"free_energy_of_{digit}"]) for digit in range(10)] for row in rows])
     above = (values - values.mean(1, keepdim=True)).T.numpy()

@@ -20,7 +20,7 @@ class Procedure:
         field_momentum: Whether to apply momentum to the parameters of the units. Alg. 2 applies it to the weights
             only (default: True).
         rescale: Whether to rescale real-valued data before training. Table I uses values in [0, 1] (default: True).
-        centered: Whether to center gradients where the units allow it. The paper does not (default: False).
+        centered: Whether to center gradients where the units allow it, unlike the paper (default: False).
     """
 
     printed_iteration: bool = False
