@@ -1,8 +1,8 @@
 """Anomalies.
 
 A machine trained on digits without any zeros scores held-out digits by −ln P. Left: on average, zeros have higher
-scores than the other digits. Right: the surprise of each pixel given the rest of the image shows which pixels are
-unusual.
+anomaly scores than the other digits. Right: the surprise of each pixel given the rest of the image shows which pixels
+are unusual.
 
 Run time: 7 s.
 """
@@ -26,7 +26,7 @@ print(f"area under the ROC curve: {roc_auc_score(odd, score):.3f}")
 figure = plt.figure(figsize=(10, 2.8), layout="constrained")
 left, right = figure.subfigures(1, 2, width_ratios=(1, 1.3))
 ax = left.subplots()
-ax.hist([score[~odd], score[odd]], bins=25, density=True, label=["digits 1 to 9", "0, never seen"])
+ax.hist([score[~odd], score[odd]], bins=25, density=True, label=["digits 1 to 9", "digit 0, not in training"])
 ax.set(xlabel="−ln P, nats", yticks=[])
 ax.legend()
 surprise = conditional_surprise(machine, test)

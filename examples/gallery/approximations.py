@@ -1,8 +1,9 @@
 """Which approximation to trust.
 
 Six approximations are compared with exact enumeration on small random machines. The panels show the errors of ln Z and
-of the means against the strength of the couplings. All approximations are accurate for weak couplings. TAP costs
-little more than naive mean field and is far more accurate. Third-order TAP and adaptive TAP are more accurate than TAP.
+of the means against the strength of the couplings. All approximations are accurate for weak couplings. TAP takes
+little more time than naive mean field and is far more accurate. Third-order TAP and adaptive TAP are more accurate
+than TAP.
 
 Run time: 21 s.
 """

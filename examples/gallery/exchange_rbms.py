@@ -1,8 +1,9 @@
 """Exchange with rbms.
 
 tapmachine reads the HDF5 files of rbms and clusterbm to score and explore their machines, and it writes machines that
-these packages can read. During training, rbms stores several updates in one file, which tapmachine reads one by one:
-the log-likelihood and the number of solutions increase from update to update. This script requires h5py.
+these packages can read. During training, rbms stores the machine after several updates in one file, and tapmachine can
+read each of them. The panels show that the log-likelihood and the number of solutions increase during training. This
+script requires h5py.
 
 Run time: 8 s.
 """

@@ -1,7 +1,7 @@
 """Faces.
 
 A machine with truncated Gaussian visible units and 100 hidden units is trained on the CBCL faces, images of 19×19 gray
-values in [0, 1]. The receptive fields resemble faces under light from different directions. The data are not part of
+values in [0, 1]. The receptive fields resemble faces that are lit from different directions. The data are not part of
 the package. Pass the path of `cbcl_faces.npz`, which contains an array `train` of 19×19 bytes.
 
 Run time: 50 s.

@@ -2,8 +2,8 @@
 
 A machine is trained by TAP on 5,008 haplotypes at 805 sites, and its solutions are tracked through training. Each
 column is an epoch, each dot is a solution, and lines connect each solution to its parent at an earlier epoch. Colors
-show the most frequent super-population of the haplotypes in each solution, which was not used in training. Pass the
-path of `genomes_805snp.npz`.
+show the most frequent super-population among the haplotypes that lead to each solution. The super-populations were not
+used in training. Pass the path of `genomes_805snp.npz`.
 
 Run time: 90 s.
 """

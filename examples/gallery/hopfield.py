@@ -1,10 +1,10 @@
 """The landscape of a Hopfield network.
 
 Left: three patterns are stored in the couplings of 100 spins. The panel shows the solutions found from 500 random
-starts, by their overlap with the first two patterns. They are the patterns, their mirror images, and mixtures of all
-three, which have a higher free energy. The size of a dot is the number of starts that lead to the solution. Right: an
-increasing number of patterns is stored in 200 spins. Recall from a start with a fifth of the spins replaced at random
-breaks down near 0.14 patterns per spin.
+starts, by their overlap with the first two patterns. The solutions are the patterns, their mirror images, and mixtures
+of all three patterns, which have a higher free energy. The size of a dot shows the number of starts that lead to the
+solution. Right: an increasing number of patterns is stored in 200 spins. When the start is a pattern with a fifth of
+its spins replaced at random, recall breaks down near 0.14 patterns per spin.
 
 Run time: 5 s.
 """

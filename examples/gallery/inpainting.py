@@ -1,8 +1,8 @@
 """Inpainting.
 
-The lower half of each image is missing. The machine completes it, starting from 20 similar training images. The last
-row shows twice the standard deviation of each pixel. The completion is uncertain where digits with the same upper half
-differ.
+The lower half of each image is missing. The machine completes each image, starting from 20 similar training images.
+The last row shows twice the standard deviation of each pixel. The completion is uncertain where digits with the same
+upper half differ.
 
 Run time: 9 s.
 """
@@ -22,7 +22,7 @@ posterior = impute(machine, gaps, data=train, n_neighbors=20, temperature=4.0)
 print(f"wrong pixels in the lower half: {(posterior.states != test)[:, 32:].float().mean():.1%}")
 
 deviation = posterior.variance.sqrt()
-rows = {"original": test, "given": gaps.nan_to_num(0.5), "completed": posterior.mean, "uncertainty": 2 * deviation}
+rows = {"original": test, "observed": gaps.nan_to_num(0.5), "completed": posterior.mean, "uncertainty": 2 * deviation}
 figure, axes = plt.subplots(4, 12, figsize=(9, 3.4), layout="constrained")
 for line, (name, images) in zip(axes, rows.items(), strict=True):
     for ax, image in zip(line, images, strict=False):

@@ -1,8 +1,8 @@
 """Protein logos.
 
-A machine with categorical visible units, one for each site of the WW domain, is trained on 7,503 distinct aligned
-sequences. Row weights reduce the influence of similar sequences. The logos show the three hidden units with the largest
-weights: letters above the line activate a unit, letters below the line inhibit it. Pass the path of
+A machine with one categorical visible unit for each site of the WW protein domain is trained on 7,503 distinct aligned
+sequences. Row weights reduce the influence of similar sequences. The logos show the three hidden units with the
+largest weights: letters above the line activate a unit, letters below the line inhibit it. Pass the path of
 `msa_ww_domain.npz`.
 
 Run time: 21 s.
