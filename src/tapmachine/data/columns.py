@@ -28,10 +28,10 @@ class Block:
 class Schema:
     """Kinds of the columns of a table, with the encoding of cells as numbers.
 
-    Encoded rows contain the real columns first, each standardized, then counts, then binary columns (0 or 1). Last are
-    the categorical columns as one-hot vectors, grouped by their number of categories. Missing values are NaN; a missing
-    category is NaN in all its components. Encoded rows are states of the visible units that `tapmachine.RBM` creates
-    for a table.
+    Encoded rows contain the real columns first, each standardized, then counts, then binary columns (0 or 1).
+    Categorical columns follow as one-hot vectors, grouped by their number of categories. Missing values are NaN; a
+    missing category is NaN in all its components. Encoded rows are states of the visible units that `tapmachine.RBM`
+    creates for a table.
 
     Attributes:
         columns: The columns in the order of the table.

@@ -53,7 +53,7 @@ class DataSet:
             must not be scaled.
         layout: Layout of a text file.
         notes: Notes on how the data were processed.
-        schema: Schema of the table, if the data are a table with text. The rows are then encoded.
+        schema: Schema with which the rows of a table with text were encoded.
         columns: Columns of the table before encoding.
     """
 

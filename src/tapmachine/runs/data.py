@@ -42,7 +42,7 @@ class RunData(Generic[SomeRows]):
         names: Names of the columns.
         notes: Notes on how the rows were processed.
         weights: Weights of the training rows; None for equal weights.
-        schema: Schema of the table, if the data are a table with text. The rows are then encoded.
+        schema: Schema with which the rows of a table with text were encoded.
         index: Indices of the training rows among all rows of the data, shape (N,); None for the first N rows.
         n_rows: Number of rows of the data, including a held-out fraction.
     """

@@ -47,7 +47,7 @@ def embed_landscape(
         landscape: Result of `track_landscape` or `find_solutions`, or a list of snapshots.
         data: Rows to which the map is fitted, in the form of `LandscapeTrack.starts`; at most 2,000 are used
             (default: fit to solutions).
-        epoch: Epoch to whose solutions the map is fitted if there are no data (default: the last epoch).
+        epoch: Epoch whose solutions are used to fit the map if there are no data (default: the last epoch).
         n_neighbors: Number of neighbors in Isomap's graph.
 
     Returns:
