@@ -59,6 +59,8 @@ from tapmachine.training import (
     geometric_decay,
     paper_sgd,
 )
+from tapmachine.training import free_energies as free_energies_module
+from tapmachine.training import step as step_module
 from tapmachine.training.batches import Batches
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import clamped_free_energy, sweep_from
@@ -742,6 +744,36 @@ def test_compiled_training_agrees(kind):
         fit(machine, x, epochs=3, batch_size=20, monitor=QUIET, compile=compile)
         weights.append(machine.weights[0].detach())
     torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n_sweeps", "expected"), [(20, {"loss"}), (21, {"step"})])
+def test_many_sweeps_are_compiled_separately(n_sweeps, expected, monkeypatch):
+    """The compiler unrolls the loop over sweeps: with many of them, only their common body is compiled."""
+    names = set()
+
+    def record(function):
+        names.add(function.__name__)
+        return function
+
+    for module in (step_module, free_energies_module):
+        monkeypatch.setattr(module, "compiled", record)
+    machine = machine_of(["Binary", "Binary"], [6, 3], seed=6)
+    objective = TAPObjective(n_sweeps=n_sweeps, scheme=TAP("explicit", 0.0), merged=False)
+    fit(machine, data_of(machine, 20), epochs=1, batch_size=10, objective=objective, monitor=QUIET, compile=True)
+    assert names & {"loss", "step"} == expected
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("kind", ["Binary", "GaussBernoulli"])
+def test_separately_compiled_sweeps_agree(kind):
+    machine = machine_of([kind, "Binary"], [12, 4], seed=6, scale=0.5).float()
+    x, scheme = data_of(machine, 30), TAP("explicit", 0.0)
+    plain, fast = (
+        free_energies_module.free_energy_from(machine, x, scheme, 41, compile_sweeps=c)[1] for c in (False, True)
+    )
+    torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
