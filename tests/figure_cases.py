@@ -21,18 +21,13 @@ def style_faults(figure):
 
 def visible_texts(figure):
     shown = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
-    hidden = {text for ax in figure.axes if not ax.axison for text in ax.findobj(Text) if text not in ax.texts}
-    hidden -= titles_of(figure)
+    hidden = {t for ax in figure.axes if not ax.axison for axis in (ax.xaxis, ax.yaxis) for t in axis.findobj(Text)}
     for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
         low, high = sorted(axis.get_view_interval())
         for tick in (*axis.majorTicks, *axis.minorTicks):  # those beyond the axis are not drawn
             if not low <= tick.get_loc() <= high:
                 hidden |= {tick.label1, tick.label2}
     return [text for text in shown if text not in hidden]
-
-
-def titles_of(figure):
-    return {title for ax in figure.axes for title in (ax.title, ax._left_title, ax._right_title)}
 
 
 def titles_above(figure):

@@ -71,7 +71,7 @@ def draw(lab: Lab) -> "Figure":
     figure = new_figure(PAGE, 6.6)
     axes = list(figure.subplots(3, 3).flat)
     names = {
-        "solutions": "unique",
+        "solutions": "this procedure",
         "populated": "populated",
         "effective": "effective",
         "printed_solutions": "printed iteration",
@@ -81,7 +81,7 @@ def draw(lab: Lab) -> "Figure":
     shares = [_shares(row) for row in rows]
     _lines(axes[1], shares, {"converged": "this procedure", "printed": "printed iteration"}, (PALETTE[0], PALETTE[3]))
     axes[1].set(ylabel="starts that converge", ylim=(0, 1.05))
-    _lines(axes[2], rows, {"purity": "purity", "adjusted_rand_index": "adjusted Rand"})
+    _lines(axes[2], rows, {"purity": "purity", "adjusted_rand_index": "ARI"})
     axes[2].set(ylabel="agreement with digits", ylim=(0, 1.05))
     _lines(axes[3], rows, {"morans_i": ""})
     axes[3].set(ylabel="Moran's $I$ of $F$", xlim=axes[0].get_xlim())
@@ -104,11 +104,14 @@ def draw(lab: Lab) -> "Figure":
     axes[7].locator_params(axis="x", nbins=3)
     axes[6].yaxis.set_minor_formatter(lambda value, place: "")
     axes[8].set_axis_off()
-    axes[8].legend(*axes[6].get_legend_handles_labels(), loc="center left", title="(g) and (h)", alignment="left")
+    style = {"loc": "upper left", "alignment": "left"}
+    upper = axes[8].legend(*axes[0].get_legend_handles_labels(), title="(a) and (b)", bbox_to_anchor=(0, 1.1), **style)
+    axes[8].legend(*axes[6].get_legend_handles_labels(), title="(g) and (h)", bbox_to_anchor=(0, 0.55), **style)
+    axes[8].add_artist(upper)  # which the second legend would replace
     for ax, letter in zip(axes[:8], "abcdefgh", strict=True):
         panel_title(ax, letter)
-    for ax in (axes[0], axes[1], axes[2], axes[5]):
-        ax.legend()
+    for ax in (axes[2], axes[5]):  # above the axes, where they cover no data
+        ax.legend(loc="lower right", bbox_to_anchor=(1.02, 0.99), ncols=2, handlelength=1)
     return figure
 
 
