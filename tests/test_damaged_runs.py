@@ -1,4 +1,4 @@
-"""Run folders that are damaged: the checkpoint before is used or an error says what is wrong; other weights, never."""
+"""Damaged run directories: the previous checkpoint is used, or an error says what is wrong; never other weights."""
 
 import json
 import random

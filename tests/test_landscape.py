@@ -452,7 +452,7 @@ def test_a_run_without_kept_machines_has_its_last_one(run, tmp_path):
     assert track_run(tmp_path / "s", n_starts=20).epochs == [2, 4, 5]  # the last one, too
     (tmp_path / "s" / "machines" / "epoch-best.safetensors").touch()
     assert track_run(tmp_path / "s", n_starts=20).epochs == [2, 4, 5]
-    with pytest.raises(RunError, match="not a run folder"):
+    with pytest.raises(RunError, match="not a run directory"):
         KeptMachines(tmp_path / "nothing")
 
 
@@ -731,7 +731,7 @@ def test_the_command_from_other_starts(run, tmp_path, kind):
 
 
 def test_the_command_leaves_nothing_where_there_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="not a run folder"):
+    with pytest.raises(RunError, match="not a run directory"):
         CliRunner().invoke(app, ["landscape", str(tmp_path / "none")], catch_exceptions=False)
     assert not (tmp_path / "none").exists()
 

@@ -50,9 +50,9 @@ NOT_IN_RBM = {
     "pretrain_on": "tapmachine.pretrain has it, for machine_",
     "double_inputs": "tapmachine.pretrain has it, for machine_",
     "matmul_precision": "a context manager around fit does the same",
-    "measure_every": "of run folders",
-    "save_every": "of run folders",
-    "keep_every": "of run folders",
+    "measure_every": "of run directories",
+    "save_every": "of run directories",
+    "keep_every": "of run directories",
 }
 RBM_ONLY = {"device", "verbose"}
 

@@ -246,7 +246,7 @@ def test_the_report_says_what_it_needs(tmp_path):
     assert "missing RUNS" in errors
     code, _, errors = command("report", str(tmp_path))
     assert code == 2
-    assert re.search("not a run folder", errors)
+    assert re.search("not a run directory", errors)
 
 
 def test_errors_of_labels_are_data_errors(tmp_path):

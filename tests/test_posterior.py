@@ -846,7 +846,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
         (["denoise", "RUN", "NARROW", "--out", "c.npy", "--p", "0.1"], "y has shape (3, 5)"),
         (["impute", "RUN", "nowhere.npy", "--out", "c.npy"], "file not found"),
         (["score", "RUN", "GAPS", "--units", "u.npy"], "has missing values"),
-        (["score", "nowhere", "NOISY"], "not a run folder"),
+        (["score", "nowhere", "NOISY"], "not a run directory"),
     ],
 )
 def test_the_command_line_refuses_in_one_line(run, tmp_path, monkeypatch, arguments, message):

@@ -1,4 +1,4 @@
-"""From a file to a saved machine: data, settings, run folders and the command line."""
+"""From a file to a saved machine: data, settings, run directories and the command line."""
 
 import gzip
 import json
@@ -208,7 +208,7 @@ def test_settings_from_a_file(tmp_path):
     assert Settings(**read_settings(path)).hidden == (3,)
 
 
-# ----- run folders
+# ----- run directories
 
 
 def test_a_run_and_what_it_leaves(data, tmp_path):
@@ -499,7 +499,7 @@ def test_load_takes_a_run_folder(data, tmp_path):
     for path in (tmp_path / "run", str(tmp_path / "run")):
         assert torch.equal(load(path).weights[0], run.machine.weights[0])
         assert data_description(path)["n_rows"] == 300
-    with pytest.raises(FileError, match=r"the folder does not contain machine\.safetensors; expected a machine file"):
+    with pytest.raises(FileError, match=r"no machine\.safetensors in this directory; expected a machine file"):
         load(tmp_path)
     with pytest.raises(FileError, match="file not found"):
         load(tmp_path / "nothing")
@@ -550,8 +550,8 @@ def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
         (["denoise", machine_file, data, "--out", tmp_path / "y.npy"], "a machine file has no data; use --no-examples"),
         (["evaluate", tmp_path / "text.safetensors", "--ais"], "text.safetensors: cannot be read"),
         (["evaluate", data], "bars.npy: cannot be read"),
-        (["evaluate", tmp_path], "not a run folder"),
-        (["evaluate", tmp_path / "none.safetensors"], "not a run folder"),
+        (["evaluate", tmp_path], "not a run directory"),
+        (["evaluate", tmp_path / "none.safetensors"], "not a run directory"),
         (["report", machine_file, "--data", data, "--out", tmp_path / "x.pdf"], "expected an .html output file"),
         (["evaluate", machine_file, "--data", tmp_path / "none.npy"], "file not found"),
     ):
@@ -566,12 +566,12 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
     file.write_text("hello")
     for arguments, message in (
         (["train", tmp_path / "nothing.npy", "--out", tmp_path / "x"], "file not found"),
-        (["train", data, "--out", file], "not a directory; expected a run folder"),
+        (["train", data, "--out", file], "not a directory; expected a run directory"),
         (["train", data, "--visible", "spin", "--out", tmp_path / "x"], "expected -1 or 1"),
-        (["info", tmp_path / "x"], "not a run folder"),
+        (["info", tmp_path / "x"], "not a run directory"),
         (["train", data, "--hiden", "3"], "No such option"),
-        (["sample"], "missing RUN: run folder or machine file; see "),
-        (["train", data], "missing --out: run folder to create or continue; see "),
+        (["sample"], "missing RUN: run directory or machine file; see "),
+        (["train", data], "missing --out: run directory to create or continue; see "),
         (["train", "--out", tmp_path / "x"], "missing data: give a data set, a file or a folder"),
         (["train", data, "--interval", "0;1", "--out", tmp_path / "x"], "two numbers, such as 0,1"),
     ):
@@ -680,7 +680,7 @@ def test_categories_held_out_ranges_and_paths(tmp_path, monkeypatch):
     np.save(tmp_path / "states.npy", generator.integers(0, 5, (200, 6)))
     with pytest.raises(ValueError, match="have changed since"):
         invoke("evaluate", "../c")
-    with pytest.raises(RunError, match="not a run folder and not empty"):
+    with pytest.raises(RunError, match="not a run directory and not empty"):
         invoke("train", "digits", "--out", tmp_path)
     with pytest.raises(ValueError, match=r"expected a \.npy, \.csv"):
         invoke("sample", "../r", "--out", "x.txt")
@@ -818,7 +818,7 @@ def test_files_of_others_stay(data, tmp_path):
     (tmp_path / "mine").mkdir()
     film = tmp_path / "mine" / ".film.mkv.part"
     film.write_text("half of it")
-    with pytest.raises(RunError, match="not a run folder and not empty"):
+    with pytest.raises(RunError, match="not a run directory and not empty"):
         run_training(settings(data), tmp_path / "mine")
     assert film.exists()
 

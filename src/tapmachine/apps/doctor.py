@@ -1,4 +1,4 @@
-"""Checks of the installation and of run folders for `tapmachine doctor`."""
+"""Checks of the installation and of run directories for `tapmachine doctor`."""
 
 import platform
 import shutil
@@ -90,7 +90,7 @@ def _records(run: RunFolder) -> str:
 
 
 def check_run(path: Path) -> list[Finding]:
-    """Check the settings, records, checkpoints and machines of a run folder."""
+    """Check the settings, records, checkpoints and machines of a run directory."""
     from tapmachine.runs.data import settings_of
     from tapmachine.runs.machines import machine_of
 
@@ -106,7 +106,7 @@ def check_run(path: Path) -> list[Finding]:
         return [Finding("problem", f"{path}: folder not found")]
     run = RunFolder(path)
     if run.settings() is None:
-        return [Finding("problem", f"{path}: not a run folder")]
+        return [Finding("problem", f"{path}: not a run directory")]
     look("settings", lambda: f": {settings_of(run).all_epochs} epochs")
     look("records", lambda: _records(run))
     for name, problem in run.damaged_checkpoints().items():

@@ -23,7 +23,7 @@ from tapmachine.units.conditioned import Conditioned
 from tapmachine.units.registry import UNIT_TYPES, UnitType, word_for
 
 FORMAT = 1
-MACHINE_FILE = "machine.safetensors"  # name of the machine file in a run folder
+MACHINE_FILE = "machine.safetensors"  # name of the machine file in a run directory
 KEY = "tapmachine"  # key of the description in the header of a file
 
 Description = dict[str, Any]  # JSON-serializable
@@ -67,10 +67,10 @@ def load(
     dtype: torch.dtype | None = None,
     unit_types: Sequence[type[Units]] = (),
 ) -> BoltzmannMachine:
-    """Load a machine from a file written by `save`, or from a run folder.
+    """Load a machine from a file written by `save`, or from a run directory.
 
     Args:
-        path: Path of a machine file, or of a run folder, whose last checkpoint is loaded.
+        path: Path of a machine file, or of a run directory, whose last checkpoint is loaded.
         device: Device of the machine (default: the CPU).
         dtype: Data type of the parameters (default: the saved dtype).
         unit_types: User-defined unit types that the machine may contain, such as `[Counts]`.
@@ -87,17 +87,17 @@ def data_description(path: str | Path) -> Description:
     """Return the description of the data that was passed to `save` or stored by a training run.
 
     Args:
-        path: Path of a machine file or of a run folder.
+        path: Path of a machine file or of a run directory.
     """
     description: Description = read_tensors(machine_file(path), "machine")[1].get("data", {})
     return description
 
 
 def machine_file(path: str | Path) -> Path:
-    """Return the path of a machine file; if the argument is a run folder, the path of the machine file inside it."""
+    """Return the path of a machine file; if the argument is a run directory, the path of the machine file inside it."""
     path = Path(path)
     if path.is_dir() and not (path / MACHINE_FILE).exists():
-        raise FileError(f"{path}: the folder does not contain {MACHINE_FILE}; expected a machine file or a run folder")
+        raise FileError(f"{path}: no {MACHINE_FILE} in this directory; expected a machine file or a run directory")
     return path / MACHINE_FILE if path.is_dir() else path
 
 

@@ -52,7 +52,7 @@ class RunFolder:
         self.path = Path(path)
         self._lock: int | None = None
         if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path}: not a directory; expected a run folder")
+            raise RunError(f"{self.path}: not a directory; expected a run directory")
 
     # ----- one process at a time
 

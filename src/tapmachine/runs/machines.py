@@ -27,7 +27,7 @@ class KeptMachines(Mapping[int, BoltzmannMachine]):
         self.folder, self.device = run if isinstance(run, RunFolder) else RunFolder(run), device
         last = self.folder.last_epoch()
         if last is None or not self.folder.machine_path.exists():
-            raise RunError(f"{self.folder.path}: not a run folder, or no checkpoint has been saved yet")
+            raise RunError(f"{self.folder.path}: not a run directory, or no checkpoint has been saved yet")
         self.kept = self.folder.kept_machines()
         self.epochs = sorted({last, *self.kept})
 

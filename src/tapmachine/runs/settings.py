@@ -306,7 +306,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: file not found") from None
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: invalid JSON: {error}") from None
-    if isinstance(content, dict) and {"format", "settings"} <= content.keys():  # of a run folder
+    if isinstance(content, dict) and {"format", "settings"} <= content.keys():  # of a run directory
         content = content["settings"]
     if not isinstance(content, dict):
         raise SettingsError(f"{path}: expected a JSON object of settings by name")

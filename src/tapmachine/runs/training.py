@@ -200,7 +200,9 @@ def _for_run(run: RunFolder, settings: Settings) -> Settings:
     """
     others = run.others()
     if others:
-        raise RunError(f"{run.path}: not a run folder and not empty (it contains {others[0]}); choose another folder")
+        raise RunError(
+            f"{run.path}: not a run directory and not empty (it contains {others[0]}); choose another directory"
+        )
     if run.settings() is None:
         return settings
     before = settings_of(run)
@@ -208,7 +210,7 @@ def _for_run(run: RunFolder, settings: Settings) -> Settings:
     changes = _changes(run, settings)
     fixed = [words for name, words in changes.items() if name not in ADJUSTABLE]
     if fixed:
-        raise RunError(f"{run.path}: a run with different settings: {'; '.join(fixed)}; choose another folder")
+        raise RunError(f"{run.path}: a run with different settings: {'; '.join(fixed)}; choose another directory")
     if (settings.epochs or 0) < (before.epochs or 0):
         raise RunError(
             f"{run.path}: {changes['epochs']}; the number of epochs cannot be reduced (epoch {run.last_epoch() or 0} "
@@ -228,7 +230,7 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
         return 0
     epoch, tensors, values = found
     if values["data"] != data:
-        raise RunError(f"{run.path}: the data have changed since this run began; choose another folder")
+        raise RunError(f"{run.path}: the data have changed since this run began; choose another directory")
     known = [*digests_of(run), settings.digest()]
     if values.get("settings") not in known:
         raise RunError(f"{run.path}: the checkpoint belongs to a run with different settings; nothing was changed")

@@ -26,7 +26,7 @@ app = typer.Typer(
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, or typer's copy of it
 BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit status; see docs/reliability.md
 
-Run = Annotated[Path, typer.Argument(help="Run folder or machine file.", show_default=False)]
+Run = Annotated[Path, typer.Argument(help="Run directory or machine file.", show_default=False)]
 Device = Annotated[str, typer.Option(help="Device: cpu, cuda, or auto (GPU if available).")]
 Data = Annotated[
     str | None,
@@ -120,14 +120,14 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
 
 
 def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
-    """Open a run folder or a machine file and load the machine. A machine file is treated as a run without data."""
+    """Open a run directory or a machine file and load the machine. A machine file is treated as a run without data."""
     from tapmachine.data.errors import RunError
     from tapmachine.runs.folder import MachineFile, RunFolder
     from tapmachine.runs.machines import machine_of
 
     folder = MachineFile(path) if path.is_file() else RunFolder(path)
     if folder.settings() is None or not folder.machine_path.exists():
-        raise RunError(f"{path}: not a run folder, or a run without a checkpoint")
+        raise RunError(f"{path}: not a run directory, or a run without a checkpoint")
     return folder, machine_of(folder, device=device)
 
 

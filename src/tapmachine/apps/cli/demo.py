@@ -10,7 +10,7 @@ from tapmachine.apps.cli.common import Device, Quiet, app, speaker, warnings_as_
 
 @app.command(epilog="Example:  tapmachine demo --out demo")
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to create.")] = Path("demo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory to create.")] = Path("demo"),
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Command `tapmachine doctor`, which checks the installation and run folders."""
+"""Command `tapmachine doctor`, which checks the installation and run directories."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,10 @@ from tapmachine.apps.cli.common import BAD_INPUT, AsJson, app
 
 @app.command(epilog="Example:  tapmachine doctor runs/d")
 def doctor(
-    run: Annotated[Path | None, typer.Argument(help="Run folder to check.", show_default=False)] = None,
+    run: Annotated[Path | None, typer.Argument(help="Run directory to check.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the installation (packages, devices, compilers, disk space) and, optionally, a run folder."""
+    """Check the installation (packages, devices, compilers, disk space) and, optionally, a run directory."""
     from tapmachine.apps.doctor import check_installation, check_run
 
     findings = check_installation(Path("."))

@@ -11,7 +11,7 @@ from tapmachine.apps.cli.common import Quiet, app
 @app.command(epilog="Example:  tapmachine convert rbm.h5 machine.safetensors")
 def convert(
     source: Annotated[
-        Path, typer.Argument(help="Input: a .safetensors or .h5 file, or a run folder.", show_default=False)
+        Path, typer.Argument(help="Input: a .safetensors or .h5 file, or a run directory.", show_default=False)
     ],
     target: Annotated[Path, typer.Argument(help="Output file: .safetensors or .h5.", show_default=False)],
     update: Annotated[

@@ -24,7 +24,7 @@ def landscape(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Output folder.", show_default="landscape in the run folder, or FILE-landscape"
+            "--out", "-o", help="Output directory.", show_default="landscape in the run directory, or FILE-landscape"
         ),
     ] = None,
     device: Device = "auto",

@@ -13,7 +13,7 @@ from tapmachine.apps.cli.common import Data, Device, Quiet, app, open_run, speak
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run folders or machine files. Several are compared side by side.", show_default=False),
+        typer.Argument(help="Run directories or machine files. Several are compared side by side.", show_default=False),
     ],
     labels: Annotated[
         str | None,
@@ -31,7 +31,7 @@ def report(
             "--out",
             "-o",
             help="Output file (.html).",
-            show_default="report.html in the first run folder, or FILE.html",
+            show_default="report.html in the first run directory, or FILE.html",
         ),
     ] = None,
     device: Device = "auto",

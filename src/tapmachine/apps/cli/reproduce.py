@@ -21,7 +21,7 @@ def reproduce(
     show_list: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Use small machines and the built-in digits.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Output folder.", show_default="reproduced/full, or …/quick")
+        Path | None, typer.Option("--out", "-o", help="Output directory.", show_default="reproduced/full, or …/quick")
     ] = None,
     data: Annotated[
         Path | None,

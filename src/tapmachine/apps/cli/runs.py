@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @app.command(epilog="Example:  tapmachine info runs/d")
 def info(run: Run, as_json: AsJson = False) -> None:
-    """Show the data, the machine and the training progress of a run folder or machine file."""
+    """Show the data, the machine and the training progress of a run directory or machine file."""
     from tapmachine.machine.files import data_description
     from tapmachine.runs.data import schema_of, settings_of
     from tapmachine.runs.folder import MachineFile

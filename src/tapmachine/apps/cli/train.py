@@ -56,7 +56,7 @@ def _with_settings_as_options(command: Callable[..., None]) -> Callable[..., Non
 @_with_settings_as_options
 def train(
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder to create or continue.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run directory to create or continue.", show_default=False)],
     settings: Annotated[
         Path | None, typer.Option(help="JSON settings file. Command-line options take precedence.")
     ] = None,
@@ -65,7 +65,7 @@ def train(
     as_json: AsJson = False,
     **flags: Any,
 ) -> None:
-    """Train a machine in a run folder, or continue a run.
+    """Train a machine in a run directory, or continue a run.
 
     To resume a run after a crash, pass only --out. The results are
     bit-identical to those of an uninterrupted run.

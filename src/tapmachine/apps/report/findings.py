@@ -102,7 +102,7 @@ def look_at(
     """Track the TAP solutions of a run over its epochs, score its last machine and draw samples.
 
     Args:
-        folder: Run folder or machine file.
+        folder: Run directory or machine file.
         device: Device to compute on (default: cpu).
         n_starts: Maximum number of data rows used as starting points (default: 500).
         say: Callback that receives progress messages (default: messages are ignored).

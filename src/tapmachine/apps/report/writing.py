@@ -33,7 +33,7 @@ class Options:
         data: Data set to use instead of the run's data. Required for machine files.
         labels: Path of a .npy or .csv file with one label per row of the data (default: built-in labels, if any).
         title: Title of the page (default: the names of the runs).
-        command: Command shown on the page (default: `tapmachine report` with the run folders).
+        command: Command shown on the page (default: `tapmachine report` with the run directories).
     """
 
     device: str = "cpu"
@@ -66,11 +66,11 @@ def write_report(
     """Write a report page on one or more runs. Several runs are shown side by side.
 
     Args:
-        folders: Run folders or machine files.
+        folders: Run directories or machine files.
         options: Options of the page (default: `Options()`).
         more: Additional figures, shown at the top of the page (default: none).
         say: Callback that receives progress messages (default: messages are ignored).
-        out: Output file (default: report.html in the first run folder, or an .html file next to the machine file).
+        out: Output file (default: report.html in the first run directory, or an .html file next to the machine file).
 
     Returns:
         The path of the page and its contents.

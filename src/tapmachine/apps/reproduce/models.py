@@ -15,7 +15,7 @@ class Model:
     """A machine and the settings of its training.
 
     Attributes:
-        name: Name of the run folder.
+        name: Name of the run directory.
         data: Name of the data set: `BINARY`, `REAL` or `FACES`.
         hidden: Number of units of each hidden layer.
         epochs: Number of epochs in which all layers are trained jointly (default: 100).
