@@ -51,7 +51,6 @@ LONG = {
         "a_killed_process_ends_the_run_which_can_go_on",
         "another_number_of_processes_goes_on",
         "landscape_and_annealing_are_divided",
-        "no_thread_outlives_the_meeting",
         "two_processes_on_one_device_train_as_one",
         "two_processes_train_as_one",
     },

@@ -9,9 +9,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from forks import Ranks, command_line, script
 from run_cases import PATIENCE, wait_until
 from run_cases import command as in_process
 from safetensors.torch import load_file
+from sklearn.datasets import load_digits
 
 from tapmachine.accelerator.distributed import World, add_up, gathered, leads, together, world
 
@@ -23,21 +25,26 @@ def environment():
     return own | {"OMP_NUM_THREADS": "1"}
 
 
-def command(processes, *arguments):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    return [*launch, "-m", "tapmachine", *map(str, arguments)]
+def torchrun(*arguments):
+    """Two processes, as users start them."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
 
 
-def run(processes, *arguments):
-    """What it prints; one process is this one."""
+@pytest.fixture
+def digits(tmp_path):
+    """As many rows as show what a wrong share changes: the last of their batches is smaller."""
+    path = tmp_path / "digits.npy"
+    np.save(path, load_digits().data[:400].astype(np.float32) / 16)
+    return str(path)
+
+
+def run(folder, processes, *arguments):
+    """The command line; one process is this one."""
     if processes == 1:
-        code, output, errors = in_process(*arguments)
+        code, _, errors = in_process(*arguments)
+        assert code == 0, errors[-2000:]
     else:
-        words = command(processes, *arguments)
-        result = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=PATIENCE)
-        code, output, errors = result.returncode, result.stdout, result.stderr
-    assert code == 0, errors[-2000:]
-    return output
+        Ranks(folder, processes, command_line, *arguments).wait()
 
 
 def largest_difference(first, second):
@@ -65,9 +72,10 @@ def largest_difference(first, second):
         ),
     ],
 )
-def test_two_processes_train_as_one(options, tolerance, tmp_path):
+def test_two_processes_train_as_one(options, tolerance, tmp_path, digits):
     for processes in (1, 2):
-        run(processes, "train", "digits", *BASE, "--epochs", 1, *options, "--out", tmp_path / str(processes))
+        words = ["train", digits, *BASE, "--epochs", "1", *options, "--out", tmp_path / str(processes)]
+        run(tmp_path, processes, *words)
     assert largest_difference(tmp_path / "1", tmp_path / "2") <= tolerance
     one, two = (map(json.loads, (tmp_path / n / "metrics.jsonl").read_text().splitlines()) for n in "12")
     one, two = list(one), list(two)
@@ -113,41 +121,10 @@ def test_two_processes_on_one_device_train_as_one(device, options, tmp_path):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     for size in (1, 2):
-        words = [sys.executable, "-c", ON_ONE_DEVICE, str(tmp_path / str(size)), device, *options]
-        ranks = [
-            subprocess.Popen(
-                words, env=environment() | {"WORLD_SIZE": str(size), "RANK": str(rank)}, stderr=subprocess.PIPE
-            )
-            for rank in range(size)
-        ]
-        for rank in ranks:
-            _, errors = rank.communicate(timeout=PATIENCE)
-            assert rank.returncode == 0, errors.decode()[-2000:]
+        Ranks(tmp_path, size, script, ON_ONE_DEVICE, tmp_path / str(size), device, *options).wait()
     one, two = (load_file(tmp_path / size) for size in "12")
     assert float((one["weights"] - one["before"]).abs().max()) > 0.05  # it has learned
     torch.testing.assert_close(two["weights"], one["weights"], rtol=0, atol=1e-9 if "pcd" in options else 1e-5)
-
-
-THREADS = """
-import os, torch
-from tapmachine.accelerator.distributed import add_up, together
-before = len(os.listdir("/proc/self/task"))
-with together("cpu"):
-    import torch.distributed.nn  # as torch.compile and the optimizers do, once there is a group
-    add_up([torch.ones(3)])
-assert len(os.listdir("/proc/self/task")) == before
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts threads in /proc")
-def test_no_thread_outlives_the_meeting(tmp_path):
-    """A thread of gloo that is still there when Python ends aborts the process now and then."""
-    (tmp_path / "threads.py").write_text(THREADS)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    result = subprocess.run(
-        [*launch, tmp_path / "threads.py"], capture_output=True, text=True, env=environment(), timeout=PATIENCE
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine with too few GPUs")
@@ -161,25 +138,25 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
         pass
 
 
-def test_another_number_of_processes_goes_on(tmp_path):
-    """From two to one and from one to three: chains are handed on, and the result is that of one process."""
-    options = ["digits", *BASE, "--dtype", "float64", "--epochs", "3"]
-    run(1, "train", *options, "--out", tmp_path / "whole")
-    running = command(2, "train", *options, "--out", tmp_path / "run")
-    with subprocess.Popen(running, env=environment(), start_new_session=True, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_until((tmp_path / "run/checkpoints/manifest.json").exists, process)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-    run(3, "train", *options, "--out", tmp_path / "run")
+def test_another_number_of_processes_goes_on(tmp_path, digits):
+    """From two to three: chains are handed on, and the result is that of one process."""
+    options = [digits, *BASE, "--dtype", "float64", "--epochs", "3"]
+    run(tmp_path, 1, "train", *options, "--out", tmp_path / "whole")
+    two = Ranks(tmp_path, 2, command_line, "train", *options, "--out", tmp_path / "run")
+    try:
+        wait_until((tmp_path / "run/checkpoints/manifest.json").exists, two)
+    finally:
+        two.kill()
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) < 3
+    run(tmp_path, 3, "train", *options, "--out", tmp_path / "run")
     assert largest_difference(tmp_path / "whole", tmp_path / "run") <= 1e-9
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
 
 
-def test_a_killed_process_ends_the_run_which_can_go_on(tmp_path):
-    options = ["digits", *BASE, "--dtype", "float64", "--epochs", "400", "--measure-every", "400"]
-    running = command(2, "train", *options, "--out", tmp_path / "run")
+def test_a_killed_process_ends_the_run_which_can_go_on(tmp_path, digits):
+    options = [digits, *BASE, "--dtype", "float64", "--epochs", "4000", "--measure-every", "4000"]
+    running = torchrun("-m", "tapmachine", "train", *options, "--out", str(tmp_path / "run"))
     with subprocess.Popen(running, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         wait_until((tmp_path / "run/checkpoints/manifest.json").exists, process)
         children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
@@ -187,32 +164,40 @@ def test_a_killed_process_ends_the_run_which_can_go_on(tmp_path):
         process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert json.loads((tmp_path / "run/checkpoints/manifest.json").read_text())
-    assert json.loads(run(1, "info", tmp_path / "run", "--json"))
+    code, output, _ = in_process("info", tmp_path / "run", "--json")
+    assert code == 0
+    assert json.loads(output)
 
 
 MEASURE = """
-import sys, torch
+import os, sys, torch
 from tapmachine import Spin, ais_log_partition, find_solutions, rbm
 from tapmachine.accelerator.distributed import together, world
 generator = torch.Generator().manual_seed(0)
 weights = torch.full((12, 8), 0.3, dtype=torch.float64)  # which has two solutions, with opposite signs
 machine = rbm(Spin(12).double(), Spin(8).double(), weights=weights)
 starts = 2 * torch.randint(2, (21, 12), generator=generator).double() - 1
+before = len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else None
 with together("cpu"):
+    import torch.distributed.nn  # as torch.compile and the optimizers do, once there is a group
     found = find_solutions(machine, starts)
     estimates = [ais_log_partition(machine, 50, n_runs).log_weights for n_runs in (100, 250)]
     if world().leads:
         torch.save([found.free_energy, found.basin, found.counts, found.status, *estimates], sys.argv[1])
+assert before is None or len(os.listdir("/proc/self/task")) == before, "a thread outlives the group"
 """
 
 
 def test_landscape_and_annealing_are_divided(tmp_path):
-    """More starts than can be shared evenly, and fewer blocks of runs than processes."""
-    script = tmp_path / "measure.py"
-    script.write_text(MEASURE)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    for name, options in (("one", []), ("two", launch)):
-        subprocess.run([sys.executable, *options, script, tmp_path / name], check=True, env=environment())
+    """More starts than can be shared evenly, and fewer blocks of runs than processes.
+
+    A thread of gloo that is still there when Python ends aborts the process now and then, so that none may be left.
+    """
+    path = tmp_path / "measure.py"
+    path.write_text(MEASURE)
+    for name, words in (("one", [sys.executable]), ("two", torchrun())):
+        done = subprocess.run([*words, path, tmp_path / name], capture_output=True, text=True, env=environment())
+        assert done.returncode == 0, done.stderr[-2000:]
     one, two = (torch.load(tmp_path / name, weights_only=True) for name in ("one", "two"))
     assert len(one[0]) > 1
     for first, second in zip(one, two, strict=True):

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -49,8 +50,9 @@ def rows_of(path):
 def test_every_figure_in_its_quick_form(tmp_path, monkeypatch):
     """With machines that are small enough for exact log-likelihoods where those of larger ones are annealed."""
     monkeypatch.setattr(models, "QUICK_HIDDEN", {25: 8, 50: 10, 100: 16, 500: 12, 256: 8})
-    monkeypatch.setattr(models, "QUICK_EPOCHS", 16)
-    monkeypatch.setitem(denoising.N_IMAGES, True, 60)
+    monkeypatch.setattr(models, "QUICK_EPOCHS", 10)
+    monkeypatch.setitem(denoising.N_IMAGES, True, 40)
+    monkeypatch.setattr(adaptive, "_seconds_a_sweep", partial(adaptive._seconds_a_sweep, at_least=0.01))
     monkeypatch.setattr(adaptive, "QUICK", adaptive.QUICK._replace(warm_up=20, epochs=1, seconds=0.1))
     out = tmp_path / "quick"
     drawn, save_figure = {}, Lab.save_figure
@@ -84,6 +86,7 @@ def test_every_figure_in_its_quick_form(tmp_path, monkeypatch):
     epochs = [int(row["epoch"]) for row in tables["fedist"] if row["data"] == "binary-MNIST"]
     assert epochs == lab.epochs(TABLE[2])
     means = [row for row in tables["bmnist-denoise"] if row["method"] == "16"]
+    assert [float(row["p"]) for row in means] == list(denoising.NOISE)
     assert float(means[0]["mcc"]) == pytest.approx(1.0)
     assert float(means[2]["mcc"]) > 0.7
     assert {row["verdict"] for row in tables["claims"]} <= {"holds", "holds in part", "does not hold", "not measured"}
