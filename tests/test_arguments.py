@@ -159,11 +159,11 @@ def test_messages_of_counts():
     assert type(check_count("k", np.int32(3))) is int
     assert check_count("k", 0, 0) == 0
     for value, limits, message in [
-        (True, (), "k is True; expected a whole number, 1 or more"),
-        (np.True_, (), r"k is .*True.*; expected a whole number, 1 or more"),
-        (0, (), "k is 0; expected a whole number, 1 or more"),
-        (1.0, (0,), "k is 1.0; expected a whole number, 0 or more"),
-        (5, (1, 4), "k is 5; expected a whole number from 1 to 4"),
+        (True, (), "k is True; expected a positive integer"),
+        (np.True_, (), r"k is .*True.*; expected a positive integer"),
+        (0, (), "k is 0; expected a positive integer"),
+        (1.0, (0,), "k is 1.0; expected a non-negative integer"),
+        (5, (1, 4), "k is 5; expected an integer from 1 to 4"),
     ]:
         with pytest.raises(ValueError, match=message):
             check_count("k", value, *limits)

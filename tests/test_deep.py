@@ -390,7 +390,7 @@ def test_pretraining_goes_on_from_any_epoch(joint, stop):
             lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), layers="all", data="modes"),
             "one of samples, means",
         ),
-        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "0 or more"),
+        (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars(), epochs=-1), "a non-negative integer"),
         (lambda: pretrain(dbm([Binary(16), Binary(4), Binary(2)]), bars()[:, :3]), "expected a shape ending in"),
         (
             lambda: pretrain(dbm([Binary(16), Binary(4), ODD]), bars(), layers="all", double_inputs=True),

@@ -176,7 +176,7 @@ def test_a_file_that_ends_too_early(tmp_path, on_disk):
     [
         (0.5, {"visible": "binary"}, r"x\[110, 5\] is 0.5; expected 0 or 1 \(row 35 of .*part-075.npy\)"),
         (7.0, {"interval": (0.0, 1.0)}, r"row 35 of .*part-075.npy, column 5 is 7; expected a value from 0 to 1"),
-        (7.5, {"visible": "categorical"}, "not all values are whole numbers"),
+        (7.5, {"visible": "categorical"}, "not all values are non-negative integers"),
         (1e13, {}, "the largest value is 1e[+]13"),
     ],
 )

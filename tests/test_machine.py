@@ -259,7 +259,7 @@ def test_nan_where_nothing_is_clamped_is_not_looked_at():
     [
         (lambda m: clamp(m, torch.full((2, 3), 0.5)), r"layer 0: Binary: x\[0, 0\] is 0.5; expected 0 or 1"),
         (lambda m: clamp(m, torch.zeros(2, 4)), "shape"),
-        (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer is 2; expected a whole number from 0 to 1"),
+        (lambda m: clamp(m, torch.zeros(2, 3), layer=2), "layer is 2; expected an integer from 0 to 1"),
         (lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(3)), "mask is not a bool tensor"),
         (
             lambda m: clamp(m, torch.zeros(2, 3), mask=torch.ones(4, 3, dtype=torch.bool)),

@@ -721,7 +721,7 @@ FLIPS = BinarySymmetric(0.1)
             "expected a non-negative integer",
         ),
         (lambda: PoissonNoise().evidence(torch.zeros(1, 2)), "is not a tilt"),
-        (lambda: nearest_neighbors(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; expected a whole number"),
+        (lambda: nearest_neighbors(torch.zeros(3, 2), torch.zeros(1, 2), 4), "k is 4; expected an integer from 1 to 3"),
         (lambda: denoise(RBM(), ZEROS, FLIPS), "the attribute machine_ of a fitted RBM"),
         (lambda: conditional_surprise(MACHINE, torch.full((1, 8), NAN)), "has missing values"),
     ],

@@ -105,7 +105,7 @@ def test_the_field_of_a_prior(case):
         (lambda: Lattice(step=0), "a finite, nonzero step"),
         (lambda: Lattice(math.inf), "a finite start"),
         (lambda: Interval(1, 1), "expected lower < upper"),
-        (lambda: Simplex(1), "expected a whole number, 2 or more"),
+        (lambda: Simplex(1), "expected an integer, 2 or more"),
     ],
 )
 def test_a_support_is_checked(make, message):

@@ -344,7 +344,7 @@ def test_commands_on_a_table_name_what_does_not_apply(quick_tables, tmp_path):
         code, _, errors = command(name, tmp_path / "run")
         assert code == 2
         assert errors.splitlines() == [errors.strip()]
-        assert "TAP has no solution for a machine of a real-valued table" in errors
+        assert "TAP has no solution for a machine fitted to a real-valued table" in errors
 
 
 def test_a_gaussian_table_stays_gaussian(quick_tables):

@@ -31,6 +31,8 @@ def check_count(name: str, value: Any, at_least: int = 1, at_most: int | None = 
     except TypeError:
         count = at_least - 1
     if count < at_least or (at_most is not None and count > at_most):
-        range_ = f", {at_least} or more" if at_most is None else f" from {at_least} to {at_most}"
-        raise ValueError(f"{name} is {value!r}; expected a whole number{range_}")
+        kinds = {0: "a non-negative integer", 1: "a positive integer"}
+        open_range = kinds.get(at_least, f"an integer, {at_least} or more")
+        expected = open_range if at_most is None else f"an integer from {at_least} to {at_most}"
+        raise ValueError(f"{name} is {value!r}; expected {expected}")
     return count

@@ -31,7 +31,7 @@ else:
 
 
 class Edge(NamedTuple):
-    """Couplings between two layers; in a pairwise machine, within a single layer."""
+    """Couplings between two layers, or within the single layer of a pairwise machine."""
 
     below: int
     above: int
@@ -134,7 +134,8 @@ class BoltzmannMachine(nn.Module):
     def coupling(self, edge: int) -> Tensor:
         """Return a coupling matrix that is differentiable with respect to the weights.
 
-        It is `weights[edge]`; for a pairwise machine, the symmetric part of `weights[0]` without self-couplings.
+        The matrix is `weights[edge]` or, for a pairwise machine, the symmetric part of `weights[0]` without
+        self-couplings.
         """
         weights: Tensor = self.weights[edge]
         if not self.is_pairwise:
@@ -312,8 +313,8 @@ def dbm(
 def pairwise(units: Units, weights: Tensor | None = None, generator: torch.Generator | None = None) -> BoltzmannMachine:
     """Create a machine with couplings between all pairs of units, such as a Hopfield, SK or Potts model.
 
-    The energy is E(x) = −ln P(x) − ½ xJx with normalized priors P(x). Without couplings ln Z is therefore 0, not n ln 2
-    as for spins without priors.
+    The energy is E(x) = −ln P(x) − ½ xJx with normalized priors P(x). Without couplings, ln Z is therefore 0, not
+    n ln 2 as for spins without priors.
 
     Args:
         units: Units of the only layer.
@@ -352,7 +353,7 @@ def _check_weights(
 ) -> None:
     if isinstance(weights, Tensor):
         raise ValueError(
-            f"weights is a Tensor; expected a list of {len(shapes)}, one for each pair of neighboring layers"
+            f"weights is a Tensor; expected a list of {len(shapes)} tensors, one for each pair of neighboring layers"
         )
     if len(weights) != len(shapes):
         raise ValueError(f"got {len(weights)} weight matrices; expected {len(shapes)}")

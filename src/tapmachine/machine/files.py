@@ -114,7 +114,7 @@ def describe(machine: BoltzmannMachine) -> tuple[dict[str, Tensor], Description]
 
 
 def _described(units: Units, layer_index: int) -> Description:
-    """Return a description of the units of a layer, without their tensors."""
+    """Return a JSON-serializable description of a layer's units, without their tensors."""
     name = type(units).__name__
     if isinstance(units, Mixed):
         blocks = [_described(block, layer_index) for block in units.blocks]  # type: ignore[arg-type]

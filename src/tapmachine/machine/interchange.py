@@ -1,4 +1,4 @@
-"""Exchange of machines with other software: HDF5 files of `rbms` and clusterbm, and scikit-learn's BernoulliRBM."""
+"""Exchange of machines with other packages: HDF5 files of rbms and clusterbm, and scikit-learn's BernoulliRBM."""
 
 import re
 from pathlib import Path
@@ -65,7 +65,8 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
     fits = len(layers) == 2 and isinstance(layers[0], Binary | Categorical) and isinstance(layers[1], Binary)
     if not fits:
         raise FileError(
-            f"{path}: the machine is {machine.summary()}; expected binary hidden units above binary or categorical ones"
+            f"{path}: the machine is {machine.summary()}; expected binary hidden units, and binary or categorical "
+            "visible units"
         )
     visible, hidden = (units.prior_field.detach().cpu().numpy() for units in layers if units.prior_field is not None)
     weights = machine.weights[0].detach().cpu().numpy()
@@ -125,5 +126,5 @@ def _h5py() -> Any:
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError:
-        raise ImportError("h5py is required for HDF5 files, but not installed; run: pip install h5py") from None
+        raise ImportError("h5py is required for HDF5 files, but is not installed; run: pip install h5py") from None
     return h5py

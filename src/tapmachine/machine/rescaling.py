@@ -22,7 +22,7 @@ def rescale(machine: BoltzmannMachine, scale: float, shift: Tensor | float = 0.0
             shifted.
 
     Returns:
-        A machine in which a converted state has the probability of the original state in the original machine.
+        A machine that assigns to each converted state the probability of the original state under `machine`.
 
     Example:
         >>> from tapmachine import Binary, TruncatedGaussian, rbm

@@ -1,4 +1,4 @@
-"""Saving and reconstruction of user-defined unit types by means of their constructor arguments and tensors."""
+"""Saving of user-defined unit types, and their reconstruction from constructor arguments and tensors."""
 
 from collections.abc import Mapping
 from inspect import Parameter, signature

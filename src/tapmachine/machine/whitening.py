@@ -1,10 +1,10 @@
 """Linear coordinate transformations x = shift + transform·z of machines with Gaussian visible units.
 
-Hidden Gaussian units represent correlations of the visible units. After integration over them, the precision matrix of
-the visible units is P = D(V) − W D(1/V') Wᵀ. In whitened coordinates P is the identity matrix, and no hidden Gaussian
-units are required. Chains then mix quickly for any scales and correlations of the columns, and gradients are well
-conditioned. `in_coordinates` converts a machine from whitened coordinates to the columns of the data, and `whiten`
-performs the inverse conversion.
+Hidden Gaussian units represent correlations of the visible units. After integration over the hidden units, the
+precision matrix of the visible units is P = D(V) − W D(1/V') Wᵀ. In whitened coordinates, P is the identity matrix, and
+no hidden Gaussian units are required. Chains then mix quickly for any scales and correlations of the columns, and
+gradients are well conditioned. `in_coordinates` converts a machine from whitened coordinates to the columns of the
+data, and `whiten` performs the inverse conversion.
 """
 
 import math
@@ -26,7 +26,7 @@ class Whitened(NamedTuple):
     """A machine in whitened coordinates z with x = shift + transform·z.
 
     Attributes:
-        machine: Machine of z in float64, whose visible units have priors with mean 0 and variance 1.
+        machine: Machine for z in float64. The priors of its visible units have mean 0 and variance 1.
         transform: Upper triangular transformation matrix, of shape (n, n).
         shift: Shift, of shape (n,).
         log_partition_gain: ln Z of the original machine minus ln Z of the whitened machine.
@@ -46,7 +46,7 @@ class Whitened(NamedTuple):
 
 @torch.no_grad()
 def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) -> BoltzmannMachine:
-    """Convert a machine of z to a machine of x = shift + transform·z in float64.
+    """Convert a machine for z to a float64 machine for x = shift + transform·z.
 
     Args:
         machine: A machine with Gaussian visible units and one hidden layer of units that have fields. It is not
@@ -55,8 +55,8 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
         shift: Shift, of shape (n,).
 
     Returns:
-        A machine with n additional `Gaussian` hidden units, which represent the correlations of the visible units. The
-        hidden units of the original machine follow them.
+        A machine with n additional `Gaussian` hidden units, which represent the correlations of the visible units. They
+        precede the hidden units of the original machine.
 
     Raises:
         DivergenceError: If parameters are non-finite, or so large that their squares overflow.
@@ -101,11 +101,11 @@ def can_be_whitened(machine: BoltzmannMachine) -> bool:
 
 
 def check_mean_field(machine: BoltzmannMachine) -> None:
-    """Raise an EstimateError for a machine of a real-valued table, which has no mean-field solutions."""
+    """Raise an EstimateError for a machine fitted to a real-valued table, which has no mean-field solutions."""
     if can_be_whitened(machine):
         raise EstimateError(
-            "TAP has no solution for a machine of a real-valued table, whose hidden Gaussian units represent the "
-            "correlations of the columns; use scores, samples and posteriors, which do not require TAP"
+            "TAP has no solution for a machine fitted to a real-valued table, because its hidden Gaussian units "
+            "represent the correlations of the columns; use scores, samples and posteriors, which do not require TAP"
         )
 
 

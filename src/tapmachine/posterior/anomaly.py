@@ -36,19 +36,19 @@ def anomaly_score(
     solutions: Solution | None = None,
     scheme: Scheme | None = None,
 ) -> Tensor:  # (K,), float64
-    """Compute the anomaly score −ln P(x) of each row in nats, using TAP. Higher scores are more anomalous.
+    """Compute the anomaly score −ln P(x) of each row in nats, using TAP.
 
-    Missing values are marginalized, so rows with missing values have lower scores. Compare them only with rows in which
-    the same values are missing.
+    Higher scores indicate more anomalous rows. Missing values are marginalized, so rows with missing values have lower
+    scores; compare them only with rows in which the same values are missing.
 
     Args:
         machine: An unconditioned machine.
         x: Rows, of shape (K, n_visible), with NaN for missing values.
         solutions: Solutions of the unconditioned machine (default: computed from the complete rows, or from random
             initial states if no row is complete).
-        scheme: Mean-field scheme (default: `TAP()`). TAP has no solution for machines of real-valued tables. By
-            default, such machines are scored with the exact ln Z if they have few `SpikeSlab` units, and otherwise with
-            an estimate of ln Z by annealed importance sampling.
+        scheme: Mean-field scheme (default: `TAP()`). TAP has no solution for machines that are
+            fitted to real-valued tables. By default, these machines are scored with the exact ln Z if they have few
+            `SpikeSlab` units, and otherwise with an estimate of ln Z by annealed importance sampling.
 
     Returns:
         Scores, of shape (K,). The score is NaN for rows without a converged solution, and for rows of real-valued
@@ -87,7 +87,7 @@ def anomaly_score(
 
 
 def _exact_scores(machine: BoltzmannMachine, whole: Tensor, score: Tensor, complete: Tensor, empty: Tensor) -> Tensor:
-    """Compute the scores of complete rows with the exact ln Z or its estimate by annealing."""
+    """Compute the scores of complete rows, with the exact ln Z or with an annealed estimate."""
     if len(whole):
         partition = unbiased_log_partition(machine, whole)
         score[complete] = -unbiased_log_likelihood(machine, whole, partition).values
@@ -143,7 +143,7 @@ def conditional_surprise(
     check_alphabet(x, machine.layers[0])
     if bool(is_nan(x).any()):
         raise ValueError(
-            f"x[{int(is_nan(x).any(1).nonzero()[0])}] has missing values; expected complete rows, use impute first"
+            f"x[{int(is_nan(x).any(1).nonzero()[0])}] has missing values; expected complete rows; use impute first"
         )
     double, rows = for_scoring(machine, _as_data(machine, x))
     units = double.layers[0]
@@ -166,7 +166,9 @@ def conditional_surprise(
         parts.append(surprise.where(solution.converged, torch.nan))
         failed += int((~solution.converged).sum())
     if failed:
-        warnings.warn(f"{failed} of {len(pairs)} values have no converged solution and are NaN", PosteriorWarning, 3)
+        warnings.warn(
+            f"{failed} of {len(pairs)} values have no converged solution; their surprise is NaN", PosteriorWarning, 3
+        )
     result = torch.zeros((len(rows), units.n), dtype=torch.float64, device=rows.device)
     result[:, first] = torch.cat(parts).view(len(rows), len(first))
     return result

@@ -55,10 +55,10 @@ def denoise(
     `data` is specified, similar examples. The posterior is a mixture of the distinct solutions, weighted by exp(−F). F
     is computed in the machine's dtype; if the noise is smaller than a hundredth of the values, use `machine.double()`.
 
-    The posterior is exact for machines of real-valued tables with `GaussianNoise` or missing values. More generally, it
-    is exact for `Gaussian` visible units with a few `SpikeSlab` hidden units and at most one `Categorical` hidden unit.
-    In this case, `data`, `tol` and `max_sweeps` have no effect. If `starts`, `anneal`, `scheme` or a `temperature`
-    other than 1 is specified, the mean field is used instead.
+    The posterior is exact for machines fitted to real-valued tables, if the channel is `GaussianNoise` or values are
+    missing. More generally, it is exact for `Gaussian` visible units with a few `SpikeSlab` hidden units and at most
+    one `Categorical` hidden unit. In this case, `data`, `tol` and `max_sweeps` have no effect. If `starts`, `anneal`,
+    `scheme` or a `temperature` other than 1 is specified, the mean field is used instead.
 
     Args:
         machine: An unconditioned machine.
@@ -68,14 +68,14 @@ def denoise(
         data: Examples, of shape (N, n_visible), such as the training data. The nearest neighbors of each observation
             are used as additional initial states, which improves the result for strong noise.
         n_neighbors: Number of neighbors used as initial states (default: 3).
-        starts: Initial states that replace the default ones: a list of tensors of shape (K, n_visible), or of other
-            values of the argument `start` of `solve`.
+        starts: List of initial states that replace the default ones. Each is a tensor of shape (K, n_visible), or
+            another value that the argument `start` of `solve` accepts.
         temperature: Temperature T of the weights exp(−F/T) of the solutions (default: 1). T > 1 reduces the effect of
             differences in F, which improves the result if many values are missing. With T = inf, all distinct solutions
             have equal weight.
         anneal: Sequence of channels to solve before `channel`, usually with decreasing noise. Each solution is the
             initial state for the next channel.
-        scheme: Mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
+        scheme: Mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines fitted to real-valued tables).
         tol, max_sweeps: Convergence tolerance and maximum number of sweeps of `solve`.
         callback: Function that is called with the `Progress` of the solver.
 
@@ -258,7 +258,7 @@ def _each_layer(machine: BoltzmannMachine, start: StartingPoint, count: int) -> 
 
 
 def _start_of_rows(layers: list[Moments | None], rows: Tensor) -> StartingPoint:
-    """Return the initial state of some of the rows, from the moments returned by `_each_layer`."""
+    """Return the initial state of selected rows, from the moments returned by `_each_layer`."""
     return [Moments(*(z[rows] for z in layer)) for layer in layers if layer is not None]
 
 

@@ -34,7 +34,7 @@ NEGLIGIBLE = 1e-14  # weight below which a component is omitted from the moments
 def has_exact_posterior(machine: BoltzmannMachine, channel: Channel) -> bool:
     """Return whether `exact_posterior` supports the machine and the channel.
 
-    Machines with few `SpikeSlab` hidden units and machines of real-valued tables are supported.
+    Machines with few `SpikeSlab` hidden units and machines fitted to real-valued tables are supported.
     """
     if type(channel) is Missing and is_product_mixture(machine):
         return True
@@ -45,7 +45,8 @@ def has_exact_posterior(machine: BoltzmannMachine, channel: Channel) -> bool:
 def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> Posterior:  # (K, n)
     """Compute the exact posterior given observations; requires that `has_exact_posterior` returns True.
 
-    Every component of the mixture is conditioned on the observed values, and its weight is multiplied by their density.
+    Every component of the mixture is conditioned on the observed values. Its weight is multiplied by the density of the
+    observed values.
     Rows with the same missing values and the same noise share all matrices.
     """
     if isinstance(machine.layers[0], Mixed):
@@ -139,7 +140,7 @@ class _Group(NamedTuple):
 def _conditioned(
     machine: BoltzmannMachine, double: BoltzmannMachine, groups: list[_Group], channel: Channel, extra: Tensor
 ) -> Posterior:
-    """Compute the posterior of all groups of rows; `extra` is added to their free energies."""
+    """Compute the posterior of all groups of rows; `extra` is added to the free energies of the rows."""
     hidden, order, parts = _Hidden.of(double), [], []
     for rows, components, values in groups:
         for some in torch.arange(len(rows)).split(max(1, CHUNK_VALUES // components.mixture.means.numel())):
@@ -157,7 +158,7 @@ def _conditioned(
 
 
 class _Observed(NamedTuple):
-    """Components of a mixture, of which linear combinations are observed with Gaussian noise."""
+    """Components of a Gaussian mixture, given noisy observations of linear combinations of its variables."""
 
     mixture: GaussianMixture
     matrix: Tensor  # (o, n)
@@ -188,7 +189,7 @@ class _Observed(NamedTuple):
 
 
 class _Hidden(NamedTuple):
-    """Hidden units given a component c and visible states x, h = offset_c + scale_c·(xW) + noise."""
+    """Coefficients of the hidden units h = offset_c + scale_c·(xW) + noise, given component c and visible states x."""
 
     weights: Tensor  # (n, h)
     offset: Tensor  # (C, h)

@@ -49,8 +49,8 @@ class Posterior:
     def states(self) -> Tensor:  # (K, n)
         """Most probable state of each visible unit, in the format of the data.
 
-        For units with more than two numeric states it is the state nearest to the mean; for real-valued units, the
-        mean.
+        For units with more than two numeric states, the state nearest to the mean is returned. For real-valued units,
+        the mean is returned.
         """
         return self.mean.argmax(-1) if self.units.is_categorical else _nearest_states(self.units, self.mean)
 
@@ -165,7 +165,7 @@ def _repeated(
 ) -> Tensor:  # (S, K), bool
     """Return a mask of duplicate solutions, which are close to another solution of the same row with lower F.
 
-    Of solutions with the same F, the first one is kept. Distances are root mean squares over all units with nonzero
+    Among solutions with the same F, the first is kept. Distances are root mean squares over all units with nonzero
     variance, relative to the size of their support.
     """
     scales = [spread(units) for units in layers]

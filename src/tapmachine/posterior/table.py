@@ -47,10 +47,10 @@ class TablePosterior(NamedTuple):
     @staticmethod
     @torch.no_grad()
     def of(machine: BoltzmannMachine, x: Tensor) -> "TablePosterior":  # (N, n)
-        """Condition a machine of a table on the observed cells of rows.
+        """Condition a machine that is fitted to a table on the observed cells of rows.
 
         Args:
-            machine: A machine whose visible units are a mixture of products, such as a machine fitted to a table.
+            machine: A machine whose visible distribution is a mixture of products, such as one fitted to a table.
             x: Rows, of shape (N, n), with NaN for missing cells. All q components of a missing category are NaN.
 
         Raises:

@@ -268,7 +268,7 @@ def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows:
         return by_rows(lambda part: (_complete(part) > threshold).to(dtype), x)
     if settings.visible == "categorical":
         if not all(bool(((part >= 0) & (part == part.round())).all()) for _, part in parts(x)):
-            raise SettingsError("visible is 'categorical', but not all values are whole numbers, 0 or more")
+            raise SettingsError("visible is 'categorical', but not all values are non-negative integers")
         return by_rows(lambda part: part.long(), x)
     largest = max(float(part.abs().max()) for _, part in parts(x))
     if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:

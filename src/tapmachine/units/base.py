@@ -97,8 +97,9 @@ class Units(FastPaths, ABC):
     def third_cumulant(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
         """Compute the third cumulant κ₃ = ∂f_c/∂B = ∂³ ln Z/∂B³ under a tilt, the mean of (x − a)³.
 
-        Not defined for units with one-hot states. By default it is computed by automatic differentiation of `moments`.
-        The result is differentiable in the tilt and in the parameters, and 0 if the tilted prior cannot be normalized.
+        The third cumulant is not defined for units with one-hot states. By default, it is computed by automatic
+        differentiation of `moments`. The result is differentiable with respect to the tilt and the parameters. It is 0
+        if the tilted prior cannot be normalized.
         """
         if self.is_categorical:
             raise NotImplementedError(f"{type(self).__name__}: units with one-hot states have no third cumulant")
@@ -111,7 +112,10 @@ class Units(FastPaths, ABC):
         return third
 
     def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:  # (..., n) -> (..., n) each
-        """Compute the derivatives ∂κ₃/∂a and ∂κ₃/∂c of the third cumulant with respect to the moments, detached."""
+        """Compute the derivatives ∂κ₃/∂a and ∂κ₃/∂c of the third cumulant with respect to the mean and the variance.
+
+        The results are detached from the computational graph.
+        """
         with torch.inference_mode(False), torch.enable_grad():
             field, precision = (z.detach().clone().requires_grad_() for z in self.unpack(tilt))
             third = self.third_cumulant(Tilt(field, precision)) + 0 * (field + precision)  # connected, if constant
@@ -122,7 +126,7 @@ class Units(FastPaths, ABC):
             return slopes(variance, third.detach(), fourth, -2 * (by_precision + mean * fourth), self.dtype)
 
     def _differentiable(self, tilt: Tilt, in_graph: bool) -> tuple[Tensor, Tensor]:
-        """Return field and precision to differentiate by, detached unless they are part of the current graph."""
+        """Return field and precision as variables of differentiation, detached if they are not in the current graph."""
         field, precision = self.unpack(tilt)
         if not in_graph:
             field, precision = field.detach().clone(), precision.detach().clone()
@@ -131,8 +135,8 @@ class Units(FastPaths, ABC):
     def normalizable(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n), bool
         """Return a mask of the units whose tilted prior can be normalized.
 
-        The tilt must be finite and, on an unbounded support, the tails of the tilted prior must decay. For other units
-        with an unbounded support, ln Z, the absolute mean and the variance are inf.
+        The tilt must be finite and, on an unbounded support, the tails of the tilted prior must decay. If the tails do
+        not decay, ln Z, the absolute mean and the variance are inf.
         """
         finite = self.finite(tilt)
         return finite if self.is_bounded() else finite & torch.isfinite(self.log_partition(tilt))
@@ -163,5 +167,5 @@ class Units(FastPaths, ABC):
         return self
 
     def hold(self, x: Tensor) -> Tensor:
-        """Return states in which the clamped units have their clamped values."""
+        """Return the states x with all clamped units set to their clamped values."""
         return x

@@ -34,7 +34,7 @@ class Checked(nn.Module):
         return next(self._tensors()).device
 
     def _tensors(self) -> Iterator[Tensor]:
-        """Iterate over parameters and buffers; those of submodules come last, because collecting them is slow."""
+        """Iterate over parameters and buffers; submodules come last, because collecting their tensors is slow."""
         direct = (tensor for tensor in chain(self._parameters.values(), self._buffers.values()) if tensor is not None)
         return chain(direct, self.parameters(), self.buffers())
 
@@ -78,7 +78,7 @@ class Checked(nn.Module):
         return value
 
     def as_states(self, x: Tensor) -> Tensor:
-        """Convert states to the units' dtype; integers and bool are accepted.
+        """Convert states to the units' dtype; integer and bool tensors are accepted.
 
         Raises:
             ValueError: If the shape is wrong, or if x has a different floating-point dtype.
@@ -95,7 +95,7 @@ class Checked(nn.Module):
         return x.to(self.dtype)
 
     def reject_states(self, are_bad: Callable[[Tensor], Tensor], x: Tensor, requirement: str) -> None:
-        """Raise a ValueError if any element of the states is invalid, with the index of the first one."""
+        """Raise a ValueError if a state is invalid; the message contains the index of the first invalid element."""
         if torch.compiler.is_compiling():
             return
         first = 0
@@ -104,7 +104,7 @@ class Checked(nn.Module):
             first += len(part)
 
     def reject(self, bad: Tensor, x: Tensor, name: str, requirement: str, first: int = 0) -> None:
-        """Raise a ValueError if any element of x is invalid, with the index of the first one.
+        """Raise a ValueError if an element of x is invalid; the message contains the index of the first one.
 
         Args:
             bad: Mask of the invalid elements, of the same shape as x.
@@ -144,7 +144,7 @@ class Checked(nn.Module):
         return tensor.expand(shape).clone()
 
     def as_count(self, value: int, name: str, least: int) -> int:
-        """Return an integer argument; raise a ValueError if it is smaller than `least`."""
+        """Validate an integer argument and return it; raise a ValueError if it is smaller than `least`."""
         return check_count(f"{type(self).__name__}: {name}", value, least)
 
     def common_dtype(self, *values: Values | None) -> torch.dtype:

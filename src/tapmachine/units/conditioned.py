@@ -48,7 +48,7 @@ def _pick(value: Tensor, dims: int, index: Tensor) -> Tensor:
 
 @final
 class Tilted(Conditioned):
-    """Units with evidence, whose unnormalized prior is P(x) exp(Dx − ½Ex²)."""
+    """Wrapper that adds evidence to units, so that their unnormalized prior is P(x) exp(Dx − ½Ex²)."""
 
     field: Tensor
     precision: Tensor
@@ -150,7 +150,7 @@ class Tilted(Conditioned):
 
 @final
 class Clamped(Conditioned):
-    """Units of which some or all are clamped to fixed values."""
+    """Wrapper that clamps some or all units of a layer to fixed values."""
 
     values: Tensor
     mask: Tensor
@@ -158,7 +158,7 @@ class Clamped(Conditioned):
     def __init__(self, base: Units, x: Tensor, mask: Tensor | None = None, validate: bool = True) -> None:
         super().__init__(base)
         if mask is not None and not (isinstance(mask, Tensor) and mask.dtype == torch.bool):
-            raise ValueError("mask is not a bool tensor; expected True for clamped units")
+            raise ValueError("mask is not a bool tensor; expected a bool tensor that is True for clamped units")
         self.holds_all = mask is None or bool(mask.all())
         mask = torch.ones(base.n, dtype=torch.bool, device=base.device) if mask is None else mask
         self.register_buffer("mask", self._evidence(mask.to(base.device), "mask", (base.n,)), persistent=False)

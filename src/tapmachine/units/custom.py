@@ -30,8 +30,8 @@ class Custom(Units):
 
     Args:
         n: Number of units.
-        log_prior: Function that maps x, of shape (..., n), to ln P(x) of every unit up to a constant by elementwise
-            tensor operations. If it is an `nn.Module`, its parameters are trained.
+        log_prior: Function that computes ln P(x) of every unit, up to a constant, by elementwise operations on a
+            tensor x of shape (..., n). If it is an `nn.Module`, its parameters are trained.
         lower, upper: Finite bounds of the interval.
         values: Distinct numbers that form the finite set; alternative to `lower` and `upper`.
 

@@ -32,7 +32,7 @@ class FastPaths(Supported):
     # ----- under a field alone, for chains and clamped machines
 
     def mean_in(self, field: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """Compute the mean under a tilt with a field and no precision, to the accuracy of the field's dtype."""
+        """Compute the mean under a tilt with precision 0; the result has the accuracy of the field's dtype."""
         return self.moments(Tilt(field, 0.0)).mean
 
     def log_prior_of_rows(self, x: Tensor) -> Tensor:  # (M, *state_shape) -> (M,)
@@ -46,7 +46,7 @@ class FastPaths(Supported):
         return -self.divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
 
     def log_partition_gain(self, before: Tensor, after: Tensor) -> Tensor:  # (..., n) -> (...), float64
-        """Compute Σ ln Z(after, 0) − Σ ln Z(before, 0), summed over the units, for two fields without precisions."""
+        """Compute the change of ln Z between two fields, Σ ln Z(after, 0) − Σ ln Z(before, 0), over all units."""
         gain = self.log_partition(Tilt(after, 0.0)) - self.log_partition(Tilt(before, 0.0))
         return gain.sum(-1).double()
 
@@ -114,12 +114,12 @@ class FastPaths(Supported):
         return Tilt(field - reaction * mean, self.reaction_precision(reaction))
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
-        """Compute the moments under the tilt B = θ − κ·mean, A = precision − κ, one explicit update [alg:rbmInf].
+        """Perform an explicit update: the moments under the tilt B = θ − κ·mean, A = precision − κ [alg:rbmInf].
 
         Args:
             field: Mean θ = ΣWa' of the neighbors' field, of shape (..., *state_shape).
-            reaction: Variance κ = ΣW²c' of the neighbors' field, of shape (..., n). For units with q states, its
-                covariance matrix, of shape (..., n, q, q).
+            reaction: Variance κ = ΣW²c' of the neighbors' field, of shape (..., n). For units with q states, the
+                covariance matrix of the field, of shape (..., n, q, q).
             mean: Current mean of the units, of shape (..., *state_shape).
             precision: Precision of the evidence on the units (default: 0).
         """
@@ -154,7 +154,7 @@ class FastPaths(Supported):
 
     @torch.no_grad()
     def field_with_mean(self, mean: Tensor) -> Tensor:  # (..., n) -> (..., n)
-        """Compute the field B under which units have the given mean, f_a(B, 0) = mean, by bisection.
+        """Compute the field B under which units have a specified mean, f_a(B, 0) = mean, by bisection.
 
         The result is accurate to about nine digits. It is 0 for units with zero variance, and a large finite number for
         means on the boundary of the support.

@@ -18,7 +18,7 @@ class Gaussian(Units):
 
     ln Z(B,A) = (U+B)²/2(V+A) − U²/2V − ½ ln((V+A)/V), f_a = (U+B)/(V+A), f_c = 1/(V+A).
 
-    The support is unbounded, so the tilted prior cannot be normalized if V + A ≤ 0 [sec:boundMsg]. In this case
+    The support is unbounded, so the tilted prior cannot be normalized if V + A ≤ 0 [sec:boundMsg]. In this case,
     `normalizable` returns False, and ln Z, the absolute mean and the variance are inf.
 
     Args:
@@ -58,7 +58,7 @@ class Gaussian(Units):
         """Precision V = base_precision·exp(growth_rate·log_growth), which is positive for any `log_growth`.
 
         To change the precision, assign a new value, as in `units.precision = 2.0`; in-place changes have no effect. The
-        assigned value is stored exactly in the buffer `base_precision`, so the prior depends on parameters and buffers.
+        buffer `base_precision` stores the assigned value exactly, so both parameters and buffers define the prior.
         """
         return self.base_precision * (self.growth_rate * self.log_growth).exp()
 

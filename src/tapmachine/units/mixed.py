@@ -272,7 +272,7 @@ class Mixed(Units):
         return self._each(lambda block, part: block.field_with_mean(part), mean)
 
     def _split(self, tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
-        """Split tensors into tuples of a block and its parts of the tensors, in the shape of the block's states."""
+        """Split tensors by block; return tuples of a block and its parts, in the shape of the block's states."""
         parts = [tensor.expand(*tensor.shape[:-1], self.n).split(self.sizes, -1) for tensor in tensors]
         return [
             (block, *(part.unflatten(-1, block.state_shape) for part in of_block))
@@ -284,7 +284,7 @@ class Mixed(Units):
         return torch.cat([_flat(part[0], function(*part), part[1].dim()) for part in self._split(tensors)], -1)
 
     def _joined_results(self, results: Iterable[tuple[Units, Sequence[Tensor]]]) -> list[Tensor]:
-        """Concatenate results of all blocks that have the shapes of the blocks' states."""
+        """Concatenate results of all blocks, each in the shape of the block's states."""
         flat = [[z.flatten(-len(block.state_shape)) for z in of_block] for block, of_block in results]
         return [torch.cat(parts, -1) for parts in zip(*flat, strict=True)]
 

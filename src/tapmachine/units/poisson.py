@@ -102,7 +102,7 @@ class Poisson(Units):
         return torch.where(A < 0, 0.0, third).to(self.dtype)
 
     def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:
-        """Compute dκ₃/da = κ₄/c, since the neighbors act on the mean alone; it is 1 without evidence."""
+        """Compute dκ₃/da = κ₄/c, since the neighbors only affect the mean; without evidence, the derivative is 1."""
         with torch.inference_mode(False), torch.enable_grad():
             field, precision = (z.detach().clone() for z in self.unpack(tilt))
             third = self.third_cumulant(Tilt(field.requires_grad_(), precision))

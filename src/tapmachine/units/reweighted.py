@@ -27,7 +27,7 @@ class Reweighted(Conditioned):
 
     Args:
         base: Units with numeric states and a finite set of states or a bounded support.
-        log_likelihood: Function of y and x, which broadcast against each other, that returns ln L(y|x).
+        log_likelihood: Function that maps two broadcastable tensors y and x to ln L(y|x).
         y: Observations, of shape (K, n). NaN marks a missing observation, for which L = 1.
         window: Start and length of the interval of integration, two tensors of shape (K, n) (default: determined from
             the prior and y).

@@ -30,9 +30,9 @@ LARGEST_VARIANCE = 0.9  # maximum variance of a fitted prior, relative to the la
 class TruncatedGaussian(Units):
     """Real-valued units on [lower, upper] with the prior P(x) ∝ exp(Ux − ½Vx²) [sec:apdx_tunc_gaussian].
 
-    On a finite interval V and V + A may have either sign; with a negative sign the probability is concentrated at the
+    On a finite interval, V and V + A may have either sign; if V + A is negative, the probability is concentrated at the
     edges. If one of the bounds is infinite, V is positive, and a tilted prior with V + A < 0 cannot be normalized. In
-    this case `normalizable` returns False, and ln Z, the absolute mean and the variance are inf.
+    this case, `normalizable` returns False, and ln Z, the absolute mean and the variance are inf.
 
     With u = U + B and v = V + A, all quantities are derived from ln ∫ exp(ux − ½vx²) dx over the interval and from the
     moments of this density. See `tapmachine.units.numerics.intervals` for the numerical method (errata E5, E6 and E7).
@@ -162,7 +162,7 @@ class TruncatedGaussian(Units):
             normalized: Whether the prior is normalized. If False, ln ∫ exp(ux − ½vx²) dx is returned instead of ln Z.
 
         Returns:
-            The logarithm, which may be float64 for float32 units, the mean and the variance.
+            Logarithm, mean and variance. The logarithm may be float64 even if the units are float32.
         """
         return tilted_interval(self._prior(), *self.unpack(tilt), normalized)
 
@@ -226,8 +226,8 @@ class TruncatedGaussian(Units):
         """Set U and V such that the priors have the mean and the variance of observations.
 
         Variances are smoothed toward their median over the columns, measured relative to the width of the interval, or
-        relative to the mean if the interval is half-infinite. Without observations, the mean is set to the middle of
-        the interval.
+        relative to the mean if the interval is half-infinite. If a column has no observations, its mean is set to the
+        middle of the interval.
 
         Args:
             count: Number of observations of each column, of shape (n,).

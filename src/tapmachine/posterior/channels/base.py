@@ -112,7 +112,7 @@ class Channel(ABC):
         return None
 
     def rows(self, index: Tensor) -> "Channel":
-        """Return the channel of some of the rows; the channel itself if it does not depend on the row."""
+        """Return the channel for selected rows, or the channel itself if it is the same for all rows."""
         return self
 
     def at_face_value(self, y: Tensor) -> Tensor | None:  # (K, n)

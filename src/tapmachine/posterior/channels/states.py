@@ -151,7 +151,9 @@ class Missing(Channel):
 
     def __post_init__(self) -> None:
         if self.mask is not None and not (isinstance(self.mask, Tensor) and self.mask.dtype == torch.bool):
-            raise ValueError("Missing: mask is not a bool tensor; expected True for missing values")
+            raise ValueError(
+                "Missing: mask is not a bool tensor; expected a bool tensor that is True for missing values"
+            )
 
     def _hidden(self, y: Tensor) -> Tensor:
         """Return a mask of the missing values, (K, n)."""

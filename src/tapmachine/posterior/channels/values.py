@@ -158,9 +158,9 @@ class CustomNoise(_ByLikelihood):
     The units must have a bounded support or finitely many states.
 
     Args:
-        likelihood: Function of two tensors y and x, which broadcast against each other, that returns ln P(y|x) by
-            elementwise operations; −inf if y is impossible.
-        sampler: Function of x and a random number generator that draws y; required by `corrupt` only.
+        likelihood: Function that maps two broadcastable tensors y and x to ln P(y|x) by elementwise operations; −inf if
+            y is impossible.
+        sampler: Function that draws y from x and a random number generator; required only by `corrupt`.
 
     Example:
         >>> import torch

@@ -87,7 +87,7 @@ class BySingularValues(LinearRelation):
 class ByConjugateGradients(LinearRelation):
     """Matrix-free solver that uses conjugate gradients for linear systems and random vectors for traces.
 
-    The determinant is approximated by that of a matrix whose singular values are all equal, one for each measurement.
+    The determinant is approximated as if all min(M, N) singular values of F were equal.
     """
 
     def __init__(self, operator: Operator, like: Tensor) -> None:

@@ -61,8 +61,8 @@ def recover(
 
     Approximate message passing converts the measurements to a tilt on each visible unit, and the machine responds with
     a few sweeps of the solver. These two steps are repeated until convergence. The posterior is a mixture of the
-    distinct solutions, weighted by exp(−F). For linear measurements and a machine of a real-valued table, the posterior
-    is computed exactly, unless `engine` or `scheme` is specified.
+    distinct solutions, weighted by exp(−F). For linear measurements and a machine fitted to a real-valued table, the
+    posterior is computed exactly, unless `engine` or `scheme` is specified.
 
     Args:
         machine: An unconditioned machine.
@@ -71,14 +71,15 @@ def recover(
         data: Examples, of shape (N, n_visible), such as the training data. The examples whose measurements are nearest
             to each row of y are used as additional initial states, which improves the result for few measurements.
         n_neighbors: Number of examples used as initial states (default: 3).
-        starts: Initial states that replace the default ones: a list of tensors of shape (K, n_visible), or of other
-            values of the argument `start` of `solve`.
+        starts: List of initial states that replace the default ones. Each is a tensor of shape (K, n_visible), or
+            another value that the argument `start` of `solve` accepts.
         temperature: Temperature T of the weights exp(−F/T) of the solutions (default: 1).
         engine: Message-passing algorithm (default: chosen from the matrix). "gamp" (generalized approximate message
             passing) is for matrices with independent entries. "vamp" (vector approximate message passing) is for any
             matrix whose measurements depend on many components. "ep" (expectation propagation) is slower; it is for
             signals with few components, and for local measurements such as a blur.
-        scheme: Mean-field scheme of the machine (default: `TAP()`; `AdaptiveTAP()` for machines of real-valued tables).
+        scheme: Mean-field scheme of the machine (default: `TAP()`; `AdaptiveTAP()` for machines fitted to real-valued
+            tables).
         tol: Convergence tolerance for the mean squared change of the means and variances of a signal's components in
             one iteration (default: 1e-8).
         max_iterations: Maximum number of iterations (default: 300).

@@ -1,4 +1,4 @@
-"""Initial states for the recovery of signals, from samples of the machine, from examples, or user-defined."""
+"""Initial states for the recovery of signals: samples of the machine, examples, or user-defined states."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # number of samples that replace missing ex
 
 
 def neutral_start(prior: MachinePrior, examples: Tensor | None) -> Layers:
-    """Return the initial state with the mean and variance of the examples, or of samples of the machine.
+    """Return an initial state with the mean and variance of the examples, or of samples drawn from the machine.
 
     The first dimension of the moments has size 1, since the state is the same for all signals.
     """
@@ -47,7 +47,7 @@ def default_starts(task: Task, neutral: Layers, examples: Tensor | None, n_neigh
 
 
 def given_start(machine: BoltzmannMachine, start: StartingPoint, neutral: Layers, rows: Tensor, count: int) -> Layers:
-    """Convert a user-defined initial state to moments of all layers for some of the signals."""
+    """Convert a user-defined initial state to moments of all layers for selected signals."""
     moments = starting_moments(machine, fitting(machine, start))
     assert moments[0] is not None
     if len(moments[0].mean) not in (1, count):

@@ -7,10 +7,10 @@ divided by the incoming message, with precision γ' and field h',
 
     γ' = 1/c − γ,    h' = a/c − h.
 
-VAMP uses one precision per signal, with c the mean of the variances. It solves the linear relation in the basis of the
-singular vectors of F. VAMP is accurate if each measurement depends equally on many components. Expectation propagation
-uses a separate precision for each component and factorizes one matrix per signal. It is also accurate for local
-measurements such as a blur.
+VAMP uses one precision per signal, where c is the mean of the variances. It solves the linear relation in the basis of
+the singular vectors of F. VAMP is accurate if each measurement depends equally on many components. Expectation
+propagation uses a separate precision for each component and factorizes one matrix per signal. It is also accurate for
+local measurements such as a blur.
 """
 
 from typing import NamedTuple

@@ -15,9 +15,9 @@ def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Rows, weights: Te
     """Compute Σ term(x, w) over all rows in float64, in chunks of rows to limit the memory usage.
 
     Args:
-        term: Function of a chunk of rows, of shape (M, *state_shape), and of their weights, which have the same number
-            of dimensions as the rows.
-        x: States, of shape (rows, *state_shape), which do not have to be in memory.
+        term: Function that maps a chunk of rows, of shape (M, *state_shape), and their weights to the terms of the sum.
+            The weights have the same number of dimensions as the rows.
+        x: States, of shape (rows, *state_shape); they do not have to be in memory.
         weights: Weights of the rows, of shape (rows,).
     """
     weights = weights.view(-1, *[1] * (len(x.shape) - 1))

@@ -12,7 +12,7 @@ def draw_bits(probability: Tensor, generator: torch.Generator | None = None) -> 
     On a CPU in float32, a draw uses only 16 random bits, which is several times as fast as `torch.bernoulli`. The
     fractional part of p·2¹⁶ matters in only one of 2¹⁶ cases. It is compared with an 8-bit random number that is shared
     by all draws of a call. As a result, each probability is accurate to 2⁻²⁴ and exact at 0 and 1, and two draws are
-    dependent in one of 2³² cases. A probability that is NaN draws 0, as in `bernoulli`.
+    statistically dependent in only one of 2³² cases. If a probability is NaN, the result is 0, as in `bernoulli`.
     """
     if probability.device.type != "cpu" or probability.dtype != torch.float32:
         return bernoulli(probability, generator)
@@ -28,7 +28,7 @@ def draw_bits(probability: Tensor, generator: torch.Generator | None = None) -> 
 def bernoulli(probability: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw random bits like `torch.bernoulli`, but return 0 where the probability is NaN.
 
-    `torch.bernoulli` raises an error for NaN, on a GPU one that ends the process. Here, NaN is the result of a training
-    step that was too long; it is detected in the loss, and the step is undone.
+    `torch.bernoulli` raises an error for NaN, which terminates the process on a GPU. A training step that is too
+    large can make probabilities NaN; training detects this in the loss and undoes the step.
     """
     return torch.bernoulli(probability.nan_to_num(nan=0.0), generator=generator)

@@ -18,8 +18,8 @@ def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform:
     For any u and v, a draw increases with its uniform number, so numbers that are evenly spread over several chains
     result in evenly spread draws.
 
-    On a CPU, the normal CDF and its inverse, which are several times as fast, are used if the Gaussian is neither much
-    wider than the interval nor far from it. All tensors are float64, and the integral of the density must be finite.
+    On a CPU, the normal CDF and its inverse are used if the Gaussian is neither much wider than the interval nor far
+    from it, which is several times as fast. All tensors are float64, and the integral of the density must be finite.
     """
     if u.device.type != "cpu" or torch.compiler.is_compiling():
         return _invert_pieces(u, v, lower, upper, uniform, rule)

@@ -182,7 +182,7 @@ def window_integral(
     """Integrate exp(ux − ½vx²) over an interval by the window rule; the integral must be finite.
 
     Args:
-        u, v: Coefficients of the exponent in float64, which broadcast against the bounds.
+        u, v: Coefficients of the exponent in float64; they are broadcast against the bounds.
         lower, upper: Bounds of the interval in float64; one of them may be infinite.
         rule: Quadrature rule, which determines the accuracy.
         order: Number of cumulants, 2, 4 or 5 (default: 2).
@@ -240,7 +240,7 @@ def exact_rise(U: Tensor, V: Tensor, B: Tensor, A: Tensor, lower: Tensor, upper:
 
 
 def smaller_terms(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
-    """Return the elementwise more accurate of two equal sums, the one with the smaller terms."""
+    """Return, for each element, the more accurate of two equal sums, which is the sum with the smaller terms."""
     sums = [torch.stack(torch.broadcast_tensors(*terms)) for terms in (first, second)]
     sizes = [terms.abs().sum(0) for terms in sums]
     return torch.where(sizes[0] < sizes[1], sums[0].sum(0), sums[1].sum(0))

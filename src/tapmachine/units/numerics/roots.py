@@ -52,7 +52,10 @@ def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | N
 
 
 def is_small(change: Tensor, z: Tensor, step: int) -> bool:
-    """Return whether all Newton steps are small; after several steps, relative to z, to allow for rounding errors."""
+    """Return whether all Newton steps are small.
+
+    After several steps, the threshold is relative to z, to allow for rounding errors.
+    """
     if step > PATIENCE:
         change = change / (1 + z.abs())
     size = _size(change)

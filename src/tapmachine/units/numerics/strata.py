@@ -17,9 +17,9 @@ def strata(points: Tensor, n: int, generator: torch.Generator | None = None) -> 
 
     The number for unit i of chain k is the fractional part of k·a_i/Q + s_i, where a_i is a random multiplier and s_i a
     random shift. The numbers of one chain are uniform and independent, so each chain is an exact Gibbs chain. Over the
-    chains, the numbers of one unit are 1/Q apart, and those of two units form a lattice in the unit square. Averages
-    over chains therefore vary less than with independent numbers. Since only two random numbers per unit are drawn,
-    several processes that share the chains obtain the same numbers as a single process.
+    chains, the numbers of one unit are 1/Q apart, and the pairs of numbers of two units form a lattice in the unit
+    square. Averages over chains therefore vary less than with independent numbers. Since only two random numbers per
+    unit are drawn, several processes that share the chains obtain the same numbers as a single process.
 
     Args:
         points: Result of `lattice`, or some of its rows to draw numbers for a subset of the chains.

@@ -23,12 +23,12 @@ def slopes(variance: Tensor, third: Tensor, fourth: Tensor, mixed: Tensor, dtype
 
         da = c ε₁ + κ₃ ε₂,    dc = κ₃ ε₁ + Var(y²) ε₂,    dκ₃ = κ₄ ε₁ + λ ε₂,
 
-    where Var(y²) = κ₄ + 2c². The derivatives solve dκ₃ = (∂κ₃/∂a) da + (∂κ₃/∂c) dc, which makes them the coefficients
-    of the linear regression of y³ − 3cy on y and y².
+    where Var(y²) = κ₄ + 2c². The derivatives solve dκ₃ = (∂κ₃/∂a) da + (∂κ₃/∂c) dc. They are the coefficients of
+    the linear regression of y³ − 3cy on y and y².
 
-    For units on two values, y² is a linear function of y, and the mean alone determines κ₃. Then, and also where y² is
-    linear in y up to rounding, ∂κ₃/∂c is set to 0 and ∂κ₃/∂a to κ₄/c, which gives the same dκ₃ for all changes that are
-    possible.
+    For units with two states, y² is a linear function of y, and κ₃ depends only on the mean. In this case, and if y² is
+    linear in y up to rounding errors, ∂κ₃/∂c is set to 0 and ∂κ₃/∂a to κ₄/c, which gives the correct dκ₃ for all
+    possible changes.
     """
     c, k3, k4, mixed = (wide(z) for z in (variance, third, fourth, mixed))
     varies = (c > torch.finfo(c.dtype).tiny ** 0.3) & torch.isfinite(c)  # below, powers of c underflow

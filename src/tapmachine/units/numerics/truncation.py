@@ -37,7 +37,10 @@ def tilted_interval(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True)
 
 
 def third_cumulant(prior: Prior, B: Tensor, A: Tensor) -> Tensor:
-    """Compute the third cumulant under a tilt, differentiable once in U, V, B and A; 0 if not normalizable."""
+    """Compute the third cumulant under a tilt, which is 0 if the tilted prior cannot be normalized.
+
+    The result is differentiable once with respect to U, V, B and A.
+    """
     third: Tensor = _ThirdCumulant.apply(*prior, B, A)
     return third
 
@@ -146,7 +149,7 @@ def _untilted_moments(prior: Prior) -> tuple[Tensor, Tensor]:
 
 
 def cumulants(prior: Prior, B: Tensor, A: Tensor) -> Tensor:  # (..., n) -> (5, ..., n)
-    """Compute the first five cumulants under a tilt in float64; 0 if not normalizable."""
+    """Compute the first five cumulants under a tilt in float64; 0 if the tilted prior cannot be normalized."""
     prior = Prior(*(z.detach() for z in prior))
     if torch.compiler.is_compiling():
         result: Tensor = _cumulants_as_one_node(*prior, B.detach().contiguous(), A.detach().contiguous())
@@ -192,7 +195,10 @@ def _(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, 
 
 @torch.library.custom_op("tapmachine::log_density", mutates_args=())
 def _density_as_one_node(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, x: Tensor) -> Tensor:
-    """Custom operator for `_log_density` in compiled code; torch 2.11 returns derivatives of 0 if it is traced."""
+    """Custom operator for `_log_density` in compiled code.
+
+    If `_log_density` is traced instead, torch 2.11 returns derivatives of 0.
+    """
     return _log_density(Prior(U, V, lower, upper), x)
 
 
@@ -203,7 +209,7 @@ def _(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, x: Tensor) -> Tensor:
 
 @torch.library.custom_op("tapmachine::interval_cumulants", mutates_args=())
 def _cumulants_as_one_node(U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor) -> Tensor:
-    """`cumulants` in compiled code."""
+    """Custom operator for `cumulants`, which is one node of a compiled graph."""
     return cumulants(Prior(U, V, lower, upper), B, A)
 
 

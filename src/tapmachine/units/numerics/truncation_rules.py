@@ -33,7 +33,7 @@ SMALLEST_KERNEL = 2**14  # smallest number of elements of a compiled kernel
 
 
 class Prior(NamedTuple):
-    """Densities ∝ exp(Ux − ½Vx²) on [lower, upper], with U and V of shape (n,) and bounds of shape (n,) or ()."""
+    """Parameters of densities ∝ exp(Ux − ½Vx²) on [lower, upper]; U and V have shape (n,), bounds (n,) or ()."""
 
     U: Tensor
     V: Tensor
@@ -50,7 +50,7 @@ class Prior(NamedTuple):
 class TiltedInterval(NamedTuple):
     """Logarithm of an integral, and mean and variance of the normalized integrand.
 
-    If computed by the window rule, the logarithm is float64, because it may be large and nearly cancel another one.
+    The logarithm is float64 if it is computed by the window rule, because two large logarithms may nearly cancel.
     """
 
     log: Tensor
@@ -95,7 +95,7 @@ def by_windows_only(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> Til
 def by_one_kernel(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> TiltedInterval:
     """Apply the compiled window rule, after padding the number of elements to a power of two.
 
-    Padding limits the number of kernels, since each number of elements has a separate one.
+    Padding limits the number of kernels, since a separate kernel is compiled for each number of elements.
     """
     flat = [z.expand(B.shape).reshape(-1) for z in (*prior, B, A)]
     parts = []
@@ -131,7 +131,7 @@ def _window_rule(prior: Prior, B: Tensor, A: Tensor, normalized: bool) -> Tilted
 def _by_windows(prior: Prior, B: Tensor, A: Tensor, untilted: Integral | None, rule: Rule) -> TiltedInterval:
     """Apply the window rule in float64.
 
-    If `untilted`, the integral of the prior, is not None, the logarithm is relative to this integral.
+    If `untilted` is specified, it is the integral of the prior, and the logarithm is relative to this integral.
     """
     U, V, lower, upper = prior
     u, v = U + B, V + A
@@ -173,8 +173,8 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
     is avoided.
 
     Returns:
-        The logarithm ln ∫ exp(ux − ½vx²) dx + log_offset with the moments, and the flat indices of elements for which
-        the rule is not accurate.
+        The logarithm ln ∫ exp(ux − ½vx²) dx + log_offset and the moments, and the flat indices of the elements for
+        which the rule is not accurate.
     """
     U, V, lower, upper = prior
     n = B.shape[-1]
