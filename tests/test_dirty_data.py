@@ -114,7 +114,7 @@ FILES = {  # content, and what training on it says
     "größe 大小 😀.csv": (csv(ROWS), FINE),
     "größe 大小 😀.npy": (npy(having(np.inf)), "row 3, column 5 is inf"),
     'a: b\'s "c".npy': (npy(having(np.inf)), "row 3, column 5 is inf"),
-    "a folder.npy": ("folder", "the folder is empty"),
+    "a folder.npy": ("folder", "the directory is empty"),
     "a link to nowhere.npy": ("link", "file not found"),
 }
 

@@ -138,7 +138,7 @@ def test_a_run_goes_on_with_the_same_shards_only(tmp_path, on_disk):
 def test_folders_that_are_no_data(tmp_path):
     folder = tmp_path / "many"
     folder.mkdir()
-    with pytest.raises(DataError, match="many: the folder is empty"):
+    with pytest.raises(DataError, match="many: the directory is empty"):
         read(folder)
     x = images("gaussian").reshape(300, 16)
     for number in range(4):

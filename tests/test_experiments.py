@@ -141,7 +141,7 @@ def test_as_printed_beside_the_default(tmp_path, monkeypatch):
     for options, said in (
         (("--format", "gif"), "format is 'gif'"),
         (("--models", "x"), "models has 'x'; expected names among"),
-        (("--beside", tmp_path / "none"), "no such folder"),
+        (("--beside", tmp_path / "none"), "directory not found"),
     ):
         assert said in str(reproduce("fedist", "--quick", *options).exception)
     with pytest.raises(RunError, match=r"claims\.csv: file not found"):

@@ -134,7 +134,7 @@ def test_other_files_are_refused(content, message, tmp_path, capfd):
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(FileError, match="file not found"):
         load(tmp_path / "nothing")
-    with pytest.raises(FileError, match="the folder does not contain"):
+    with pytest.raises(FileError, match="not found in this directory"):
         load(tmp_path)
     with pytest.raises(FileError, match="cannot be saved"):
         save(clamp(rbm(Binary(3), Binary(2)), torch.zeros(3)), tmp_path / "clamped")

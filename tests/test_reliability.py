@@ -260,7 +260,7 @@ def race(data, folder):
     codes = sorted(code for _, code in results)
     assert codes in ([0, 2], [0, 0])  # one is refused, or comes when the other has ended
     for errors, code in results:
-        assert code == 0 or "another process is training in this folder" in errors
+        assert code == 0 or "another process is training in this directory" in errors
     return codes
 
 
@@ -273,7 +273,7 @@ def test_of_two_processes_one_is_refused(data, tmp_path):
         finally:
             process.kill()
     assert code == 2
-    assert "another process is training in this folder" in errors
+    assert "another process is training in this directory" in errors
     with RunFolder(tmp_path / "run"):
         pass  # the lock of a process that was killed is free
 

@@ -409,7 +409,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(data, tmp_path):
 
 def test_one_process_at_a_time(data, tmp_path):
     folder = tmp_path / "run"
-    with RunFolder(folder), pytest.raises(RunError, match="another process is training in this folder"):
+    with RunFolder(folder), pytest.raises(RunError, match="another process is training in this directory"):
         run_training(settings(data), folder)
     run_training(settings(data), folder)
     with pytest.raises(RunError, match="not a directory"):
@@ -499,7 +499,7 @@ def test_load_takes_a_run_folder(data, tmp_path):
     for path in (tmp_path / "run", str(tmp_path / "run")):
         assert torch.equal(load(path).weights[0], run.machine.weights[0])
         assert data_description(path)["n_rows"] == 300
-    with pytest.raises(FileError, match=r"no machine\.safetensors in this directory; expected a machine file"):
+    with pytest.raises(FileError, match=r"machine\.safetensors not found in this directory; expected a machine file"):
         load(tmp_path)
     with pytest.raises(FileError, match="file not found"):
         load(tmp_path / "nothing")
@@ -572,7 +572,7 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
         (["train", data, "--hiden", "3"], "No such option"),
         (["sample"], "missing RUN: run directory or machine file; see "),
         (["train", data], "missing --out: run directory to create or continue; see "),
-        (["train", "--out", tmp_path / "x"], "missing data: give a data set, a file or a folder"),
+        (["train", "--out", tmp_path / "x"], "missing data: give a data set, a file or a directory"),
         (["train", data, "--interval", "0;1", "--out", tmp_path / "x"], "two numbers, such as 0,1"),
     ):
         code, _, errors = command(*arguments)
@@ -584,7 +584,7 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
 def test_an_interrupted_run_says_how_to_go_on(data, tmp_path):
     done = struck(signal.SIGINT, 2 * 30 + 7, *command_for(data, tmp_path / "run", 10))
     assert done.returncode == 130, done.stderr
-    assert "Rerun the command to continue" in done.stderr
+    assert "rerun the command to continue" in done.stderr
     assert "Traceback" not in done.stderr
     assert RunFolder(tmp_path / "run").last_epoch() == 2
 
@@ -624,9 +624,18 @@ def test_help_texts_are_shown_word_for_word(name):
     for param in params:
         assert param.help, param.name
         assert any(" ".join(param.help.split()) in line for line in shown), param.help
-        assert "[" not in param.help.replace("[x>=", ""), "defaults are shown by typer"
+        assert "[" not in param.help.replace("[x>=", ""), "defaults in brackets are shown by typer"
     for line in (COMMANDS[name].epilog, COMMANDS[name].help.splitlines()[0]):
         assert " ".join(line.split()) in shown
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_into_80_columns(name):
+    """No value of an option is cut off."""
+    narrow = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    shown = CliRunner(env=narrow).invoke(app, [name, "--help"], catch_exceptions=False).stdout
+    assert re.findall(r"\S+…", shown) == []
+    assert "[default: (" not in shown
 
 
 def test_every_option_of_train_names_its_default():
@@ -638,7 +647,7 @@ def test_every_option_of_train_names_its_default():
     assert {*defaults} == {*options}
     for name in defaults.keys() - {"data"}:
         (line,) = [line for line in shown if line.startswith(f"{options[name]} ")]
-        found = re.fullmatch(r".*\[default: \((.*)\)\]", line)
+        found = re.search(r" \(default: (.*?)\)\.", line)
         assert found, line
         value = defaults[name]
         if value is not None:  # others are chosen by what the rest is, in words

@@ -47,7 +47,7 @@ def run_demo(
     """Train a machine on scikit-learn's digits, denoise held-out digits and write a report page.
 
     Args:
-        folder: Run directory.
+        folder: Path of the run directory.
         device: Device to compute on (default: cpu).
         progress: Whether to show training progress (default: only in a terminal or a notebook).
         say: Callback that receives progress messages (default: print).

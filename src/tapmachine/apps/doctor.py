@@ -80,7 +80,7 @@ def _solved_on(device: str) -> Finding:
 
 
 def _records(run: RunFolder) -> str:
-    """Describe the number of training records and the epochs without a record. Raises RunError for damaged records."""
+    """Describe the number of training records and list epochs without a record. Raises RunError for damaged records."""
     if damage := run.damaged_records():
         raise RunError(damage)
     epochs = {record["epoch"] for record in run.records()}
@@ -103,7 +103,7 @@ def check_run(path: Path) -> list[Finding]:
             findings.append(Finding("problem", f"{what}: {error}"))
 
     if not path.is_dir():
-        return [Finding("problem", f"{path}: folder not found")]
+        return [Finding("problem", f"{path}: directory not found")]
     run = RunFolder(path)
     if run.settings() is None:
         return [Finding("problem", f"{path}: not a run directory")]

@@ -80,6 +80,6 @@ def make_files(track: LandscapeTrack, embedding: Embedding | None, pictures: dic
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files to a folder. Each file is written atomically."""
+    """Write files to a directory. Each file is written atomically."""
     for name, content in files.items():
         write_atomically(folder / name, content)

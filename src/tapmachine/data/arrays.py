@@ -91,7 +91,7 @@ def _npz_array(file: zipfile.ZipFile, path: Path, key: str) -> Any:
 
 
 def _from_sparse(member: Callable[[str], Array], path: Path) -> Any:
-    """Read a matrix saved by `scipy.sparse.save_npz`; duplicate entries are summed, as in SciPy."""
+    """Read a matrix saved by `scipy.sparse.save_npz`. Duplicate entries are summed, as in SciPy."""
     from scipy.sparse import coo_array
 
     kind, shape, data = str(member("format").astype(str)), tuple(member("shape").tolist()), member("data")
@@ -148,5 +148,5 @@ def decompressed(content: bytes, path: Path) -> bytes:
 
 
 def _most_bytes(size: int) -> int:
-    """Return the maximum decompressed size of a file; decompression bombs expand about a thousandfold."""
+    """Return the maximum decompressed size of a file. Decompression bombs expand about a thousandfold."""
     return max(MANY_BYTES, MOST_TIMES * size)

@@ -28,9 +28,9 @@ class Block:
 class Schema:
     """Kinds of the columns of a table, with the encoding of cells as numbers.
 
-    Encoded rows contain the real columns first, each standardized, then counts, then binary columns (0 or 1).
-    Categorical columns follow as one-hot vectors, grouped by their number of categories. Missing values are NaN; a
-    missing category is NaN in all its components. Encoded rows are states of the visible units that `tapmachine.RBM`
+    Encoded rows contain the standardized real columns first, followed by counts and binary columns (0 or 1).
+    Categorical columns follow as one-hot vectors, grouped by their number of categories. Missing values are NaN. A
+    missing category is NaN in all of its components. Encoded rows are states of the visible units that `tapmachine.RBM`
     creates for a table.
 
     Attributes:
@@ -132,7 +132,7 @@ class Schema:
     def log_scales(self) -> Array:  # (n_columns,)
         """Return ln s for each real column with scale s, and 0 for other columns.
 
-        Subtracting it from the log-density of encoded cells gives the log-density in the units of the data.
+        The log-density of encoded cells minus ln s is the log-density in the units of the data.
         """
         return np.array([np.log(column.scale) if column.kind == "real" else 0.0 for column in self.columns])
 

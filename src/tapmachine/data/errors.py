@@ -2,7 +2,7 @@
 
 
 class TapmachineError(Exception):
-    """Base class of all exceptions of the package; subclasses also derive from a built-in one such as `ValueError`."""
+    """Base class of the package's exceptions, which also derive from built-in exceptions such as `ValueError`."""
 
 
 class DivergenceError(TapmachineError, RuntimeError):
@@ -14,7 +14,7 @@ class FileError(TapmachineError, ValueError):
 
 
 class DataError(TapmachineError, ValueError):
-    """Raised if data cannot be read, or if they are not rows of numbers."""
+    """Raised if data cannot be read or are not rows of numbers."""
 
 
 class SettingsError(TapmachineError, ValueError):
@@ -34,11 +34,11 @@ class MissingDataError(DataError):
 
 
 class Stopped(TapmachineError, RuntimeError):  # noqa: N818
-    """Raised if training is stopped between two batches on request."""
+    """Raised if training is stopped between two batches because `stopping` was set."""
 
 
 class StoppedRun(TapmachineError, RuntimeError):  # noqa: N818
-    """Raised if a run is stopped by a signal; repeating the call resumes the run from the saved state."""
+    """Raised if a signal stops a run. Repeating the call resumes the run from the saved state."""
 
 
 class TapmachineWarning(UserWarning):

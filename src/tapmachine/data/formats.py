@@ -1,7 +1,8 @@
 """Readers of data files, selected by format.
 
-Supported are .npy, .npz, .csv, Parquet, AnnData and idx files, and folders of .npy files. Code in data files is never
-executed. Arrays are read by `arrays.py`, text files by `text.py`, and Parquet and AnnData files by `table_files.py`.
+Supported formats are .npy, .npz, .csv, Parquet, AnnData and idx files, and directories of .npy files. Code in data
+files is never executed. Arrays are read by `arrays.py`, text files by `text.py`, and Parquet and AnnData files by
+`table_files.py`.
 """
 
 from collections.abc import Collection
@@ -20,13 +21,13 @@ CONVERSIONS = {  # hints for converting the files of other software
 
 
 def read_folder(folder: Path) -> dict[str, Array]:
-    """Memory-map the .npy files of a folder; return the arrays by path, sorted by name."""
+    """Memory-map the .npy files of a directory and return the arrays by path, sorted by name."""
     paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     if not paths:
-        raise DataError(f"{folder}: the folder is empty; expected .npy files")
+        raise DataError(f"{folder}: the directory is empty; expected .npy files")
     for path in paths:
         if path.suffix != ".npy" or path.is_dir():
-            raise DataError(f"{path}: not a .npy file; expected only .npy files in a data folder")
+            raise DataError(f"{path}: not a .npy file; expected only .npy files in a data directory")
     return {str(path): map_npy(path) for path in paths}
 
 
@@ -39,8 +40,8 @@ def read_file(
 
     Args:
         path: Path of the file.
-        key: Name of the array in an .npz file; empty for the only array.
-        gaps: Whether cells of a .csv file may be empty; empty cells become NaN.
+        key: Name of the array in an .npz file, or an empty string if there is only one array.
+        gaps: Whether cells of a .csv file may be empty. Empty cells become NaN.
         as_table: Whether to return a list of columns if the columns have names (default: only if there is text).
         texts: Names of columns to read as text.
 

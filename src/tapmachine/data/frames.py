@@ -15,7 +15,7 @@ POLARS_TYPES = {"Boolean": "bool", "Float32": "float", "Float64": "float", "Stri
 
 
 def library_of(table: Any) -> str | None:
-    """Return the library of a DataFrame, "pandas" or "polars"; None for other objects."""
+    """Return the library of a DataFrame, "pandas" or "polars", or None for other objects."""
     for name in ("pandas", "polars"):
         module = sys.modules.get(name)  # a DataFrame exists only if its library was imported
         if module is not None and isinstance(table, module.DataFrame):
@@ -112,7 +112,7 @@ def _check_categories(name: str, categories: Sequence[Any]) -> None:
 
 
 def from_columns(columns: Sequence[RawColumn], library: str, index: Any = None) -> Any:
-    """Create a DataFrame from columns; integers and booleans with missing values get a nullable dtype."""
+    """Create a DataFrame from columns. Integers and booleans with missing values get a nullable dtype."""
     if library == "polars":
         import polars
 

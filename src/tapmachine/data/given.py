@@ -17,7 +17,7 @@ def given_row(values: Mapping[str, Any], names: Sequence[str], schema: Schema | 
     Args:
         values: Known values by column name. Numbers may be strings.
         names: Names of all columns.
-        schema: Schema with which the row is encoded (default: no encoding).
+        schema: Schema used to encode the row (default: no encoding).
 
     Raises:
         ValueError: If a column is unknown, or if a value does not match the kind of its column.

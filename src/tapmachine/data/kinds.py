@@ -29,7 +29,7 @@ class Column:
         type: Type of the cells: bool, int, float, text or category.
         dtype: Name of the dtype in pandas, polars or the file.
         why: Reason for the kind.
-        shift: Mean of a real column; its values are shift + scale·x for encoded values x.
+        shift: Mean of a real column. Encoded values x correspond to the values shift + scale·x.
         scale: Standard deviation of a real column.
         categories: Values of a binary or categorical column, in the order of their codes.
         ordered: Whether the categories are ordered, which does not affect the model.
@@ -47,7 +47,7 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Number of components: the number of categories for a categorical column, 1 for other columns."""
+        """Number of components, which is the number of categories for a categorical column and 1 for other columns."""
         return len(self.categories) if self.kind == "categorical" else 1
 
     def describe(self) -> str:
@@ -128,10 +128,10 @@ class Column:
 
 
 def infer_column(column: RawColumn, kind: str | None = None) -> Column:
-    """Infer the kind of a column, or use the kind that is passed.
+    """Infer the kind of a column, unless `kind` is passed.
 
     Raises:
-        ValueError: If the values of the column do not match the kind, or no kind at all.
+        ValueError: If the values of the column do not match the kind, or if no kind can be inferred.
     """
     check_numbers(column)
     seen = column.values[~column.gaps]

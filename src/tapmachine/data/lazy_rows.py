@@ -23,7 +23,7 @@ class LazyRows:
     Args:
         arrays: Arrays by name, with the same dtype and the same number of columns. Sparse matrices must be in SciPy's
             CSR format.
-        convert: Function applied to flattened rows when they are read. It must act on each row independently.
+        convert: Function applied to flattened rows when they are read, which must act on each row independently.
         numbers: Indices of the rows to use (default: all rows).
 
     Attributes:
@@ -82,7 +82,7 @@ class LazyRows:
         return whole
 
     def parts(self) -> Iterator[tuple[int, Array]]:
-        """Iterate over all rows in parts; yields the index of the first row of each part, and the part."""
+        """Iterate over all rows in parts. Yields the index of the first row of each part, and the part."""
         step = max(1, VALUES_AT_A_TIME // self.shape[1])
         for first in range(0, len(self), step):
             yield first, self[first : first + step]

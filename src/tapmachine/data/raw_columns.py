@@ -36,7 +36,7 @@ class RawColumn:
 
     @classmethod
     def of(cls, name: str, values: Sequence[Any], dtype: str = "object") -> "RawColumn":
-        """Create a column from Python objects and infer its type; None and NaN are missing values.
+        """Create a column from Python objects and infer its type. None and NaN mark missing values.
 
         Raises:
             ValueError: If the values are not all numbers, all booleans or all text.

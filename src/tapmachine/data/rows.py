@@ -34,14 +34,14 @@ def held_in_memory(x: Rows) -> Tensor:
 
 
 def parts(x: Rows | Array) -> Iterator[tuple[int, Tensor]]:
-    """Iterate over all rows in parts; yields the index of the first row of each part, and the part."""
+    """Iterate over all rows in parts. Yields the index of the first row of each part, and the part."""
     step = rows_at_a_time(math.prod(x.shape[1:]))
     for first in range(0, len(x), step):
         yield first, as_tensor(x[first : first + step])
 
 
 def as_tensor(rows: Tensor | Array) -> Tensor:
-    """Convert rows to a tensor; arrays are copied."""
+    """Convert rows to a tensor, copying arrays."""
     return rows if isinstance(rows, Tensor) else from_array(np.array(rows), "x")  # a copy, as the array may change
 
 
@@ -57,7 +57,7 @@ def in_parts(x: Tensor) -> tuple[Tensor, ...]:  # (N, ...) -> (M, ...), …
 
 
 def rows_at_a_time(width: int) -> int:
-    """Return the number of rows of a given width that are processed at a time."""
+    """Return the number of rows with `width` values each that are processed at a time."""
     return max(1, VALUES_AT_A_TIME // max(1, width))
 
 

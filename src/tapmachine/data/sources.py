@@ -83,17 +83,17 @@ def read(
     columns: Mapping[str, str] | None = None,
     optional: Sequence[str] = (),
 ) -> DataSet:
-    """Read rows from a named data set, a file or a folder of files.
+    """Read rows from a named data set, a file or a directory of files.
 
     Args:
         source: Name of a data set or path of a file. The named data sets are `digits` (8×8 images from scikit-learn)
             and `mnist` and `mnist-test` (downloaded once). Supported files are .npy, .npz, .csv and idx files, which
             may be compressed (.gz), and .parquet and .h5ad files. To select an array of an .npz file, append its name,
-            as in `faces.npz:train`. Large SciPy sparse matrices stay sparse. The .npy files in a folder are
+            as in `faces.npz:train`. Large SciPy sparse matrices stay sparse. The .npy files in a directory are
             concatenated in alphabetical order.
         gaps: Whether missing values are allowed, as NaN or as empty cells of a .csv file (default: False).
-        scale_beyond: Bytes (uint8) are divided by 255 if the largest is greater than this value (default: 127). None
-            disables scaling.
+        scale_beyond: Threshold for scaling bytes (uint8), which are divided by 255 if the largest one exceeds the
+            threshold (default: 127). None disables scaling.
         schema: Schema that the table must have. By default, the schema of a .csv or .parquet file with columns other
             than numbers is inferred.
         columns: Mapping from column names to kinds (real, count, binary or categorical) that override the inferred
@@ -104,7 +104,7 @@ def read(
         The rows and a description of the source.
 
     Raises:
-        DataError: If the data cannot be read. The message names the file and, for an invalid value, row and column.
+        DataError: If the data cannot be read. The message names the file and, for an invalid value, its row and column.
 
     Example:
         >>> from tapmachine.data.sources import read

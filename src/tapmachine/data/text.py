@@ -61,7 +61,7 @@ def from_csv(
     """Read a text file with or without a header, whose separator is inferred from the first line.
 
     The result is a list of columns if the file has a header and columns of text, or if `as_table` is True. Otherwise,
-    it is an array of numbers. Columns named in `texts` are read as text.
+    the result is an array of numbers. Columns named in `texts` are read as text.
     """
     separator, numbered = _cells(content, path, gaps)
     table = [cells for _, cells in numbered]
@@ -170,7 +170,7 @@ def _cells(content: bytes, path: Path, gaps: bool) -> tuple[str, list[tuple[int,
 
 
 def _is_header(table: Sequence[Sequence[str]], gaps: bool) -> bool:
-    """Return whether the first line is a header: it contains no numbers, or pandas has numbered the columns."""
+    """Return whether the first line is a header, which contains no numbers or the column numbers written by pandas."""
     first = table[0]
     if len(table) < 2:
         return False
@@ -208,7 +208,7 @@ def as_cells(values: Array) -> list[list[str]]:  # (N, n)
 
 
 def to_text(cells: Sequence[Sequence[str]], layout: TextLayout) -> str:
-    """Return the content of a text file with the given cells in a layout."""
+    """Format cells as the content of a text file in a layout."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter=layout.separator, lineterminator="\n")
     if layout.names is not None:

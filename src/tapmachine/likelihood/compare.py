@@ -139,9 +139,9 @@ def compare_likelihoods(
 
     The exact value is included if the smaller side of the machine has at most 2²⁰ states, or if all units are Gaussian.
     The exact value is the most reliable one, followed by AIS if its forward and reverse runs agree. TAP is the cheapest
-    estimator and is suitable for monitoring training as long as it agrees with the others. For machines with at most
-    one hidden layer, the pseudo-likelihood is included as well. The pseudo-likelihood is on a different scale and is
-    suitable only for comparing machines.
+    estimator and is suitable for monitoring training as long as it agrees with the other estimators. For machines with
+    at most one hidden layer, the pseudo-likelihood is included as well. The pseudo-likelihood is on a different scale
+    and is suitable only for comparing machines.
 
     At most 10,000 evenly spaced rows of each data set are scored. The limit is 1,000 rows for the pseudo-likelihood,
     and 100 rows for AIS and exact values of machines with several hidden layers.

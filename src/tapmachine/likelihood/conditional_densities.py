@@ -69,7 +69,8 @@ def _log_integral(log_density: LogWeight, machine: BoltzmannMachine, x: Tensor, 
 def _check_interval(units: Units, x: Tensor, chosen: Tensor, low: Tensor, high: Tensor) -> None:  # (n,), (S,) each
     """Raise an EstimateError if the interval contains values that are not states of the units.
 
-    This happens for unit types that do not declare their support. The integral would converge to a wrong value.
+    Unit types that do not declare their support can cause this error. Without it, the integral would converge to a
+    wrong value.
     """
     nodes, _ = gauss_legendre(PANEL_NODES, x.dtype, x.device)
     values = (low + nodes.unsqueeze(-1) * (high - low)).clamp(low, high)
@@ -88,8 +89,8 @@ def _window(
 ) -> tuple[Tensor, Tensor]:  # (N, S) each
     """Return an interval outside of which the conditional density of a unit is negligible.
 
-    The conditional density is a mixture of priors under fields from Σ min Wh to Σ max Wh. Its mass therefore lies in
-    the range spanned by the prior under these two fields.
+    The conditional density is a mixture of priors under fields from Σ min Wh to Σ max Wh. The mass of the conditional
+    density therefore lies in the range spanned by the prior under the two extreme fields.
     """
     units = machine.layers[0]
     lower, upper = (bound.expand(units.n)[chosen] for bound in units.bounds())

@@ -28,7 +28,7 @@ SLAB_BITS = 18  # maximum number of spike-and-slab units with weights; each subs
 def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), float64
     """Compute ln Z exactly, by summing over all states of every other layer.
 
-    The sum is over either the even or the odd layers, whichever have fewer states. Units of these layers must have
+    The sum is over either the even or the odd layers, whichever have fewer states. Units of the summed layers must have
     finitely many values. The layers in between are integrated over analytically and may have units of any type. For a
     pairwise machine, the sum is over all states. Enumeration is feasible for up to 25 binary units on the smaller side.
 

@@ -34,8 +34,8 @@ def observed_log_weight(
     """Log-weight ln P(x_obs) + ln Z of the observed values of each row, shape (N,), in float64.
 
     The result is exact if the hidden or the visible units have at most 2^bits states. The result is also exact for the
-    default machines for tables, which are mixtures. Otherwise, it is estimated for each row by annealed importance
-    sampling.
+    default machines for tables, which are mixtures. For other machines, the log-weight of each row is estimated by
+    annealed importance sampling.
 
     Args:
         machine: Unconditioned machine in float64.

@@ -146,8 +146,8 @@ def observed_precisions(covariances: Tensor, seen: Tensor) -> tuple[Tensor, Tens
 def is_product_mixture(machine: BoltzmannMachine) -> bool:
     """Return whether the machine is a mixture of latent classes.
 
-    In such a machine, `Mixed` visible units are coupled to one hidden `Categorical` unit. Gaussian visible units may
-    also be coupled to hidden `Gaussian` and `SpikeSlab` units.
+    In a mixture of latent classes, `Mixed` visible units are coupled to one hidden `Categorical` unit. Gaussian visible
+    units may also be coupled to hidden `Gaussian` and `SpikeSlab` units.
     """
     layers = list(machine.layers)
     if len(layers) != 2 or machine.n_rows is not None or not isinstance(layers[0], Mixed):

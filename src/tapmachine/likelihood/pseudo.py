@@ -174,8 +174,8 @@ def _states_that_matter(machine: BoltzmannMachine) -> int:
     """Return the number of states that contain the mass of the prior under any field from the hidden units.
 
     The weight of a state is a mixture of the prior's weights under fields between the smallest and the largest one. The
-    mass is covered when the log of the sum reaches ln Z(B, 0) for both of these fields. Thus a gap between states with
-    nonzero weight cannot be mistaken for the tail.
+    mass is covered when the log of the sum reaches ln Z(B, 0) for both of these fields. Therefore, a gap between states
+    with nonzero weight cannot be mistaken for the tail.
     """
     units = machine.layers[0]
     extremes = extreme_fields(machine)

@@ -16,10 +16,10 @@ class LogLikelihood:
 
     Attributes:
         values: Log-likelihood of each row, shape (N,); NaN for rows that could not be scored.
-        log_partition: Value of ln Z, a scalar; NaN for a pseudo-likelihood. It is relative to normalized priors, so
-            that ln Z is 0 without couplings.
-        common_error: Standard error of ln Z, a scalar common to all rows. It is 0 if ln Z is exact, and NaN if the
-            error is unknown or ln Z is not used.
+        log_partition: Value of ln Z, a scalar; NaN for a pseudo-likelihood. ln Z is relative to normalized priors and
+            is 0 without couplings.
+        common_error: Standard error of ln Z, a scalar common to all rows; 0 if ln Z is exact, and NaN if the error is
+            unknown or ln Z is not used.
         n_units: Number of units of the machine in all layers.
     """
 

@@ -48,7 +48,7 @@ class GaussianMixture(NamedTuple):
 def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
     """Return whether the visible units are a mixture of at most 2^bits Gaussians.
 
-    This is the case if the hidden units are `SpikeSlab` units, one `Categorical` unit, or both. Spike-and-slab units
+    The hidden units must be `SpikeSlab` units, one `Categorical` unit, or both. Spike-and-slab units
     without weights are not counted.
     """
     layers = list(machine.layers)

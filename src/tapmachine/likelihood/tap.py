@@ -73,8 +73,8 @@ def tap_log_likelihood(
         machine: Unconditioned machine, scored in float64.
         x: Data, shape (N, n_visible).
         solutions: Solutions of the unclamped machine from `solve` (default: solved from at most 1,000 of the rows).
-            Solutions that did not converge are excluded and counted. To score several data sets with the same ln Z,
-            call `solve_from_rows` once and pass its result.
+            Solutions that did not converge are excluded, and their number is reported. To score several data sets with
+            the same ln Z, call `solve_from_rows` once and pass its result.
         scheme: Mean-field scheme of the solutions (default: `TAP()`).
 
     Raises:

@@ -135,9 +135,10 @@ def unbiased_log_likelihood(
 ) -> LogLikelihood:
     """Compute ln P(x) of each row, with ln Z from `unbiased_log_partition`.
 
-    With at most one hidden layer, the weight of a row is exact. With several hidden layers, it is computed for each row
-    separately, by enumeration or annealing. If `effort` limits the number of these rows, only the mean over all rows is
-    unbiased. With a mask of `missing` units, shape (N, n), the result is ln P(x_obs) of the observed values.
+    With at most one hidden layer, the weight of a row is exact. With several hidden layers, the weight of each row is
+    computed separately, by enumeration or annealing. If `effort` limits the number of enumerated or annealed rows, only
+    the mean over all rows is unbiased. With a mask of `missing` units, shape (N, n), the result is ln P(x_obs) of the
+    observed values.
     """
     double, rows = for_scoring(machine, x)
     if missing is None:

@@ -94,10 +94,12 @@ def data_description(path: str | Path) -> Description:
 
 
 def machine_file(path: str | Path) -> Path:
-    """Return the path of a machine file; if the argument is a run directory, the path of the machine file inside it."""
+    """Return the path of a machine file, or of the machine file in a run directory."""
     path = Path(path)
     if path.is_dir() and not (path / MACHINE_FILE).exists():
-        raise FileError(f"{path}: no {MACHINE_FILE} in this directory; expected a machine file or a run directory")
+        raise FileError(
+            f"{path}: {MACHINE_FILE} not found in this directory; expected a machine file or a run directory"
+        )
     return path / MACHINE_FILE if path.is_dir() else path
 
 
@@ -230,7 +232,7 @@ def read_tensors(path: str | Path, kind: str) -> tuple[dict[str, Tensor], Descri
     from safetensors import SafetensorError, safe_open
 
     if Path(path).is_dir():
-        raise FileError(f"{path}: expected a file, found a folder")
+        raise FileError(f"{path}: expected a file, found a directory")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = file.metadata() or {}
@@ -285,7 +287,7 @@ def write_atomically(path: str | Path, content: bytes) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush the entries of a folder to disk, so that a rename survives a crash."""
+    """Flush the entries of a directory to disk, so that a rename survives a crash."""
     with suppress(OSError):  # not supported by some file systems
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -50,7 +50,7 @@ def make_machine(
     units: UnitMaker | None = None,
     weights: Tensor | None = None,
 ) -> NewMachine:
-    """Create a machine for data of shape (N, n), whose visible units also support the held-out rows.
+    """Create a machine for data of shape (N, n). Its visible units also support the held-out rows.
 
     If `units` is passed, the data are not rescaled. Tables with `Mixed` units, which may have missing values (NaN), are
     fitted by maximum likelihood. `weights` contains the row weights.
@@ -112,7 +112,7 @@ def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
 
 
 def make_objective(settings: Settings) -> Objective | None:
-    """Create the training objective; None selects the default of `fit`."""
+    """Create the training objective, or return None for the default objective of `fit`."""
     entry = OBJECTIVES[settings.objective]
     if entry.home is None:
         return None
@@ -138,8 +138,8 @@ def make_trainer(
 ) -> Training:
     """Create the trainer of a machine for unscaled data.
 
-    The machine of a table is already fitted. By default, it is trained for one epoch with a learning rate of 0, which
-    only measures it.
+    The machine of a table is already fitted. By default, the machine is trained for one epoch with a learning rate of
+    0, which only measures it.
     """
     machine, is_fitted, settings = new.machine, new.is_fitted, settings.for_rows(len(x))
     epochs, rate = settings.epochs or 0, settings.learning_rate
@@ -188,7 +188,7 @@ def _completed_table(new: NewMachine, x: Tensor, seed: int) -> Tensor:
 
 
 def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:
-    """Check that rows are states of the machine; complete rows in memory are moved to its device."""
+    """Check that rows are states of the machine, and move complete rows in memory to its device."""
     if has_gaps(x):
         take_gaps(machine, held_in_memory(x))
         return x
@@ -242,7 +242,7 @@ def bytes_scaled_beyond(settings: Settings) -> int | None:
 
 
 def prepare_gappy_rows(settings: Settings, rows: Array) -> Tensor:
-    """Prepare rows with missing values like `prepare_rows`; missing values (NaN) remain NaN."""
+    """Prepare rows as in `prepare_rows`, keeping missing values as NaN."""
     values = torch.from_numpy(rows)
     missing = torch.isnan(values)
     filled: Tensor = prepare_rows(settings, torch.where(missing, 0.0, values).numpy())

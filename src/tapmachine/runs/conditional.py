@@ -1,4 +1,4 @@
-"""Conditional samples, with fixed values in some columns."""
+"""Conditional samples, in which some columns have fixed values."""
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def conditional_samples(
     Machines of tables are sampled exactly, and other machines by Gibbs chains.
 
     Args:
-        machine: The machine to sample from.
+        machine: Machine to sample from.
         given: Row with the fixed values, and NaN for the values to draw.
         starts: Initial rows of the chains, one per sample.
         n_sweeps: Number of Gibbs sweeps per chain.

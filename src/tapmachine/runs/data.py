@@ -120,7 +120,7 @@ class RunData(Generic[SomeRows]):
 
 
 def complete_rows(x: Tensor) -> Tensor | None:  # (N,), bool
-    """Return a mask of the complete rows; None if no values are missing, or if too few rows are complete."""
+    """Return a mask of the complete rows, or None if no values are missing or too few rows are complete."""
     if not has_gaps(x):
         return None
     complete = ~x.isnan().any(1)
@@ -185,7 +185,7 @@ def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | No
 
 
 def _prepared(settings: Settings, source: DataSet) -> tuple[Rows, tuple[str, ...]]:
-    """Prepare rows according to the settings; return them, with NaN for missing values, and notes."""
+    """Prepare rows according to the settings. Returns the rows, with NaN for missing values, and notes."""
     rows, notes = source.rows, source.notes
     if isinstance(rows, LazyRows) or rows.dtype.kind != "f" or not bool(np.isnan(rows).any()):
         return prepare_rows(settings, rows), notes
@@ -214,7 +214,7 @@ def scale_of_bytes(run: RunFolder) -> int | None:
 
 
 def schema_of(run: RunFolder) -> Schema | None:
-    """Return the schema of the training data; None if they are not a table with text."""
+    """Return the schema of the training data, or None if the data are not a table with text."""
     found = data_description(run.machine_path).get("schema")
     return None if found is None else Schema.from_dict(found)
 
@@ -230,7 +230,7 @@ def check_columns_of(run: RunFolder, names: Sequence[str] | None) -> None:
 
 
 def read_data_of(run: RunFolder, gaps: bool = False) -> RunData[Tensor]:
-    """Read the data of a run into memory; `gaps` has the same meaning as in `RunData.in_memory`.
+    """Read the data of a run into memory. See `RunData.in_memory` for the argument `gaps`.
 
     Raises:
         RunError: If the data have changed since training, or if the run is a machine file without data.
@@ -247,7 +247,7 @@ def read_data_of(run: RunFolder, gaps: bool = False) -> RunData[Tensor]:
 def data_for(run: RunFolder, source: str | None = None, gaps: bool = False) -> RunData[Tensor]:
     """Read data from a source (default: the data of the run) and prepare them as in training.
 
-    The argument `gaps` has the same meaning as in `RunData.in_memory`.
+    See `RunData.in_memory` for the argument `gaps`.
     """
     if source is None:
         try:

@@ -50,7 +50,7 @@ def setting(
     default_text: str | None = None,
     flags: str | None = None,
 ) -> Any:
-    """Create a field of `Settings` with an `Option`; the default MISSING makes the setting required."""
+    """Create a field of `Settings` with an `Option`. A setting with the default MISSING is required."""
     words = choices if choices is None or callable(choices) else lambda: choices
     return field(default=default, metadata={"option": Option(help, check, words, default_text, flags)})
 
@@ -82,7 +82,7 @@ FILE_OR_FRACTION = Check(
 
 
 def pairs_from_text(text: str) -> list[tuple[str, str]]:
-    """Parse name=word pairs separated by commas; a missing word becomes an empty string."""
+    """Parse name=word pairs separated by commas. A missing word becomes an empty string."""
     pairs = (part.rpartition("=") if "=" in part else (part, "", "") for part in text.split(",") if part.strip())
     return [(name.strip(), word.strip()) for name, _, word in pairs]
 
@@ -95,16 +95,16 @@ def check_value(name: str, value: Any, option: Option) -> None:
         raise SettingsError(f"{name} is {value!r}; expected {option.check.expected}")
 
 
-# ----- types: of values in a JSON file, and of words on the command line
+# ----- types of JSON values and of command-line arguments
 
 
 def kinds(hint: Any) -> tuple[Any, ...]:
-    """Return the types in a union, or a tuple of the type itself."""
+    """Return the types of a union, or a tuple with a single type."""
     return get_args(hint) if isinstance(hint, UnionType) else (hint,)
 
 
 def item_kind(hint: Any) -> Any:
-    """Return the type of the items of a tuple setting; None for other settings."""
+    """Return the item type of a tuple setting, or None for other settings."""
     return next((get_args(kind)[0] for kind in kinds(hint) if get_origin(kind) is tuple), None)
 
 
@@ -130,7 +130,7 @@ def from_json(name: str, value: Any, hint: Any) -> Any:
 
 
 def _is_a(kind: Any, value: Any) -> bool:
-    """Return whether a JSON value has a type; true and false are not numbers."""
+    """Return whether a JSON value has a type. The values true and false are not numbers."""
     return type(value) is kind or (kind is float and type(value) is int)
 
 
@@ -152,7 +152,7 @@ def from_text(name: str, text: Any, hint: Any) -> Any:
 
 
 def default_in_words(declared: "Field[Any]") -> str:
-    """Return the default of a setting as shown in the help."""
+    """Return the default of a setting as a help text."""
     text, value = option_of(declared).default_text, declared.default
     if text is not None or value is MISSING:
         return text or ""

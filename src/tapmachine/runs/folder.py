@@ -42,7 +42,7 @@ KEPT = 2  # number of checkpoints; if the last one is damaged, the previous one 
 class RunFolder:
     """Directory of a training run.
 
-    Only one process at a time may write to a run directory. To lock it, use the object as a context manager.
+    Only one process at a time may write to a run directory. Use the object as a context manager to lock the directory.
 
     Args:
         path: Path of the directory, which is created on the first write.
@@ -63,13 +63,13 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            raise RunError(f"{self.path}: cannot write to this folder: {error.strerror}") from None
+            raise RunError(f"{self.path}: cannot write to this directory: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
             self._lock = None
-            raise RunError(f"{self.path}: another process is training in this folder") from None
+            raise RunError(f"{self.path}: another process is training in this directory") from None
         for part in self._parts():
             part.unlink(missing_ok=True)
         return self
@@ -82,7 +82,7 @@ class RunFolder:
             self._lock = None
 
     def others(self) -> list[str]:
-        """Return the names of the files in a directory that is not a run directory; empty for a run directory."""
+        """Return the names of files if the directory is not a run directory, or an empty list otherwise."""
         if not self.path.exists() or self.settings() is not None:
             return []
         of_run = {".lock", *(part.name for part in self._parts())}
@@ -98,7 +98,7 @@ class RunFolder:
     # ----- settings
 
     def settings(self) -> Description | None:
-        """Return the settings of the run; None for a new directory."""
+        """Return the settings of the run, or None for a new directory."""
         content = self._settings_file()
         return None if content is None else content["settings"]
 
@@ -138,14 +138,14 @@ class RunFolder:
     # ----- records
 
     def records(self) -> list[Record]:
-        """Return the records of all epochs; damaged lines are skipped with a `RunWarning`."""
+        """Return the records of all epochs. Damaged lines are skipped with a `RunWarning`."""
         records, damaged = self._read_records()
         if damaged:
             warnings.warn(f"{describe_damage(self._records_path, damaged)}; skipped", RunWarning, stacklevel=2)
         return records
 
     def damaged_records(self) -> str:
-        """Return a description of the damaged lines of the records; empty if no line is damaged."""
+        """Return a description of the damaged lines of the records, or an empty string if no line is damaged."""
         return describe_damage(self._records_path, self._read_records()[1])
 
     def forget_records_after(self, epoch: int) -> None:
@@ -169,7 +169,7 @@ class RunFolder:
         return read_records(self._records_path, saved_epoch)
 
     def note(self, event: str, **details: Any) -> None:
-        """Append a line to the event log; errors in writing it are ignored."""
+        """Append a line to the event log. Write errors are ignored."""
         when = datetime.now(UTC).isoformat(timespec="seconds")
         line = json.dumps({"time": when, "process": os.getpid(), "event": event, **details})
         with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
@@ -194,7 +194,7 @@ class RunFolder:
                 old.unlink(missing_ok=True)
 
     def last_checkpoint(self) -> tuple[int, dict[str, Tensor], Description] | None:
-        """Return the epoch, tensors and values of the last intact checkpoint; None before the first checkpoint."""
+        """Return the epoch, tensors and values of the last intact checkpoint, or None before the first checkpoint."""
         entries = self._manifest()
         for entry in reversed(entries):
             path = self.path / "checkpoints" / entry["file"]
@@ -210,7 +210,7 @@ class RunFolder:
         return None
 
     def damaged_checkpoints(self) -> dict[str, str]:
-        """Return the problem of each checkpoint by file name; the text is empty for an intact checkpoint."""
+        """Return the damage to each checkpoint by file name, or an empty string for an intact checkpoint."""
         damage = {}
         for entry in self._manifest():
             path = self.path / "checkpoints" / entry["file"]
@@ -240,7 +240,7 @@ class RunFolder:
         return list(entries)
 
     def _entries_of_files(self) -> list[dict[str, Any]]:
-        """Rebuild the manifest of a run without one from its checkpoint files."""
+        """Rebuild a missing manifest from the checkpoint files of a run."""
         checkpoints = []
         for path in (self.path / "checkpoints").glob("epoch-*.safetensors"):
             epoch_text, _, partial = path.stem.removeprefix("epoch-").partition("-")
@@ -266,7 +266,7 @@ class RunFolder:
         return dict(sorted((int(epoch), path) for epoch, path in paths.items() if epoch.isdecimal()))
 
     def last_epoch(self) -> int | None:
-        """Return the epoch of the last checkpoint; None before the first checkpoint."""
+        """Return the epoch of the last checkpoint, or None before the first checkpoint."""
         entries = self._manifest()
         return int(entries[-1]["epoch"]) if entries else None
 
@@ -276,7 +276,7 @@ class RunFolder:
 
 
 class MachineFile(RunFolder):
-    """Machine file in the role of a run directory, without data, records and kept machines.
+    """Machine file that is used like a run directory, without data, records and kept machines.
 
     Args:
         path: Path of a file written by `save`.
@@ -311,7 +311,7 @@ class MachineFile(RunFolder):
         return []
 
     def last_epoch(self) -> int:
-        """Return the epoch at which the machine was saved; 0 if unknown."""
+        """Return the epoch at which the machine was saved, or 0 if unknown."""
         return int(self._description.get("data", {}).get("epoch", 0))
 
 

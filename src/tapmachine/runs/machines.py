@@ -16,7 +16,7 @@ from tapmachine.runs.folder import MachineFile, RunFolder
 class KeptMachines(Mapping[int, BoltzmannMachine]):
     """Mapping from epochs to the machines of a run, which are loaded on access.
 
-    It contains the kept machines and the machine at the last checkpoint.
+    The mapping contains the kept machines and the machine at the last checkpoint.
 
     Args:
         run: Path of a run directory.
@@ -70,5 +70,5 @@ def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | 
 
 
 def digests_of(run: RunFolder) -> list[str]:
-    """Return the digests of the current and earlier settings of a run; empty for a new directory."""
+    """Return the digests of the current and earlier settings of a run, or an empty list for a new directory."""
     return [] if run.settings() is None else [*run.earlier_digests(), settings_of(run).digest()]

@@ -19,7 +19,7 @@ class NewMachine:
     """New machine for data that are scaled to a standard deviation of about 0.3, as for uniform data in [0, 1].
 
     Attributes:
-        machine: The machine, with small random weights or fitted by `start_for_table`.
+        machine: Machine with small random weights, or fitted by `start_for_table`.
         scale: Factor between the states of the machine and the data, a power of two.
         shift: Offset of the data, which are shift + scale·x for states x of the machine.
         bounds: Bounds of the visible units, in the units of the data.
@@ -87,7 +87,7 @@ class NewMachine:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
-    """Apply a function to rows, in parts for rows in memory, and on reading for rows on disk."""
+    """Apply a function to rows: in parts for rows in memory, and when rows on disk are read."""
     if isinstance(x, LazyRows):
         return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
     results: Tensor | None = None

@@ -15,7 +15,7 @@ def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, 
     A last line that was truncated when the process was killed does not count as damaged.
 
     Args:
-        path: Path of the file; a missing file has no records.
+        path: Path of the file. A missing file has no records.
         saved_epoch: Epoch of the last checkpoint.
 
     Returns:
@@ -46,7 +46,7 @@ def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, 
 
 
 def _parse(line: bytes) -> Record | None:
-    """Parse the record in a line; return None if the line is damaged."""
+    """Parse the record in a line, or return None if the line is damaged."""
     try:
         record = json.loads(line.decode())
     except (ValueError, RecursionError):
@@ -60,7 +60,7 @@ def write_records(path: Path, records: list[Record]) -> None:
 
 
 def describe_damage(path: Path, damaged: dict[int, bytes]) -> str:
-    """Return a description of the damaged lines of a file; empty if no line is damaged."""
+    """Return a description of the damaged lines of a file, or an empty string if no line is damaged."""
     line_numbers = ", ".join(map(str, damaged))
     if not damaged:
         return ""

@@ -41,20 +41,23 @@ N_KEPT = 24  # default number of kept machines, at increasing intervals; all mac
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a training run, each declared with its default, help text, choices and check."""
+    """Settings of a training run. Each is declared with its default, help text, choices and check."""
 
     data: str = setting(
         MISSING,
-        "Data: digits, mnist, mnist-test, a .npy, .npz (FILE.npz:NAME), .csv, .parquet, .h5ad or idx(.gz) file, or a "
-        "folder of .npy files. Not needed to continue a run.",
+        "Data set: digits, mnist, mnist-test, a .npy, .npz (FILE.npz:NAME), .csv, .parquet, .h5ad or idx(.gz) file, or "
+        "a directory of .npy files. Not required to continue a run.",
     )
-    hidden: tuple[int, ...] = setting((100,), "Number of hidden units; 500,200 for several layers.", SIZES)
+    hidden: tuple[int, ...] = setting((100,), "Number of hidden units, or of each hidden layer, as in 500,200.", SIZES)
     visible: str = setting(
-        "auto", "Type of the visible units: {choices}. auto infers it from the data.", choices=visible_words
+        "auto",
+        "Type of the visible units: {choices}. With auto, the type is inferred from the data.",
+        choices=visible_words,
     )
     hidden_units: str = setting(
         "auto",
-        "Type of the hidden units: {choices}. auto is spike-slab above one layer of gaussian units, otherwise binary.",
+        "Type of the hidden units: {choices}. With auto, units are spike-slab in a single "
+        "hidden layer above gaussian units, and binary otherwise.",
         choices=hidden_words,
     )
     pretrain: int | None = setting(
@@ -72,11 +75,11 @@ class Settings:
         "samples", "Hidden values used as data for the next layer in pretraining: {choices}.", choices=LAYER_DATA
     )
     double_inputs: bool = setting(
-        False, "Double the inputs in pretraining to make up for the missing layer (Salakhutdinov and Hinton)."
+        False, "Double the inputs in pretraining to compensate for missing layers, as in Salakhutdinov and Hinton 2009."
     )
     columns: str | None = setting(
         None,
-        "Column kinds by name, as in year=categorical,mass=real: real, count, binary, categorical.",
+        "Kinds of columns by name, as in year=categorical,mass=real. Kinds are real, count, binary, categorical.",
         COLUMN_KINDS,
         default_text="inferred",
     )
@@ -85,10 +88,12 @@ class Settings:
     )
     rescale: bool = setting(
         True,
-        "Whether to shift and scale real values during training; the machine keeps the units of the data.",
+        "Whether to shift and scale real values during training. The saved machine is in the units of the data.",
         flags="--rescale/--no-rescale",
     )
-    binarize: float | None = setting(None, "Threshold: values above it become 1, others 0.", FINITE, default_text="off")
+    binarize: float | None = setting(
+        None, "Threshold of binarization. Larger values become 1, all others 0.", FINITE, default_text="off"
+    )
     validation: str | float | None = setting(
         None, "Held-out rows: a file, or a fraction such as 0.1.", FILE_OR_FRACTION, default_text="none"
     )
@@ -97,12 +102,12 @@ class Settings:
     )
     early_stopping: bool = setting(
         True,
-        "Whether to stop when the held-out log-likelihood keeps falling, and return to the best epoch.",
+        "Whether to stop when the held-out log-likelihood keeps falling, and to return to the best epoch.",
         flags="--early-stopping/--no-early-stopping",
     )
     epochs: int | None = setting(
         None,
-        "Number of passes over the data. A larger number continues a run.",
+        "Number of passes over the data. To train a finished run further, use a larger number.",
         at_least(0),
         default_text="enough for 20,000 steps, from 50 to 300",
     )
@@ -114,17 +119,17 @@ class Settings:
     )
     objective: str = setting(
         "default",
-        "Training objective: {choices}. default is pcd with two sweeps per step.",
+        "Training objective: {choices}. With default, most machines are trained by pcd.",
         choices=lambda: tuple(OBJECTIVES),
     )
     n_sweeps: int | None = setting(
         None,
-        "TAP or Gibbs sweeps per gradient step.",
+        "Number of TAP or Gibbs sweeps per gradient step.",
         at_least(1),
-        default_text="10; 1 for cd; 20 for belief-propagation and relaxed-bp; 100 for explicit TAP",
+        default_text="1 for cd, 20 for belief-propagation and relaxed-bp, 100 for explicit TAP, and 10 otherwise",
     )
     n_particles: int | None = setting(
-        None, "Number of TAP solutions or chains.", at_least(1), default_text="the batch size"
+        None, "Number of TAP solutions or Gibbs chains.", at_least(1), default_text="the batch size"
     )
     start: str = setting("batch", "Starting points of the TAP solutions: {choices}.", choices=lambda: tuple(STARTS))
     learning_rate: float | None = setting(None, "Initial learning rate.", POSITIVE, default_text="chosen from the data")
@@ -132,7 +137,7 @@ class Settings:
     momentum: float = setting(0.5, "Momentum of the gradient steps.", BELOW_ONE)
     field_momentum: bool = setting(
         True,
-        "Whether to apply momentum to unit parameters as well as weights.",
+        "Whether to apply momentum to unit parameters as well as to weights.",
         flags="--field-momentum/--no-field-momentum",
     )
     weight_decay: float = setting(0.0, "Coefficient of the L2 penalty on the weights.", at_least(0))
@@ -140,7 +145,7 @@ class Settings:
     centered: bool | None = setting(
         None,
         "Whether to center the gradients.",
-        default_text="where the units allow it",
+        default_text="True for unit types that support it",
         flags="--centered/--not-centered",
     )
     averaged: bool = setting(
@@ -157,11 +162,14 @@ class Settings:
         None,
         "Number of epochs between measurements.",
         at_least(1),
-        default_text="20 measurements, increasingly far apart",
+        default_text="20 measurements at increasing intervals",
     )
     save_every: int = setting(1, "Number of epochs between checkpoints.", at_least(1))
     keep_every: int | None = setting(
-        None, "Number of epochs between kept machines; 0 keeps none.", at_least(0), default_text="about 20 in total"
+        None,
+        "Number of epochs between kept machines. With 0, no machines are kept.",
+        at_least(0),
+        default_text="about 20 machines in total",
     )
 
     def __post_init__(self) -> None:
@@ -255,14 +263,14 @@ class Settings:
         return asdict(self) | {"hidden": list(self.hidden), "interval": interval}
 
     def changes_from(self, other: "Settings") -> dict[str, str]:
-        """Describe the settings that differ, by name."""
+        """Describe the settings that differ from other settings, by name."""
         mine, theirs = self._meaning(), other._meaning()
         return {
             name: f"{name} was {theirs[name]!r} and is {mine[name]!r}" for name in mine if mine[name] != theirs[name]
         }
 
     def continuing(self, earlier: "Settings") -> "Settings":
-        """Return the settings with which a run continues; by default, the number of epochs does not change.
+        """Return the settings for continuing a run. By default, the number of epochs does not change.
 
         The number of pretraining epochs never changes, even if `epochs` does.
         """
@@ -273,7 +281,7 @@ class Settings:
         return replace(self, pretrain=earlier.pretrain_epochs)
 
     def digest(self) -> str:
-        """Compute a hash of the settings that affect the result, except the paths of data.
+        """Compute a hash of the settings that affect the result, except for the paths of data files.
 
         Default values are omitted, so that new settings in later versions do not change the hash.
         """

@@ -39,10 +39,10 @@ class FinishedRun:
     """Result of a finished run.
 
     Attributes:
-        machine: The trained machine.
+        machine: Trained machine.
         records: Records of all epochs.
         rows: Training rows.
-        resumed_at: Epoch after which the run was continued; 0 for a new run.
+        resumed_at: Epoch after which the run was continued, or 0 for a new run.
     """
 
     machine: BoltzmannMachine
@@ -188,7 +188,7 @@ def _stopped_by_signals(trainer: Training) -> Iterator[list[str]]:
 
 
 def _changes(run: RunFolder, settings: Settings) -> dict[str, str]:
-    """Return messages about settings that differ from those of the run, by name; empty for a new run."""
+    """Return messages about settings that differ from those of the run, by name. A new run has no differences."""
     return {} if run.settings() is None else settings.changes_from(settings_of(run))
 
 
@@ -257,8 +257,8 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
 def _reschedule(trainer: Training, settings: Settings) -> None:
     """Adapt the learning rate of a checkpoint to a larger number of epochs.
 
-    The rate of epoch t is initial·decay^(t/epochs), multiplied by any reduction after divergences. It depends only on
-    the checkpoint and the settings, so results of an extended run do not depend on later interruptions.
+    The rate of epoch t is initial·decay^(t/epochs), multiplied by any reduction after divergences. The rate depends
+    only on the checkpoint and the settings, so results of an extended run do not depend on later interruptions.
     """
     now = trainer.current
     if now is None or not isinstance(now.scheduler, ExponentialLR):

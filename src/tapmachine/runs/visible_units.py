@@ -27,7 +27,7 @@ MANY_ZEROS = 0.05  # exact zeros are a separate state if they are more than this
 
 
 def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
-    """Create visible units for data; return them and an explanation of their type."""
+    """Create visible units for data. Returns the units and an explanation of their type."""
     n, values = data[0].shape[1], _look_at(*data)
     low, high = settings.interval or _interval(values)
     if settings.visible != "auto":
@@ -121,7 +121,7 @@ def _hint_of_categories(values: _Values) -> str:
 
 
 def _pick(values: _Values, interval: tuple[float, float], has_interval: bool) -> tuple[str, str]:
-    """Return the name of the unit type for the values and the reason; real-valued types if an interval is set."""
+    """Return the name of the unit type for the values and the reason. With an interval, the type is real-valued."""
     low, high = interval
     if not has_interval and values.are_bits:
         return "binary", "all values are 0 or 1"
@@ -153,7 +153,7 @@ def _share_an_interval(values: _Values, interval: tuple[float, float]) -> bool:
 
 
 def _interval(values: _Values) -> tuple[float, float]:
-    """Return the interval [0, 1] if the values fill it, otherwise the interval from the smallest to the largest."""
+    """Return the interval [0, 1] if the values fill it, and otherwise the range of the values."""
     low, high = values.lowest, values.highest
     if low >= 0 and 0.5 < high <= 1:
         return 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Training state as tensors and JSON values, from which training resumes bit for bit."""
+"""Training state as tensors and JSON values. Training that resumes from it is bit-identical."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
 """Initialization of machines with two Gaussian layers at the maximum of their likelihood, by factor analysis.
 
 The visible units of these machines have the precision matrix D(V) − W D(1/V') Wᵀ. With uniquenesses Ψ = 1/V and
-loadings Λ, the covariance of the visible units is Ψ + ΛΛᵀ. Near its maximum the likelihood is so stiff that gradient
-descent diverges or is too slow at any learning rate. The curvature in the weights grows with the square of the ratio of
-explained to unique variance.
+loadings Λ, the covariance of the visible units is Ψ + ΛΛᵀ. Near its maximum, the likelihood is so ill-conditioned that
+gradient descent diverges or is too slow at any learning rate. The curvature in the weights grows with the square of the
+ratio of explained to unique variance.
 """
 
 from copy import deepcopy

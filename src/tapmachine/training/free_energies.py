@@ -69,17 +69,17 @@ def clamped_free_energy(
 ) -> Tensor:  # (M,)
     """Free energy F of the machine clamped to each row, shape (M,), differentiable.
 
-    With one hidden layer, F(x) = −ln P(x; U) − Σ_j ln Z_j(xW), where P is the prior of the visible units and Z_j is the
-    partition function of hidden unit j in the field xW. This result is exact. F is also exact for pairwise machines.
-    With several hidden layers, F is computed by the scheme for a machine that consists of the hidden layers, with the
-    field xW on the first of them.
+    With one hidden layer, F is exact: F(x) = −ln P(x; U) − Σ_j ln Z_j(xW). Here P is the prior of the visible units,
+    and Z_j is the partition function of hidden unit j in the field xW. For pairwise machines, F is also exact. With
+    several hidden layers, F is computed by the scheme for a machine that consists of the hidden layers, with the field
+    xW on the first of them.
 
     Args:
         machine: Machine of any type.
         x: States of the visible layer, shape (M, *state_shape).
         scheme: Mean-field scheme for several hidden layers (default: `TAP()`).
         hidden: Output of `hidden_machine` for the same number of rows (default: created by this function). Compiled
-            steps must pass it, because they cannot create modules.
+            steps must pass `hidden`, because they cannot create modules.
         compile_sweeps: Whether to compile the sweeps of machines with several hidden layers (default: False).
     """
     layers = list(machine.layers)
@@ -103,7 +103,7 @@ def clamped_free_energy(
 def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -> tuple[Tensor, dict[int, Tensor]]:
     """Free energy F with even layers clamped to states and odd layers summed over exactly, shape (K,), differentiable.
 
-    The fields on the odd layers are returned as well.
+    Returns the free energies and the fields on the odd layers.
     """
     layers = list(machine.layers)
     fields = {index: machine.field_on(index, chain) for index in range(1, len(layers), 2)}
@@ -133,8 +133,8 @@ def finite_free_energy_from(
 
     A particle with a non-finite F is replaced by a copy of the first particle with a finite F. `mixture` counts copies
     only once. Excluding a particle by a weight of 0 is not sufficient, because its gradient would still be NaN.
-    Selecting the other particles would require reading their number. If more than half of the particles have a
-    non-finite F, all values are NaN, and the training step is undone.
+    Selecting the finite particles would require reading their number, which a captured step cannot do. If more than
+    half of the particles have a non-finite F, all values are NaN, and the training step is undone.
 
     Particles are replaced only in machines with count units, for which F is non-finite where TAP's reaction term makes
     a prior unnormalizable. For other units, a non-finite F means that a training step was too large and has to be

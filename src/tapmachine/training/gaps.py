@@ -174,9 +174,9 @@ class Gaps:
     def improve(self, refit: Callable[[BoltzmannMachine, Tensor], None], rounds: int = ROUNDS) -> None:
         """Improve the completions by stochastic EM.
 
-        The method alternates between fitting a machine to the completed rows and drawing the missing values from it. It
-        is used for machines that are initialized by a fit to the data. The initial completion by columns would bias
-        this fit.
+        Stochastic EM alternates between fitting a machine to the completed rows and drawing the missing values from the
+        machine. The method is used for machines that are initialized by a fit to the data, because values filled in
+        column by column would bias the fit.
 
         Args:
             refit: Function that fits the parameters of a copy of the machine to complete rows.
@@ -188,9 +188,9 @@ class Gaps:
             self.rows.copy_(draw_missing(trial, self.rows, self.missing, N_SWEEPS, self.generator))
 
     def take(self, place: Tensor, n_sweeps: int = N_SWEEPS) -> Tensor:
-        """Return the rows at given indices with new completions, and store the completions.
+        """Draw new completions of the rows at indices `place`, store them, and return the completed rows.
 
-        On a GPU, Gibbs sweeps also include complete rows, because a captured training step cannot read values.
+        On a GPU, Gibbs sweeps also include complete rows, because a captured training step cannot read tensor values.
         """
         x = self.rows.index_select(0, place)
         missing = self.missing.index_select(0, place)

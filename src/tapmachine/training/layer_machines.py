@@ -37,7 +37,7 @@ def states_of_layer(
 ) -> Tensor:
     """Draw states of the next layer given the data, by sampling through the machines of all layers below it.
 
-    With `means=True`, the means of the next layer are returned instead of samples.
+    If `means` is True, the means of the next layer are returned instead of samples.
     """
     generator = torch.Generator(x.device).manual_seed(seed)
     states = torch.cat((x, x), 1) if double_inputs else x

@@ -173,14 +173,14 @@ def fit(
         optimizer: Torch optimizer of the machine's parameters (default: `paper_sgd` with `default_learning_rate`, which
             decays to 1/100 of its initial value).
         scheduler: Torch learning rate scheduler, stepped after every epoch. `ReduceLROnPlateau` receives the loss.
-        validation: Held-out rows. Their log-likelihood is recorded and used for early stopping.
+        validation: Held-out rows, whose log-likelihood is recorded and used for early stopping.
         early_stopping: Whether to stop early and keep the machine from the best epoch, if `validation` is given
             (default: True). If False, the held-out rows are only scored.
         weights: Weight of each row, shape (N,), for data in memory or in a memory map. Rows have equal weights by
             default.
         l1: Coefficient ε of the penalty ε Σ|W| (default: 0).
         centered: Whether to use centered gradients (default: True if the machine has layers and all of its units have
-            fields, which only custom units may lack).
+            fields). Only custom units can lack fields.
         averaged: Whether to set the machine to the average of its parameters over about the last eighth of the steps,
             instead of the last parameters (default: True with the default optimizer).
         compile: Whether to compile training steps with `torch.compile`, which takes about a minute and needs torch 2.11

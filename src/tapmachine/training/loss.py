@@ -34,11 +34,11 @@ class Objective(ABC):
 
     Attributes:
         can_be_captured: Whether a step can be captured as a CUDA graph.
-        gains_by_compilation: Whether compiling a step is worthwhile in long training.
+        gains_by_compilation: Whether compiling a step pays off in long training runs.
         has_many_sweeps: Whether to compile only the sweeps. The compiler unrolls the loop over the sweeps, so that
             compiling the whole step would take minutes.
         is_split: Whether each of several processes computes only its share of F.
-        scheme: Mean-field scheme, also used to clamp machines with several hidden layers; None for `TAP()`.
+        scheme: Mean-field scheme, which is also used for clamped machines with several hidden layers; None for `TAP()`.
     """
 
     can_be_captured: bool = True

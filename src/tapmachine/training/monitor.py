@@ -51,7 +51,7 @@ class Monitor:
     - `free_energy_gap`: Mean F of the machine clamped to validation data minus the mean F for training data. The gap
       increases with overfitting.
     - `variation_1`, `variation_2`, …: Standard deviation over rows of the means of each hidden layer of a deep machine,
-      as a root mean square over units. A value close to 0 means that the machine resembles one without this layer.
+      as a root mean square over units. A value close to 0 means that the machine hardly uses the layer.
 
     Attributes:
         n_starts: Number of rows used as initial states of solutions (default: 100). If 0, solutions and TAP

@@ -37,9 +37,9 @@ class TAPObjective(Objective):
         n_particles: Number of solutions, K (default: the batch size).
         n_sweeps: Number of sweeps, which need not reach convergence (default: 10). After the first sweep, sweeps are
             performed in steps of three (implicit) or four (fixed damping), and the last step is always completed. If
-            None, sweeps continue until convergence, which cannot be captured as a CUDA graph.
+            None, sweeps continue until convergence, and steps cannot be captured as CUDA graphs.
         scheme: Mean-field scheme to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()`
-            are for small machines.
+            are suitable for small machines only.
         merged: Whether to use F of the mixture of distinct solutions, −ln Σ e^{−F}. Each solution is then weighted by
             its probability, regardless of the number of particles that reach it. If False, F is averaged over all
             particles, as in the paper. The default is True, unless the initial states are samples of the machine, as
@@ -47,7 +47,7 @@ class TAPObjective(Objective):
             the mixture and reported. A step is undone if more than half of the particles have a non-finite F. For units
             other than counts, a step is undone if any particle has a non-finite F. With several processes, each process
             computes all merged solutions.
-        unique: Whether to average F over distinct solutions instead of particles, so that each solution is counted once
+        unique: Whether to average F over distinct solutions instead of particles, so that each solution counts once
             (default: False). Requires `merged=False`.
 
     Example:
@@ -208,10 +208,10 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
     accurate gradients. On a GPU, where chains cost little, there are 500 to 800 chains.
 
     Pairwise machines have no layers that chains could alternate between. They are trained with TAP solutions that start
-    from the batch, as in the paper. With Gaussian visible and hidden units, ln Z is computed exactly. This also applies
-    to Gaussian visible units with a few `SpikeSlab` hidden units. Other machines with Gaussian or spike-and-slab hidden
-    units are trained by CD. The fields on their visible units are unbounded, so that weights would grow without bound
-    if chains lost a cluster of the data.
+    from the batch, as in the paper. With Gaussian visible and hidden units, ln Z is computed exactly. For Gaussian
+    visible units with a few `SpikeSlab` hidden units, ln Z is also computed exactly. Other machines with Gaussian or
+    spike-and-slab hidden units are trained by CD. The fields on their visible units are unbounded, so that weights
+    would grow without bound if chains lost a cluster of the data.
 
     Args:
         machine: Machine to train.

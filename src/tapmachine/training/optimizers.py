@@ -39,9 +39,10 @@ def paper_sgd(
 
     Args:
         machine: Machine to train.
-        learning_rate, momentum, weight_decay: γ, η and ε of the paper's Table I [tab:params].
-        field_momentum: Whether the parameters of the units also have momentum (default: True). If False, they are
-            updated by plain gradient steps θ ← θ + γΔθ, as printed in the paper [alg:rbmTrain].
+        learning_rate, momentum, weight_decay: Learning rate γ, momentum η and weight decay ε of the paper's Table I
+            [tab:params].
+        field_momentum: Whether to also apply momentum to the parameters of the units (default: True). If False, unit
+            parameters are updated by plain gradient steps θ ← θ + γΔθ, as printed in the paper [alg:rbmTrain].
 
     Example:
         >>> from tapmachine import Binary, rbm
@@ -69,8 +70,8 @@ def default_learning_rate(
     that γλc is 0.027 times a factor from 4 to 8, which depends on the number of rows (`pace` in `data/budget.py`). With
     several hidden layers, the learning rate is 0.55 times as large.
 
-    With Gaussian visible and hidden units, c is the largest variance at the start of training, where the likelihood has
-    its maximum and a curvature of 2λc. In this case λ is at least 1, and the factor is 1.
+    With Gaussian visible and hidden units, c is the largest variance of the hidden units at the start of training. The
+    likelihood then has its maximum, with a curvature of 2λc. For these machines, λ is at least 1 and the factor is 1.
 
     Args:
         machine: Machine to train.

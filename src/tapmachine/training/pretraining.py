@@ -32,8 +32,7 @@ class Pretraining:
     Attributes:
         epochs: Number of epochs per layer.
         layers: `first` trains only the lowest two layers, so that the deep machine starts as this restricted machine
-            with small weights above it. `all` trains all layers, one after the other [alg:dbmTrain]. The default is
-            `first`.
+            with small weights above it. `all` trains all layers, one after the other [alg:dbmTrain]. Default: `first`.
         data: Type of training data for the next layer (default: `samples`). `samples` are drawn once from the layer
             below, given the data. `means` are the conditional means of that layer.
         double_inputs: Whether to apply the correction of Salakhutdinov and Hinton (2009) for layers that receive input
@@ -289,7 +288,7 @@ def pretrain(
 def monitor_of_layer(monitor: Monitor, stage: int, double_inputs: bool) -> Monitor:
     """Return the monitor for the machine of a layer.
 
-    For the lowest machine this is the monitor itself, unless its inputs are doubled. Monitors of other machines measure
+    The lowest machine uses the monitor unchanged, unless its inputs are doubled. Monitors of other machines measure
     neither solutions nor log-likelihoods.
     """
     if stage == 0 and not double_inputs:

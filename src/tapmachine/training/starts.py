@@ -16,7 +16,7 @@ class Start(ABC):
     Shapes are fixed and tensor values are not read, so that a training step can be captured.
 
     Attributes:
-        is_carried: Whether particles persist between steps. If True, each of several processes has its own particles.
+        is_carried: Whether particles persist between steps. If True, the particles are divided among processes.
             If False, each process creates all particles and uses its share of them.
         samples_machine: Whether initial states are samples of the machine, so that solutions are reached in proportion
             to their probability. If True, F is averaged over particles by default.

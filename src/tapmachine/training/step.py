@@ -29,8 +29,8 @@ class StepResult(NamedTuple):
     Attributes:
         loss: F of the machine clamped to the batch minus F of the free machine, a scalar.
         gradient_norm: Norm of the gradient of all parameters, a scalar.
-        good: 1 if the loss, the gradients and the parameters are finite, otherwise 0. In the latter case, the
-            parameters are reset to their last values with a finite loss.
+        good: 1 if the loss, the gradients and the parameters are finite, otherwise 0. If 0, the parameters are reset to
+            their last values with a finite loss.
     """
 
     loss: Tensor
@@ -157,7 +157,7 @@ class Step:
     def without_average(self) -> Iterator[None]:
         """Context manager in which the machine has the parameters of the last step instead of their average.
 
-        It has no effect if parameters are not averaged.
+        The context manager has no effect if parameters are not averaged.
         """
         self.exchange_with_average()
         try:

@@ -148,11 +148,11 @@ class Trainer:
 
     @property
     def current(self) -> "Trainer":
-        """The trainer itself."""
+        """This trainer."""
         return self
 
     def joint(self) -> "Trainer":
-        """Return the trainer itself, which trains all layers together."""
+        """Return this trainer, which trains all layers jointly."""
         return self
 
     def epoch(self) -> Record:

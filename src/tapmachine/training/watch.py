@@ -139,7 +139,7 @@ def _warn_of_idle_layers(machine: BoltzmannMachine, record: Record) -> None:
         if variation < IDLE:
             _warn(
                 f"the means of hidden layer {layer_index} vary by only {variation:.2g} between rows, so the machine "
-                "resembles one without this layer; pretrain the layers, or train for longer",
+                "hardly uses this layer; pretrain the layers, or train for longer",
             )
 
 

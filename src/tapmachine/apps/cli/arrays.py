@@ -38,7 +38,7 @@ def check_targets(*targets: tuple[Path | None, tuple[str, ...]]) -> None:
         if path.suffix not in suffixes or path.is_dir():
             raise ValueError(f"{path}: expected a {' or '.join(suffixes)} output file, such as results{suffixes[0]}")
         if not path.absolute().parent.is_dir():
-            raise ValueError(f"{path}: folder {path.parent} not found")
+            raise ValueError(f"{path}: directory {path.parent} not found")
     paths = [path.absolute() for path, _ in given]
     if len(set(paths)) < len(paths):
         raise ValueError("two output options have the same path; choose different files")

@@ -1,5 +1,6 @@
 """The command-line application, options shared by several commands, and error handling."""
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,12 +27,25 @@ app = typer.Typer(
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, or typer's copy of it
 BAD_INPUT, DIVERGED, STOPPED, INTERRUPTED = 2, 4, 75, 130  # exit status; see docs/reliability.md
 
+
+def with_default(text: str, default: str) -> str:
+    """Insert a default into the first sentence of a help text.
+
+    Example:
+        >>> with_default("Title of the page. Spaces are allowed.", "none")
+        'Title of the page (default: none). Spaces are allowed.'
+    """
+    sentence, *rest = re.split(r"\.(?= |$)", text, maxsplit=1)
+    return f"{sentence} (default: {default}).{''.join(rest)}"
+
+
 Run = Annotated[Path, typer.Argument(help="Run directory or machine file.", show_default=False)]
 Device = Annotated[str, typer.Option(help="Device: cpu, cuda, or auto (GPU if available).")]
 Data = Annotated[
     str | None,
     typer.Option(
-        help="Data set, in any format that train accepts.", show_default="the run's data; required for a machine file"
+        help="Data set, in any format that train accepts (default: the run's data). Required for a machine file.",
+        show_default=False,
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
@@ -120,14 +134,14 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
 
 
 def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
-    """Open a run directory or a machine file and load the machine. A machine file is treated as a run without data."""
+    """Open a run directory or a machine file and load its machine. A machine file is treated as a run without data."""
     from tapmachine.data.errors import RunError
     from tapmachine.runs.folder import MachineFile, RunFolder
     from tapmachine.runs.machines import machine_of
 
     folder = MachineFile(path) if path.is_file() else RunFolder(path)
     if folder.settings() is None or not folder.machine_path.exists():
-        raise RunError(f"{path}: not a run directory, or a run without a checkpoint")
+        raise RunError(f"{path}: not a run directory, or no checkpoint has been saved yet")
     return folder, machine_of(folder, device=device)
 
 

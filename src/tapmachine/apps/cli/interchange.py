@@ -17,8 +17,7 @@ def convert(
     update: Annotated[
         int | None,
         typer.Option(
-            help="Number of the update (training step) in an .h5 file.",
-            show_default="last when reading, 1 when writing",
+            help="Number of the update (training step) in an .h5 file (default: last when reading, 1 when writing).",
         ),
     ] = None,
     quiet: Quiet = False,

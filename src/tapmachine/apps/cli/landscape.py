@@ -17,14 +17,14 @@ def landscape(
         typer.Option("--from", help="Starting points: data, noisy (data with 10 % of the values replaced), or random."),
     ] = "data",
     epochs: Annotated[
-        str | None, typer.Option(help="Epochs to analyze, such as 1,5,20.", show_default="all kept machines")
+        str | None, typer.Option(help="Epochs to analyze, such as 1,5,20 (default: all kept machines).")
     ] = None,
     same: Annotated[float, typer.Option(help="RMS distance below which two solutions count as one.")] = 1e-3,
     data: Data = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Output directory.", show_default="landscape in the run directory, or FILE-landscape"
+            "--out", "-o", help="Output directory (default: landscape in the run directory, or FILE-landscape)."
         ),
     ] = None,
     device: Device = "auto",
@@ -32,7 +32,7 @@ def landscape(
 ) -> None:
     """Find the TAP solutions of a run's machine at each kept epoch.
 
-    The output folder contains tables, figures and the tree of solutions.
+    The output directory contains tables, figures and the tree of solutions.
     """
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.analysis.landscape import diagnose, track_landscape

@@ -42,7 +42,7 @@ class Noise:
                 raise ValueError(f"--{option} is not available for --channel {name}; use --{entry.parameter}")
         value = self.given[entry.parameter]
         if value is None and entry.required:
-            raise ValueError(f"missing --{entry.parameter}: --channel {name} requires it")
+            raise ValueError(f"missing --{entry.parameter}: --channel {name} requires a value")
         low, high = entry.limits
         if entry.needs == "states" and n_states is not None:  # at higher values, a wrong state is the most probable
             high = 1 - 1 / n_states

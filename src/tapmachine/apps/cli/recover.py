@@ -54,8 +54,7 @@ def recover(
     bias: Annotated[
         str | None,
         typer.Option(
-            help="Bias b of the measurements Fx + b: a number, or a file with one number per measurement.",
-            show_default="0",
+            help="Bias b of the measurements Fx + b: a number, or a file with one number per measurement (default: 0).",
         ),
     ] = None,
     edges: Annotated[
@@ -69,8 +68,8 @@ def recover(
         str | None,
         typer.Option(
             help="Algorithm: gamp (for large matrices with independent entries), vamp (for measurements that depend on "
-            "many components) or ep (for local measurements, such as a blur).",
-            show_default="chosen from the matrix",
+            "many components) or ep (for local measurements, such as a blur). By default, the algorithm is chosen from "
+            "the matrix.",
         ),
     ] = None,
     out: Annotated[
@@ -147,7 +146,7 @@ def recover(
 
 
 def _check_words(kind: str, noise: float | None, edges: str | None, engine: str | None) -> None:
-    """Raise a ValueError for invalid options, or options that do not apply to the type of measurements."""
+    """Raise a ValueError for invalid options, and for options that do not apply to the type of measurements."""
     from tapmachine.posterior.measurements.recovery import ENGINES
 
     if kind not in MEASUREMENTS:
@@ -224,7 +223,7 @@ def _image_shape(folder: "RunFolder") -> tuple[int, int]:
 
 
 def _notes_on_training(folder: "RunFolder") -> list[str]:
-    """Describe how the training data were transformed, because the measurement matrix must take it into account."""
+    """Describe how the training data were transformed. The measurement matrix must match the transformed data."""
     from tapmachine.machine.files import data_description
     from tapmachine.runs.data import settings_of
 

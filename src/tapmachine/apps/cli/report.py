@@ -13,25 +13,26 @@ from tapmachine.apps.cli.common import Data, Device, Quiet, app, open_run, speak
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run directories or machine files. Several are compared side by side.", show_default=False),
+        typer.Argument(
+            help="Run directories or machine files. Several runs are compared side by side.", show_default=False
+        ),
     ],
     labels: Annotated[
         str | None,
         typer.Option(
-            help="Row labels, shown as colors: a .npy or .csv file with one label per row.",
-            show_default="built in for digits and mnist",
+            help="Row labels, shown as colors: a .npy or .csv file with one label per row (default: built-in labels, "
+            "if any).",
         ),
     ] = None,
     starts: Annotated[int, typer.Option(min=1, help="Maximum number of data rows used as starting points.")] = 500,
     data: Data = None,
-    title: Annotated[str | None, typer.Option(help="Title of the page.", show_default="the names of the runs")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page (default: the names of the runs).")] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
             "-o",
-            help="Output file (.html).",
-            show_default="report.html in the first run directory, or FILE.html",
+            help="Output file (default: report.html in the first run directory, or FILE.html).",
         ),
     ] = None,
     device: Device = "auto",

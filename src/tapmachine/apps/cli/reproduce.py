@@ -1,4 +1,4 @@
-"""tapmachine reproduce: the paper's figures"""
+"""Command `tapmachine reproduce`, which reproduces the paper's figures."""
 
 import time
 from contextlib import suppress
@@ -16,31 +16,32 @@ FORMATS = ("png", "pdf", "svg")
 def reproduce(
     figure: Annotated[
         str | None,
-        typer.Argument(help="Labels of figures in the paper, separated by commas; or all.", show_default=False),
+        typer.Argument(help="Labels of the paper's figures, separated by commas, or all.", show_default=False),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Use small machines and the built-in digits.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Output directory.", show_default="reproduced/full, or …/quick")
+        Path | None,
+        typer.Option("--out", "-o", help="Output directory (default: reproduced/full or reproduced/quick)."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder with the MNIST files and cbcl_faces.npz.", show_default="MNIST is downloaded"),
+        typer.Option(help="Directory with the MNIST files and cbcl_faces.npz (default: MNIST is downloaded)."),
     ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of parallel processes.", show_default="1 on a CPU, one per core up to 12 on a GPU"
+            min=1, help="Number of parallel processes (default: 1 on a CPU, one per CPU core and at most 12 on a GPU)."
         ),
     ] = None,
     as_printed: Annotated[
         bool,
         typer.Option(
-            "--as-printed", help="Follow the paper's algorithms to the letter; same as the next four options together."
+            "--as-printed", help="Follow the paper's algorithms exactly. Equivalent to the next four options together."
         ),
     ] = False,
     printed_iteration: Annotated[
-        bool, typer.Option("--printed-iteration", help="Iterate as in Alg. 1: explicit, undamped sweeps.")
+        bool, typer.Option("--printed-iteration", help="Iterate as in Alg. 1, with explicit, undamped sweeps.")
     ] = False,
     unique_solutions: Annotated[
         bool, typer.Option("--unique-solutions", help="Average gradients over distinct solutions, not over particles.")
@@ -56,13 +57,13 @@ def reproduce(
     ] = False,
     beside: Annotated[
         Path | None,
-        typer.Option(help="Folder of another procedure or seed, whose results are shown for comparison."),
+        typer.Option(help="Output directory of another procedure or seed, whose results are shown for comparison."),
     ] = None,
     models: Annotated[
-        str | None, typer.Option(help="Names of the models to use, separated by commas.", show_default="all")
+        str | None, typer.Option(help="Names of the models to use, separated by commas (default: all).")
     ] = None,
     most_epochs: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of epochs per training.", show_default="none")
+        int | None, typer.Option(min=1, help="Maximum number of epochs per training run (default: no limit).")
     ] = None,
     formats: Annotated[
         str, typer.Option("--format", help="Formats of the figures, separated by commas: png, pdf, svg.")
@@ -71,7 +72,7 @@ def reproduce(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Reproduce figures and tables of the paper; rerun the command to resume after a crash."""
+    """Reproduce figures and tables of the paper. After a crash, rerun the command to resume."""
     from tapmachine.apps.reproduce import FIGURES, experiment
 
     if show_list:
@@ -79,12 +80,12 @@ def reproduce(
             print(f"{name:24}{experiment(name).TITLE}")
         return
     if figure is None:
-        raise ValueError("missing figure: give its label, or all; --list shows the labels")
+        raise ValueError("missing figure: give its label, or all. Use --list to show the labels")
     names = list(FIGURES) if figure == "all" else figure.split(",")
     modules = [experiment(name) for name in names]
     for folder in (data, beside):
         if folder is not None and not folder.is_dir():
-            raise ValueError(f"{folder}: no such folder")
+            raise ValueError(f"{folder}: directory not found")
     kinds = formats.split(",")
     if unknown := [kind for kind in kinds if kind not in FORMATS]:
         raise ValueError(f"format is {unknown[0]!r}; expected {', '.join(FORMATS)}")
@@ -145,7 +146,7 @@ RUN_ONE = f"import sys; from {__name__} import run_one; run_one(sys.argv[1])"
 
 
 def run_one(words: str) -> None:
-    """Run one task in a separate process."""
+    """Run one task, given as encoded words, in this process."""
     from tapmachine.apps.cli.common import one_line_errors
     from tapmachine.apps.reproduce.parallel import from_words, run_task
 

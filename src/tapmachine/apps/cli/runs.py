@@ -82,7 +82,7 @@ def evaluate(
         bool, typer.Option("--exact", help="Compute ln Z exactly, for at most 25 binary units on the smaller side.")
     ] = False,
     temperatures: Annotated[
-        int | None, typer.Option(help="Number of temperatures of AIS; implies --ais.", show_default="adaptive")
+        int | None, typer.Option(help="Number of temperatures of AIS (default: adaptive). Implies --ais.")
     ] = None,
     device: Device = "auto",
     seed: Seed = 0,
@@ -159,10 +159,10 @@ def _scores(
     say: Callable[[str], None],
     schema: "Schema | None" = None,
 ) -> list[dict[str, Any]]:
-    """Compute exact or annealed log-likelihoods, and TAP log-likelihoods. Each method uses one ln Z for all data.
+    """Compute exact or annealed log-likelihoods and TAP log-likelihoods, with one ln Z per method for all data.
 
     For a table with a schema, log-likelihoods are in the units of the data. For rows with missing values, they are
-    log-likelihoods of the observed values. TAP is omitted in both cases.
+    log-likelihoods of the observed values. In both cases, TAP log-likelihoods are omitted.
     """
     import torch
 
@@ -221,7 +221,7 @@ def _scores(
         solutions = solve_from_rows(machine, first)
         by_tap = {name: tap_log_likelihood(machine, x, solutions) for name, x in sets.items()}
     except EstimateError as error:
-        warnings.warn(f"no log-likelihood by TAP: {error}", LikelihoodWarning, stacklevel=2)
+        warnings.warn(f"the TAP log-likelihood is not available: {error}", LikelihoodWarning, stacklevel=2)
         return rows
     for name, tap in by_tap.items():
         add("TAP, average", name, tap, n_solutions=tap.n_unique)

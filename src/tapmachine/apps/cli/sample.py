@@ -40,8 +40,8 @@ def sample(
         str | None,
         typer.Option(
             "--data",
-            help="Data set with starting points, in any format that train accepts.",
-            show_default="the run's data; required for a machine file",
+            help="Data set with starting points, in any format that train accepts (default: the run's data). Required "
+            "for a machine file.",
         ),
     ] = None,
     picture: Annotated[
@@ -133,5 +133,5 @@ def _given(text: str | None, names: Sequence[str], schema: "Schema | None") -> "
     pairs = dict(pairs_from_text(text))
     for name, value in pairs.items():
         if not value:
-            raise ValueError(f"--given has {name!r} without a value; expected NAME=VALUE, separated by commas")
+            raise ValueError(f"--given has {name!r} without a value; expected NAME=VALUE pairs separated by commas")
     return given_row(pairs, names if schema is None else schema.names, schema)

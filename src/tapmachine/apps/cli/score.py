@@ -38,8 +38,8 @@ def score(
     """Score rows by their surprise −ln P in nats, computed exactly for tables and by TAP otherwise.
 
     If the columns have names, the most surprising columns of each row are
-    listed. Their surprise is conditional on the other columns. For numbers,
-    it is computed in units of the standard deviation of the column.
+    listed. The surprise of a column is conditional on the other columns. For
+    numbers, it is computed in units of the column's standard deviation.
     """
     import numpy as np
     import torch

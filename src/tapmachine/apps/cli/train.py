@@ -19,6 +19,7 @@ from tapmachine.apps.cli.common import (
     speaker,
     summary,
     warnings_as_lines,
+    with_default,
 )
 from tapmachine.runs.declarations import default_in_words, from_text, item_kind, kinds, option_of
 from tapmachine.runs.settings import Settings, read_settings
@@ -27,14 +28,16 @@ HINTS = get_type_hints(Settings)
 
 
 def parameter(declared: "Field[Any]", hint: Any) -> inspect.Parameter:
-    """Create the command-line option of a setting. Its default is None, so it does not override a settings file."""
+    """Create the command-line option of a setting, whose default None does not override a settings file."""
     option, name = option_of(declared), declared.name
+    (kind,) = {str} if item_kind(hint) or str in kinds(hint) else {*kinds(hint)} - {type(None)}
     if name == "data":
         info: Any = typer.Argument(help=option.help_text(), show_default=False)
     else:
         flags = option.flags or f"--{name.replace('_', '-')}"
-        info = typer.Option(flags, help=option.help_text(), show_default=default_in_words(declared))
-    (kind,) = {str} if item_kind(hint) or str in kinds(hint) else {*kinds(hint)} - {type(None)}
+        text = with_default(option.help_text(), default_in_words(declared))
+        # Flags have a separate panel, because the column of negative flags leaves too little room for other help texts.
+        info = typer.Option(flags, help=text, show_default=False, rich_help_panel="Flags" if kind is bool else None)
     keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD if name == "data" else inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind | None, info])
 
@@ -82,7 +85,7 @@ def train(
         with warnings_as_lines(quiet), together(pick_device(device)) as local_device:
             run = run_training(chosen, out, local_device, progress=not silent, say=speaker(silent))
     except KeyboardInterrupt:
-        fail("interrupted; the last checkpoint is saved. Rerun the command to continue", INTERRUPTED)
+        fail("interrupted; the last checkpoint is saved; rerun the command to continue", INTERRUPTED)
     last = run.records[-1] if run.records else {}
     if as_json and leads():
         print(json.dumps({"run": str(out), "resumed_at": run.resumed_at, "last": last}))
@@ -101,12 +104,14 @@ def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
         if isinstance(values.get(name), str):
             values[name] = _absolute(values[name])
     if "data" not in values:
-        raise ValueError("missing data: give a data set, a file or a folder, as in: tapmachine train digits --out RUN")
+        raise ValueError(
+            "missing data: give a data set, a file or a directory, as in: tapmachine train digits --out RUN"
+        )
     return Settings(**values)
 
 
 def _absolute(source: str) -> str:
-    """Make the path of a data file absolute, so that training can be resumed from any folder."""
+    """Make the path of a data file absolute, so that training can be resumed from any directory."""
     from tapmachine.data.sources import NAMED
 
     path, mark, key = source.partition(".npz:")

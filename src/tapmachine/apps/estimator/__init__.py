@@ -1,4 +1,4 @@
-"""The scikit-learn estimator `RBM`, built up by a chain of classes with one module each.
+"""The scikit-learn estimator `RBM`, implemented as a chain of classes with one module each.
 
 The module `uses` defines the methods of any fitted machine. `tables` adds support for DataFrames, `columns` adds the
 prediction of columns, `gaps` adds intervals and multiple imputation, and `rbm` adds training. The modules `input` and

@@ -27,8 +27,8 @@ class ColumnMachine(TableMachine):
     def predict_proba(self, X: Any, column: str) -> Any:
         """Predict the probability of each value of a categorical or binary column given the other columns.
 
-        With one hidden layer and no missing values in the other columns, the probabilities are exact. They are the
-        normalized weights of the row with each value of the column. Missing values in other columns are marginalized
+        With one hidden layer and no missing values in the other columns, the probabilities are exact. A probability is
+        the normalized weight of the row with that value in the column. Missing values in other columns are marginalized
         by TAP.
 
         Args:
@@ -108,7 +108,7 @@ class ColumnMachine(TableMachine):
         return result
 
     def _log_weights(self, rows: Array, where: slice, states: Array) -> Tensor:  # (N, n_components) -> (N, q)
-        """Compute the log-weight of each row for each state of a column. It equals ln P up to a constant."""
+        """Compute the log-weight of each row for each state of a column, which equals ln P up to a constant."""
         candidates = np.repeat(rows, len(states), 0)
         candidates[:, where] = np.tile(states, (len(rows), 1))
         x = self._states(candidates)

@@ -46,10 +46,10 @@ class RBM(CellMachine):
     `machine_`. With the same `random_state`, all results are reproducible, including scores and sequences of samples.
 
     By default, hidden units are binary. The exception is a single hidden layer above Gaussian visible units, which is
-    the default for real-valued tables. Its hidden units are fitted by maximum likelihood, so `epochs` and `batch_size`
-    have no effect. One `Gaussian` unit per column models the correlations. `SpikeSlab` units, of which at most 8 have
-    nonzero weights, model heavy tails. If cross-validation finds clusters, a `Categorical` unit has one state per
-    cluster.
+    the default for real-valued tables. Hidden units of this layer are fitted by maximum likelihood, so `epochs` and
+    `batch_size` have no effect. One `Gaussian` unit per column models the correlations. `SpikeSlab` units, of which at
+    most 8 have nonzero weights, model heavy tails. If cross-validation finds clusters, a `Categorical` unit has one
+    state per cluster.
 
     If training is interrupted, the machine of the last complete epoch is kept and can be trained further with
     `partial_fit`.
@@ -58,48 +58,50 @@ class RBM(CellMachine):
         n_hidden: Number of hidden units, whose means are the features. A tuple such as (100, 50) creates a deep
             machine, whose features are the means of the last layer. For real-valued tables, the first features are one
             additional feature per column, and the last ones are the cluster probabilities if clusters were found.
-        pretrain: Number of pretraining epochs of the first hidden layer of deep machines. Default: same as `epochs`.
+        pretrain: Number of pretraining epochs of the first hidden layer of deep machines (default: same as `epochs`).
         hidden_units: Type of the hidden units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian or
             gauss-bernoulli. Units of the last two types take values between -1 and 1. With auto, units are
             spike-slab in a single hidden layer above gaussian units, and binary otherwise.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
             gauss-bernoulli, poisson, categorical. With auto, the type is inferred from the data and described by
             `visible_`. For a custom unit type, pass units, or a class or function that creates `n` units when called
-            with `n`. The data are not rescaled in this case.
-        binarize: Threshold for binarizing the data. Values above it become 1, all others 0. Default: off.
-        interval: Interval of real values, such as (0, 1). If set, values outside the interval raise an error. Default:
-            [0, 1] or the range of the training data, to which later values are clipped with a warning.
-        columns: Kinds of DataFrame columns by name: real, count, binary or categorical. Default: inferred from the
-            types and values of the columns; `print(model.schema_.describe())` shows the result.
-        epochs: Number of passes over the data. Default: enough for 20,000 gradient steps, at least 50 and at most 300.
-        batch_size: Number of rows per gradient step. Default: a quarter of the rows, at least 10 and at most 100.
+            with `n`. Data for custom units are not rescaled.
+        binarize: Threshold for binarizing the data (default: None, no binarization). Values above the threshold become
+            1, all others 0.
+        interval: Interval of real values, such as (0, 1). If set, values outside the interval raise an error. By
+            default, the interval is [0, 1] or the range of the training data, and later values are clipped to it with a
+            warning.
+        columns: Kinds of DataFrame columns by name: real, count, binary or categorical (default: inferred from the
+            types and values of the columns). `print(model.schema_.describe())` shows the kinds.
+        epochs: Number of passes over the data (default: enough for 20,000 gradient steps, but between 50 and 300).
+        batch_size: Number of rows per gradient step (default: a quarter of the rows, but between 10 and 100).
         objective: Training objective: default, tap, tap-average, tap-unique, tap-average-explicit,
             tap-unique-explicit, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd.
             With default, the objective of `tapmachine.fit` is used.
-        n_sweeps: Number of TAP or Gibbs sweeps per gradient step. Default: 10; 1 for cd; 20 for belief-propagation and
-            relaxed-bp; 100 for explicit TAP.
-        n_particles: Number of TAP solutions or Gibbs chains. Default: the batch size.
+        n_sweeps: Number of TAP or Gibbs sweeps per gradient step (default: 1 for cd, 20 for belief-propagation and
+            relaxed-bp, 100 for explicit TAP, and 10 otherwise).
+        n_particles: Number of TAP solutions or Gibbs chains (default: the batch size).
         start: Starting points of the TAP solutions: batch, data, noisy, random, persistent, chains.
-        learning_rate: Initial learning rate, for data scaled to about 1. Default: chosen from the data.
+        learning_rate: Initial learning rate, for data scaled to about 1 (default: chosen from the data).
         decay: Final learning rate as a fraction of the initial learning rate.
         momentum: Momentum of the gradient steps.
         weight_decay: Coefficient of the L2 penalty on the weights.
         l1: Coefficient of the L1 penalty on the weights.
-        centered: Whether to use centered gradients. Default: True for unit types that support it.
+        centered: Whether to use centered gradients (default: True for unit types that support centering).
         averaged: Whether to average the parameters over the last eighth of the training steps.
         dtype: Data type of the parameters: float32 or float64.
         device: Device to train on: cpu, cuda, or auto, which uses a GPU if one is available.
         random_state: Random seed.
-        verbose: Whether to show training progress. If True, the log-likelihood is measured after every epoch, also by
-            TAP.
+        verbose: Whether to show training progress. If True, the log-likelihood is measured after every epoch, including
+            the TAP estimate.
 
     Attributes:
         machine_: Fitted machine, in the units of the data.
         visible_: Description of the visible unit type and the reason for its choice.
-        schema_: Kind of each column, for a DataFrame with columns other than floats. Otherwise None.
-        history_: Training history, a list with one dictionary per epoch. Each has the keys `loss`, `gradient_norm` and
-            more. About five epochs, including the first and the last, also have the `log_likelihood` of the training
-            rows and its `log_likelihood_method` (see `Monitor`).
+        schema_: Kind of each column, for a DataFrame with columns other than floats; None otherwise.
+        history_: Training history, a list with one dictionary per epoch. Each dictionary has the keys `loss`,
+            `gradient_norm` and others. About five epochs, including the first and the last, also have the
+            `log_likelihood` of the training rows and its `log_likelihood_method` (see `Monitor`).
         score_method_, score_error_: Method that computed ln Z of the scores, `exact` or `annealed`, and the standard
             error of ln Z in nats. Both are computed on first access.
         components_: Weights of the first layer, (n_hidden, n_features), or (n_hidden, n_features·q) for features with q
@@ -177,7 +179,8 @@ class RBM(CellMachine):
                 which is not converted to a dense array. NaN marks missing values; the machine is fitted to the observed
                 values.
             y: Ignored. Present for compatibility with scikit-learn.
-            sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows. Default: 1.
+            sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows. By default, all
+                weights are 1.
 
         Returns:
             The fitted estimator.
@@ -223,13 +226,13 @@ class RBM(CellMachine):
         """Train for one epoch on the rows of X, without pretraining.
 
         The learning rate is the final learning rate of the previous training run. The first call infers the visible
-        unit type from its rows; set `interval` if later rows have a wider range. Missing values and weights are treated
+        unit type from its rows. Set `interval` if later rows have a wider range. Missing values and weights are treated
         as in `fit`.
 
         Args:
             X: Training data, as for `fit`.
             y: Ignored. Present for compatibility with scikit-learn.
-            sample_weight: Weight of each row, (n_samples,). Default: 1.
+            sample_weight: Weight of each row, (n_samples,). By default, all weights are 1.
 
         Returns:
             The fitted estimator.
@@ -257,7 +260,7 @@ class RBM(CellMachine):
             changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
             if changed:
                 raise ValueError(
-                    f"{changed[0]} has changed since the machine was first trained; call fit to train a new one"
+                    f"{changed[0]} has changed since the machine was first trained; call fit to train a new machine"
                 )
             x, weights = self._more_rows(X, sample_weight)
             new = deepcopy(before.new)

@@ -32,7 +32,7 @@ class TableMachine(TrainedMachine):
     """Estimator methods that accept DataFrames and return DataFrames with the same index and columns.
 
     Attributes:
-        schema_: Kind of each column, for a DataFrame with columns other than floats. Otherwise None.
+        schema_: Kind of each column, for a DataFrame with columns other than floats; None otherwise.
     """
 
     columns: dict[str, str] | None
@@ -149,10 +149,10 @@ class TableMachine(TrainedMachine):
         """Compute the log-likelihood ln P(x) of each row in nats, (n_samples,).
 
         The result is a Series if X is a DataFrame. ln Z is exact if the machine is small enough to be enumerated
-        quickly (up to 16 binary hidden units). Otherwise it is estimated by annealed importance sampling, with as many
-        temperatures as needed for a standard error below 0.1 nats. ln Z is computed once per fitted machine;
-        `score_method_` and `score_error_` are its method and standard error. With several hidden layers, the weight of
-        each row is also enumerated or annealed.
+        quickly (up to 16 binary hidden units). Otherwise, ln Z is estimated by annealed importance sampling, with as
+        many temperatures as needed for a standard error below 0.1 nats. ln Z is computed once per fitted machine. The
+        attributes `score_method_` and `score_error_` contain the method and the standard error. With several hidden
+        layers, the weight of each row is also enumerated or annealed.
 
         Warns:
             LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
@@ -215,7 +215,7 @@ class TableMachine(TrainedMachine):
             channel: Noise model, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`. For tables with a schema, the
                 noise acts on encoded rows, in which real columns have a standard deviation of 1.
             data: Example rows, such as the training data, which provide additional starting points (default: None).
-                They are useful if the noise is strong.
+                Additional starting points help if the noise is strong.
             return_std: Whether to also return standard deviations (default: False).
         """
         mean, std = super().denoise(X, channel, data, return_std=True)

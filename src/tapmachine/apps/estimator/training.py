@@ -61,7 +61,7 @@ def starts_from(x: Rows) -> Tensor:
 
 
 def take_up(trainer: Trainer, state: TrainingState) -> None:
-    """Restore the chains and momentum of an earlier training run. Chains restart if their number has changed."""
+    """Restore the chains and momentum of an earlier training run. If the number of chains has changed, they restart."""
     own = trainer.state()
     kept = {
         name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape

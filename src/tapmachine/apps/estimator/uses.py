@@ -104,11 +104,12 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def score_samples(self, X: Any) -> Array:
         """Compute the log-likelihood ln P(x) of each row in nats, (n_samples,).
 
-        ln Z is exact if the machine is small enough to be enumerated quickly (up to 16 binary hidden units). Otherwise
-        it is estimated by annealed importance sampling, with as many temperatures as needed for a standard error below
-        0.1 nats. ln Z is computed once per fitted machine; `score_method_` and `score_error_` are its method and
-        standard error. With several hidden layers, the weight of each row is also enumerated or annealed. Rows with
-        missing values (NaN) are scored by the log-likelihood of the observed values, ln P(x_obs).
+        ln Z is exact if the machine is small enough to be enumerated quickly (up to 16 binary hidden units). Otherwise,
+        ln Z is estimated by annealed importance sampling, with as many temperatures as needed for a standard error
+        below 0.1 nats. ln Z is computed once per fitted machine. The attributes `score_method_` and `score_error_`
+        contain the method and the standard error. With several hidden layers, the weight of each row is also enumerated
+        or annealed. Rows with missing values (NaN) are scored by the log-likelihood of the observed values, ln
+        P(x_obs).
 
         Warns:
             LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
@@ -135,12 +136,12 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     @property
     def score_error_(self) -> float:
-        """Standard error of ln Z in nats, which is shared by all scores. 0 if ln Z is exact."""
+        """Standard error of ln Z in nats, which all scores share; 0 if ln Z is exact."""
         check_is_fitted(self)
         return self._partition().error
 
     def _partition(self) -> LogPartition:
-        """Return ln Z of the fitted machine. It is computed on the first call."""
+        """Return ln Z of the fitted machine, which is computed on the first call."""
         if self._log_partition is None:
             self._log_partition = unbiased_log_partition(self.machine_, self._starts.to(self.machine_.device))
             if not self._log_partition.error < TOLERANCE:
@@ -203,7 +204,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             X: Noisy rows. NaN marks unobserved values.
             channel: Noise model, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`.
             data: Example rows, such as the training data, which provide additional starting points (default: None).
-                They are useful if the noise is strong.
+                Additional starting points help if the noise is strong.
             return_std: Whether to also return standard deviations (default: False).
         """
         check_is_fitted(self)
@@ -220,7 +221,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Args:
             X: Rows with missing values.
             data: Example rows, such as the training data, which provide additional starting points (default: None).
-                They are useful if many values are missing.
+                Additional starting points help if many values are missing.
             return_std: Whether to also return standard deviations, which are 0 for observed values (default: False).
         """
         return self.denoise(X, Missing(), data, return_std)
@@ -240,7 +241,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 shape (n_measurements, n_features); for categorical units, it has one column per category of each
                 feature.
             data: Example rows, such as the training data, which provide additional starting points (default: None).
-                They are useful if there are few measurements.
+                Additional starting points help if there are few measurements.
             return_std: Whether to also return standard deviations (default: False).
             engine: Algorithm, one of "gamp", "vamp" and "ep"; see `tapmachine.recover` (default: chosen from the
                 matrix).

@@ -21,7 +21,7 @@ class Column(NamedTuple):
         name: Name of the column.
         kind: Kind of the column: real, count, binary or categorical.
         place: Position of the column in encoded rows.
-        categories: Names of the categories. Empty for numbers.
+        categories: Names of the categories; empty for numbers.
         shift, scale: Parameters that convert encoded numbers to the units of the data.
     """
 
@@ -55,8 +55,8 @@ class ColumnSummary(NamedTuple):
     Attributes:
         column: The compared column.
         gaps: Fraction of missing values in the data.
-        mean, deviation: Mean and standard deviation in data and samples. NaN for categories.
-        edges: Bin edges of the histograms. Empty for categories.
+        mean, deviation: Mean and standard deviation in data and samples; NaN for categories.
+        edges: Bin edges of the histograms; empty for categories.
         shares: Fraction of the data and of the samples in each bin or category.
     """
 

@@ -27,7 +27,7 @@ class Figure(NamedTuple):
 
     Attributes:
         svg: SVG of the figure.
-        caption: Caption below the figure. Empty for no caption.
+        caption: Caption below the figure; empty for no caption.
         name: File name for saving the figure, without suffix.
         is_signed: Whether colors show the sign of values.
     """

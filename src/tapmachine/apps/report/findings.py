@@ -47,7 +47,7 @@ class LandscapeFindings(NamedTuple):
 
     Attributes:
         track: Solutions at the kept epochs.
-        embedding: Embedding of the solutions, fitted to the starts. None if there are too few starts.
+        embedding: Embedding of the solutions, fitted to the starts; None if there are too few starts.
         sentences: Description of the solutions at each epoch, as a list of sentences.
         labels: Labels of the starts, or None.
     """
@@ -72,7 +72,7 @@ class Findings:
         rankings: Receptive fields of each hidden layer.
         rows, samples: Data rows, and samples of Gibbs chains started from these rows.
         sample_labels: Label of the nearest data row for each sample, or None without labels.
-        columns: Columns of the data. Empty for images.
+        columns: Columns of the data; empty for images.
         image_shape: Height and width of images, or None for other data.
     """
 

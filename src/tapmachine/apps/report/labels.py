@@ -38,7 +38,7 @@ class Labels:
         return tuple(OTHERS if place >= MOST_CLASSES else color(place) for place in range(len(self.names)))
 
     def rows(self, index: Tensor) -> "Labels":
-        """Return the labels of the rows at some indices."""
+        """Return the labels of the rows at `index`."""
         return Labels(self.names, self.index[index])
 
     def purity(self, basin: Tensor) -> float:

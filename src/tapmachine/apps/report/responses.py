@@ -69,7 +69,7 @@ def _is_latent(machine: BoltzmannMachine, n: int) -> Array:
 
 
 def classes_of(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSummary]:
-    """Return the classes of a table in decreasing order of size. Empty if covariances differ between components."""
+    """Return the classes of a table by decreasing size, or an empty list if covariances differ between components."""
     mixture = mixture_of(in_double(machine))
     if len(mixture.covariances) > 1:
         return []

@@ -1,4 +1,4 @@
-"""Data for the script of the page: positions, numbers and images of the solutions."""
+"""Data for the page's script: positions, statistics and images of the solutions."""
 
 from typing import Any
 

@@ -32,7 +32,7 @@ class TableFindings(NamedTuple):
         associations: Associations of columns in the data and in samples, (n_paired, n_paired) each.
         units: Names of the hidden units shown.
         responses: Association of each hidden unit with the paired columns, (n_units, n_paired).
-        classes: Classes of a mixture model. Empty for other machines.
+        classes: Classes of a mixture model; empty for other machines.
         n_rows, n_gappy: Number of rows, and number of rows with missing values.
         independent: Whether the samples are independent.
         binary_shares: Fraction of the second value of each binary column in the data and in samples.

@@ -77,7 +77,7 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
         tree: Tree of solutions.
         view: View that converts rows to images.
         labels: Labels of the starts, or None.
-        places: Position on the map of each solution of the last epoch, as an index into the list of the script.
+        places: Position of each solution of the last epoch on the map, as an index into the script's list of solutions.
     """
     nodes = branches(tree)
     first, last = tree.epochs[0], tree.epochs[-1]

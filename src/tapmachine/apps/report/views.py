@@ -16,7 +16,7 @@ class View:
     Attributes:
         kind: Type of display: `image`, `heat` or `bars`.
         height, width: Number of stored values per row, in two dimensions.
-        names: Column names of the bars. Empty for other types of display.
+        names: Names of the columns shown as bars; empty for other types of display.
     """
 
     def __init__(self, found: Findings) -> None:

@@ -7,27 +7,27 @@ EXPLANATIONS = {
     "log-likelihood": "The logarithm ln P(x) of the probability (for real numbers, the density) that the machine "
     "assigns to a row, averaged over rows, in nats. Higher values are better. To compare machines, use held-out rows.",
     "ln Z": "The logarithm of the normalization constant Z of the probabilities: ln P(x) = −F(x) − ln Z. Z is a sum "
-    "over all states. It is exact for small machines only, and is otherwise estimated by annealing or by TAP.",
+    "over all states, computed exactly for small machines and estimated by annealing or TAP for others.",
     "start": "A row of the data that is used as a starting point for iterating the TAP equations until convergence.",
     "solution": "A fixed point of the TAP equations, which consists of a mean for every unit. For a trained machine, "
     "the visible means of a solution resemble a typical row of the data. Fixed points that are very close to each "
     "other are counted as one solution.",
     "stable": "A solution is stable if the iteration returns to it after a small perturbation.",
-    "free energy F": "A measure of how probable a solution and its surroundings are. Relative to other solutions, "
-    "their probability is about exp(−F), so solutions with a lower F are more probable. The average of −F estimates "
-    "ln Z.",
+    "free energy F": "A measure of how probable a solution and its surroundings are. The relative "
+    "probability of a solution is about exp(−F), so solutions with a lower F are more probable. The average of −F "
+    "estimates ln Z.",
     "basin": "The set of starts that converge to the same solution. A large basin corresponds to a frequent type of "
     "row.",
     "tree": "Each solution of the last epoch is used as a starting point for the machines of earlier epochs. Solutions "
     "that converge to the same solution of an earlier machine share a branch. The tree therefore shows the order in "
     "which training separated different types of rows.",
-    "receptive field": "The weights between a hidden unit and all visible units. They show which inputs activate the "
-    "unit.",
+    "receptive field": "The weights between a hidden unit and all visible units. Receptive fields show which inputs "
+    "activate the unit.",
     "association": "A measure of the dependence of two columns: the correlation of two numeric or binary columns, the "
     "correlation ratio of a numeric and a categorical column, or Cramér's V of two categorical columns. Rows in which "
     "a value is missing are ignored.",
-    "difference": "Total variation distance between the histograms of a column in the data and in the samples. It is 0 "
-    "if the histograms are equal and 1 if they do not overlap. Part of the difference is sampling noise.",
+    "difference": "Total variation distance between the histograms of a column in the data and in the samples. The "
+    "distance is 0 if the histograms are equal and 1 if they do not overlap. Part of the difference is sampling noise.",
     "class": "The machine models the table as a mixture of classes with different averages. Each row has a probability "
     "of belonging to each class.",
 }

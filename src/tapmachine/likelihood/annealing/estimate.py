@@ -33,16 +33,16 @@ class AnnealedEstimate:
 
     Attributes:
         log_partition: Value of ln Z in float64, a scalar, or shape (rows,) if the machine is conditioned on rows. The
-            value is relative to normalized priors, so that it is 0 without couplings. In expectation, the value is too
-            low for forward runs and too high for reverse runs from exact samples.
+            value is relative to normalized priors and is 0 without couplings. In expectation, the value is too low for
+            forward runs and too high for reverse runs from exact samples.
         standard_error: Standard error of ln Z, estimated from the scatter of the runs, with the shape of
             `log_partition`.
         effective_sample_size: Number of equally weighted runs with the same accuracy, with the shape of
             `log_partition`.
         log_weights: Estimate of ln Z by each run, shape (n_runs,) or (n_runs, rows). For forward runs, Z is the mean of
             the exponentials. For reverse runs, 1/Z is the mean of the inverse exponentials.
-        samples: States of all layers at β = 1. They are the initial states of reverse runs, or the final states of
-            forward runs, which are samples of the machine if weighted by exp(log_weights).
+        samples: States of all layers at β = 1, which are the initial states of reverse runs or the final states of
+            forward runs. Final states weighted by exp(log_weights) are samples of the machine.
         betas: Inverse temperatures.
         seed: Random seed of the runs.
         reverse: Whether the runs are reverse runs.
@@ -178,8 +178,8 @@ def ais_log_likelihood(
 ) -> LogLikelihood:
     """Estimate ln P(x) of each row, with ln Z by annealed importance sampling.
 
-    With at most one hidden layer, the weight of a row is exact. With several hidden layers, it is estimated by separate
-    runs on the machine clamped to each row, which is feasible only for few rows.
+    With at most one hidden layer, the weight of a row is exact. With several hidden layers, the weight is estimated by
+    separate runs on the machine clamped to each row, which is feasible for few rows only.
 
     Args:
         machine: Unconditioned machine.

@@ -104,7 +104,7 @@ def anneal(
     """Move chains through all β in increasing or decreasing order, from states drawn at the first β.
 
     The callback is called every 20 steps, with the number of completed steps and the current walk. On a GPU, 20 steps
-    are captured as a CUDA graph. This is possible because shapes are fixed and no tensor value is read.
+    are captured as a CUDA graph. Capturing is possible because shapes are fixed and no tensor values are read.
     """
     device, n_steps = path.machine.device, len(betas) - 1
     batch = states[0].shape[: -len(path.layers[0].state_shape)]

@@ -89,7 +89,7 @@ def adaptive_schedule(
 
 
 def _even_steps(betas: Tensor, spread: Tensor, n_temperatures: int) -> Tensor:
-    """Return temperatures spaced evenly in terms of the measured spread, except for a share in equal steps of β."""
+    """Return temperatures at equal increments of the measured spread, mixed with equal steps of β."""
     length = spread / spread.sum() if bool(spread.sum() > 0) else betas.diff()
     length = (1 - EVEN_SHARE) * length + EVEN_SHARE * betas.diff()
     cumulative = torch.cat((length.new_zeros(1), length.cumsum(0)))

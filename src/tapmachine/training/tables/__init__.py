@@ -12,11 +12,11 @@ therefore initialized in whitened coordinates y, in which the covariance is the 
    visible units have the precision matrix q + Σ_j w_j w_jᵀ if all units are inactive. An active unit removes its term,
    so that Z is finite for all weights. The number of training steps is chosen by cross-validation, with the whitening
    repeated in each fold.
-4. The coordinates are changed again, so that this precision matrix is the identity.
+4. The coordinates are changed again, so that the precision matrix for inactive units is the identity.
 
-Tables with missing values, weights or columns of several types use only the first two steps. Their clusters are latent
-classes that change the distributions of all columns (`classes.py`, `columns.py`). The number of classes, the shrinkage
-and the width of the covariance are chosen by cross-validation (`selection.py`).
+Tables with missing values, weights or columns of several types use only the first two steps. For these tables, clusters
+are latent classes that change the distributions of all columns (`classes.py`, `columns.py`). The number of classes, the
+shrinkage and the width of the covariance are chosen by cross-validation (`selection.py`).
 """
 
 from typing import NamedTuple

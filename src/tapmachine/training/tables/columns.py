@@ -37,8 +37,8 @@ def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMi
 def machine_of_classes(mixture: ProductMixture, table: Table) -> BoltzmannMachine:
     """Return the machine of a mixture of latent classes, in the units of the data and in float64.
 
-    Apart from the priors of the hidden units, ln Z is 0. The hidden layer has one `Gaussian` unit per real column,
-    which models the correlations, followed by a `Categorical` unit for the classes.
+    The constant ln Z is 0, up to the normalization of the hidden priors. The hidden layer has one `Gaussian` unit per
+    real column, which models the correlations, followed by a `Categorical` unit for the classes.
     """
     n_classes = max(2, len(mixture.log_weights))  # a single class is represented by two equal classes
     log_shares, means = mixture.log_weights, mixture.means

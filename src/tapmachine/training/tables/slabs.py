@@ -92,7 +92,7 @@ class Slabs:
     def machine(self, n_hidden: int) -> tuple[BoltzmannMachine, Tensor, Tensor]:
         """Return the machine in coordinates u in which the precision matrix is the identity.
 
-        The matrix `transform` and the vector `shift` of y = shift + transform·u are returned as well.
+        Returns the machine, and the matrix `transform` and the vector `shift` of y = shift + transform·u.
         """
         n, n_slabs = self.weights.shape
         n_clusters = len(self.log_shares) if len(self.log_shares) > 1 else 0
