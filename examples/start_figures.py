@@ -17,10 +17,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from tapmachine import NaiveMeanField, Spin, exact_log_partition, pairwise, rbm, solve
+from tapmachine import TAP, NaiveMeanField, Spin, exact_log_partition, pairwise, rbm, solve
 
 WEAK, STRONG = 0.6, 1.7  # couplings J of the ferromagnet; each pair of spins is coupled with J/N
-BLUE, RED, GRAY = "#2f6fb0", "#d1495b", "#9aa5b1"
+BLUE, RED, ORANGE, GRAY = "#2f6fb0", "#d1495b", "#e0a030", "#9aa5b1"
 LETTERS = {
     "T": "XXXXXXXX XXXXXXXX ...XX... ...XX... ...XX... ...XX... ...XX... ...XX...",
     "A": "...XX... ..XXXX.. .XX..XX. .XX..XX. .XXXXXX. .XXXXXX. .XX..XX. .XX..XX.",
@@ -33,9 +33,9 @@ def fixed_point(folder: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
     grid = np.linspace(-1.05, 1.05, 400)
     for ax, coupling, starts in zip(axes, (WEAK, STRONG), ((0.95, -0.6), (0.12, -0.12)), strict=True):
-        ax.plot(grid, grid, color=GRAY, lw=1)
-        ax.plot(grid, np.tanh(coupling * grid), color=BLUE, lw=2)
-        for start, color in zip(starts, (RED, "#e0a030"), strict=True):
+        ax.plot(grid, grid, color=GRAY, lw=1, label="diagonal: new mean = m")
+        ax.plot(grid, np.tanh(coupling * grid), color=BLUE, lw=2, label="new mean, tanh(Jm)")
+        for start, color, star_size in zip(starts, (RED, ORANGE), (22, 11), strict=True):
             path, value = [(start, start)], start
             for _ in range(30):
                 new = math.tanh(coupling * value)
@@ -43,17 +43,19 @@ def fixed_point(folder: Path) -> None:
                 value = new
             ax.plot(*zip(*path, strict=True), color=color, lw=1)
             ax.plot(start, start, "o", color=color, ms=5)
-            ax.plot(value, value, "*", color=color, ms=13)
-        count = "one solution" if coupling < 1 else "two stable solutions"
-        ax.set(
-            title=f"J = {coupling}: {count}", xlabel="mean m of the other spins", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05)
-        )
-    axes[0].set_ylabel("mean of a spin, tanh(Jm)")
+            ax.plot(value, value, "*", color=color, ms=star_size if coupling < 1 else 13)  # both stars at 0 are visible
+        if coupling > 1:
+            ax.plot(0, 0, "o", color=BLUE, mfc="white", ms=8)
+        count = "one solution" if coupling < 1 else "two stable solutions, one unstable"
+        ax.set(title=f"J = {coupling}: {count}", xlabel="mean m of the other spins", xlim=(-1.05, 1.05))
+        ax.set(ylim=(-1.05, 1.05))
+    axes[0].set_ylabel("new mean of a spin")
+    axes[0].legend(frameon=False, fontsize=9, loc="upper left")
     figure.savefig(folder / "fixed_point.png", dpi=130)
 
 
 def free_energy(folder: Path, n: int = 12) -> None:
-    """Plot F against the magnetization (left), and the error of F against the coupling strength (right)."""
+    """Plot F against the common mean of the spins (left), and the error of F against the coupling strength (right)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 4), layout="constrained")
     m = np.linspace(-0.999, 0.999, 600)
     divergence = 0.5 * ((1 + m) * np.log1p(m) + (1 - m) * np.log1p(-m))
@@ -64,32 +66,29 @@ def free_energy(folder: Path, n: int = 12) -> None:
         exact = float(exact_log_partition(machine))
         left.plot(m, values, color=color, lw=2, label=f"J = {coupling}: TAP")
         left.axhline(-exact, color=color, lw=1, ls="--", label=f"J = {coupling}: −ln Z, exact")
-        lowest = m[np.argmin(values[m < 0])], m[m >= 0][np.argmin(values[m >= 0])]
-        left.plot([] if coupling < 1 else lowest, [] if coupling < 1 else [values.min()] * 2, "*", color=color, ms=12)
-    left.plot(0, -(WEAK**2) * (n - 1) / (4 * n), "*", color=BLUE, ms=12)
-    left.set(
-        xlabel="magnetization m", ylabel="free energy F, nats", ylim=(-4.5, 3), title=f"{n} spins with equal couplings"
-    )
+        minima = [m[np.argmin(values)]] if coupling < 1 else [-m[np.argmin(values)], m[np.argmin(values)]]
+        left.plot(minima, [values.min()] * len(minima), "*", color=color, ms=12)
+        print(f"J = {coupling}: F = {values.min():.3f} at m = {abs(minima[0]):.3f}, exact -ln Z = {-exact:.3f}")
+    left.plot(0, -(STRONG**2) * (n - 1) / (4 * n), "o", color=RED, mfc="white", ms=8)
+    left.set(xlabel="common mean m of the spins", ylabel="free energy F, nats", ylim=(-4.5, 3))
+    left.set(title=f"{n} spins with equal couplings")
     left.legend(frameon=False, fontsize=8, loc="upper center")
 
     generator = torch.Generator().manual_seed(0)
     draws = [torch.randn(10, 8, generator=generator, dtype=torch.float64) / 3 for _ in range(15)]
-    scales = [0.1 * 1.4**k for k in range(12)]
-    for name, scheme, color in (("naive mean field", NaiveMeanField(), GRAY), ("TAP", None, BLUE)):
+    strengths = [0.1 * 1.4**k for k in range(12)]  # standard deviation of the couplings times 3
+    for name, scheme, color in (("naive mean field", NaiveMeanField(), GRAY), ("TAP", TAP(), BLUE)):
         errors = []
-        for scale in scales:
-            machines = [rbm(Spin(10, field=0.3 * w[:, 0]), Spin(8, field=0.3 * w[0]), scale * w) for w in draws]
-            options = {} if scheme is None else {"scheme": scheme}
-            found = [float(solve(own, max_sweeps=5000, **options).free_energy) for own in machines]
-            exact = [-float(exact_log_partition(own)) for own in machines]
-            errors.append(median(abs(a - b) for a, b in zip(found, exact, strict=True)))
-        right.loglog(scales, errors, "o-", color=color, ms=4, label=name)
+        for strength in strengths:
+            machines = [rbm(Spin(10, field=0.3 * w[:, 0]), Spin(8, field=0.3 * w[0]), strength * w) for w in draws]
+            estimates = [float(solve(machine, scheme=scheme, max_sweeps=5000).free_energy) for machine in machines]
+            exact_values = [-float(exact_log_partition(machine)) for machine in machines]
+            errors.append(median(abs(a - b) for a, b in zip(estimates, exact_values, strict=True)))
+        right.loglog(strengths, errors, "o-", color=color, ms=4, label=name)
+        print(name, *(f"{strength:.2f}: {error:.2g}" for strength, error in zip(strengths, errors, strict=True)))
     right.axhline(1, color=GRAY, lw=1, ls=":")
-    right.set(
-        xlabel="strength of the couplings",
-        ylabel="median of |F + ln Z|, nats",
-        title="15 machines of 10×8 spins",
-    )
+    right.set(xlabel="strength: standard deviation of couplings × 3", ylabel="median of |F + ln Z|, nats")
+    right.set(title="15 machines, 10 visible and 8 hidden spins")
     right.legend(frameon=False)
     figure.savefig(folder / "free_energy.png", dpi=130)
 
@@ -98,20 +97,21 @@ def hopfield(folder: Path) -> None:
     """Plot three stored letters, their noisy versions, and the letters that the iteration converges to."""
     rows = [[1.0 if pixel == "X" else -1.0 for pixel in art.replace(" ", "")] for art in LETTERS.values()]
     stored = torch.tensor(rows, dtype=torch.float64)
-    projector = torch.linalg.pinv(stored) @ stored
-    machine = pairwise(Spin(64).double(), (2 * (projector + projector.T)).fill_diagonal_(0.0))
+    weights = 4 * torch.linalg.pinv(stored) @ stored  # the rule and strength of the page's example
+    machine = pairwise(Spin(64).double(), (0.5 * (weights + weights.T)).fill_diagonal_(0.0))
     flips = torch.rand(stored.shape, generator=torch.Generator().manual_seed(1)) < 0.2
     noisy = torch.where(flips, -stored, stored)
-    solution = solve(machine, noisy)
-    columns = [("stored", stored), ("start: 20 % flipped", noisy), ("solution: means", solution.moments[0].mean)]
-    figure, axes = plt.subplots(3, 3, figsize=(5.2, 5.4), layout="constrained")
+    solutions = solve(machine, noisy)
+    columns = [("stored", stored), ("start: 20 % flipped", noisy), ("solution: means", solutions.moments[0].mean)]
+    figure, axes = plt.subplots(3, 3, figsize=(5.8, 5.4), layout="constrained")
     for column, (title, images) in enumerate(columns):
         axes[0][column].set_title(title, fontsize=10)
         for row, image in enumerate(images):
-            axes[row][column].imshow(image.view(8, 8), cmap="RdBu_r", vmin=-1, vmax=1)
+            shown = axes[row][column].imshow(image.view(8, 8), cmap="RdBu_r", vmin=-1, vmax=1)
             axes[row][column].set(xticks=[], yticks=[])
-    for row, value in enumerate(solution.free_energy):
-        axes[row][2].set_xlabel(f"F = {value:.1f}", fontsize=9)
+    for row, value in enumerate(solutions.free_energy):
+        axes[row][2].set_xlabel(f"F = {value:.1f}".replace("-", "−"), fontsize=9)
+    figure.colorbar(shown, ax=axes, label="spin, or mean of the spin", ticks=[-1, -0.5, 0, 0.5, 1], shrink=0.6)
     figure.savefig(folder / "hopfield.png", dpi=130)
 
 
