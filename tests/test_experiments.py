@@ -141,6 +141,10 @@ def test_as_printed_beside_the_default(tmp_path, monkeypatch):
     for options, said in (
         (("--format", "gif"), "format is 'gif'"),
         (("--models", "x"), "models has 'x'; expected names among"),
+        (
+            ("--models", "deep-2"),
+            "--models selects no machine of this figure; expected at least one of binary-mnist-100",
+        ),
         (("--beside", tmp_path / "none"), "directory not found"),
     ):
         assert said in str(reproduce("fedist", "--quick", *options).exception)

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import numpy as np
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -85,13 +87,27 @@ def panel_title(ax: "Axes", letter: str, text: str = "") -> None:
 
 
 def shared_legend(figure: "Figure", axes: "Iterable[Axes]", columns: int = 6, marker_scale: float = 1.0) -> None:
-    """Draw one legend above all panels, with each label once, where it covers no data."""
+    """Draw one legend above all panels, with each label once and with at most as many columns as fit."""
     pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
     found = {label: handle for handle, label in reversed(pairs)}
     labels = list(dict.fromkeys(label for _, label in pairs))
     if labels:
         handles = [found[label] for label in labels]
+        columns = _fitting_columns(labels, columns, figure.get_figwidth())
         legend = figure.legend(handles, labels, loc="outside upper center", ncols=columns, markerscale=marker_scale)
         for handle in legend.legend_handles:
             if handle is not None:
                 handle.set_alpha(1)  # a single transparent dot would be invisible
+
+
+def _fitting_columns(labels: list[str], columns: int, width: float) -> int:
+    """Return the largest number of legend columns, up to `columns`, that fit into a width in inches."""
+    from matplotlib.textpath import TextPath
+
+    beside = sum(SETTINGS[f"legend.{name}"] for name in ("handlelength", "handletextpad", "columnspacing")) * FONT_SIZE
+    widths = [TextPath((0, 0), label, size=FONT_SIZE).get_extents().width + beside for label in labels]
+    for n in range(min(columns, len(labels)), 1, -1):
+        parts = np.array_split(widths, n)  # as Matplotlib divides the labels among the columns
+        if sum(part.max() for part in parts) <= 72 * width:
+            return n
+    return 1

@@ -52,6 +52,7 @@ def table(lab: Lab) -> list[Row]:
 @styled
 def draw(lab: Lab) -> "Figure":
     """Draw the figure from the table."""
+    lab.require(DEEP_MODELS)
     rows = table(lab)
     figure = new_figure(PAGE, 2.4)
     axes = list(figure.subplots(1, len(DEEP_MODELS), sharey=True))

@@ -81,6 +81,7 @@ def table(lab: Lab) -> list[Row]:
 @styled
 def draw(lab: Lab) -> "Figure":
     """Draw the figure from the table."""
+    lab.require(BINARY_MODELS)
     rows = table(lab)
     figure = new_figure(PAGE, 2.9)
     methods = [name for name in dict.fromkeys(_name(row["method"]) for row in rows) if name != "noisy"]

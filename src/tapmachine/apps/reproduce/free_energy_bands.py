@@ -81,6 +81,7 @@ def table(lab: Lab) -> list[Row]:
 @styled
 def draw(lab: Lab) -> "Figure":
     """Draw free energies over training in both conventions, and their distribution at some epochs."""
+    lab.require(MODELS)
     table(lab)
     found = {model: {name: by_epoch(lab, model, name) for name in CONVENTIONS} for model in _models(lab)}
     return drawn_bands({model: (lab.model(model).hidden[0], tables) for model, tables in found.items()})

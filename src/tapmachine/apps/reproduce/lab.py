@@ -115,6 +115,12 @@ class Lab:
         """Whether a model is looked at, and its data are at hand."""
         return (not self.only or model.name in self.only) and self.has(model.data)
 
+    def require(self, models: Sequence[Model]) -> None:
+        """Raise RunError if `only` excludes all of these models."""
+        if self.only and not self.only & {model.name for model in models}:
+            names = ", ".join(model.name for model in models)
+            raise RunError(f"--models selects no machine of this figure; expected at least one of {names}")
+
     def rows(self, data: str) -> tuple[Tensor, Tensor]:
         """Rows to train on, and rows held out; of the quick form a tenth."""
         train, test = (_rows(source, data == BINARY).to(self.device) for source in self.sources(data))

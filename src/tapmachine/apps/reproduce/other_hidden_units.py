@@ -90,6 +90,7 @@ def images(lab: Lab) -> list[Row]:
 @styled
 def draw(lab: Lab) -> "Figure":
     """Draw the figure from the tables."""
+    lab.require(DISCUSSED)
     scores, fields = {str(row["hidden_units"]): row for row in table(lab)}, images(lab)
     figure = new_figure(PAGE, 4.6)
     top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(2, 2.6))[:, 0]

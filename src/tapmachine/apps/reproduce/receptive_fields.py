@@ -80,6 +80,7 @@ def table(lab: Lab) -> list[Row]:
 @styled
 def draw(lab: Lab) -> "Figure":
     """Draw the figure from the tables."""
+    lab.require(TABLE)
     rows = images(lab)
     reach = {(str(row["data"]), float(row["n_hidden"])): float(row["median_reach"]) for row in table(lab)}
     figure = new_figure(5.8, 1.06 * len(reach) + 0.55)

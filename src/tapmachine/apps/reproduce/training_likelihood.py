@@ -8,7 +8,7 @@ from tapmachine.analysis.plots import new_figure
 from tapmachine.analysis.style import PAGE, panel_title, shared_legend, styled
 from tapmachine.apps.reproduce.drawing import hidden_color, numbers
 from tapmachine.apps.reproduce.lab import Lab, Row
-from tapmachine.apps.reproduce.models import BINARY_MODELS, FACES_256, LETTERS, REAL_MODELS, Model
+from tapmachine.apps.reproduce.models import BINARY_MODELS, FACES_256, LETTERS, REAL_MODELS, TABLE, Model
 from tapmachine.apps.reproduce.solutions import likelihood_table, needs_solutions
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def table(lab: Lab) -> list[Row]:
 @styled
 def draw(lab: Lab) -> "Figure":
     """Draw the figure from the table."""
+    lab.require(TABLE)
     rows = table(lab)
     sets = list(dict.fromkeys(str(row["data"]) for row in rows))
     figure = new_figure(PAGE, 2.4)
