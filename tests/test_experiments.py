@@ -229,7 +229,7 @@ def test_what_is_missing_is_said(tmp_path):
     with pytest.raises(MissingDataError, match=r"cbcl_faces.npz"):
         Lab(tmp_path).sources(FACES)
     (tmp_path / "other").write_text("")
-    with pytest.raises(RunError, match="holds other things"):
+    with pytest.raises(RunError, match="not empty, and not the directory of a reproduction"):
         Lab(tmp_path).open()
     with pytest.raises(ValueError, match="unknown figure"):
         experiment("fig12")
@@ -249,7 +249,7 @@ def test_centered_gradients_are_an_option(tmp_path, monkeypatch):
     found = [lab.settings(DEEP_2) for lab in labs]
     assert [own.centered for own in found] == [False, None]  # None: where the units allow it
     assert replace(found[0], centered=None) == found[1]
-    with pytest.raises(RunError, match="holds experiments with"):
+    with pytest.raises(RunError, match="created with the options"):
         Lab(tmp_path / "out1", quick=True).open()
 
 

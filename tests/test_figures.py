@@ -8,10 +8,10 @@ from figure_cases import style_faults, titles_above
 from matplotlib.colors import to_rgb
 
 from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import PALETTE, figure_style, sequence
+from tapmachine.analysis.style import COLUMN, PAGE, PALETTE, figure_style, sequence, shared_legend
 from tapmachine.apps.reproduce import claims, denoising, denoising_images, free_energy_bands, parameters, solution_maps
 from tapmachine.apps.reproduce.drawing import GUTTER, hidden_color, text_width
-from tapmachine.apps.reproduce.lab import Lab
+from tapmachine.apps.reproduce.lab import DPI, Lab
 from tapmachine.apps.reproduce.models import BINARY_100, BINARY_MODELS, REAL_100
 
 
@@ -112,3 +112,16 @@ def test_the_style_is_not_left_behind():
     with figure_style():
         new_figure(1, 1)
     assert dict(rcParams) == before
+
+
+@pytest.mark.parametrize("width", [PAGE, COLUMN])
+def test_legends_fit_into_the_figure(width, tmp_path):
+    """Long labels get fewer columns in a narrow figure."""
+    with figure_style():
+        figure = new_figure(width, 2)
+        ax = figure.subplots()
+        for label in ("solutions", "mean", "distribution of solutions", "distribution, weighted by starts"):
+            ax.plot([0, 1], label=label)
+        shared_legend(figure, [ax])
+        figure.savefig(tmp_path / "figure.png", dpi=DPI["png"])
+    assert style_faults(figure) == []

@@ -1,4 +1,4 @@
-"""Where experiments happen: a folder with trained machines, tables and figures, each made once."""
+"""Directory of a reproduction, which contains trained machines, tables and figures. Existing ones are reused."""
 
 import csv
 import io
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 Value = float | int | str
 Row = dict[str, Value]
-DPI = {"png": 200, "pdf": 400, "svg": 400}  # of the parts of vector graphics that are pixels
-PARTS = "parts/"  # of tables that take long: each is written when it is ready
+DPI = {"png": 200, "pdf": 400, "svg": 400}  # in vector graphics, the resolution of rasterized parts
+PARTS = "parts/"  # prefix of the parts of tables, each of which is saved when it is complete
 MNIST_FILES = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
 FACES_FILE = "cbcl_faces.npz"
 
 
 @dataclass(frozen=True)
 class Lab:
-    """A folder of experiments. What is there already is not made again.
+    """Directory of a reproduction. Machines, tables and figures that exist are reused.
 
     Attributes:
-        out: the folder.
-        quick: whether on the embedded digits, in a minute.
-        data: a folder with the files of MNIST and the CBCL faces; MNIST is downloaded without it.
-        device: to work on.
-        seed: of all trainings.
-        say: what to do with a line on what happens.
-        missing: what was asked for and is not at hand, in words.
-        procedure: how machines are trained and solved.
-        only: names of the models to look at; by default all.
-        most_epochs: limit of the epochs of a training; by default none.
-        beside: another folder of experiments, whose claims are shown beside these.
+        out: Path of the directory.
+        quick: Whether to run the small version on scikit-learn's digits.
+        data: Directory with the files of MNIST and the CBCL faces. Default: MNIST is downloaded.
+        device: Device for training and inference.
+        seed: Random seed of all trainings.
+        say: Callback that receives progress messages.
+        missing: Descriptions of data that were requested and not found.
+        procedure: Options of training and of the solver.
+        only: Names of the models to include. Default: all.
+        most_epochs: Maximum number of epochs per training. Default: no limit.
+        beside: Directory of another reproduction, whose claims are shown for comparison.
     """
 
     out: Path
@@ -69,18 +69,24 @@ class Lab:
     beside: Path | None = field(default=None, compare=False)
 
     def open(self) -> "Lab":
-        """Makes the folder, or a RunError if it is that of other experiments."""
+        """Create the directory.
+
+        Raises:
+            RunError: The directory belongs to a reproduction with other options, or contains other files.
+        """
         own: dict[str, int] = {"quick": self.quick, "seed": self.seed} | self.procedure.differences()
         path = self.out / "experiments.json"
         if path.exists():
             try:
                 found = json.loads(path.read_text())
             except (OSError, ValueError):
-                raise RunError(f"{path}: cannot be read; choose another folder") from None
+                raise RunError(f"{path}: not a valid JSON file; choose another directory with --out") from None
             if found != own:
-                raise RunError(f"{self.out}: holds experiments with {found}, not {own}; choose another folder")
+                raise RunError(
+                    f"{self.out}: created with the options {found}, not {own}; choose another directory with --out"
+                )
         elif self.out.is_dir() and any(self.out.iterdir()):
-            raise RunError(f"{self.out}: holds other things; choose another folder")
+            raise RunError(f"{self.out}: not empty, and not the directory of a reproduction; choose another with --out")
         self.out.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (json.dumps(own) + "\n").encode())
         return self
@@ -88,14 +94,14 @@ class Lab:
     # ----- data
 
     def sources(self, data: str) -> tuple[str, str]:
-        """Where rows to train on come from, and rows held out."""
+        """Return the sources of the training rows and of the held-out rows."""
         if self.quick:
             return "digits", "digits"
         if data == FACES:
             path = None if self.data is None else self.data / FACES_FILE
             if path is None or not path.is_file():
                 raise MissingDataError(
-                    f"{data} is not for download; put {FACES_FILE} (arrays train, test) into --data FOLDER"
+                    f"{data} cannot be downloaded; put {FACES_FILE} (arrays train, test) into the --data directory"
                 )
             return f"{path}:train", f"{path}:test"
         if self.data is None:
@@ -103,7 +109,7 @@ class Lab:
         return str(self.data / MNIST_FILES[0]), str(self.data / MNIST_FILES[1])
 
     def has(self, data: str) -> bool:
-        """Whether data are at hand; if not, they are noted as missing."""
+        """Return whether a data set is available. If not, it is added to `missing`."""
         try:
             self.sources(data)
         except MissingDataError as error:
@@ -112,7 +118,7 @@ class Lab:
         return True
 
     def includes(self, model: Model) -> bool:
-        """Whether a model is looked at, and its data are at hand."""
+        """Return whether a model is selected and its data are available."""
         return (not self.only or model.name in self.only) and self.has(model.data)
 
     def require(self, models: Sequence[Model]) -> None:
@@ -122,73 +128,73 @@ class Lab:
             raise RunError(f"--models selects no machine of this figure; expected at least one of {names}")
 
     def rows(self, data: str) -> tuple[Tensor, Tensor]:
-        """Rows to train on, and rows held out; of the quick form a tenth."""
+        """Return the training rows and the held-out rows. The quick version holds out a tenth of the digits."""
         train, test = (_rows(source, data == BINARY).to(self.device) for source in self.sources(data))
         return (train[:-180], test[-180:]) if self.quick else (train, test)
 
     def labels(self) -> Tensor:
-        """The digit that each row shows."""
+        """Return the digit shown by each training row."""
         if self.quick:
             return torch.from_numpy(digit_labels())[:-180]
         return torch.from_numpy(mnist_labels(self.data and self.data / "train-labels-idx1-ubyte.gz"))
 
     def image_shape(self, data: str) -> tuple[int, int]:
-        """Of a row, in pixels."""
+        """Return the height and width of an image, in pixels."""
         return (8, 8) if self.quick else (19, 19) if data == FACES else (28, 28)
 
     # ----- machines
 
     def model(self, model: Model) -> Model:
-        """As it is trained here."""
+        """Return a model with the sizes and epochs that are used in this directory."""
         own = quick(model) if self.quick else model
         if self.most_epochs is None:
             return own
         return replace(own, epochs=min(own.epochs, self.most_epochs), pretrain=min(own.pretrain, self.most_epochs))
 
     def settings(self, model: Model) -> Settings:
-        """Of a model's training."""
+        """Return the training settings of a model."""
         own = self.model(model)
         train, test = self.sources(own.data)
         return own.settings(train, 0.1 if self.quick else test, self.seed, self.procedure, self.quick)
 
     def run(self, model: Model) -> RunFolder:
-        """The folder of a model's training, which is finished, now if not before."""
+        """Return the run directory of a model, and complete its training first if necessary."""
         folder, settings = RunFolder(self.out / "models" / model.name), self.settings(model)
         if folder.last_epoch() != settings.all_epochs:
             self.say(f"training {model.name}: {settings.all_epochs} epochs")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TrainingWarning)  # what the settings lead to is looked at
+                warnings.simplefilter("ignore", TrainingWarning)  # these experiments show them
                 begun = time.perf_counter()
                 run_training(settings, folder.path, self.device, progress=False)
                 self.say(f"{model.name}: {time.perf_counter() - begun:.0f} s")
         return folder
 
     def machines(self, model: Model) -> Mapping[int, BoltzmannMachine]:
-        """Those that were kept, by epoch, the last, and the one that training started from."""
+        """Return the machines saved during training by epoch, including the initial and the final one."""
         return MachinesFromStart(self.run(model), self.device, self.settings(model))
 
     def machine(self, model: Model) -> BoltzmannMachine:
-        """The last one."""
+        """Return the final machine of a model."""
         machines = self.machines(model)
         return machines[max(machines)]
 
     def epochs(self, model: Model) -> list[int]:
-        """Whose solutions are looked at."""
+        """Return the saved epochs whose solutions are measured."""
         kept, asked = sorted(self.machines(model)), set(self.model(model).measured)
         return [epoch for epoch in kept if not asked or epoch in asked or epoch in (0, kept[-1])]
 
     # ----- tables and figures
 
     def path(self, name: str) -> Path:
-        """Of a file in the folder."""
+        """Return the path of a file in the directory."""
         return self.out / name
 
     def knows(self, *tables: str) -> bool:
-        """Whether tables are there."""
+        """Return whether all of these tables exist."""
         return all(self.path(f"{name}.csv").exists() for name in tables)
 
     def table(self, name: str, make: Callable[[], Iterable[Row]]) -> list[Row]:
-        """The rows of a CSV file, which is made first if it is not there."""
+        """Return the rows of a CSV file, which is created first if it does not exist."""
         path = self.path(f"{name}.csv")
         if not path.exists():
             if not name.startswith(PARTS):
@@ -199,13 +205,13 @@ class Lab:
             return [{key: _value(cell) for key, cell in row.items()} for row in csv.DictReader(file)]
 
     def parts(self, name: str, keys: Iterable[Value], make: Callable[[Any], Iterable[Row]]) -> list[Row]:
-        """The rows of a CSV file that is made part by part; after a crash, the parts that are there are kept."""
+        """Return the rows of a CSV file that is computed in parts. After a crash, existing parts are reused."""
         found = self.knows(name)
         rows = [] if found else [row for key in keys for row in self.table(f"{PARTS}{name}-{key}", partial(make, key))]
         return self.table(name, lambda: rows)
 
     def save_figure(self, name: str, figure: "Figure", kinds: Sequence[str] = ("png",)) -> Path:
-        """Writes a figure, in one or several formats; the path of the first."""
+        """Save a figure in one or more formats, and return the path of the first file."""
         for kind in kinds:
             content = io.BytesIO()
             with figure_style():
@@ -215,7 +221,7 @@ class Lab:
 
 
 class MachinesFromStart(KeptMachines):
-    """The machines of a run, and at epoch 0 the one that it started from, which runs do not keep."""
+    """Machines saved in a run, and at epoch 0 the initial machine, which runs do not save."""
 
     def __init__(self, run: RunFolder, device: str, settings: Settings) -> None:
         super().__init__(run, device)
@@ -233,7 +239,7 @@ def _rows(source: str, binary: bool) -> Tensor:
 
 
 def images_table(images: Tensor, **columns: Sequence[Value]) -> list[Row]:
-    """A row for each image, with what is said of it and its pixels to three digits."""
+    """Return one table row per image, with the given columns and the pixels rounded to three digits."""
     pixels = [f"p{number}" for number in range(images.shape[1])]
     values = images.double().cpu().tolist()
     return [
@@ -246,13 +252,16 @@ def images_table(images: Tensor, **columns: Sequence[Value]) -> list[Row]:
 
 
 def images_of(rows: Sequence[Row]) -> Tensor:
-    """The images of such a table, (N, pixels): all of one size, where others in it may be larger."""
+    """Return the images of the rows of such a table, (N, pixels).
+
+    The images must have the same size; other rows of the table may contain larger ones.
+    """
     pixels = [n for n, value in rows[0].items() if n[0] == "p" and n[1:].isdigit() and value != ""] if rows else []
     return torch.tensor([[float(row[name]) for name in pixels] for row in rows])
 
 
 def nearest(epochs: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """For each epoch that is wanted the nearest that there is; each once."""
+    """Return the existing epochs that are nearest to the wanted ones, without duplicates."""
     return sorted({min(epochs, key=lambda own: abs(own - epoch)) for epoch in wanted})
 
 
