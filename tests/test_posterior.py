@@ -646,7 +646,7 @@ def test_scores_are_scikit_learns():
     assert mcc(torch.zeros(4), torch.ones(4)) == 0.0
     assert accuracy(torch.ones(2), torch.tensor([0.2, -0.2])) == 0.5  # spins that happen to be all up
     assert psnr(truth, truth) == math.inf
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="expected equal shapes"):
         mse(truth, estimate[:5])
 
 
