@@ -194,7 +194,7 @@ def _landscape(
 
 
 def _on_record(records: list[dict[str, Any]], epoch: int) -> list[str]:
-    """Describe the log-likelihood at an epoch. Returns an empty list if it was not measured during training."""
+    """Describe the log-likelihood at an epoch, or return an empty list if none was measured at that epoch."""
     for record in records:
         if record.get("epoch") == epoch and record.get("log_likelihood") is not None:
             method = record.get("log_likelihood_method")
