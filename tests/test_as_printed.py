@@ -272,7 +272,7 @@ def test_the_gradient_of_relaxed_belief_propagation(visible):
 def test_hidden_units_of_every_type_learn(word):
     """From the estimator, whose features are their means: better than independent units."""
     is_slow, is_bounded = word in ("truncated-gaussian", "gauss-bernoulli"), word not in ("gaussian", "spike-slab")
-    n_rows, n_hidden, epochs = (200, 2, 60) if is_slow else (300, 4, 80)
+    n_rows, n_hidden, epochs = (200, 2, 40) if is_slow else (300, 4, 50)
     rate = 0.3 if is_bounded else 0.1  # fields of unbounded units grow with their weights
     x = (load_digits().data[:n_rows] > 7).astype(float)
     model = RBM(n_hidden, hidden_units=word, epochs=epochs, learning_rate=rate, decay=1.0, random_state=0).fit(x)
