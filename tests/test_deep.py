@@ -126,7 +126,7 @@ def test_rows_without_hidden_means_are_told_of(monkeypatch):
     machine = deep(["Binary", "Binary", "Binary"], scale=3.0)
     module = __import__("tapmachine.analysis.features", fromlist=["solve"])
     monkeypatch.setattr(module, "solve", lambda m, start, scheme: solve(m, start, scheme, max_sweeps=1))
-    with pytest.warns(HiddenWarning, match="5 of 5 rows have no converged solution, the first is row 0"):
+    with pytest.warns(HiddenWarning, match="5 of 5 rows have no converged solution; the first is row 0"):
         hidden_means(machine, data_of(machine, 5))
 
 

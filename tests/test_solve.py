@@ -395,7 +395,7 @@ def test_strong_couplings_with_several_states_in_float32(kinds):
         (torch.zeros(3), r"start, layer 0: the shape is \(3,\); expected \(K, 3\)"),
         (torch.zeros(0, 3), r"start, layer 0: the shape is \(0, 3\)"),
         (Moments(torch.zeros(2, 3), torch.full((2, 3), -1.0)), r"start, layer 0: Binary: variance\[0, 0\] is -1"),
-        ([Moments(torch.zeros(2, 3), torch.zeros(2, 3))] * 3, "start has moments for 3 layers; the machine has 2"),
+        ([Moments(torch.zeros(2, 3), torch.zeros(2, 3))] * 3, "start has moments for 3 layers, but the machine has 2"),
         ([], "start is an empty list; expected data of shape"),
         ("data", "start is a str; expected data of shape"),
     ],

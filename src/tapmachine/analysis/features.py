@@ -55,8 +55,8 @@ def warn_of_failures(solution: Solution, what: str) -> None:
     failed = (~solution.converged).nonzero().squeeze(-1)
     if len(failed):
         warnings.warn(
-            f"{len(failed)} of {len(solution)} rows have no converged solution, the first is row {int(failed[0])}; "
-            f"the {what} after the last sweep are used",
+            f"{len(failed)} of {len(solution)} rows have no converged solution; the first is row {int(failed[0])}. "
+            f"The {what} after the last sweep are used",
             HiddenWarning,
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""Maps: solutions and data on a plane, with images of some solutions."""
+"""Maps of solutions and data in a plane, with images of selected solutions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,10 +31,10 @@ def solution_map(
     Args:
         ax: Axes to draw on.
         points: Positions of the solutions, shape (n, 2).
-        colors: A number for each solution, shown as its color (default: all solutions are black).
+        colors: Value of each solution, which determines its color (default: all solutions are black).
         data: Positions of the data, shape (N, 2), drawn below the solutions.
-        labels: Class of each row of the data, shown as its color.
-        label: Label of the color bar; empty for none.
+        labels: Class of each row of the data, which determines its color.
+        label: Label of the color bar, which is omitted if the label is empty.
         legend: Whether to draw a legend of the classes.
         bar: Side of the axes on which the color bar is placed, "right" or "bottom".
     """
@@ -43,7 +43,9 @@ def solution_map(
     points = torch.as_tensor(points)
     colors = None if colors is None else torch.as_tensor(colors)
     if labels is not None and (data is None or len(labels) != len(data)):
-        raise ValueError(f"there are {len(labels)} labels for {0 if data is None else len(data)} rows of data")
+        raise ValueError(
+            f"got {len(labels)} labels for {0 if data is None else len(data)} rows of data; expected one per row"
+        )
     if data is not None:
         data = torch.as_tensor(data)
         size = 2 if len(data) > MANY else 5
@@ -89,7 +91,7 @@ def map_thumbnails(
     Args:
         ax: Axes with a map.
         points: Positions of the solutions, shape (n, 2).
-        images: Their images as rows, shape (n, pixels).
+        images: Images of the solutions as rows, shape (n, pixels).
         shape: Height and width of each image in pixels.
         count: Maximum number of images. The chosen points are far from each other.
         ink: Color of the largest value, "white" or "black".
@@ -122,13 +124,13 @@ def map_thumbnails(
 
 
 def _extent(x: float, y: float, size: float, shape: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Return left, right, bottom and top of an image centered at (x, y) whose longer side has the given size."""
+    """Return left, right, bottom and top of an image centered at (x, y) whose longer side has length `size`."""
     half_height, half_width = (size * length / max(shape) / 2 for length in shape)
     return x - half_width, x + half_width, y - half_height, y + half_height
 
 
 def _far_apart(points: Tensor, count: int) -> list[int]:
-    """Return indices of up to `count` distinct points, each as far as possible from those before it."""
+    """Return the indices of up to `count` distinct points, each as far as possible from the previous points."""
     if len(points) == 0:
         return []
     chosen = [0]

@@ -27,19 +27,21 @@ class Picture(NamedTuple):
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Return an empty figure that needs no display.
+    """Create an empty figure that can be drawn without a display.
 
     Args:
         width: Width in inches.
         height: Height in inches.
 
     Raises:
-        ImportError: Matplotlib is not installed.
+        ImportError: If Matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("matplotlib, which pictures need, is not installed; use: pip install matplotlib") from None
+        raise ImportError(
+            "matplotlib is required for figures, but is not installed; run: pip install matplotlib"
+        ) from None
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -51,7 +53,7 @@ def image_grid(
     ink: str = "white",
     scale: float | None = None,
 ) -> "AxesImage":
-    """Draw a grid of small images. Images with negative values get a diverging color map whose center is 0.
+    """Draw a grid of small images, with a diverging color map centered at 0 if images have negative values.
 
     Args:
         ax: Axes to draw on.
@@ -59,7 +61,7 @@ def image_grid(
         shape: Height and width of each image in pixels.
         columns: Number of images per row (default: chosen to make the grid square).
         ink: Color of the largest value of non-negative images, "white" or "black".
-        scale: Absolute value with the strongest color (default: the largest one of each image).
+        scale: Absolute value with the strongest color (default: the largest absolute value of each image).
 
     Returns:
         The drawn image, as needed by `Figure.colorbar`.
@@ -69,7 +71,7 @@ def image_grid(
     images = torch.as_tensor(images).detach().cpu().double()
     count = len(images)
     if count and images[0].numel() != shape[0] * shape[1]:
-        raise ValueError(f"images have {images[0].numel()} pixels, which is not {shape[0]}×{shape[1]}")
+        raise ValueError(f"images have {images[0].numel()} pixels; expected {shape[0]}×{shape[1]}")
     columns = columns or max(1, round(count**0.5))
     rows = -(-count // columns)
     height, width = shape
@@ -92,7 +94,7 @@ def image_grid(
 def training_curves(
     ax: "Axes", records: Sequence[Mapping[str, float]], names: Sequence[str] = ("log_likelihood",)
 ) -> None:
-    """Draw quantities recorded during a training against the epoch.
+    """Draw quantities recorded during training as functions of the epoch.
 
     Args:
         ax: Axes to draw on.
@@ -122,7 +124,7 @@ def free_energies(ax: "Axes", epochs: Sequence[int], values: Sequence[Tensor], l
     """Draw the free energies of all solutions, their mean and the number of solutions against the epoch [fig:fedist].
 
     Args:
-        ax: Axes to draw on. The number of solutions gets a second scale on the right.
+        ax: Axes to draw on. The number of solutions is drawn on a second axis on the right.
         epochs: Epochs in increasing order.
         values: Free energies of the solutions at each epoch.
         legend: Whether to draw a legend.
@@ -158,7 +160,7 @@ def free_energy_histogram(
     Args:
         ax: Axes to draw on.
         values: Free energy of each solution.
-        curve: Points at which a density was evaluated, and its values there.
+        curve: Points at which a density was evaluated, and the values of the density at these points.
         color: Color of the bars and the curve (default: the next color of the axes).
     """
     values = torch.as_tensor(values)
@@ -184,7 +186,7 @@ def denoising_curves(
         noise: Noise levels.
         scores: Scores of each method at each noise level, by name.
         quantity: Label of the vertical axis.
-        styles: Keyword arguments of `Axes.plot` by method. With them no legend is drawn.
+        styles: Keyword arguments of `Axes.plot` by method. If they are specified, no legend is drawn.
 
     Returns:
         The lines, in the order of the methods.
@@ -209,7 +211,7 @@ def image_strips(
         ax: Axes to draw on.
         rows: Images of each row, shape (N, pixels), by the label of the row.
         shape: Height and width of each image in pixels.
-        columns: Label of each column, written above it.
+        columns: Labels of the columns, which are drawn above the images.
     """
     count = max(len(images) for images in rows.values())
     padded = torch.cat([torch.cat((z, z.new_zeros(count - len(z), z.shape[1]))) for z in rows.values()])
@@ -226,13 +228,13 @@ def image_strips(
 
 
 def tree(ax: "Axes", epochs: Sequence[int], parents: Sequence[Tensor], names: Sequence[str] | None = None) -> None:
-    """Draw how solutions merge when a training is followed back from the last epoch (right) to the first (left).
+    """Draw the tree of solutions, which merge from the last epoch (right) to the first epoch (left).
 
     Args:
         ax: Axes to draw on.
         epochs: Epochs in increasing order.
         parents: For each epoch except the first, the index of each solution's parent at the previous epoch.
-        names: Names of the leaves (default: not written).
+        names: Names of the leaves (default: no names are drawn).
     """
     from matplotlib.collections import LineCollection
 

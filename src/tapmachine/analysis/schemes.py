@@ -80,7 +80,7 @@ def correlations(
         largest = (solution.moments[below].variance.max() * solution.moments[above].variance.max()).sqrt()
         if bool(response.abs().max() > IMPLAUSIBLE * largest):  # `largest` bounds covariances
             raise EstimateError(
-                "the iteration does not return to the solution after a perturbation; it may be a saddle"
+                "the iteration does not return to the solution after a perturbation; the solution may be a saddle"
             )
         covariances.append(response)
     return covariances

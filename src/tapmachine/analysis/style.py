@@ -1,4 +1,4 @@
-"""Common style of all figures: widths, font sizes and a palette for every kind of color vision."""
+"""Common style of all figures: widths, font sizes and a palette for readers with color vision deficiency."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -76,7 +76,7 @@ def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: flo
     if machine.n_rows is not None:
         raise ValueError("solutions belong to different rows of evidence; merge the solutions of one row at a time")
     if not same >= 0:
-        raise ValueError(f"same is {same!r}; expected a nonnegative number")
+        raise ValueError(f"same is {same!r}; expected a non-negative number")
     kept = solutions.converged.nonzero().squeeze(-1)
     points = as_points(machine, [Moments(*(z[kept] for z in moments)) for moments in solutions.moments])
     group = groups(points, same)
@@ -132,9 +132,9 @@ def groups(points: Tensor, radius: float) -> Tensor:  # (K, n) -> (K,)
     """Return the group of each point: points closer than the radius, and points connected by a chain of such pairs.
 
     Comparing all pairs would take minutes. Points are sorted into cells by a few coordinates, and most points are
-    assigned to a leader, the first point in their cell. After that, only leaders are compared, and the members of
-    leaders closer than three radii. Nearly all pairs are ruled out by their projected distances, which are lower bounds
-    of the true distances.
+    assigned to a leader, the first point in their cell. After that, leaders are compared with each other, and members
+    are compared only if their leaders are closer than three radii. Nearly all pairs are ruled out by their projected
+    distances, which are lower bounds of the true distances.
     """
     count, n = points.shape
     if count == 0:
@@ -158,7 +158,7 @@ def _leaders(points: Tensor, sketch: Tensor, radius: float) -> Tensor:
 
 
 class _Joined:
-    """Groups of points, which are joined whenever a pair of points within the radius is found."""
+    """Groups of points; two groups are joined if they contain a pair of points within the radius."""
 
     def __init__(self, points: Tensor, leader: Tensor, radius: float) -> None:
         self.points, self.radius = points, radius

@@ -38,7 +38,7 @@ class Equations(Protocol):
     ) -> Tilt:
         """Return the tilt on a layer, computed from the moments of all layers.
 
-        `tilts` are the tilts that the moments arise from, if known.
+        `tilts` are the tilts under which the units have these moments, if known.
         """
 
     def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
@@ -111,7 +111,7 @@ class MeanFieldProcess(Process):
         return self.moments(state), self._next_tilts(layers, state)
 
     def tilts(self, state: State) -> list[Tilt] | None:
-        """Return the tilts that the moments arise from, or None if the state does not contain them."""
+        """Return the tilts under which the units have their moments, or None if the state does not contain them."""
         return None
 
     def _next_tilts(self, layers: list[Units], state: State) -> list[Tilt]:
@@ -131,7 +131,7 @@ class MeanFieldProcess(Process):
         return failed
 
     def add_failures(self, failed: Tensor, layer_index: int, tilt: Tilt, moments: Moments) -> Tensor:  # (K,), bool
-        """Return the mask of failed particles, extended by those with a unit that its tilt makes unnormalizable."""
+        """Add particles to the mask of failed particles if a unit cannot be normalized under its tilt."""
         if not self.unbounded[layer_index]:
             return failed
         finite = [torch.isfinite(torch.as_tensor(z)).flatten(1) for z in tilt]

@@ -1,4 +1,4 @@
-"""Initial states for `solve`: data, random points, moments of the prior, or given moments."""
+"""Initial states for `solve`: data, random points, moments of the prior, or user-defined moments."""
 
 from collections.abc import Sequence
 from itertools import chain, repeat
@@ -144,7 +144,7 @@ def starting_moments(machine: BoltzmannMachine, start: StartingPoint) -> list[Mo
     elif isinstance(start, Sequence) and start and all(isinstance(moments, Moments) for moments in start):
         specified = [*start]
         if len(specified) > len(layers):
-            raise ValueError(f"start has moments for {len(specified)} layers; the machine has {len(layers)}")
+            raise ValueError(f"start has moments for {len(specified)} layers, but the machine has {len(layers)} layers")
     else:
         kind = "an empty list" if isinstance(start, list | tuple) and not start else f"a {type(start).__name__}"
         raise ValueError(f"start is {kind}; expected data of shape (K, n_visible), Moments, or a Solution")
@@ -198,7 +198,7 @@ def _checked(units: Units, moments: Moments, layer_index: int) -> Moments:
                 f"the variance has shape {tuple(variance.shape)}; expected {tuple(mean.shape)}, the shape of the mean"
             )
         bad = ~(torch.isfinite(variance) & (variance >= 0))
-        units.reject(bad, variance, "variance", "expected a finite, nonnegative number")
+        units.reject(bad, variance, "variance", "expected a finite, non-negative number")
     except ValueError as error:
         raise ValueError(f"start, layer {layer_index}: {error}") from None
     return Moments(mean.to(units.device), variance.to(units.device))

@@ -28,7 +28,7 @@ PEAK = 0.05  # peaks below this fraction of the highest peak are not bands
 
 
 class EnergyBand(NamedTuple):
-    """Interval of free energies in which solutions are dense, and the number of solutions it contains."""
+    """Interval of free energies with a high density of solutions, and the number of solutions in this interval."""
 
     low: float
     high: float
@@ -157,7 +157,7 @@ def diagnose(
     energies of the solutions. The log-likelihood is exact if the machine can be enumerated, and annealed otherwise.
 
     Args:
-        landscape: The solutions, as a `Landscape` or a `Snapshot`.
+        landscape: Solutions of the machine, as a `Landscape` or a `Snapshot`.
         machine: The machine that has these solutions (default: none).
         x: Training data of shape (N, n_visible) (default: none).
         held_out: Held-out data of shape (M, n_visible) (default: none).
@@ -181,7 +181,7 @@ def diagnose(
     if evidence is not None:
         sentences += _on_likelihood(evidence, landscape)
     elif machine is not None and x is not None:
-        sentences.append("It is unknown how much the machine has learned, for lack of a reliable log-likelihood.")
+        sentences.append("No reliable log-likelihood is available, so it is unknown how much the machine has learned.")
     elif n_solutions and int((landscape.basin >= 0).sum()) >= MANY_STARTS:
         sentences.append("Solutions alone do not show how much the machine has learned; compare log-likelihoods.")
     return sentences + _on_solutions(landscape)
@@ -277,7 +277,7 @@ def _on_likelihood(evidence: _Evidence, landscape: SomeLandscape) -> list[str]:
         off = float(-landscape.free_energy.double().mean()) - evidence.log_partition
         if has_drifted(off, evidence.mean, evidence.log_partition_error):
             sentences.append(
-                f"The free energies make ln Z {abs(off):.1f} nats too {'high' if off > 0 else 'low'}. "
+                f"ln Z estimated from the free energies is {abs(off):.1f} nats too {'high' if off > 0 else 'low'}. "
                 "The couplings are too strong for the mean field, and its solutions may not be states of the machine."
             )
     return sentences

@@ -89,7 +89,7 @@ def embed_landscape(
         points = [np.hstack([mean.flatten(1).double().numpy() for mean in snapshot.means]) for snapshot in snapshots]
         chosen = [z for z, snapshot in zip(points, snapshots, strict=True) if epoch in (None, snapshot.epoch)]
         if not chosen:
-            raise ValueError(f"epoch is {epoch}; the landscape has no snapshot of this epoch")
+            raise ValueError(f"epoch is {epoch}, but the landscape has no snapshot of this epoch")
         basis = chosen[-1]
     if len(basis) < FEWEST_POINTS:
         raise ValueError(f"an embedding needs at least {FEWEST_POINTS} points, but there are {len(basis)}; use data=")

@@ -34,7 +34,8 @@ class LayeredDescent(MeanFieldProcess):
     Each half-step moves the odd layers (or the even layers) to the exact minimum of F with the other layers fixed, so F
     never increases. Let x₀, x₁ and x₂ be the fields on the odd layers in two successive sweeps. The third sweep starts
     from the squared extrapolation x₀ + 2αr + α²v, with r = x₁ − x₀, v = (x₂ − x₁) − r and α = |r|/|v| (Varadhan and
-    Roland 2008). It is accepted for the particles whose F it lowers. The upper limit of α grows with each success.
+    Roland 2008). The extrapolation is accepted for the particles whose F it lowers. The upper limit of α grows with
+    each success.
     """
 
     def __init__(self, equations: Equations, couplings: Couplings, accelerate: bool = True) -> None:

@@ -1,12 +1,13 @@
 """Mean-field schemes: naive mean field and TAP, the first two orders of an expansion in the couplings.
 
-Each unit is its prior under a tilt exp(Bx − ½Ax²), which its neighbors' means a' and variances c' determine [eq:tapFE]:
+The prior of each unit is multiplied by a tilt exp(Bx − ½Ax²), which depends on the means a' and variances c' of the
+unit's neighbors [eq:tapFE]:
 
     NaiveMeanField:  A = 0,         B = ΣWa'
     TAP:             A = −ΣW²c',    B = ΣWa' − (ΣW²c') a
 
-and a, c are the mean and variance of the unit under that tilt. A solution satisfies this for all units at once. The
-iterations are in `layered` and `explicit`; the third order is in `third_order`.
+Here, a and c are the mean and variance of the unit under its tilt. A solution satisfies these equations for all units.
+The iterations are implemented in `layered` and `explicit`, and the third order in `third_order`.
 """
 
 from abc import abstractmethod
@@ -28,16 +29,16 @@ Update = Literal["implicit", "explicit", "sequential"]
 
 
 class MeanField(Scheme):
-    """Scheme of the expansion in the couplings: its equations, and how they are iterated.
+    """Base class of schemes that are based on an expansion in the couplings.
 
-    For the arguments see `TAP`.
+    See `TAP` for the arguments.
     """
 
     def __init__(self, update: Update | None = None, damping: float | None = None, accelerate: bool = True) -> None:
         if update not in (None, "implicit", "explicit", "sequential"):
-            raise ValueError(f"update is {update!r}; it must be 'implicit', 'explicit' or 'sequential'")
+            raise ValueError(f"update is {update!r}; expected 'implicit', 'explicit' or 'sequential'")
         if damping is not None and not 0 <= damping < 1:
-            raise ValueError(f"damping is {damping!r}; it must be at least 0 and less than 1")
+            raise ValueError(f"damping is {damping!r}; expected a number in [0, 1)")
         if damping is not None and update != "explicit":
             raise ValueError("damping requires update='explicit'")
         self.update, self.damping, self.accelerate = update, damping, accelerate
@@ -52,7 +53,7 @@ class MeanField(Scheme):
 
     @abstractmethod
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
-        """Mean θ and variance κ of the field ΣWx' on a layer, from the moments of all layers."""
+        """Compute the mean θ and variance κ of the field ΣWx' on a layer from the moments of all layers."""
 
     @abstractmethod
     def tilt(
@@ -63,20 +64,21 @@ class MeanField(Scheme):
         moments: list[Moments],
         tilts: list[Tilt] | None = None,
     ) -> Tilt:
-        """Tilt B, A on a layer's units, from the moments of all layers.
+        """Compute the tilt (B, A) on a layer's units from the moments of all layers.
 
-        `tilts`, those that the moments arise from, are for schemes that need more of a unit than its moments.
+        `tilts` are the tilts under which the units have these moments. Only schemes that require higher cumulants of
+        the units use them.
         """
 
     def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
-        """Mean a and variance c of a layer's units under this tilt."""
+        """Compute the mean a and variance c of a layer's units under the tilt from their neighbors."""
         mean, variance = self.incoming(couplings, layer_index, moments)
         return layers[layer_index].respond(mean, variance, moments[layer_index].mean)
 
     def value(
         self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]
     ) -> Tensor:  # (K,), float64
-        """F, from couplings that are already arranged."""
+        """Compute the free energy F of each particle."""
         incoming = [self.incoming(couplings, layer_index, moments) for layer_index in couplings.receivers]
         return free_energy(layers, couplings, moments, tilts, incoming)
 
@@ -105,9 +107,9 @@ class MeanField(Scheme):
 
 @final
 class NaiveMeanField(MeanField):
-    """Naive mean field, the first order: each unit sees only the means of its neighbors, B = ΣWa', A = 0.
+    """Naive mean field, the first order of the expansion, with B = ΣWa' and A = 0.
 
-    For the arguments see `TAP`.
+    The tilt on each unit depends only on the means of its neighbors. See `TAP` for the arguments.
     """
 
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:
@@ -129,26 +131,29 @@ class NaiveMeanField(MeanField):
 
 
 class TAP(MeanField):
-    """The Thouless–Anderson–Palmer equations, the second order, for every unit type [eq:tapFE], [alg:rbmInf].
+    """Thouless–Anderson–Palmer equations, the second order of the expansion [eq:tapFE], [alg:rbmInf].
 
-    With a', c' the mean and variance of the neighbors and a the mean of the unit itself,
+    All unit types are supported. Let a be the mean of a unit, and a' and c' the means and variances of its neighbors.
+    The tilt on the unit is
 
-        A = −ΣW²c',    B = ΣWa' − (ΣW²c') a,
+        A = −ΣW²c',    B = ΣWa' − (ΣW²c') a.
 
-    where the last term is Onsager's reaction: it removes the unit's own effect on the neighbors' means.
+    The last term, the Onsager reaction, removes the effect of the unit on itself through the means of its neighbors.
 
-    This is an expansion in the couplings. If they are strong, F has spurious minima: its term −½ΣW²cc' is unbounded and
-    favors moments without information (for spins, a ≈ 0). Such a solution has converged, but its −F may be far above
-    ln Z: its F is much lower than that of solutions from data or of `NaiveMeanField`.
+    TAP is an expansion in the couplings. If the couplings are strong, F has spurious minima, because the term −½ΣW²cc'
+    is unbounded and favors moments without information (for spins, a ≈ 0). The iteration converges to these minima, but
+    −F may be far above ln Z. To detect a spurious minimum, compare F with the values of solutions started from data and
+    of `NaiveMeanField`, which are much higher.
 
     Args:
-        update: "implicit" solves for alternating layers exactly with the others fixed, so that F decreases with every
-            half-sweep. "explicit" inserts the previous moments into the equations, as in the paper, in parallel over a
-            pairwise machine. "sequential", for a pairwise machine, solves exactly for one unit at a time; it is slow.
-            Default: "implicit", or "explicit" for a pairwise machine.
+        update: Type of update (default: "implicit", or "explicit" for a pairwise machine). "implicit" solves for
+            alternating layers exactly with the other layers fixed, so that F decreases with every half-sweep.
+            "explicit" inserts the previous moments into the equations, as in the paper; all units of a pairwise machine
+            are updated in parallel. "sequential" is for pairwise machines: it solves exactly for one unit at a time,
+            which is slow.
         damping: Weight of the previous moments in an explicit update, from 0 (as in the paper) to less than 1. By
-            default it is adapted for each particle so that F decreases.
-        accelerate: Whether to extrapolate implicit sweeps if that lowers F further.
+            default, it is adapted for each particle so that F decreases.
+        accelerate: Whether to extrapolate implicit sweeps if this lowers F further (default: True).
     """
 
     def incoming(self, couplings: Couplings, layer_index: int, moments: list[Moments]) -> Incoming:

@@ -196,7 +196,7 @@ class MessagePassing(Process):
     def differentiable_free_energy(self, machine: BoltzmannMachine, state: Messages) -> Tensor:
         """Compute the free energy with its gradient with respect to the machine's parameters, shape (K,).
 
-        F is stationary in messages and cavity tilts, so they are held fixed. Its gradient is then that of
+        F is stationary in messages and cavity tilts, so they are held fixed. The gradient of F is then that of
         −Σ_i ln Z_i − ½ Σ_{i→j} ln Z_ij, where Z_ij normalizes a pair of units under the tilts from all other units.
         """
         fixed = [copy.deepcopy(self.as_used(layer)).requires_grad_(False) for layer in machine.layers]

@@ -1,15 +1,15 @@
-"""Third order of the expansion in the couplings, whose second order is TAP.
+"""Third-order TAP, the third order of the expansion in the couplings.
 
-With the third cumulants κ₃(a, c) of the units, functions of their means and variances, the next term of F is
+Let κ₃(a, c) be the third cumulant of a unit as a function of its mean and variance. The third-order term of F is
 
-    −⅙ΣW³κ₃κ₃',    and in a pairwise machine also the triangles −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k.
+    −⅙ΣW³κ₃κ₃',    in a pairwise machine also −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k.
 
-So F is stationary where the tilts are those of TAP, A = −κ and B = θ − κa, but with
+At a stationary point of F, the tilts have the same form as in TAP, A = −κ and B = θ − κa, but with
 
     θ = ΣWa'  + ⅙ ∂κ₃/∂a ΣW³κ₃',
     κ = ΣW²c' + ⅓ ∂κ₃/∂c ΣW³κ₃' + Σ_jk J_ij c_j J_jk c_k J_ki.
 
-A unit's κ₃ and its derivatives follow from the tilt that its moments arise from.
+The third cumulant of a unit and its derivatives are computed from the tilt on the unit.
 """
 
 from typing import final
@@ -28,14 +28,15 @@ from tapmachine.units import Units
 
 @final
 class ThirdOrderTAP(TAP):
-    """Third-order TAP, for all unit types except Categorical.
+    """Third-order TAP for all unit types except `Categorical`.
 
-    With the third cumulants κ₃ of the units it adds −⅙ΣW³κ₃κ₃' to F, and in a pairwise machine the triangles
-    −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. Where the units on one side of all couplings are symmetric under their tilts,
-    such as Gaussian units, κ₃ = 0 and a layered machine has the solutions of TAP. The update is explicit.
+    The scheme adds the term −⅙ΣW³κ₃κ₃' to F, where κ₃ are the third cumulants of the units. In a pairwise machine, it
+    also adds −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. Units that are symmetric under their tilts, such as Gaussian units,
+    have κ₃ = 0. If all units on one side of the couplings of a layered machine are symmetric, the solutions are those
+    of TAP. The update is explicit.
 
     Args:
-        damping: Weight of the previous tilts in an update, from 0 to less than 1. By default it is adapted for each
+        damping: Weight of the previous tilts in an update, from 0 to less than 1. By default, it is adapted for each
             particle so that F decreases.
     """
 
@@ -84,7 +85,7 @@ class ThirdOrderTAP(TAP):
 
 
 def _third_cumulant(units: Units, moments: Moments, tilt: Tilt) -> Tensor:
-    """Expand κ₃(a, c) around the moments of the tilt, so that its gradients in parameters are at fixed moments."""
+    """Expand κ₃(a, c) around the moments under the tilt, so that gradients are computed at fixed moments."""
     third, slopes, (mean, variance) = units.third_cumulant(tilt), units.third_cumulant_slopes(tilt), units.moments(tilt)
     return third + slopes.by_mean * (moments.mean - mean) + slopes.by_variance * (moments.variance - variance)
 
