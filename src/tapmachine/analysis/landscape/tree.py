@@ -23,7 +23,7 @@ class SolutionTree:
         parents: For each epoch except the first, the index of each solution's parent at the previous epoch.
         counts: Number of starts that converge to each solution of the last epoch, shape (n,).
         basin: Index of the solution to which each start converges, shape (K,); −1 if it does not converge.
-        n_not_converged: Number of solutions at each epoch that did not converge. Their last moments are used.
+        n_not_converged: Number of solutions at each epoch that did not converge. The tree contains their last moments.
         means: Visible means of the solutions at each epoch, shape (n, *state_shape), in float32; empty if not stored.
     """
 

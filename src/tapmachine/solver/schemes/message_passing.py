@@ -180,8 +180,8 @@ class MessagePassing(Process):
     def _free_energy(self, layers: list[Units], messages: Sequence[Message], tilts: Sequence[Tilt]) -> Tensor:
         """Compute the Bethe free energy F = −Σ_i (1 − ½d_i) ln Z_i − ½ Σ_{i→j} (ln Z_{i→j} + w_{i→j}) (erratum E15).
 
-        Unit i receives d_i messages. Z_i is its normalizer under all these messages, and Z_{i→j} its normalizer under
-        all messages except the one from unit j. The result has the shape (K,) and the dtype float64.
+        Unit i receives d_i messages. Z_i is the normalizer of unit i under all messages, and Z_{i→j} under all messages
+        except the one from unit j. The result has the shape (K,) and the dtype float64.
         """
         value = torch.zeros(len(messages[0].field), dtype=torch.float64, device=messages[0].field.device)
         for layer_index, (layer, tilt) in enumerate(zip(layers, tilts, strict=True)):
