@@ -26,7 +26,7 @@ def at_temperature(machine: BoltzmannMachine, beta: float, couplings_only: bool 
     Args:
         machine: A machine with `Binary`, `Spin`, `Categorical`, `Gaussian`, `TruncatedGaussian`,
             `TruncatedGaussBernoulli` or `SpikeSlab` units, which is not modified.
-        beta: Inverse temperature, 0 or more; greater than 0 for units with unbounded support.
+        beta: Inverse temperature, non-negative; greater than 0 for units with unbounded support.
         couplings_only: Whether to multiply only the couplings by β and leave the priors unchanged, as in the paper's
             expansion in β [eq:taylorexp] (default: False).
 
@@ -40,7 +40,7 @@ def at_temperature(machine: BoltzmannMachine, beta: float, couplings_only: bool 
         (2.0, 2.0)
     """
     if not (isfinite(beta) and beta >= 0):
-        raise ValueError(f"beta is {beta!r}; expected a finite number, 0 or more")
+        raise ValueError(f"beta is {beta!r}; expected a non-negative, finite number")
     result = deepcopy(machine)
     for weights in result.weights:
         weights.mul_(beta)

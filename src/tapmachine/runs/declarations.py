@@ -68,14 +68,14 @@ def at_least(least: float) -> Check:
 
 POSITIVE = Check(lambda value: 0 < value < math.inf, "a finite positive number")
 FINITE = Check(math.isfinite, "a finite number")
-SIZES = Check(lambda sizes: bool(sizes) and all(n >= 1 for n in sizes), "integers, 1 or more")
+SIZES = Check(lambda sizes: bool(sizes) and all(n >= 1 for n in sizes), "positive integers")
 INTERVAL = Check(lambda ends: len(ends) == 2 and ends[0] < ends[1], "two increasing numbers, such as 0 and 1")
 COLUMN_KINDS = Check(
     lambda text: all(kind in KINDS_OF_COLUMNS for _, kind in pairs_from_text(text)),
     f"NAME=KIND, separated by commas, with kinds {', '.join(KINDS_OF_COLUMNS)}",
 )
 FRACTION_KEPT = Check(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
-BELOW_ONE = Check(lambda value: 0 <= value < 1, "0 or more, and less than 1")
+BELOW_ONE = Check(lambda value: 0 <= value < 1, "a number in [0, 1)")
 FILE_OR_FRACTION = Check(
     lambda value: not isinstance(value, float) or 0 < value < 1, "a file, or a fraction between 0 and 1"
 )

@@ -36,7 +36,7 @@ def read_weights(path: str, n_rows: int) -> Tensor:  # (n_rows,), float64
     bad = ~(torch.isfinite(weights) & (weights >= 0))
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
-        raise DataError(f"{path}: the weight of row {row} is {weights[row]:g}; expected a finite number, 0 or more")
+        raise DataError(f"{path}: the weight of row {row} is {weights[row]:g}; expected a non-negative, finite number")
     if not bool(weights.sum() > 0):
         raise DataError(f"{path}: all weights are 0; expected at least one positive weight")
     return weights

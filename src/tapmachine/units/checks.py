@@ -186,7 +186,7 @@ class Checked(nn.Module):
         """
         name = type(self).__name__
         if not (isinstance(smoothing, int | float) and 0 <= smoothing < float("inf")):
-            raise ValueError(f"{name}: smoothing is {smoothing!r}; expected a finite number, 0 or more")
+            raise ValueError(f"{name}: smoothing is {smoothing!r}; expected a non-negative, finite number")
         if isinstance(x, LazyRows):
             x = x.mapped(lambda part: self.check_states(torch.from_numpy(part).to(self.device)).detach().cpu().numpy())
             weights = torch.ones(len(x), dtype=self.dtype, device=self.device) if weights is None else weights
@@ -203,7 +203,7 @@ class Checked(nn.Module):
             shape = tuple(weights.shape)
             raise ValueError(f"{name}: weights has shape {shape}; expected ({len(x)},), one weight for each row")
         self.reject(
-            ~(torch.isfinite(weights) & (weights >= 0)), weights, "weights", "expected a finite number, 0 or more"
+            ~(torch.isfinite(weights) & (weights >= 0)), weights, "weights", "expected a non-negative, finite number"
         )
         if weights.sum() == 0:
             raise ValueError(f"{name}: all weights are 0; expected at least one positive weight")

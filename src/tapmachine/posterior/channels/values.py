@@ -140,7 +140,7 @@ class PoissonNoise(_ByLikelihood):
         mean = self._mean(x)
         if bool((mean < 0).any()):
             raise ValueError(
-                "PoissonNoise: rate·x + background is negative for some values; expected a mean count, 0 or more"
+                "PoissonNoise: rate·x + background is negative for some values; expected non-negative mean counts"
             )
         return torch.poisson(mean.nan_to_num(0.0), generator=generator).where(~torch.isnan(mean), torch.nan)
 

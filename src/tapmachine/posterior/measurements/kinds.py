@@ -23,7 +23,7 @@ class LinearMeasurements(Measurements):
 
     Args:
         matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
-        noise: Standard deviation of the noise, 0 or more (default: None, estimated by `recover`).
+        noise: Standard deviation of the noise, non-negative (default: None, estimated by `recover`).
         bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
@@ -77,7 +77,7 @@ class SignMeasurements(_InIntervals):
 
     Args:
         matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
-        noise: Standard deviation of the noise, 0 or more (default: 0).
+        noise: Standard deviation of the noise, non-negative (default: 0).
         bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
@@ -109,7 +109,7 @@ class QuantizedMeasurements(_InIntervals):
     Args:
         matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
         edges: Edges between neighboring intervals, in increasing order.
-        noise: Standard deviation of the noise, 0 or more (default: 0).
+        noise: Standard deviation of the noise, non-negative (default: 0).
         bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
@@ -155,7 +155,7 @@ class MagnitudeMeasurements(Measurements):
 
     Args:
         matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
-        noise: Standard deviation of the noise, 0 or more (default: 0).
+        noise: Standard deviation of the noise, non-negative (default: 0).
         bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
@@ -241,7 +241,7 @@ class CountMeasurements(Measurements):
 
     def draw_from(self, z: Tensor, generator: torch.Generator) -> Tensor:
         if bool((z < 0).any()):
-            raise ValueError("CountMeasurements: Fx + b is negative for some signals; expected a mean count, 0 or more")
+            raise ValueError("CountMeasurements: Fx + b is negative for some signals; expected mean counts ≥ 0")
         return torch.poisson(z, generator=generator)
 
     def check(self, y: Tensor) -> str | None:

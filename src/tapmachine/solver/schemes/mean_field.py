@@ -90,12 +90,12 @@ class MeanField(Scheme):
         if update == "implicit":
             if machine.is_pairwise:
                 raise ValueError(
-                    "update='implicit' requires layers; for a pairwise machine use 'sequential' or 'explicit'"
+                    "update='implicit' requires layers; for a pairwise machine, use 'sequential' or 'explicit'"
                 )
             return LayeredDescent(self, couplings, self.accelerate)
         if update == "sequential":
             if not machine.is_pairwise:
-                raise ValueError("update='sequential' requires a pairwise machine; with layers use 'implicit'")
+                raise ValueError("update='sequential' requires a pairwise machine; if there are layers, use 'implicit'")
             return SequentialDescent(self, couplings)
         if self.damping is not None:
             return FixedDamping(self, couplings, self.damping)
