@@ -1,4 +1,4 @@
-"""Readers of arrays in .npy, .npz and idx files, with checks against damaged and malicious files."""
+"""Readers for arrays in .npy, .npz and idx files, with checks for damaged and malicious files."""
 
 import gzip
 import io
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 MANY_BYTES = 2**28  # a compressed file may expand to this number of bytes, or to MOST_TIMES its size if that is more
 MOST_TIMES = 100
-DENSE_BYTES = 2**30  # a dense row or column of a sparse matrix may take this number of bytes
+DENSE_BYTES = 2**30  # a dense row or column of a sparse matrix may take at most this number of bytes
 NPY = b"\x93NUMPY"  # first bytes of a .npy file
 IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -43,7 +43,7 @@ def map_npy(path: Path) -> Array:
 
 
 def _check_header(file: BinaryIO, size: int) -> None:
-    """Check the header of a .npy file against the file's size before allocating memory for it."""
+    """Check the header of a .npy file against the size of the file, before memory is allocated for the array."""
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read_header(file)

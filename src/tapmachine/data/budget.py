@@ -15,7 +15,7 @@ SLOWEST, FASTEST, TYPICAL_ROWS, AT_TYPICAL = 4.0, 8.0, 1500, 5.0
 
 
 def default_batch_size(n_rows: int) -> int:
-    """Return the default batch size: a quarter of the number of rows, but between 10 and 100.
+    """Return the default batch size: a quarter of the number of rows, but at least 10 and at most 100.
 
     Example:
         >>> [default_batch_size(n) for n in (5, 100, 60_000)]
@@ -25,7 +25,7 @@ def default_batch_size(n_rows: int) -> int:
 
 
 def default_epochs(n_batches: int | None) -> int:
-    """Return the default number of epochs: enough for 20,000 gradient steps, but between 50 and 300.
+    """Return the default number of epochs: enough for 20,000 gradient steps, but at least 50 and at most 300.
 
     Args:
         n_batches: Number of gradient steps per epoch; None if unknown.
@@ -42,8 +42,8 @@ def default_epochs(n_batches: int | None) -> int:
 def default_chains(n_rows: int, on_device: bool = False) -> int:
     """Return the default number of persistent chains.
 
-    The default is one chain per 120 rows, but between 100 and 500 chains. On accelerators, the default is one chain per
-    75 rows, but between 500 and 800 chains.
+    The default is one chain per 120 rows, with a minimum of 100 and a maximum of 500 chains. On accelerators, the
+    default is one chain per 75 rows, with a minimum of 500 and a maximum of 800 chains.
 
     Example:
         >>> [default_chains(n) for n in (400, 15_000, 60_000)]

@@ -26,7 +26,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Schema:
-    """Kinds of the columns of a table, with the encoding of cells as numbers.
+    """Kinds of the columns of a table, and how cells are encoded as numbers.
 
     Encoded rows contain the standardized real columns first, followed by counts and binary columns (0 or 1).
     Categorical columns follow as one-hot vectors, grouped by their number of categories. Missing values are NaN. A
@@ -137,7 +137,7 @@ class Schema:
         return np.array([np.log(column.scale) if column.kind == "real" else 0.0 for column in self.columns])
 
     def log_scale(self, rows: Array) -> Array:  # (N, n_components) -> (N,)
-        """Return the sum of ln s over the observed cells in real columns of each encoded row."""
+        """Return, for each encoded row, the sum of ln s over the observed cells in real columns."""
         total: Array = np.where(np.isnan(self.by_column(rows)), 0.0, self.log_scales).sum(1)
         return total
 
@@ -177,7 +177,7 @@ class Schema:
     def decode(self, rows: Array) -> list[RawColumn]:  # (N, n_components)
         """Decode encoded rows, or means of encoded rows, to a table.
 
-        Means are decoded to the most probable category and rounded in integer columns.
+        Means of categories are decoded to the most probable category, and means of integers are rounded.
         """
         rows = np.asarray(rows, np.float64)
         if rows.ndim != 2 or rows.shape[1] != self.n_components:
@@ -189,7 +189,7 @@ class Schema:
         return int(sum(np.isnan(rows[:, where]).any(1).sum() for where in self.components.values()))
 
     def spread(self, variance: Array) -> Array:  # (N, n_components) -> (N, n_columns)
-        """Return the standard deviation of each cell in the units of the data, given the variances of components."""
+        """Return the standard deviation of each cell in the units of the data, given the component variances."""
         parts = [column.scale**2 * variance[:, self.components[column.name]].sum(1) for column in self.columns]
         deviations: Array = np.sqrt(np.maximum(np.stack(parts, 1), 0))
         return deviations

@@ -1,4 +1,4 @@
-"""Readers of data files, selected by format.
+"""Readers for data files, selected by format.
 
 Supported formats are .npy, .npz, .csv, Parquet, AnnData and idx files, and directories of .npy files. Code in data
 files is never executed. Arrays are read by `arrays.py`, text files by `text.py`, and Parquet and AnnData files by

@@ -14,7 +14,7 @@ KINDS = ("real", "count", "binary", "categorical")  # in the order of encoded ro
 MOST_CATEGORIES = 256  # a column with more distinct values is probably an identifier
 LARGEST_COUNT = 100  # columns with larger integers are real
 LEAST_DISPERSION = (
-    0.8  # smallest ratio of variance to mean of counts; it is 1 for a Poisson distribution and larger for mixtures
+    0.8  # minimum variance-to-mean ratio of counts; the ratio is 1 for a Poisson distribution and larger for mixtures
 )
 NAMED = 5  # maximum number of categories listed in descriptions and messages
 

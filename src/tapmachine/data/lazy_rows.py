@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 LARGE_BYTES = 2**30  # arrays with more bytes stay on disk
 SPARSE_SHARE = 8  # sparse matrices stay sparse above this fraction (1/8) of LARGE_BYTES
 VALUES_AT_A_TIME = 2**20  # number of values read at a time
-SPARSE_VALUES = 2**21  # number of values of a sparse matrix that are dense at a time, at least one row
+SPARSE_VALUES = 2**21  # number of values of a sparse matrix converted to dense rows at a time (at least one row)
 
 
 class LazyRows:

@@ -1,4 +1,4 @@
-"""Access to rows in memory, on disk or in sparse matrices, by evenly spaced samples or in parts."""
+"""Access to rows in memory, on disk or in sparse matrices, in evenly spaced samples or in parts."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Readers of named data sets and of data files, with checks of the values.
+"""Readers for named data sets and data files, which also check the values.
 
 Code in data files is never executed. Rows of large .npy files are read from disk on demand.
 """
@@ -258,7 +258,7 @@ def digit_labels() -> Array:  # (1797,)
 
 
 def mnist_labels(path: Path | None = None) -> Array:  # (60000,)
-    """Return the labels of the rows of `mnist`, integers from 0 to 9, from a file or downloaded once."""
+    """Return the labels of the rows of `mnist`, integers from 0 to 9, read from a file or downloaded once."""
     if path is None:
         return from_idx(*_download("labels")).astype(np.int64)
     try:

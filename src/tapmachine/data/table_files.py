@@ -1,4 +1,4 @@
-"""Reading and writing of Parquet files, and reading of AnnData files, with libraries that are imported on demand."""
+"""Functions that read and write Parquet files and read AnnData files, with libraries that are imported on demand."""
 
 import io
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def from_h5ad(path: Path) -> tuple[Any, TextLayout]:
 
 
 def to_parquet(columns: Sequence[RawColumn], layout: TextLayout | None) -> bytes:
-    """Return the content of a Parquet file with columns and the index columns of a layout."""
+    """Return the content of a Parquet file that contains the given columns and the index columns of a layout."""
     try:
         import pandas
         import pyarrow  # noqa: F401

@@ -1,4 +1,4 @@
-"""Reading of .csv files with column names, index columns and missing values, and writing in the same layout."""
+"""Functions that read .csv files with column names, index columns and missing values, and write in the same layout."""
 
 import csv
 import io
@@ -181,7 +181,7 @@ def _is_header(table: Sequence[Sequence[str]], gaps: bool) -> bool:
 
 
 def _index_width(names: Sequence[str]) -> int:
-    """Return the number of leading columns without a name, in which pandas and R write row names."""
+    """Return the number of leading unnamed columns, to which pandas and R write row names."""
     return next((width for width, name in enumerate(names) if not UNNAMED.fullmatch(name)), 0)
 
 
@@ -208,7 +208,7 @@ def as_cells(values: Array) -> list[list[str]]:  # (N, n)
 
 
 def to_text(cells: Sequence[Sequence[str]], layout: TextLayout) -> str:
-    """Format cells as the content of a text file in a layout."""
+    """Format cells as the content of a text file with a given layout."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter=layout.separator, lineterminator="\n")
     if layout.names is not None:

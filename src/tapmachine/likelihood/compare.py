@@ -210,7 +210,7 @@ class _Table:
         self._write(name, scores, time.perf_counter() - start)
 
     def add_tap(self, solutions: Solution | None, scheme: Scheme) -> None:
-        """Add the TAP estimates, with the mean and the log-sum-exp over the same solutions.
+        """Add the TAP estimates from the mean and the log-sum-exp over the same solutions.
 
         The rows are named after the scheme.
         """
@@ -231,7 +231,7 @@ class _Table:
     def add_annealing(
         self, schedule: Tensor | Sequence[float] | int | None, n_runs: int, data: Tensor | None, seed: int
     ) -> None:
-        """Add the estimates by forward AIS runs, and by reverse runs that start from their final states."""
+        """Add the estimates from forward AIS runs, and from reverse runs that start from the final forward states."""
         self.announce("AIS")
         start = time.perf_counter()
         most_rows = MOST_ROWS if len(self.machine.layers) <= 2 else MOST_DEEP_ROWS

@@ -69,8 +69,8 @@ def _log_integral(log_density: LogWeight, machine: BoltzmannMachine, x: Tensor, 
 def _check_interval(units: Units, x: Tensor, chosen: Tensor, low: Tensor, high: Tensor) -> None:  # (n,), (S,) each
     """Raise an EstimateError if the interval contains values that are not states of the units.
 
-    Unit types that do not declare their support can cause this error. Without it, the integral would converge to a
-    wrong value.
+    Unit types that do not declare their support can cause this error. Without the check, the integral would converge to
+    a wrong value.
     """
     nodes, _ = gauss_legendre(PANEL_NODES, x.dtype, x.device)
     values = (low + nodes.unsqueeze(-1) * (high - low)).clamp(low, high)
@@ -101,7 +101,7 @@ def _window(
         return _searched_window(log_density, units, x, chosen)
     (low_mean, low_variance), (high_mean, high_variance) = (units.moments(Tilt(field, 0.0)) for field in fields)
     unbounded = torch.isinf(units.bounds()[0]) & torch.isinf(units.bounds()[1])
-    deviations = torch.where(unbounded, (2 * DROP) ** 0.5 + 1, DROP)  # a Gaussian falls faster than at an edge
+    deviations = torch.where(unbounded, (2 * DROP) ** 0.5 + 1, DROP)  # Gaussian tails fall faster than at an edge
     reach = deviations * torch.maximum(low_variance, high_variance).sqrt()
     low, high = (low_mean - reach)[chosen], (high_mean + reach)[chosen]
     return torch.maximum(low, lower), torch.minimum(high, upper)

@@ -36,7 +36,7 @@ def conditional_log_weight(
 
 
 class Gains:
-    """Change of Σ_j ln Z_j of the hidden units as a function of one visible unit."""
+    """Change in Σ_j ln Z_j of the hidden units as a function of one visible unit."""
 
     def __init__(self, machine: BoltzmannMachine, x: Tensor, others: Tensor | None = None) -> None:
         self.visible, self.hidden = list(machine.layers)

@@ -32,8 +32,8 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     finitely many values. The layers in between are integrated over analytically and may have units of any type. For a
     pairwise machine, the sum is over all states. Enumeration is feasible for up to 25 binary units on the smaller side.
 
-    Because the priors are normalized, ln Z is 0 without couplings. The logarithm of the sum of e^{−E} over all states
-    is larger by Σ ln Σ_x e^{Ux}.
+    Because the priors are normalized, ln Z is 0 without couplings. The value for unnormalized priors, ln Σ e^{−E} over
+    all states, is larger by Σ ln Σ_x e^{Ux}.
 
     Some machines with `Gaussian` units need no enumeration. For two layers of `Gaussian` units, ln Z is given by a
     determinant. For `Gaussian` visible units and up to 18 `SpikeSlab` hidden units, optionally with one `Categorical`
@@ -87,7 +87,7 @@ def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
 
 
 def is_gaussian(machine: BoltzmannMachine) -> bool:
-    """Return whether the machine has two layers of Gaussian units, which is a factor analysis model."""
+    """Return whether the machine consists of two layers of Gaussian units, as in factor analysis."""
     return len(machine.layers) == 2 and all(type(units) is Gaussian for units in machine.layers)
 
 
@@ -95,8 +95,8 @@ def gaussian_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
     """Value of ln Z for two layers of Gaussian units, differentiable, or infinity if Z is infinite.
 
     Let y and y' be the deviations from the means m and m' of the priors, in units of the standard deviations s and s'.
-    Their exponent is mWm' + by + b'y' + yKy' − ½y² − ½y'², with K = sWs', b = sWm' and b' = s'Wᵀm. Integration over y
-    and then over y' gives
+    The exponent is mWm' + by + b'y' + yKy' − ½y² − ½y'², with K = sWs', b = sWm' and b' = s'Wᵀm. Integration over y and
+    then over y' gives
 
         ln Z = mWm' + ½b² + ½(b' + Kᵀb)(1 − KᵀK)⁻¹(b' + Kᵀb) − ½ ln det(1 − KᵀK).
     """

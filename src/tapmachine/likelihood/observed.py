@@ -1,4 +1,4 @@
-"""Weights of rows with missing values, which are summed over like hidden units."""
+"""Weights of rows with missing values, in which missing units are summed over like hidden units."""
 
 import math
 import warnings

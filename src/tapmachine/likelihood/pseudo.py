@@ -31,8 +31,8 @@ def pseudo_log_likelihood(
 
     The result is exact and does not need ln Z. The conditional probabilities are summed over the hidden units, and
     normalized by a sum or integral over the states of the visible unit. Finite sets of states are summed over
-    completely, and lattices until the remaining terms are negligible. Intervals are integrated over by one-dimensional
-    quadrature. The machine must be pairwise or have one hidden layer.
+    completely, and sums over lattices are truncated once the remaining terms are negligible. Intervals are integrated
+    over by one-dimensional quadrature. The machine must be pairwise or have one hidden layer.
 
     Args:
         machine: Unconditioned machine.

@@ -10,9 +10,10 @@ from torch import Tensor
 class LogLikelihood:
     """Log-likelihoods ln P(x) of rows of data, in nats and in float64.
 
-    For units with finitely many states, ln P(x) is the logarithm of a probability. For real-valued units it is the
+    For units with finitely many states, ln P(x) is the logarithm of a probability. For real-valued units, it is the
     logarithm of a density, which depends on the scale of the data and may be positive. For `TruncatedGaussBernoulli`
-    units it is a probability at 0 and a density elsewhere. The mean over the rows is `float(likelihood)`.
+    units, it is the logarithm of a probability at 0 and of a density elsewhere. The mean over the rows is
+    `float(likelihood)`.
 
     Attributes:
         values: Log-likelihood of each row, shape (N,); NaN for rows that could not be scored.

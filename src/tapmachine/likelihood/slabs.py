@@ -48,8 +48,8 @@ class GaussianMixture(NamedTuple):
 def can_sum_slabs(machine: BoltzmannMachine, bits: float = 12) -> bool:
     """Return whether the visible units are a mixture of at most 2^bits Gaussians.
 
-    The hidden units must be `SpikeSlab` units, one `Categorical` unit, or both. Spike-and-slab units
-    without weights are not counted.
+    The hidden units must be `SpikeSlab` units, one `Categorical` unit, or both. Spike-and-slab units whose weights are
+    all zero are not counted.
     """
     layers = list(machine.layers)
     if len(layers) != 2 or type(layers[0]) is not Gaussian:

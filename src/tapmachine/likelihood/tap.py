@@ -18,7 +18,7 @@ from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, MergedSolutions, merge_solutions
 
-N_STARTS = 1000  # default number of rows to start solutions from
+N_STARTS = 1000  # default number of rows from which solutions start
 TOLERANCE = 1e-14  # tolerance of these solutions, small enough to separate distinct ones
 MAX_SWEEPS = 5000
 SAME_FREE_ENERGY = 0.01  # nats: solutions whose F differs by more belong to another machine
@@ -31,7 +31,8 @@ class TAPLogLikelihood(LogLikelihood):
     Attributes:
         log_sum_exp: Log-likelihood with ln Z ≈ ln Σ exp(−F_k), which treats distinct solutions as separate states and
             gives lower values. For machines trained on data, this estimate was three times closer to the exact value
-            than the average. If the couplings are too strong for the mean field, neither estimate is reliable.
+            than the average over solutions. If the couplings are too strong for the mean field, neither estimate is
+            reliable.
         free_energies: Free energy F of each distinct solution, in increasing order.
         n_excluded: Number of solutions excluded because they did not converge.
     """

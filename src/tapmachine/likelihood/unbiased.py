@@ -30,7 +30,7 @@ TOLERANCE = 0.1  # nats: standard error at which annealing stops
 N_RUNS = 100
 N_RUNS_OF_ROW = 20  # number of runs per row of a machine with several hidden layers
 DRIFT = 1.0  # nats by which estimates of a log-likelihood may differ without a warning
-DRIFT_SHARE = 0.02  # same limit as a fraction of the log-likelihood, if larger; three standard errors are added
+DRIFT_SHARE = 0.02  # limit as a fraction of the log-likelihood, used if it is larger; three standard errors are added
 
 
 class Effort(NamedTuple):
@@ -39,7 +39,7 @@ class Effort(NamedTuple):
     Attributes:
         bits: Binary logarithm of the maximum number of states to enumerate on the smaller side of a machine.
         temperatures: Numbers of temperatures, tried in turn until the standard error is below 0.1 nats.
-        n_rows: Number of rows of a machine with several hidden layers whose weights are enumerated or annealed
+        n_rows: For machines with several hidden layers, the number of rows whose weights are enumerated or annealed
             (default: all rows). The other rows use TAP's weight, corrected by its mean error on the enumerated or
             annealed rows.
         n_gappy_rows: Number of rows with missing values to anneal (default: all rows). The other rows are not scored.
@@ -180,7 +180,7 @@ def has_drifted(gap: float, log_likelihood: float, error: float) -> bool:
     """Return whether two estimates of a log-likelihood differ significantly.
 
     Args:
-        gap: Difference of the estimates in nats.
+        gap: Difference between the estimates in nats.
         log_likelihood: Approximate log-likelihood in nats.
         error: Standard error of the difference in nats.
     """

@@ -38,9 +38,9 @@ def log_weight(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, *state_sh
 def check_normalizable(machine: BoltzmannMachine) -> None:
     """Raise an EstimateError if couplings between units on the whole real line are too strong for a finite Z.
 
-    Z is finite only if the quadratic energy of these units increases in all directions. Z is finite if all eigenvalues
-    of the couplings, in units of the standard deviations, are below 1. The weights of annealing chains do not reveal an
-    infinite Z reliably, because chains may diverge slowly.
+    Z is finite only if the quadratic energy of these units increases in all directions. This is the case if all
+    eigenvalues of the couplings, in units of the standard deviations, are below 1. The weights of annealing chains do
+    not reliably reveal an infinite Z, because chains may diverge slowly.
     """
     if machine.n_rows is not None:
         return

@@ -81,7 +81,7 @@ def make_machine(
 
 
 def is_table(settings: Settings, visible: Units) -> bool:
-    """Return whether to fit the machine as a table, with Gaussian or `Mixed` columns and default hidden units."""
+    """Return whether to fit a machine for a table, which has Gaussian or `Mixed` columns and default hidden units."""
     return isinstance(visible, Gaussian | Mixed) and settings.hidden_units == "auto" and len(settings.hidden) == 1
 
 
@@ -96,8 +96,8 @@ def _for_table(start: TableStart, dtype: torch.dtype, why: str) -> NewMachine:
 def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
     """Return the scale and the shift of the data.
 
-    The scale is a power of two near the standard deviation divided by 0.3. The shift is the lower bound or the column
-    means, and 0 for units with a separate probability of the value 0.
+    The scale is a power of two near the standard deviation divided by 0.3. The shift is the lower bound of bounded
+    units, and the column means for other units. For units with a separate probability for the value 0, the shift is 0.
     """
     nothing = torch.zeros((), dtype=torch.float64)
     mean = sum((part.double().sum(0) for _, part in parts(x)), nothing) / len(x)
@@ -139,7 +139,7 @@ def make_trainer(
     """Create the trainer of a machine for unscaled data.
 
     The machine of a table is already fitted. By default, the machine is trained for one epoch with a learning rate of
-    0, which only measures it.
+    0, so that it is only measured.
     """
     machine, is_fitted, settings = new.machine, new.is_fitted, settings.for_rows(len(x))
     epochs, rate = settings.epochs or 0, settings.learning_rate

@@ -12,7 +12,7 @@ from tapmachine.training.gaps import draw_missing, take_gaps
 
 
 def has_exact_posterior(machine: BoltzmannMachine) -> bool:
-    """Return whether a machine is a mixture, such as a machine of a table, whose conditionals are exact."""
+    """Return whether a machine is a mixture with exact conditionals, such as the machine of a table."""
     return is_product_mixture(machine) or is_gaussian_mixture(machine)
 
 
@@ -26,7 +26,7 @@ def conditional_samples(
 
     Args:
         machine: Machine to sample from.
-        given: Row with the fixed values, and NaN for the values to draw.
+        given: Row of fixed values, with NaN for the values to draw.
         starts: Initial rows of the chains, one per sample.
         n_sweeps: Number of Gibbs sweeps per chain.
         generator: Random number generator on the machine's device.

@@ -44,7 +44,7 @@ class RunData(Generic[SomeRows]):
         weights: Weights of the training rows; None for equal weights.
         schema: Schema with which the rows of a table with text were encoded.
         index: Indices of the training rows among all rows of the data, shape (N,); None for the first N rows.
-        n_rows: Number of rows of the data, including a held-out fraction.
+        n_rows: Number of rows of the data, including any held-out fraction.
     """
 
     name: str

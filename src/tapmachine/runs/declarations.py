@@ -20,7 +20,7 @@ class Check(NamedTuple):
 
 
 class Option(NamedTuple):
-    """Declaration of a setting, in addition to its name, type and default.
+    """Declaration of a setting, apart from its name, type and default.
 
     Attributes:
         help: Help text.
@@ -130,7 +130,7 @@ def from_json(name: str, value: Any, hint: Any) -> Any:
 
 
 def _is_a(kind: Any, value: Any) -> bool:
-    """Return whether a JSON value has a type. The values true and false are not numbers."""
+    """Return whether a JSON value has a given type. The values true and false are not numbers."""
     return type(value) is kind or (kind is float and type(value) is int)
 
 

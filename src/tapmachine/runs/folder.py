@@ -82,7 +82,7 @@ class RunFolder:
             self._lock = None
 
     def others(self) -> list[str]:
-        """Return the names of files if the directory is not a run directory, or an empty list otherwise."""
+        """Return the names of the files in a directory that is not a run directory; otherwise, an empty list."""
         if not self.path.exists() or self.settings() is not None:
             return []
         of_run = {".lock", *(part.name for part in self._parts())}
@@ -103,7 +103,7 @@ class RunFolder:
         return None if content is None else content["settings"]
 
     def earlier_digests(self) -> list[str]:
-        """Return the digests of earlier settings, with other numbers of epochs or other recording intervals."""
+        """Return the digests of earlier settings, which had another number of epochs or other recording intervals."""
         content = self._settings_file() or {}
         return [str(digest) for digest in content.get("earlier", ())]
 
@@ -130,7 +130,7 @@ class RunFolder:
         """Write the settings and the digests of earlier settings to one file.
 
         The file is replaced atomically, so a killed run has either the old or the new settings. The digests identify
-        checkpoints and machines of earlier settings.
+        checkpoints and machines saved with earlier settings.
         """
         content = {"format": FORMAT, "settings": settings} | ({"earlier": list(earlier)} if earlier else {})
         write_atomically(self.path / "settings.json", (json.dumps(content, indent=2) + "\n").encode())
@@ -210,7 +210,7 @@ class RunFolder:
         return None
 
     def damaged_checkpoints(self) -> dict[str, str]:
-        """Return the damage to each checkpoint by file name, or an empty string for an intact checkpoint."""
+        """Return descriptions of the damage to checkpoints, by file name; an intact checkpoint has an empty string."""
         damage = {}
         for entry in self._manifest():
             path = self.path / "checkpoints" / entry["file"]
@@ -271,12 +271,12 @@ class RunFolder:
         return int(entries[-1]["epoch"]) if entries else None
 
     def machine_at(self, epoch: int) -> Path:
-        """Return the path of the machine that was kept at an epoch."""
+        """Return the path of the machine that was kept at a given epoch."""
         return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
 
 
 class MachineFile(RunFolder):
-    """Machine file that is used like a run directory, without data, records and kept machines.
+    """Machine file used like a run directory that has no data, records or kept machines.
 
     Args:
         path: Path of a file written by `save`.

@@ -48,7 +48,7 @@ class KeptMachines(Mapping[int, BoltzmannMachine]):
 
 
 def machine_of(run: RunFolder, epoch: int | None = None, device: torch.device | str = "cpu") -> BoltzmannMachine:
-    """Load the machine of a run at its last checkpoint, or at an epoch at which the machine was kept.
+    """Load the machine of a run at the last checkpoint, or at a given epoch at which the machine was kept.
 
     Raises:
         RunError: If the file contains the machine of another run or of another epoch.

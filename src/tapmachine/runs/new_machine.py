@@ -87,7 +87,7 @@ class NewMachine:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
-    """Apply a function to rows: in parts for rows in memory, and when rows on disk are read."""
+    """Apply a function to rows: in parts if the rows are in memory, or on reading if the rows are on disk."""
     if isinstance(x, LazyRows):
         return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
     results: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Reading and writing of the records of a run, one line of JSON per epoch, with detection of damaged lines."""
+"""Functions that read and write the records of a run, one line of JSON per epoch, and detect damaged lines."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, 
         else:
             records.append(record)
     damaged = {line_number: lines[line_number - 1] for line_number, record in parsed.items() if record is None}
-    # A record is written before the checkpoint of its epoch, so a truncated record is from after the last checkpoint.
+    # A record is written before the checkpoint of its epoch, so a truncated record is newer than the last checkpoint.
     if max((record["epoch"] for record in records), default=0) >= saved_epoch:
         damaged.pop(len(lines), None)
     return records, damaged
@@ -70,5 +70,5 @@ def describe_damage(path: Path, damaged: dict[int, bytes]) -> str:
 def set_aside(path: Path, damaged: dict[int, bytes]) -> None:
     """Append damaged lines to a file."""
     before = path.read_bytes() if path.exists() else b""
-    new = [line for line in damaged.values() if line not in before.split(b"\n")]  # some may have been appended
+    new = [line for line in damaged.values() if line not in before.split(b"\n")]  # some lines may have been appended
     write_atomically(path, before + b"".join(line + b"\n" for line in new))

@@ -52,7 +52,7 @@ class ChannelWord:
 
 @dataclass(frozen=True)
 class MeasurementWord:
-    """Entry for a kind of measurements that mix the components of a signal.
+    """Entry for a type of measurement that mixes the components of a signal.
 
     Attributes:
         home: Location of the class as `module:name`.

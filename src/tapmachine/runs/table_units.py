@@ -9,9 +9,9 @@ from tapmachine.units import Binary, Categorical, Gaussian, Mixed, Poisson, Unit
 def units_for(schema: Schema) -> Units:
     """Create visible units for the encoded rows of a table, with one block per kind of column.
 
-    Real columns become `Gaussian` units, counts `Poisson`, binary columns `Binary` and categorical columns
-    `Categorical` units. Columns of several kinds are combined in a `Mixed` layer. Categorical units are always in a
-    `Mixed` layer, whose states have one dimension less.
+    Real columns become `Gaussian` units, counts become `Poisson` units, binary columns become `Binary` units, and
+    categorical columns become `Categorical` units. Columns of several kinds are combined in a `Mixed` layer.
+    Categorical units are always in a `Mixed` layer, whose states have one fewer dimension.
 
     Example:
         >>> from tapmachine.data.columns import RawColumn, Schema

@@ -96,7 +96,7 @@ def run_training(
         _for_run(run, settings)
         resumed_at = _resume(run, trainer, data.digest, settings, say)
         digests, changes = digests_of(run), _changes(run, settings)
-        wait_for_all()  # all have read the settings before they are overwritten
+        wait_for_all()  # all processes have read the settings before they are overwritten
         if first:
             # From now on, an extended run has the new number of epochs. Its existing checkpoints and machines are
             # identified by the digests of earlier settings. A kill before the next checkpoint repeats these steps.

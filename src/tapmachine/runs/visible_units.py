@@ -1,4 +1,4 @@
-"""Visible units for data, with the type from the settings or inferred from the values."""
+"""Visible units for data, whose type is taken from the settings or inferred from the values."""
 
 import math
 from collections.abc import Callable
@@ -19,11 +19,11 @@ UnitMaker = Units | Callable[[int], Units]  # units, or a function that creates 
 MOST_STATES = 30  # whole numbers up to this limit may be categories
 UNEQUAL = 100  # ratio of the largest column range to the median above which a warning is issued
 LARGEST_BYTE = 255  # whole numbers up to this limit may be intensities
-NEAR_END = 0.02  # a column fills an interval if it reaches this fraction of the length from both ends
+NEAR_END = 0.02  # a column fills an interval if it comes within this fraction of the interval's length of both ends
 MOST_COLUMNS = 0.9  # the columns share an interval if more than this fraction of them fill it
 SCALED_COLUMNS = 0.5  # columns were scaled one by one if this fraction of them contains exact zeros and ones
 COMPARED_ROWS, ENOUGH_ROWS, NAMED = 2000, 50, 5  # maximum and minimum number of rows compared; columns listed
-MANY_ZEROS = 0.05  # exact zeros are a separate state if they are more than this fraction of the values
+MANY_ZEROS = 0.05  # exact zeros are a separate state if they make up more than this fraction of the values
 
 
 def make_visible(settings: Settings, *data: Rows) -> tuple[Units, str]:
@@ -75,7 +75,7 @@ class _Values(NamedTuple):
 
     lowest: float
     highest: float
-    zeros: float  # fraction of the values of columns that are not constant
+    zeros: float  # fraction of exact zeros among the values of non-constant columns
     are_bits: bool
     are_spins: bool
     are_whole: bool
@@ -121,7 +121,7 @@ def _hint_of_categories(values: _Values) -> str:
 
 
 def _pick(values: _Values, interval: tuple[float, float], has_interval: bool) -> tuple[str, str]:
-    """Return the name of the unit type for the values and the reason. With an interval, the type is real-valued."""
+    """Return the name of the unit type and the reason for it. If an interval is given, the type is real-valued."""
     low, high = interval
     if not has_interval and values.are_bits:
         return "binary", "all values are 0 or 1"

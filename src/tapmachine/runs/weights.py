@@ -10,7 +10,7 @@ from torch import Tensor
 from tapmachine.data.errors import DataError
 from tapmachine.data.formats import read_file
 
-MOST_REPEATED = 4  # rows are repeated if this multiplies the number of rows by at most this factor
+MOST_REPEATED = 4  # rows are repeated if the number of rows grows by at most this factor
 
 
 def read_weights(path: str, n_rows: int) -> Tensor:  # (n_rows,), float64
@@ -50,15 +50,15 @@ def digest_of_weights(weights: Tensor) -> str:
 def repeat_rows(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Repeat rows according to their weights if the weights are small integers.
 
-    For repeated rows, the returned weights are None, and training is bit-identical to training on repeated rows. Other
-    rows and weights are returned unchanged.
+    If rows are repeated, the returned weights are None, so that training is bit-identical to training on data that
+    contain the repeated rows. Otherwise, the rows and weights are returned unchanged.
     """
     times = None if weights is None else repeated(weights)
     return (x, weights) if times is None else (x[times.to(x.device)], None)
 
 
 def repeated(weights: Tensor) -> Tensor | None:  # (N,) -> (M,)
-    """Return the indices of the repeated rows, or None if the weights are large or are not integers."""
+    """Return the indices of the repeated rows, or None if the weights are large or not integers."""
     total = float(weights.sum())
     if bool((weights == weights.round()).all()) and 0 < total <= MOST_REPEATED * len(weights):
         return torch.arange(len(weights)).repeat_interleave(weights.long().cpu())

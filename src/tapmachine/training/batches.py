@@ -22,7 +22,7 @@ from tapmachine.training.gaps import Gaps, check_columns, fill_from_columns, has
 Data = Rows | Array | Iterable[Any]
 Batch = tuple[Tensor, Tensor | None]  # states of the visible layer, and weights of the rows
 IN_MEMORY = "training with missing values requires a tensor in memory"
-Place = Tensor | Batch  # location of a batch: indices of rows in memory, or the batch itself otherwise
+Place = Tensor | Batch  # location of a batch: row indices if the rows are in memory, otherwise the batch itself
 
 
 def check_all_rows(machine: BoltzmannMachine, x: LazyRows | Array) -> None:
@@ -63,8 +63,7 @@ class Batches:
         generator: Random number generator for missing values, on the machine's device.
 
     Attributes:
-        sample: Rows used for initialization and monitoring. If the rows are not in memory, this is a sample of the
-            rows.
+        sample: Rows used for initialization and monitoring; a subset of the rows if the data are not in memory.
         gaps: Missing values and their current completions; None if no values are missing. `rows` and `sample` contain
             completed rows.
         missing: Mask of the missing units of rows in memory, shape (N, n); None if no values are missing.
@@ -218,7 +217,7 @@ class Batches:
     def epoch(self, done: int = 0) -> Iterator[Place]:
         """Iterate over the batches of one epoch, skipping the first `done` batches.
 
-        Yields the row indices of each batch if rows are in memory, and otherwise the batch itself.
+        Yields the row indices of each batch if the rows are in memory; otherwise, yields the batch itself.
         """
         if self.rows is None:
             yield from islice(self._whole_batches(), done, None)

@@ -16,8 +16,8 @@ WARM_UP = 3  # number of steps before a capture
 class CapturedStep:
     """Training step captured as a CUDA graph, including the selection of its rows.
 
-    A captured step gives the same result as the original one, with little launch overhead. With several processes the
-    step is captured in two graphs, and gradients are summed over the processes between them.
+    A captured step gives the same result as the original one, with little launch overhead. With several processes, the
+    step is captured as two graphs, and the gradients are summed over all processes after the first graph.
 
     Args:
         step: Training step on batches of a fixed size.

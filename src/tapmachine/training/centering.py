@@ -12,8 +12,8 @@ from tapmachine.machine import BoltzmannMachine
 def can_be_centered(machine: BoltzmannMachine, optimizer: Optimizer) -> bool:
     """Return whether gradients can be centered.
 
-    Centering requires layers, and an optimizer that trains all weights and fields. The fields compensate for the
-    offsets.
+    Centering requires a layered machine and an optimizer that trains all weights and fields, because the fields
+    compensate for the offsets.
     """
     trained = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     fields = [units.prior_field for units in machine.layers]

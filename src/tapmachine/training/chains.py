@@ -52,7 +52,7 @@ class _Sampled(Objective):
         return self.average(context, values), self.hand_on(context, drawn, fields)
 
     def draw_given_rows(self, context: Context) -> list[Tensor]:
-        """Draw states of all layers of a deep machine given the rows of this process."""
+        """Draw the states of all layers of a deep machine, given the rows of this process."""
         drawn = _given_rows(context, context.batch, _independently)
         return [z[context.world.share(len(z))] for z in drawn]
 
@@ -74,7 +74,7 @@ class _Sampled(Objective):
 
 @final
 class CD(_Sampled):
-    """Contrastive divergence, with samples drawn by k sweeps of block Gibbs sampling that start from the batch.
+    """Contrastive divergence, with samples drawn by k block Gibbs sweeps that start from the batch.
 
     Args:
         k: Number of Gibbs sweeps per training step (default: 1).
@@ -211,10 +211,10 @@ class PCD(_Sampled):
 
 @final
 class Chains(Start):
-    """Initial states of TAP solutions given by the states of persistent Gibbs chains, as in `PCD`.
+    """Initial states of TAP solutions, taken from persistent Gibbs chains as in `PCD`.
 
-    With `TAPObjective(Chains(10), n_sweeps=1)`, a single sweep replaces the samples by the means of their units, and
-    training works about as well as with `PCD(10)`. Additional sweeps move the particles away from the machine's
+    With `TAPObjective(Chains(10), n_sweeps=1)`, a single sweep replaces the samples by the corresponding unit means,
+    and training works about as well as with `PCD(10)`. Additional sweeps move the particles away from the machine's
     distribution.
 
     Args:
@@ -251,7 +251,7 @@ class Chains(Start):
         return f"Chains({self.k})"
 
 
-Draw = Callable[[Context, int, Tensor], Tensor]  # draws new states of a layer in a field
+Draw = Callable[[Context, int, Tensor], Tensor]  # draws new states of a layer, given its field
 
 
 def _independently(context: Context, index: int, field: Tensor) -> Tensor:
@@ -276,9 +276,9 @@ def _sweeps(context: Context, chain: list[Tensor], n_sweeps: int, draw: Draw = _
 
 @torch.no_grad()
 def _given_rows(context: Context, x: Tensor, draw: Draw) -> list[Tensor]:
-    """Draw states of all layers of a deep machine given rows.
+    """Draw the states of all layers of a deep machine, given rows of data.
 
-    Starting from an upward pass, the hidden layers are updated by a few Gibbs sweeps.
+    The hidden layers are initialized by an upward pass and then updated by a few Gibbs sweeps.
     """
     chain = _upper_layers(context, x, draw)
     for done in range(POSTERIOR_SWEEPS):
@@ -295,7 +295,7 @@ def _upper_layers(context: Context, x: Tensor, draw: Draw = _independently) -> l
     for index in range(1, len(layers)):
         field = chain[-1].flatten(1) @ context.machine.weights[index - 1]
         chain.append(draw(context, index, field.unflatten(-1, layers[index].state_shape)))
-    if len(layers) > 2:  # the upward pass has ignored the layers above
+    if len(layers) > 2:  # the upward pass ignores the layers above
         _draw_every_other(context, chain, 1, draw)
     return chain
 

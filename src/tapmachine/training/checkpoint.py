@@ -1,4 +1,4 @@
-"""Training state as tensors and JSON values. Training that resumes from it is bit-identical."""
+"""Training state as tensors and JSON values, from which training resumes with bit-identical results."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def state_of(trainer: "Trainer") -> TrainingState:
     """Return the state of a trainer between two epochs or batches.
 
-    With several processes, all of them must call this function.
+    With several processes, every process must call this function.
     """
     tensors: dict[str, Tensor] = {}
     scheduler = None if trainer.scheduler is None else trainer.scheduler.state_dict()
@@ -62,7 +62,7 @@ def restore(trainer: "Trainer", state: TrainingState) -> None:
     for index, last in enumerate(trainer.step.last_good):
         last.copy_(tensors[f"last_good.{index}"])
     for index, carried in enumerate(trainer.step.carry):
-        whole = tensors[f"carry.{index}"]  # states of all processes; their number may have changed
+        whole = tensors[f"carry.{index}"]  # states of all processes; the number of processes may have changed
         carried.copy_(whole[trainer.step.world.share(len(whole))] if trainer.step.objective.is_split else whole)
     for index, offset in enumerate(trainer.step.offsets):
         offset.copy_(tensors[f"offset.{index}"])

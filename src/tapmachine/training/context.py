@@ -1,4 +1,4 @@
-"""Inputs of the loss in a training step."""
+"""Inputs to the loss in a training step."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ Carry = tuple[Tensor, ...]  # state of the negative phase, passed from step to s
 
 
 class Context(NamedTuple):
-    """Inputs of the loss and of the negative phase in a training step.
+    """Inputs to the loss and the negative phase in a training step.
 
     Attributes:
         machine: Machine being trained.
@@ -21,7 +21,7 @@ class Context(NamedTuple):
         generator: Random number generator for all draws.
         weights: Weight of each row of the batch, shape (M,); None for equal weights.
         world: Processes that share rows and particles.
-        hidden: Machine of the hidden layers for the rows of this process, or None with a single hidden layer.
+        hidden: Machine of the hidden layers for the rows of this process, or None if there is only one hidden layer.
         compile_sweeps: Whether to compile the sweeps toward solutions separately from the rest of the step.
     """
 
@@ -40,7 +40,7 @@ class Context(NamedTuple):
         return self.batch[self.world.share(len(self.batch))]
 
     def share(self, carry: Carry, count: int) -> Carry:
-        """Return the part of the state of `count` particles that belongs to this process."""
+        """Return this process's share of the state of `count` particles."""
         if self.world.size == 1:
             return carry
         return tuple(z[self.world.share(count)].clone() for z in carry)

@@ -1,9 +1,9 @@
-"""Initialization of machines with two Gaussian layers at the maximum of their likelihood, by factor analysis.
+"""Maximum-likelihood initialization of machines with two Gaussian layers, by factor analysis.
 
 The visible units of these machines have the precision matrix D(V) − W D(1/V') Wᵀ. With uniquenesses Ψ = 1/V and
 loadings Λ, the covariance of the visible units is Ψ + ΛΛᵀ. Near its maximum, the likelihood is so ill-conditioned that
-gradient descent diverges or is too slow at any learning rate. The curvature in the weights grows with the square of the
-ratio of explained to unique variance.
+gradient descent diverges or is too slow at any learning rate. The curvature with respect to the weights grows with the
+squared ratio of explained to unique variance.
 """
 
 from copy import deepcopy
@@ -20,7 +20,7 @@ from tapmachine.units import Gaussian
 MOST_ITERATIONS, FEWEST_ITERATIONS = 1000, 3
 MOST_WORK = 3e10  # iterations times the cube of the number of columns
 SMALL_GAIN = 1e-6  # nats per column: the search stops when an iteration gains less
-LEAST_UNIQUE = 1e-4  # share of a column's variance: without a limit, the likelihood of some data has no maximum
+LEAST_UNIQUE = 1e-4  # minimum unique share of a column's variance; without it, the likelihood may have no maximum
 FEW_COLUMNS = 500  # up to this number, computing all eigenvectors is as fast as computing the leading ones
 MARGIN = 100  # in units of the rounding error
 
@@ -31,8 +31,8 @@ class Factors(NamedTuple):
     Attributes:
         unique: Unique share of the variance of each column, Ψ, shape (n,).
         directions: Orthonormal eigenvectors of Ψ^(−½) R Ψ^(−½), where R is the correlation matrix, shape (n, k).
-        variances: Corresponding eigenvalues, but at least 1, shape (k,). The eigenvalues are the marginal variances of
-            hidden units of precision 1.
+        variances: Corresponding eigenvalues, with values below 1 replaced by 1, shape (k,). The eigenvalues are the
+            marginal variances of hidden units with precision 1.
     """
 
     unique: Tensor
@@ -75,8 +75,8 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
 def largest_variance(machine: BoltzmannMachine, x: Tensor | None) -> float:
     """Return the largest variance of the hidden units in any direction, in units of their prior variance.
 
-    With data `x`, the variance after initialization by factor analysis is returned. Without data, the variance for the
-    current parameters is returned.
+    If `x` is given, the result is the variance after initialization by factor analysis. Otherwise, the result is the
+    variance for the current parameters.
     """
     if x is not None:
         fitted = deepcopy(machine)
@@ -115,12 +115,12 @@ def find_factors(correlations: Tensor, n_factors: int) -> Factors:
 
 
 def _margin(machine: BoltzmannMachine) -> float:
-    """Minimum distance of the largest singular value of the couplings from 1, the value at which Z becomes infinite."""
+    """Minimum distance of the couplings' largest singular value from 1, the value at which Z becomes infinite."""
     return MARGIN * torch.finfo(machine.dtype).eps
 
 
 def _correlations(x: Tensor, weights: Tensor | None, mean: Tensor, precision: Tensor) -> Tensor:
-    """Correlation matrix of the columns, whose diagonal is 1 even for constant columns."""
+    """Correlation matrix of the columns, with ones on the diagonal even for constant columns."""
     share = torch.ones(len(x)) if weights is None else weights
     share = share.double().cpu() / share.double().sum().cpu()
     scaled = (x.double().cpu() - mean) * precision.sqrt() * share.sqrt().unsqueeze(1)

@@ -19,9 +19,9 @@ from tapmachine.solver.merging import as_points
 from tapmachine.solver.process import Process, State
 from tapmachine.solver.starts import prior_moments
 
-ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, from the root of the previous sweep
-CLAMPED_SWEEPS = 10  # number of sweeps to solve the hidden layers of a deep machine clamped to data
-SAME = 0.05  # root mean square over units, relative to their support: closer particles count as one solution
+ROOT_STEPS = 3  # Newton steps for each root of an implicit sweep, starting from the root of the previous sweep
+CLAMPED_SWEEPS = 10  # number of sweeps used to solve the hidden layers of a deep machine clamped to data
+SAME = 0.05  # particles with a smaller distance (RMS over units, relative to their support) are one solution
 
 
 def average(values: Tensor, weights: Tensor | None) -> Tensor:
@@ -35,7 +35,7 @@ def mixture(machine: BoltzmannMachine, moments: Sequence[Moments], values: Tenso
     """Free energy of the mixture of distinct solutions, −ln Σ e^{−F}, a scalar.
 
     The result is also differentiable through the weights e^{−F}. If c particles are within `SAME` of each other, each
-    of them counts as e^{−F}/c.
+    of these particles contributes e^{−F}/c.
 
     Args:
         machine: Machine that was solved.
@@ -49,7 +49,7 @@ def mixture(machine: BoltzmannMachine, moments: Sequence[Moments], values: Tenso
 
 @torch.no_grad()
 def unique_weights(machine: BoltzmannMachine, moments: Sequence[Moments], weights: Tensor | None) -> Tensor:  # (K,)
-    """Return weights of particles that sum to 1 for each distinct solution, shape (K,).
+    """Return particle weights that sum to 1 over the particles of each distinct solution, shape (K,).
 
     See `mixture` for the arguments.
     """
@@ -71,8 +71,8 @@ def clamped_free_energy(
 
     With one hidden layer, F is exact: F(x) = −ln P(x; U) − Σ_j ln Z_j(xW). Here P is the prior of the visible units,
     and Z_j is the partition function of hidden unit j in the field xW. For pairwise machines, F is also exact. With
-    several hidden layers, F is computed by the scheme for a machine that consists of the hidden layers, with the field
-    xW on the first of them.
+    several hidden layers, the scheme computes F for a machine that consists of the hidden layers only, with the field
+    xW on the first hidden layer.
 
     Args:
         machine: Machine of any type.
@@ -118,7 +118,7 @@ def summed_over_odd_layers(machine: BoltzmannMachine, chain: Sequence[Tensor]) -
 def free_energy_from(
     machine: BoltzmannMachine, x: Tensor | None, scheme: Scheme, n_sweeps: int, compile_sweeps: bool = False
 ) -> tuple[list[Moments], Tensor]:
-    """Return the moments of all layers after `n_sweeps` sweeps and their free energy F, shape (K,), differentiable.
+    """Return the moments of all layers after `n_sweeps` sweeps, and the differentiable free energy F, shape (K,).
 
     See `sweep_from` for the arguments.
     """
@@ -141,8 +141,8 @@ def finite_free_energy_from(
     undone.
 
     Returns:
-        The moments of all layers, the free energy of each particle, shape (K,), and the index of the particle that
-        replaces each particle, shape (K,).
+        The moments of all layers, the free energy of each particle, shape (K,), and the index of the particle used in
+        place of each particle, shape (K,).
     """
     process, state = _swept(machine, x, scheme, n_sweeps, compile_sweeps)
     particles = torch.arange(len(x), device=x.device)
@@ -195,7 +195,7 @@ def _swept(
 
     if x is None:
         return process, sweep(prior_moments(layers[0], machine.n_rows or 1))
-    few = may_read and machine.n_rows is None  # on a CPU, few particles at a time stay in cache
+    few = may_read and machine.n_rows is None  # on a CPU, a few particles at a time fit into the cache
     parts = x.split(fitting_batch(machine, process)) if few else [x]
     swept = [sweep(Moments(part, torch.zeros_like(part))) for part in parts]
     return process, over_tensors(lambda *z: torch.cat(z), *swept) if swept[1:] else swept[0]

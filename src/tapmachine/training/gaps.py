@@ -1,12 +1,12 @@
 """Training on rows with missing values, which are sampled from the machine given the observed values.
 
-The gradient of the log-likelihood of the observed values is that of complete rows, averaged over the missing values:
+The gradient of the observed-data log-likelihood is the gradient for complete rows, averaged over the missing values:
 
     ∂ ln P(x_obs) = E[∂ ln P(x_obs, x_mis) | x_obs].
 
 Each row with missing values has a Gibbs chain. A sweep draws the hidden units given the visible units, and then the
-missing visible units given the hidden units, while the observed units stay fixed. Each time the row is in a batch, its
-chain continues from its previous state.
+missing visible units given the hidden units, while the observed units stay fixed. Whenever the row is in a batch, its
+chain continues from the previous state.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from tapmachine.machine.conditioning import clamp
 from tapmachine.machine.gibbs_sampling import draw_layers, sweep_chain
 from tapmachine.units import Units
 
-N_SWEEPS = 3  # sweeps of a row's chain each time the row is in a batch
+N_SWEEPS = 3  # number of sweeps of a row's chain whenever the row is in a batch
 ROUNDS = 50  # rounds of stochastic EM, for machines that are initialized by a fit to the data
 
 

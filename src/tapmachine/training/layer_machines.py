@@ -35,7 +35,7 @@ def machine_of_layer(deep: BoltzmannMachine, stage: int, double_inputs: bool) ->
 def states_of_layer(
     below: Sequence[BoltzmannMachine], x: Tensor, seed: int, double_inputs: bool, means: bool = False
 ) -> Tensor:
-    """Draw states of the next layer given the data, by sampling through the machines of all layers below it.
+    """Draw states of the next layer given the data, by sampling upward through the machines of all lower layers.
 
     If `means` is True, the means of the next layer are returned instead of samples.
     """
@@ -45,7 +45,7 @@ def states_of_layer(
         parts = []
         for part in states.split(CHUNK_ROWS):
             tilt = Tilt(machine.field_on(1, [part, None]), 0.0)
-            drawn = machine.layers[1].sample(tilt, generator)  # also with means, so that the draws below stay the same
+            drawn = machine.layers[1].sample(tilt, generator)  # also for means, to draw the same random numbers
             parts.append(machine.layers[1].moments(tilt).mean if means and n_above == len(below) else drawn)
         states = torch.cat(parts)
     return states

@@ -105,7 +105,7 @@ class History:
 
 
 def _points(records: Sequence[Record], name: str) -> list[tuple[float, float]]:
-    """Return pairs of epoch and value for all epochs in which a quantity was measured."""
+    """Return (epoch, value) pairs for all epochs in which a quantity was measured."""
     return [(float(record["epoch"]), float(record[name])) for record in records if record.get(name) is not None]
 
 
@@ -167,12 +167,14 @@ def fit(
         machine: Machine to train. A new machine has small random weights.
         x: Training data: a tensor, an array such as a memory map, or a data loader. NaN marks missing values in tensors
             and in arrays in memory. Training then maximizes the likelihood of the observed values (`training/gaps.py`).
-        epochs: Number of passes over the data (default: enough for 20,000 steps, but between 50 and 300).
-        batch_size: Number of rows per step, M (default: a quarter of the rows, but between 10 and 100).
+        epochs: Number of passes over the data (default: enough for 20,000 steps, with a minimum of 50 and a maximum of
+            300).
+        batch_size: Number of rows per step, M (default: a quarter of the rows, with a minimum of 10 and a maximum of
+            100).
         objective: Training objective, such as `PCD(k)`, `TAPObjective(…)` or `CD(k)` (default: `default_objective`).
-        optimizer: Torch optimizer of the machine's parameters (default: `paper_sgd` with `default_learning_rate`, which
-            decays to 1/100 of its initial value).
-        scheduler: Torch learning rate scheduler, stepped after every epoch. `ReduceLROnPlateau` receives the loss.
+        optimizer: PyTorch optimizer for the machine's parameters (default: `paper_sgd` with `default_learning_rate`,
+            which decays to 1/100 of its initial value).
+        scheduler: PyTorch learning rate scheduler, stepped after every epoch. `ReduceLROnPlateau` receives the loss.
         validation: Held-out rows, whose log-likelihood is recorded and used for early stopping.
         early_stopping: Whether to stop early and keep the machine from the best epoch, if `validation` is given
             (default: True). If False, the held-out rows are only scored.
@@ -181,18 +183,18 @@ def fit(
         l1: Coefficient ε of the penalty ε Σ|W| (default: 0).
         centered: Whether to use centered gradients (default: True if the machine has layers and all of its units have
             fields). Only custom units can lack fields.
-        averaged: Whether to set the machine to the average of its parameters over about the last eighth of the steps,
-            instead of the last parameters (default: True with the default optimizer).
+        averaged: Whether the trained machine has the average of its parameters over about the last eighth of the steps,
+            instead of the final parameters (default: True with the default optimizer).
         compile: Whether to compile training steps with `torch.compile`, which takes about a minute and needs torch 2.11
             (default: True for `TAPObjective` on a GPU, if the number of steps makes compilation worthwhile).
         warm_start: Whether to keep the priors of the visible units instead of fitting them to the data first (default:
-            False). If True, the default optimizer continues at the final learning rate of the machine's previous
+            False). If True, the default optimizer continues at the final learning rate from the machine's previous
             training. A small learning rate preserves what the machine has learned, but learning is slow. For longer
             training, call `fit` once with more epochs, or pass an optimizer. New and pretrained machines start at the
             default learning rate.
         seed: Random seed (default: 0). The same seed gives the same weights, bit for bit, unless a data loader
             determines the order of the rows.
-        monitor: Measurements after each epoch (default: `Monitor()`).
+        monitor: Measurements made after each epoch (default: `Monitor()`).
         callbacks: Functions called with the machine and the record after each epoch.
         log: File to which each record is appended as a line of JSON.
         progress: Whether to show progress (default: only on a terminal or in a notebook). Progress is shown as a bar on

@@ -63,7 +63,7 @@ class Objective(ABC):
         return None
 
     def free_energies(self, context: Context, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
-        """Return the free energies of the clamped and of the free machine, and the state for the next step.
+        """Return the free energies of the clamped and the free machine, and the state for the next step.
 
         F of the machine clamped to the rows of this process has shape (M,), and F of the free machine is a scalar.
         """
@@ -74,7 +74,7 @@ class Objective(ABC):
 
 
 def _weighted_share(context: Context, on_data: Tensor, on_model: Tensor, is_split: bool) -> Tensor:
-    """Loss with weighted rows, or the share of this process in the loss.
+    """Return the loss with weighted rows, or this process's share of the loss.
 
     The shares of all processes add up to the loss.
     """

@@ -28,7 +28,7 @@ from tapmachine.units import Gaussian
 Record = dict[str, Any]  # measured values by name, and the methods used
 
 N_MEASURED = 20  # default number of measured epochs
-GLASSY = 0.9  # fraction of initial states with distinct solutions that indicates a spin-glass phase
+GLASSY = 0.9  # a larger ratio of distinct solutions to initial states indicates a spin-glass phase
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Monitor:
       standard error of the mean over rows.
     - `validation_tap_log_likelihood` and `validation_tap_log_likelihood_per_unit`: TAP estimates for the validation
       data.
-    - `free_energy_gap`: Mean F of the machine clamped to validation data minus the mean F for training data. The gap
-      increases with overfitting.
-    - `variation_1`, `variation_2`, …: Standard deviation over rows of the means of each hidden layer of a deep machine,
-      as a root mean square over units. A value close to 0 means that the machine hardly uses the layer.
+    - `free_energy_gap`: Mean F of the machine clamped to the validation data, minus the corresponding mean for the
+      training data. The gap increases with overfitting.
+    - `variation_1`, `variation_2`, …: For each hidden layer of a deep machine, the standard deviation of the unit means
+      over the rows, as a root mean square over units. A value close to 0 means that the machine hardly uses the layer.
 
     Attributes:
         n_starts: Number of rows used as initial states of solutions (default: 100). If 0, solutions and TAP
@@ -138,7 +138,7 @@ class Monitor:
         held_out_is_complete: bool = True,
     ) -> Record:
         if any(units.has_counts for units in machine.layers):
-            return {}  # TAP's reaction exp(½κx²) may make their priors unnormalizable
+            return {}  # TAP's reaction exp(½κx²) may make the priors of counts unnormalizable
         if can_be_whitened(machine):
             return {}  # TAP has no solution for the strong couplings of correlated columns
         starts = spaced(rows, self.n_starts)
@@ -243,7 +243,7 @@ def _mean(scored: LogLikelihood, weights: Tensor | None) -> float:
 
 
 def _reconstruction_errors(machine: BoltzmannMachine, x: Tensor, above: list[Tensor]) -> Tensor:  # (N,)
-    """Mean squared error of the visible means given the means of the hidden layers, for each row."""
+    """For each row, the mean squared error of the visible means given the means of the hidden layers."""
     if machine.is_pairwise:
         return (machine.conditional(0, [x]).mean - x).flatten(1).square().mean(-1)
     back = machine.conditional(0, [None, *above])

@@ -25,7 +25,7 @@ from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
 
 N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # defaults
-MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls all sweeps, which takes minutes for more
+MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls all sweeps, which takes minutes if there are more
 
 
 @final
@@ -35,18 +35,18 @@ class TAPObjective(Objective):
     Args:
         start: Initial states of the solutions (default: `FromBatch()`).
         n_particles: Number of solutions, K (default: the batch size).
-        n_sweeps: Number of sweeps, which need not reach convergence (default: 10). After the first sweep, sweeps are
-            performed in steps of three (implicit) or four (fixed damping), and the last step is always completed. If
-            None, sweeps continue until convergence, and steps cannot be captured as CUDA graphs.
+        n_sweeps: Number of sweeps, which may be too few for convergence (default: 10). After the first sweep, sweeps
+            are performed in steps of three (implicit) or four (fixed damping), and the last step is always completed.
+            If None, sweeps continue until convergence, and steps cannot be captured as CUDA graphs.
         scheme: Mean-field scheme to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()`
             are suitable for small machines only.
         merged: Whether to use F of the mixture of distinct solutions, −ln Σ e^{−F}. Each solution is then weighted by
             its probability, regardless of the number of particles that reach it. If False, F is averaged over all
             particles, as in the paper. The default is True, unless the initial states are samples of the machine, as
-            for `Chains`. Particles with a non-finite F, which occur for counts with strong couplings, are excluded from
-            the mixture and reported. A step is undone if more than half of the particles have a non-finite F. For units
-            other than counts, a step is undone if any particle has a non-finite F. With several processes, each process
-            computes all merged solutions.
+            for `Chains`. Particles with a non-finite F, which occur for count units with strong couplings, are excluded
+            from the mixture and reported. A step is undone if more than half of the particles have a non-finite F. For
+            machines without count units, a step is undone if any particle has a non-finite F. With several processes,
+            each process computes all merged solutions.
         unique: Whether to average F over distinct solutions instead of particles, so that each solution counts once
             (default: False). Requires `merged=False`.
 
@@ -203,15 +203,15 @@ class ExactSlabs(Objective):
 def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
     """Return the default objective of `fit`.
 
-    Most machines are trained by PCD, with two sweeps per step, or five with several hidden layers. There are 100 chains
-    for up to 12,000 rows and 500 chains for 60,000 rows or more, because longer training on more rows requires more
-    accurate gradients. On a GPU, where chains cost little, there are 500 to 800 chains.
+    Most machines are trained by PCD, with two sweeps per step, or five sweeps for machines with several hidden layers.
+    There are 100 chains for up to 12,000 rows and 500 chains for 60,000 rows or more, because longer training on more
+    rows requires more accurate gradients. On a GPU, where chains cost little, there are 500 to 800 chains.
 
-    Pairwise machines have no layers that chains could alternate between. They are trained with TAP solutions that start
-    from the batch, as in the paper. With Gaussian visible and hidden units, ln Z is computed exactly. For Gaussian
-    visible units with a few `SpikeSlab` hidden units, ln Z is also computed exactly. Other machines with Gaussian or
-    spike-and-slab hidden units are trained by CD. The fields on their visible units are unbounded, so that weights
-    would grow without bound if chains lost a cluster of the data.
+    Pairwise machines have no layers for chains to alternate between. These machines are trained with TAP solutions that
+    start from the batch, as in the paper. For Gaussian visible units with Gaussian hidden units or a few `SpikeSlab`
+    hidden units, ln Z is computed exactly. Other machines with Gaussian or spike-and-slab hidden units are trained by
+    CD. The fields on their visible units are unbounded, so the weights would grow without bound if the chains lost a
+    cluster of the data.
 
     Args:
         machine: Machine to train.

@@ -20,9 +20,9 @@ from tapmachine.training.factors import largest_variance
 from tapmachine.units import Gaussian
 
 GROWTH, LARGEST_RATE, SOME_ROWS = 0.027, 2.0, 2000
-POWER_STEPS = 8  # for the largest variance of rows that are not in memory, accurate to a few percent
+POWER_STEPS = 8  # enough to estimate the largest variance of rows outside of memory to a few percent
 LARGEST_OF_GAUSSIAN = 0.5  # with Gaussian visible units: at larger rates, steps in ln V overshoot for large means
-PACE_OF_DEEP = 0.55  # factor of the learning rate with several hidden layers
+PACE_OF_DEEP = 0.55  # factor applied to the learning rate of machines with several hidden layers
 
 
 def paper_sgd(
@@ -70,8 +70,9 @@ def default_learning_rate(
     that γλc is 0.027 times a factor from 4 to 8, which depends on the number of rows (`pace` in `data/budget.py`). With
     several hidden layers, the learning rate is 0.55 times as large.
 
-    With Gaussian visible and hidden units, c is the largest variance of the hidden units at the start of training. The
-    likelihood then has its maximum, with a curvature of 2λc. For these machines, λ is at least 1 and the factor is 1.
+    With Gaussian visible and hidden units, c is the largest variance of the hidden units at the start of training.
+    Training then starts at the maximum of the likelihood, where the curvature is 2λc. For these machines, λ is at least
+    1 and the factor is 1.
 
     Args:
         machine: Machine to train.
@@ -122,7 +123,7 @@ def _largest_variance_of_rows(machine: BoltzmannMachine, x: LazyRows) -> Tensor:
 
 
 def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> ExponentialLR:
-    """Create a scheduler that reduces the learning rate geometrically, by a total of `factor` over `epochs` epochs.
+    """Create a scheduler that decays the learning rate geometrically, by a factor of `factor` over `epochs` epochs.
 
     Example:
         >>> from tapmachine import Binary, rbm

@@ -60,7 +60,7 @@ COMPLETING_SWEEPS = 50  # Gibbs sweeps of the lowest machine to fill in missing 
 
 MakeTrainer = Callable[
     [BoltzmannMachine, Tensor, int], Trainer
-]  # arguments: a layer's machine, its data, and its index
+]  # arguments: the machine, the data and the index of a layer
 
 
 class PretrainingTrainer:
@@ -72,7 +72,7 @@ class PretrainingTrainer:
         machine: Machine with at least two hidden layers, trained in place.
         x: Training data, shape (N, n_visible).
         pretraining: Settings for training the layers.
-        make_trainer: Function that creates the trainer of a layer from its restricted machine, its data and its index.
+        make_trainer: Function that creates the trainer of a layer from the layer's restricted machine, data and index.
             The function must not fit the visible units to the data.
         make_joint: Function that creates the trainer of the deep machine after its layers are trained (default: no
             joint training).

@@ -38,7 +38,7 @@ class Reporter:
     def __enter__(self) -> "Reporter":
         if self.log is not None:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            self.log.touch()  # fail now, not after an epoch, if it cannot be written
+            self.log.touch()  # fail now, not after an epoch, if the file cannot be written
         if self.bar is not None:
             self.bar.start()
         return self
@@ -68,7 +68,7 @@ class Reporter:
 
 
 def in_words(record: Record) -> list[str]:
-    """Summarize a record in a list of short phrases, such as the log-likelihood with its method.
+    """Summarize a record as a list of short phrases, such as the log-likelihood with its method.
 
     Example:
         >>> from tapmachine.training.progress import in_words

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tapmachine.machine import BoltzmannMachine
 
-CLEARLY = 2.0  # number of standard errors for a significant difference of two log-likelihoods
+CLEARLY = 2.0  # number of standard errors above which two log-likelihoods differ significantly
 PATIENCE = 3  # number of significantly worse measurements after which training stops
 
 

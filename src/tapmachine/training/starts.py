@@ -20,8 +20,8 @@ class Start(ABC):
             If False, each process creates all particles and uses its share of them.
         samples_machine: Whether initial states are samples of the machine, so that solutions are reached in proportion
             to their probability. If True, F is averaged over particles by default.
-        is_random: Whether initial states are random and persist between steps. If True, each of several processes has
-            all particles.
+        is_random: Whether initial states are random and persist between steps. If True, every process has all
+            particles.
     """
 
     is_carried: bool = False

@@ -42,7 +42,7 @@ class Gradients(NamedTuple):
     """Result of the first half of a training step, in addition to the gradients stored in the parameters.
 
     Attributes:
-        context: Inputs of the loss.
+        context: Inputs to the loss.
         loss: Loss of the batch, a scalar.
         carry: State that the objective carries over to the next step.
     """
@@ -110,7 +110,7 @@ class Step:
         first = Context(machine, self._first_rows(), data, generator, None, self.world)
         self.objective, self.carry = objective, objective.prepare(first)
         self.hidden = hidden_machine(machine, first.rows, validate=False) if len(machine.layers) > 2 else None
-        # Running means instead of batch means, which would reduce the correlations by a share of 2/M.
+        # Centering by batch means instead of running means would reduce the correlations by a fraction of 2/M.
         self.offsets = data_means(machine, spaced(data, SOME_ROWS), None) if centered else []
 
     def __call__(self, batch: Tensor, weights: Tensor | None = None) -> StepResult:
@@ -124,7 +124,7 @@ class Step:
         return StepResult(*self.update(gradients))
 
     def context(self, batch: Tensor, weights: Tensor | None) -> Context:
-        """Return the inputs of the loss for a batch."""
+        """Return the inputs to the loss for a batch."""
         return Context(
             self.machine, batch, self.data, self.generator, weights, self.world, self.hidden, self.compile_sweeps
         )

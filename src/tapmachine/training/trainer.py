@@ -37,8 +37,8 @@ from tapmachine.training.step import Step
 from tapmachine.training.watch import Watch, warn_of_scale
 from tapmachine.units import Gaussian
 
-DECAY = 0.01  # final learning rate of the default, as a fraction of the initial one
-WORTH_COMPILING = 20_000  # number of steps, each some milliseconds faster, that make up for a minute of compilation
+DECAY = 0.01  # final learning rate of the default optimizer, as a fraction of the initial learning rate
+WORTH_COMPILING = 20_000  # number of steps after which saving a few milliseconds per step repays the compilation
 READ_EVERY = 50  # steps between checks for divergence on a GPU
 CUT = 0.5  # factor applied to the learning rate after a divergence
 MOST_CUTS = 10
@@ -48,8 +48,8 @@ class Trainer:
     """Train a machine one epoch at a time.
 
     See `fit` for the arguments. In addition, `validate=False` skips validation of the data, which may then contain unit
-    means instead of states. A trainer restored to the state of another trainer with the same arguments continues bit
-    for bit, unless a data loader determines the order of the rows.
+    means instead of states. A trainer restored to the state of another trainer with the same arguments continues with
+    bit-identical results, unless a data loader determines the order of the rows.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Trainer:
         self.best = BestMachine()
 
     def _start_from(self, machine: BoltzmannMachine, x: Rows) -> None:
-        """Fit the visible units to the data or, in machines with two Gaussian layers, all parameters."""
+        """Fit the visible units, or all parameters of a machine with two Gaussian layers, to the data."""
         machine.layers[0].fit_to(x, self.batches.to_fit[1])  # type: ignore[arg-type]
         if is_gaussian(machine) and isinstance(x, Tensor):
             start_from_factors(machine, x, self.batches.sample_weights)
@@ -184,7 +184,7 @@ class Trainer:
                 if reads:
                     now.divergences += self._count_divergences(unread)
                     unread = []
-                # Several processes have to agree on stopping, which they do when all of them read.
+                # Several processes must agree on stopping, which is possible only when all processes read.
                 if self.stopping if self.step.world.size == 1 else reads and any_of_all(self.stopping):
                     now.divergences += self._count_divergences(unread) if unread else 0
                     now.seconds = time.perf_counter() - start
@@ -225,7 +225,7 @@ class Trainer:
     def state(self) -> TrainingState:
         """Return the training state between two epochs or batches.
 
-        With several processes, all of them must call this method.
+        With several processes, every process must call this method.
         """
         return state_of(self)
 

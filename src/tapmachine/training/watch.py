@@ -15,16 +15,16 @@ from tapmachine.training.monitor import Monitor, Record
 
 LARGE_VALUES = 20.0
 FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning
-FALL_SHARE = 0.1  # same limit as a fraction of the best value, if larger
-WORSE = 0.1  # nats below independent units at the end of training that trigger a warning
-IDLE = 0.01  # standard deviation of a layer's means over the data below which it carries no information
+FALL_SHARE = 0.1  # limit of the fall as a fraction of the best value, used if it is larger
+WORSE = 0.1  # nats by which the final log-likelihood may be below that of independent units without a warning
+IDLE = 0.01  # a layer whose means have a smaller standard deviation over the data carries no information
 
 
 class Watch:
     """Issue warnings about problems in training.
 
-    A warning is issued if the log-likelihood falls, if TAP no longer approximates it, if it ends below that of
-    independent units, or if a deep machine does not use a hidden layer.
+    A warning is issued if the log-likelihood falls, if TAP no longer approximates the log-likelihood, if the final
+    log-likelihood is below that of independent units, or if a deep machine does not use a hidden layer.
 
     Args:
         maximized: Name of the recorded TAP log-likelihood that training maximizes, or None.
@@ -123,7 +123,7 @@ class Watch:
 
 def warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
     """Warn if real values are too large for training."""
-    if can_sum_slabs(machine) or is_product_mixture(machine):  # these are fitted in their own coordinates
+    if can_sum_slabs(machine) or is_product_mixture(machine):  # these machines are fitted at any scale
         return
     largest = max(abs(float(bound)) for bound in x.aminmax())
     if not machine.layers[0].support.is_countable and largest > LARGE_VALUES:

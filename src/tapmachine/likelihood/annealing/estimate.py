@@ -21,8 +21,8 @@ from tapmachine.machine.checks import check_machine, check_rows, fingerprint, fo
 from tapmachine.machine.conditioning import hidden_machine
 
 ENOUGH_TEMPERATURES = (1_000, 4_000, 16_000)  # numbers of temperatures tried in turn by default
-ENOUGH_WEIGHT = 0.5  # sufficient effective sample size, as a share of the runs
-COLLAPSED = 0.1  # effective sample size, as a share of the runs, below which the weights have collapsed
+ENOUGH_WEIGHT = 0.5  # sufficient effective sample size, as a fraction of the number of runs
+COLLAPSED = 0.1  # effective sample size, as a fraction of the number of runs, below which the weights have collapsed
 FEW = 3  # effective sample size below which the weights have collapsed for any number of runs
 LARGEST = 1e7  # nats; a larger ln Z is due to diverging chains
 
@@ -34,13 +34,13 @@ class AnnealedEstimate:
     Attributes:
         log_partition: Value of ln Z in float64, a scalar, or shape (rows,) if the machine is conditioned on rows. The
             value is relative to normalized priors and is 0 without couplings. In expectation, the value is too low for
-            forward runs and too high for reverse runs from exact samples.
+            forward runs, and too high for reverse runs that start from exact samples.
         standard_error: Standard error of ln Z, estimated from the scatter of the runs, with the shape of
             `log_partition`.
         effective_sample_size: Number of equally weighted runs with the same accuracy, with the shape of
             `log_partition`.
-        log_weights: Estimate of ln Z by each run, shape (n_runs,) or (n_runs, rows). For forward runs, Z is the mean of
-            the exponentials. For reverse runs, 1/Z is the mean of the inverse exponentials.
+        log_weights: Estimate of ln Z from each run, shape (n_runs,) or (n_runs, rows). For forward runs, Z is the mean
+            of the exponentials. For reverse runs, 1/Z is the mean of the inverse exponentials.
         samples: States of all layers at β = 1, which are the initial states of reverse runs or the final states of
             forward runs. Final states weighted by exp(log_weights) are samples of the machine.
         betas: Inverse temperatures.
@@ -118,9 +118,10 @@ def ais_log_partition(
             machine. If the machine fits the data, fewer temperatures are needed. However, rows from a single mode
             attract all chains to this mode.
         reverse: Whether to run from the machine to independent units (default: False).
-        samples: For reverse runs, samples of the machine's visible layer or of all layers. With several hidden layers,
-            the layers above visible samples are drawn by a few sweeps and are not exact. By default, the samples are
-            the final states of the same number of forward runs, resampled in proportion to their weights.
+        samples: For reverse runs, samples of the machine's visible layer or of all layers. If only visible samples of a
+            machine with several hidden layers are given, its hidden layers are drawn by a few sweeps and are not exact
+            samples. By default, the samples are the final states of the same number of forward runs, resampled in
+            proportion to their weights.
         seed: Random seed (default: 0). Each block of 100 runs has a separate random number generator.
         resume: Estimate to continue, with the same data, seed and direction. Only the missing runs are computed, and
             the result is the same as for all runs at once.
@@ -176,7 +177,7 @@ def ais_log_likelihood(
     seed: int = 0,
     callback: Callable[[int, int], None] | None = None,
 ) -> LogLikelihood:
-    """Estimate ln P(x) of each row, with ln Z by annealed importance sampling.
+    """Estimate ln P(x) of each row, with ln Z estimated by annealed importance sampling.
 
     With at most one hidden layer, the weight of a row is exact. With several hidden layers, the weight is estimated by
     separate runs on the machine clamped to each row, which is feasible for few rows only.
@@ -233,7 +234,7 @@ def _estimate(runs: Runs, betas: Tensor, seed: int, machine: str, origin: Tensor
 
 
 def _error(share: Tensor, origin: Tensor | None) -> Tensor:  # (runs,) or (runs, rows) -> () or (rows,)
-    """Standard error of ln Z, computed from the share of each run in the total weight.
+    """Standard error of ln Z, computed from each run's share of the total weight.
 
     Runs that start from the same sample count as one run.
     """

@@ -18,10 +18,10 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.gibbs_sampling import sweep_units
 
-BASE_ROWS = 2000  # maximum number of rows of data that determine the means at β = 0
-BASE_CHAINS = 100  # number of chains that determine the means without data
+BASE_ROWS = 2000  # maximum number of rows used to estimate the means at β = 0
+BASE_CHAINS = 100  # number of chains used to estimate the means if no data are given
 BASE_SWEEPS = 50  # number of burn-in sweeps, and number of sweeps to average over
-DEEP_SWEEPS = 10  # number of sweeps to draw the layers above the first hidden one, given data
+DEEP_SWEEPS = 10  # number of sweeps used to draw the layers above the first hidden layer, given data
 
 States = tuple[Tensor, ...]
 Beta = Tensor | float
@@ -47,7 +47,7 @@ class AnnealingPath(ABC):
     @property
     @abstractmethod
     def kept(self) -> tuple[int, ...]:
-        """Indices of the layers whose states are kept, while the other layers are summed over."""
+        """Indices of the layers whose states are kept; the other layers are summed over."""
 
     @abstractmethod
     def step(self, states: States, before: Beta, after: Beta, generator: torch.Generator) -> tuple[States, Tensor]:
@@ -102,7 +102,7 @@ class AnnealingPath(ABC):
 
 
 class LayeredPath(AnnealingPath):
-    """Annealing path to a layered machine that keeps the even layers and sums over the odd layers."""
+    """Annealing path to a layered machine, with even layers kept and odd layers summed over."""
 
     @property
     def kept(self) -> tuple[int, ...]:

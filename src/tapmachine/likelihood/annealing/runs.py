@@ -15,13 +15,13 @@ from tapmachine.machine import BoltzmannMachine
 
 BLOCK = 100  # number of runs that share a random number generator, so that further blocks of runs can be added later
 STRIDE = 20  # steps between calls of the callback; on a GPU, steps in one CUDA graph
-CHAIN_VALUES = 2**26  # number of values in the states of all chains of a block, for a machine conditioned on rows
+CHAIN_VALUES = 2**26  # maximum number of values in the states of a block's chains, for a machine conditioned on rows
 
 Report = Callable[[int, int], None]  # arguments: the number of completed temperatures, and the total number
 
 
 class Runs(NamedTuple):
-    """Results of annealing runs: the estimate of ln Z by each run, and the states of all layers.
+    """Results of annealing runs: the estimate of ln Z from each run, and the states of all layers.
 
     The estimates have shape (runs,) or (runs, rows).
     """
@@ -40,7 +40,7 @@ def make_runs(
     seed: int,
     report: Report | None,
 ) -> Runs:
-    """Compute all runs of several blocks, which are divided among the processes.
+    """Compute all runs of several blocks, with the blocks divided among the processes.
 
     Args:
         machine, data, seed: See `ais_log_partition`.

@@ -48,10 +48,10 @@ def adaptive_schedule(
 ) -> Tensor:  # (n_temperatures + 1,), float64
     """Return inverse temperatures spaced to reduce the variance of the weights.
 
-    Steps are short where the path is steep or the chains are slow. Two pilot runs of 500 temperatures measure the
-    increase of the variance of the log-weights over each segment of 20 temperatures. This increase grows with the
+    Steps are short where the path is steep or the chains are slow. Two pilot runs of 500 temperatures measure how much
+    the variance of the log-weights increases over each segment of 20 temperatures. This increase grows with the
     variance of the energy and with the autocorrelation time of the chains (Sivak and Crooks 2012). Because the schedule
-    is fixed before the runs that use it, their estimate remains unbiased.
+    is fixed in advance, the estimate from the subsequent runs remains unbiased.
 
     Args:
         machine: Machine of any type.

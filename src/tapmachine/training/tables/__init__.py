@@ -1,4 +1,4 @@
-"""Initialization for tables, by exact maximum likelihood of a small machine.
+"""Initialization for tables, by maximizing the exact likelihood of a small machine.
 
 The columns of a table differ in scale, and many of them are strongly correlated. Rows form clusters and have heavy
 tails. In the original coordinates, the problem is so ill-conditioned that gradient descent is slow. The machine is
@@ -9,9 +9,9 @@ therefore initialized in whitened coordinates y, in which the covariance is the 
    one categorical hidden unit, whose state shifts the mean of the visible units. The number of clusters is chosen by
    cross-validation. The coordinates are then changed so that the covariance of the clusters is the identity.
 3. A few spike-and-slab hidden units are fitted with ln Z summed over all sets of active units. With weights w_j, the
-   visible units have the precision matrix q + Σ_j w_j w_jᵀ if all units are inactive. An active unit removes its term,
-   so that Z is finite for all weights. The number of training steps is chosen by cross-validation, with the whitening
-   repeated in each fold.
+   visible units have the precision matrix q + Σ_j w_j w_jᵀ if all hidden units are inactive. An active unit removes its
+   term, so that Z is finite for all weights. The number of training steps is chosen by cross-validation, with the
+   whitening repeated in each fold.
 4. The coordinates are changed again, so that the precision matrix for inactive units is the identity.
 
 Tables with missing values, weights or columns of several types use only the first two steps. For these tables, clusters
@@ -34,8 +34,8 @@ from tapmachine.units import Gaussian, Units
 MOST_SLABS = 8  # maximum number of fitted hidden units; the sum has 2^8 terms
 CLUSTERS = (2, 3, 4, 6, 8)  # numbers of clusters to choose from, besides 1
 FEW_ROWS = 20  # with fewer rows, the initial machine is a single Gaussian
-MOST_ROWS = 20_000  # maximum number of rows to estimate the covariance
-FITTED_ROWS = 1000  # maximum number of rows to fit clusters and slabs
+MOST_ROWS = 20_000  # maximum number of rows used to estimate the covariance
+FITTED_ROWS = 1000  # maximum number of rows used to fit clusters and slabs
 
 
 class TableStart(NamedTuple):

@@ -1,4 +1,4 @@
-"""Latent classes of rows with missing values and columns of several types, fitted by expectation maximization.
+"""Latent class models of rows with missing values and columns of several types, fitted by expectation maximization.
 
 The model is P(x) = Σ_k π_k N(x_real; μ_k, Σ) Π_j P_j(x_j; U_j + W_jk). Missing cells are integrated over exactly, so
 that each step increases the likelihood of the observed cells.
@@ -16,7 +16,7 @@ from tapmachine.likelihood.products import CHUNK_VALUES, LOG_2PI, ProductMixture
 from tapmachine.training.tables.clusters import WIDTH, k_means, shrunk
 from tapmachine.units import Gaussian, Mixed, Units
 
-MOST_ROWS = 128  # maximum number of rows in a chunk, which have similar numbers of missing values
+MOST_ROWS = 128  # maximum number of rows per chunk; the rows of a chunk have similar numbers of missing values
 N_STEPS = 40  # maximum number of steps of expectation maximization
 TOLERANCE = 1e-4  # gain of a step, in nats per row, below which the iteration stops
 

@@ -12,7 +12,7 @@ from tapmachine.units import Gaussian
 SHRINKAGES = (1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7)
 N_FOLDS = 5
 N_PARTITIONS, PARTITION_STEPS, MIXTURE_STEPS = 5, 20, 20  # k-means from several starts, then expectation maximization
-WIDTH = 0.01  # minimum relative variance of clusters, because columns with few values would have infinite densities
+WIDTH = 0.01  # minimum relative variance of clusters; without it, columns with few values have infinite densities
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -57,13 +57,13 @@ def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
 
 
 def folds(n_rows: int, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Return the indices of the training rows and of the held-out rows in each fold."""
+    """Return, for each fold, the indices of the training rows and the held-out rows."""
     fold = torch.randperm(n_rows, generator=torch.Generator().manual_seed(seed)) % min(N_FOLDS, n_rows)
     return [((fold != k).nonzero().flatten(), (fold == k).nonzero().flatten()) for k in range(int(fold.max()) + 1)]
 
 
 def best_shrinkage(x: Tensor, seed: int) -> float:
-    """Return the shrinkage of correlations with the highest held-out likelihood."""
+    """Return the correlation shrinkage that maximizes the held-out likelihood."""
     if len(x) < 3:
         return SHRINKAGES[-1]
     totals = torch.zeros(len(SHRINKAGES), dtype=x.dtype)
@@ -75,7 +75,7 @@ def best_shrinkage(x: Tensor, seed: int) -> float:
 
 
 def best_n_clusters(x: Tensor, shrinkage: float, candidates: list[int], seed: int) -> int:
-    """Return the number of clusters with the highest held-out likelihood.
+    """Return the number of clusters that maximizes the held-out likelihood.
 
     The result is 1 if clusters do not improve significantly on a single Gaussian.
     """
@@ -140,7 +140,7 @@ class Clusters(NamedTuple):
 
 
 def k_means(x: Tensor, k: int, seed: int) -> Tensor:  # (N, k)
-    """Return the one-hot cluster of each row from the best of several k-means runs.
+    """Return the one-hot cluster assignments of all rows, from the best of several k-means runs.
 
     Each run starts from randomly selected rows.
     """

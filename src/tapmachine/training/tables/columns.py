@@ -20,7 +20,7 @@ FEW_ROWS = 20  # with fewer rows, there is only one class
 
 
 def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMixture, list[str]]:
-    """Fit a mixture of latent classes to a table, and return it with notes on the data.
+    """Fit a mixture of latent classes to a table, and return the mixture and notes on the data.
 
     The shrinkage, the number of classes and the width are chosen by cross-validation.
     """

@@ -1,4 +1,4 @@
-"""Cross-validation of the latent classes of a table, by the likelihood of the observed cells of held-out rows."""
+"""Cross-validation of latent class models, scored by the likelihood of the observed cells in held-out rows."""
 
 import math
 from typing import NamedTuple
@@ -76,7 +76,7 @@ def select(table: Table, candidates: list[int], seed: int) -> Selection:
 
 
 def _best_shrinkage(parts: Parts) -> float:
-    """Return the shrinkage of a single class with the highest held-out likelihood."""
+    """Return the shrinkage that maximizes the held-out likelihood of a single class."""
     totals = torch.zeros(len(SHRINKAGES), dtype=torch.float64)
     for some, others in parts:
         mixture = None
@@ -87,7 +87,7 @@ def _best_shrinkage(parts: Parts) -> float:
 
 
 def _best_width(fits: list[ProductMixture], parts: Parts) -> tuple[float, Tensor]:
-    """Return the width with the highest held-out likelihood, and the weighted log-likelihoods of the held-out rows."""
+    """Return the width that maximizes the held-out likelihood, and the weighted log-likelihoods of held-out rows."""
     scores = []
     for width in WIDTHS if len(fits[0].real) else WIDTHS[:1]:
         wider = [fit._replace(covariances=width * fit.covariances) for fit in fits]

@@ -16,7 +16,7 @@ INITIAL_ODDS = -1.0  # log-odds of an active unit
 
 
 def best_n_steps(x: Tensor, shrinkage: float, n_clusters: int, n_slabs: int, seed: int) -> int:
-    """Return the number of training steps with the highest held-out likelihood, or 0 if slabs do not improve it."""
+    """Return the number of training steps that maximizes the held-out likelihood, or 0 if slabs do not increase it."""
     gains = []  # gains over the mixture for each held-out row, after 0, EVERY, … steps
     for fitted, left_out in folds(len(x), seed):
         columns = Columns.of(x[fitted], shrinkage)
@@ -61,7 +61,7 @@ class Slabs:
         return log_density
 
     def _log_partition(self, q: Tensor, inner: Tensor) -> Tensor:
-        """Value of ln Z relative to the Gaussian, in coordinates in which its precision matrix is the identity.
+        """Return ln Z relative to the Gaussian, in coordinates in which the Gaussian has unit precision.
 
         In these coordinates WᵀW becomes 1 − q/(q + WᵀW), Wᵀb becomes (q + WᵀW)⁻¹Wᵀb, and b² becomes (b² − bᵀW(q +
         WᵀW)⁻¹Wᵀb)/q.
@@ -92,7 +92,7 @@ class Slabs:
     def machine(self, n_hidden: int) -> tuple[BoltzmannMachine, Tensor, Tensor]:
         """Return the machine in coordinates u in which the precision matrix is the identity.
 
-        Returns the machine, and the matrix `transform` and the vector `shift` of y = shift + transform·u.
+        Returns the machine, the matrix `transform` and the vector `shift`, where y = shift + transform·u.
         """
         n, n_slabs = self.weights.shape
         n_clusters = len(self.log_shares) if len(self.log_shares) > 1 else 0
