@@ -11,8 +11,8 @@ from tapmachine.analysis.style import BLACK, GRAY, GREEN, ORANGE, PURPLE, SKY, V
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CLASS_COLORS = SKY, ORANGE, GREEN, PURPLE, VERMILION  # light enough for black points on top of them
-MANY = 500  # points, from which on they are drawn smaller
+CLASS_COLORS = SKY, ORANGE, GREEN, PURPLE, VERMILION  # light enough for black points on top to be visible
+MANY = 500  # number of points above which markers are smaller
 
 
 def solution_map(
@@ -85,7 +85,7 @@ def map_thumbnails(
 ) -> None:
     """Draw images of some solutions above and below a map, each connected to its point.
 
-    The images lie outside the range of the points, so that they cover none of them. Call this function after
+    The images are placed outside the range of the points so that no point is covered. Call this function after
     `solution_map`.
 
     Args:
@@ -98,7 +98,7 @@ def map_thumbnails(
     """
     points, images = torch.as_tensor(points).double(), torch.as_tensor(images).detach().cpu().double()
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    slot = (right - left) / -(-count // 2)  # for one image
+    slot = (right - left) / -(-count // 2)  # width available for one image
     chosen = sorted(_far_apart(points, count), key=lambda number: float(points[number, 1]))
     half = len(chosen) // 2
     for members, center, edge in (

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from matplotlib.lines import Line2D
 
-MOST_BINS = 50  # of a histogram
-GAP = "0.8"  # gray between images
+MOST_BINS = 50  # maximum number of bins of a histogram
+GAP = "0.8"  # gray level between images
 
 
 class Picture(NamedTuple):
@@ -146,7 +146,7 @@ def free_energies(ax: "Axes", epochs: Sequence[int], values: Sequence[Tensor], l
     counts.set_ylim(bottom=0)
     counts.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if legend:
-        above = ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # where it covers no data
+        above = ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the data
         for handle in above.legend_handles:
             if handle is not None:
                 handle.set_alpha(1)  # a single transparent dot would be invisible
@@ -246,9 +246,9 @@ def tree(ax: "Axes", epochs: Sequence[int], parents: Sequence[Tensor], names: Se
     ]
     ax.add_collection(LineCollection(lines, colors="0.3", linewidths=0.7))
     ax.autoscale()
-    ax.yaxis.tick_right()  # where the leaves are
+    ax.yaxis.tick_right()  # the leaves are on the right
     if epochs[0] > 0:
-        ax.set_xscale("log")  # most splits happen early
+        ax.set_xscale("log")  # most splits occur early
         some = sorted({epochs[0], epochs[len(epochs) // 2], epochs[-1]})
         ax.set_xticks(some, [str(epoch) for epoch in some])
         ax.set_xticks([], minor=True)
@@ -260,7 +260,7 @@ def tree(ax: "Axes", epochs: Sequence[int], parents: Sequence[Tensor], names: Se
 
 
 def tree_heights(parents: Sequence[Tensor], n_leaves: int | None = None) -> list[list[float]]:
-    """Return a height for each solution of each epoch such that no lines of the tree cross.
+    """Return a height for each solution at each epoch so that no lines of the tree cross.
 
     Leaves have consecutive integer heights. The height of any other solution is the mean of its children's heights.
 

@@ -9,7 +9,7 @@ from tapmachine.analysis.features import hidden_means
 from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
 
-SOME_ROWS = 10_000  # rows of data that are sufficient to estimate mean activations
+SOME_ROWS = 10_000  # number of rows that is sufficient to estimate mean activations
 NORM = 0.1  # p of the ℓ_p norm that measures the spread of a field
 
 
@@ -20,10 +20,10 @@ class ReceptiveFields(NamedTuple):
         fields: Weights between each hidden unit and the visible units, shape (n_hidden, n_visible), with additional
             dimensions for categorical units. For higher layers, the weights are the product W₁W₂… of the weight
             matrices.
-        spread: Logarithm of the ℓ_p norm (p = 0.1) of each field divided by its largest weight, shape (n_hidden,). The
-            spread is large for a field that covers many visible units.
-        activation: Mean of each hidden unit given the data, averaged over the rows, shape (n_hidden,); NaN without
-            data.
+        spread: Logarithm of the ratio of the ℓ_p norm (p = 0.1) of each field to its largest absolute weight, shape
+            (n_hidden,). The spread is large for a field that covers many visible units.
+        activation: Mean of each hidden unit given a row of the data, averaged over the rows, shape (n_hidden,); NaN
+            without data.
         layer: Number of the hidden layer, starting at 1.
     """
 
@@ -70,7 +70,7 @@ def receptive_fields(machine: BoltzmannMachine, x: Tensor | None = None, layer: 
 
 @torch.no_grad()
 def rank_all_fields(machine: BoltzmannMachine, x: Tensor) -> tuple[ReceptiveFields, ...]:
-    """Compute the receptive fields of every hidden layer, with activations averaged over some of the rows."""
+    """Compute the receptive fields of every hidden layer, with activations averaged over a subset of the rows."""
     if machine.is_pairwise:
         return ()
     means = hidden_means(machine, spaced(x, SOME_ROWS))

@@ -19,11 +19,11 @@ from tapmachine.solver import Scheme, solve
 from tapmachine.solver.registry import SCHEMES
 from tapmachine.solver.starts import StartingPoint, fitting, starting_moments
 
-NUDGE = 1e-4  # perturbation of a field, used to measure the linear response
+NUDGE = 1e-4  # size of the field perturbation that measures the linear response
 IMPLAUSIBLE = 100.0  # a response larger than this multiple of the variances means that the solution has changed
 TOLERANCE = 1e-20
 MAX_SWEEPS = 5000
-MOST_ENUMERATED = 20  # exact values are computed for up to 2^20 states of the smaller side
+MOST_ENUMERATED = 20  # exact values are computed if the smaller side has at most 2^20 states
 GIBBS_SWEEPS = 2000
 MOST_NUDGED = 1000  # maximum number of units for which the table contains correlations
 
@@ -78,7 +78,7 @@ def correlations(
             means.append(solved.moments[above].mean.flatten(1))
         response = (means[0] - means[1]) / (2 * NUDGE)
         largest = (solution.moments[below].variance.max() * solution.moments[above].variance.max()).sqrt()
-        if bool(response.abs().max() > IMPLAUSIBLE * largest):  # `largest` bounds covariances
+        if bool(response.abs().max() > IMPLAUSIBLE * largest):  # `largest` is an upper bound on the covariances
             raise EstimateError(
                 "the iteration does not return to the solution after a perturbation; the solution may be a saddle"
             )
@@ -156,7 +156,7 @@ def _cell(value: float, form: str) -> str:
 
 
 class _Truth:
-    """Reference values for a comparison, by enumeration if feasible and by Gibbs sampling otherwise."""
+    """Reference values for a comparison, computed by enumeration if feasible and by Gibbs sampling otherwise."""
 
     def __init__(self, machine: BoltzmannMachine, starts: list[Moments | None]) -> None:
         self.log_partition = float("nan")
@@ -270,7 +270,7 @@ def _row(machine: BoltzmannMachine, scheme: Scheme, solution: Solution, truth: _
     off = [(own.mean.mean(0) - mean).flatten() for own, mean in zip(chosen.moments, truth.means, strict=True)]
     correlation_error = nan
     if sum(machine.sizes) <= MOST_NUDGED and (exact or len(good) == 1):
-        with suppress(EstimateError):  # the error remains NaN
+        with suppress(EstimateError):  # the error stays NaN
             found = correlations(machine, best, scheme)
             different = torch.cat([(a - b).flatten() for a, b in zip(found, truth.correlations, strict=True)])
             correlation_error = float(different.square().mean().sqrt())

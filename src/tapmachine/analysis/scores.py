@@ -56,7 +56,7 @@ def f1(truth: Tensor, estimate: Tensor) -> float:
 
 
 def log_loss(truth: Tensor, estimate: Tensor, smallest: float = 1e-12) -> float:
-    """Compute the mean log loss of two-state values in nats, where the estimates are their means."""
+    """Compute the mean log loss, in nats, of estimated means of two-state values."""
     _counts(truth, estimate)
     signed = _are_spins(truth, estimate)
     p = ((estimate + 1) / 2 if signed else estimate).double().clamp(smallest, 1 - smallest)

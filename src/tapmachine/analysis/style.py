@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-COLUMN, PAGE, PAGE_HEIGHT = 3.4, 7.0, 9.4  # printed sizes in inches: a column, a page, its height
+COLUMN, PAGE, PAGE_HEIGHT = 3.4, 7.0, 9.4  # printed sizes in inches: column width, page width, page height
 FONT_SIZE = 8  # in points at the printed size
 
 # The palette of Okabe and Ito.
@@ -46,7 +46,7 @@ SETTINGS: dict[str, Any] = {
     "legend.borderaxespad": 0.3,
     "figure.constrained_layout.h_pad": 0.03,
     "figure.constrained_layout.w_pad": 0.03,
-    "pdf.fonttype": 42,  # text remains text
+    "pdf.fonttype": 42,  # keeps text as text instead of outlines
     "svg.fonttype": "none",
 }
 
@@ -87,7 +87,7 @@ def panel_title(ax: "Axes", letter: str, text: str = "") -> None:
 
 
 def shared_legend(figure: "Figure", axes: "Iterable[Axes]", columns: int = 6, marker_scale: float = 1.0) -> None:
-    """Draw one legend above all panels, with each label once and with at most as many columns as fit."""
+    """Draw one legend above all panels, showing each label once and using at most as many columns as fit."""
     pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
     found = {label: handle for handle, label in reversed(pairs)}
     labels = list(dict.fromkeys(label for _, label in pairs))
@@ -101,13 +101,13 @@ def shared_legend(figure: "Figure", axes: "Iterable[Axes]", columns: int = 6, ma
 
 
 def _fitting_columns(labels: list[str], columns: int, width: float) -> int:
-    """Return the largest number of legend columns, up to `columns`, that fit into a width in inches."""
+    """Return the largest number of legend columns, up to `columns`, that fit into `width` inches."""
     from matplotlib.textpath import TextPath
 
     beside = sum(SETTINGS[f"legend.{name}"] for name in ("handlelength", "handletextpad", "columnspacing")) * FONT_SIZE
     widths = [TextPath((0, 0), label, size=FONT_SIZE).get_extents().width + beside for label in labels]
     for n in range(min(columns, len(labels)), 1, -1):
-        parts = np.array_split(widths, n)  # as Matplotlib divides the labels among the columns
+        parts = np.array_split(widths, n)  # Matplotlib divides the labels among the columns in the same way
         if sum(part.max() for part in parts) <= 72 * width:
             return n
     return 1

@@ -118,7 +118,7 @@ def legend(names: Sequence[str], x: float, y: float, colors: Sequence[str]) -> s
 
 
 def line_chart(series: Mapping[str, Points], x_label: str, y_label: str, height: float = 260.0) -> str:
-    """Draw a line chart with one named line per series. Series of fewer than 20 points also get markers."""
+    """Draw a line chart with one named line per series. Series with fewer than 20 points also have markers."""
     known = {name: [p for p in points if math.isfinite(p[1])] for name, points in series.items()}
     known = {name: points for name, points in known.items() if points}
     every = [point for points in known.values() for point in points]
@@ -161,7 +161,7 @@ def scatter(points: Points, x_label: str, y_label: str, line: Points = (), log_x
 def histogram(
     series: Mapping[str, Sequence[float]], edges: Sequence[float], x_label: str, height: float = 120.0
 ) -> str:
-    """Draw several histograms in one chart: the first series as a filled area, the others as outlines."""
+    """Draw several histograms in one chart, the first as a filled area and the others as outlines."""
     highest = max((value for values in series.values() for value in values), default=1.0) or 1.0
     axes = Axes((edges[0], edges[-1]), (0.0, highest), 300, height, 8, 8, 6, 30)
     parts = [f'<path d="M{axes.left} {height - axes.bottom}H{axes.width - axes.right}" style="{AXIS}"/>']

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-LEVELS = 31  # gray levels above black; more levels would double the file size
-DIVERGING = 127  # color steps from 0 to the largest absolute value
+LEVELS = 31  # number of gray levels above black; more levels would double the file size
+DIVERGING = 127  # number of color steps from 0 to the largest absolute value
 NEGATIVE, ZERO, POSITIVE = (33, 102, 172), (247, 247, 247), (178, 24, 43)
 
 
@@ -57,7 +57,7 @@ def diverging_palette() -> list[tuple[int, int, int]]:
 
 
 def sheet(values: Tensor) -> str:  # (K, n), from 0 to 1
-    """Encode each row of values as one pixel row of a gray image, which the script of the page decodes.
+    """Encode each row of values as one pixel row of a gray image, which the page's script decodes.
 
     Returns an empty string if there are no rows.
     """

@@ -31,7 +31,7 @@ def distribution(values: Tensor, name: str) -> str:
 
 
 def thumbnails(rows: Tensor, words: str) -> str:  # (K, n)
-    """Show the first rows as square images. Returns an empty string if they cannot be shown as square images."""
+    """Show the first rows as square images, or return an empty string if rows are not square images."""
     side = math.isqrt(rows.shape[1]) if rows.dim() == 2 else 0
     if side * side != rows.shape[-1] or not LEAST_SIDE <= side <= MOST_SIDE or len(rows) == 0:
         return ""

@@ -16,14 +16,14 @@ from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.training.monitor import GLASSY
 
 MANY_STARTS = 20  # minimum number of converged starts for statements about basins
-MOST = 0.9  # fraction of the starts that makes one solution dominant
+MOST = 0.9  # fraction of the starts above which a solution is dominant
 MANY_SOLUTIONS = 10  # minimum number of solutions for statements about bands
 CLOSE = 0.05  # RMS distance, relative to the support, below which a start is close to its solution
-SCORED_ROWS = 1000  # rows of the data scored for the log-likelihood
-SURE = 3.0  # number of standard errors that makes a difference significant
-LARGEST_ERROR = 0.5  # largest standard error of ln Z, in nats, with which it is used
+SCORED_ROWS = 1000  # maximum number of rows used to compute the log-likelihood
+SURE = 3.0  # number of standard errors above which a difference is significant
+LARGEST_ERROR = 0.5  # maximum standard error, in nats, of an estimate of ln Z that is used
 GRID = 512  # number of evenly spaced points at which a density is evaluated
-VALLEY = 0.7  # two bands are separated by a valley below this fraction of the lower of the two peaks
+VALLEY = 0.7  # a valley separates two bands if it is below this fraction of the lower of the two peaks
 PEAK = 0.05  # peaks below this fraction of the highest peak are not bands
 
 
@@ -120,7 +120,7 @@ def _valleys(heights: list[float]) -> list[int]:
 
 
 class _Evidence(NamedTuple):
-    """Unbiased log-likelihood in nats per row, and comparisons with it.
+    """Unbiased log-likelihood in nats per row, and its comparison with reference values.
 
     Attributes:
         method: Method of estimation, "exact" or "annealed".
@@ -149,10 +149,10 @@ def diagnose(
     x: Tensor | None = None,
     held_out: Tensor | None = None,
 ) -> list[str]:
-    """Describe what a landscape implies about its machine, one sentence per finding.
+    """Describe what a landscape implies about its machine, in one sentence per finding.
 
     The number of solutions does not distinguish an untrained machine from a trained one. If `machine` and `x` are
-    passed, the log-likelihood of the training data is therefore compared with three other quantities. These are the
+    passed, the log-likelihood of the training data is therefore compared with three other quantities: the
     log-likelihood of independent units fitted to the same data, the log-likelihood of the held-out data, and the free
     energies of the solutions. The log-likelihood is exact if the machine can be enumerated, and annealed otherwise.
 
@@ -248,7 +248,7 @@ def _on_basins(landscape: SomeLandscape, ended: Tensor) -> list[str]:
 
 
 def _on_likelihood(evidence: _Evidence, landscape: SomeLandscape) -> list[str]:
-    """Describe the success of the training and the accuracy of the free energies, based on the log-likelihood."""
+    """Describe, based on the log-likelihood, the success of training and the accuracy of the free energies."""
     value = f"The log-likelihood of the training data is {evidence.mean:.2f} nats ({evidence.method})"
     independent = evidence.mean - evidence.gain
     if evidence.gain < -SURE * evidence.gain_error:
@@ -285,7 +285,7 @@ def _on_likelihood(evidence: _Evidence, landscape: SomeLandscape) -> list[str]:
 
 @torch.no_grad()
 def _evidence(machine: BoltzmannMachine, x: Tensor, held_out: Tensor | None) -> _Evidence | None:
-    """Compute an unbiased log-likelihood and compare it with that of independent units; None if it is unreliable."""
+    """Compare an unbiased log-likelihood with that of independent units, or return None if it is unreliable."""
     machine = in_double(machine)
     x = check_rows(machine, x.to(machine.dtype) if x.is_floating_point() else x)
     most = SCORED_ROWS if len(machine.layers) <= 2 else MOST_DEEP_ROWS

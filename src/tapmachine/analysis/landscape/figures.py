@@ -57,7 +57,7 @@ def landscape_pictures(track: LandscapeTrack, embedding: Embedding | None, shape
 
 @styled
 def fields_picture(ranking: ReceptiveFields, shape: Shape) -> Picture:
-    """Draw the most spread and the most localized receptive fields, and those of the most and least active units."""
+    """Draw the receptive fields with the largest and smallest spread, and those of the most and least active units."""
     kinds = {
         "most spread": ranking.by_spread(N_FIELDS),
         "most localized": ranking.by_spread(N_FIELDS, localized=True),
@@ -181,7 +181,7 @@ def solutions_table(track: LandscapeTrack, embedding: Embedding | None) -> str:
 
 
 def starts_table(track: LandscapeTrack) -> str:
-    """Return a CSV table with the solution of the last epoch to which each start converges; −1 if it does not."""
+    """Return a CSV table with the index of the solution to which each start converges at the last epoch, or −1."""
     last = track.snapshots[-1]
     rows = zip(track.rows.tolist(), last.basin.tolist(), last.distance.tolist(), strict=True)
     return _csv(("row", "solution", "distance"), rows)

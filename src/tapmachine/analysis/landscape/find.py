@@ -17,7 +17,7 @@ from tapmachine.solver.merging import SAME, as_points, distances, groups, merge_
 from tapmachine.solver.starts import StartingPoint, fitting, normalized, random_means, starting_moments
 from tapmachine.units import Units
 
-ROUGH_TOLERANCE = 1e-10  # reached easily in float32
+ROUGH_TOLERANCE = 1e-10  # easily reached in float32
 NUDGE = 3e-3  # size of the perturbation that tests stability, as a fraction of the distance to a random point
 NUDGED_SWEEPS = 31  # number of sweeps after each of two perturbations
 
@@ -62,7 +62,7 @@ class Landscape:
         return int((self.basin < 0).sum())
 
     def members(self, solution: int) -> Tensor:
-        """Return the indices of the starts that converge to a solution."""
+        """Return the indices of the starts that converge to the solution with index `solution`."""
         return (self.basin == solution).nonzero().squeeze(-1)
 
     def __len__(self) -> int:
@@ -98,8 +98,8 @@ def find_solutions(
 ) -> Landscape:
     """Find the distinct solutions of a machine from many starts, in float64 with a tolerance of 1e-14.
 
-    With several processes (torchrun), each process solves a part of the starts, and every process returns all
-    solutions. All processes must call the function with the same arguments.
+    With several processes (torchrun), each process computes the solutions for some of the starts, and every process
+    returns all solutions. All processes must call the function with the same arguments.
 
     Args:
         machine: A machine that is not conditioned on rows.
@@ -136,7 +136,7 @@ def find_solutions(
     visible = moments[0].mean.double()
     share = world().share(len(visible))
     moments = [Moments(*(z[share] for z in layer)) for layer in moments]
-    if machine.dtype != double.dtype and machine.device.type == "cpu":  # most sweeps then take half the time
+    if machine.dtype != double.dtype and machine.device.type == "cpu":  # float32 halves the time of most sweeps
         rough = solve(machine, moments, scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)
         moments = list(rough.moments)
     pairs = zip(double.layers, moments, strict=False)

@@ -76,13 +76,13 @@ def basin_agreement(basin: Tensor, labels: Tensor) -> Agreement:
 
     expected = pairs(rows) * pairs(columns) / max(1.0, pairs(total))
     largest = (pairs(rows) + pairs(columns)) / 2
-    same = largest == expected  # a single basin and a single class, or only basins and classes of one start
+    same = largest == expected  # a single basin and a single class, or one start per basin and per class
     index = 1.0 if same else (pairs(table) - expected) / (largest - expected)
     return Agreement(float(table.amax(1).sum() / total), index)
 
 
 class SpatialCorrelation(NamedTuple):
-    """Moran's I and the p-value of a permutation test; without correlation, I is −1/(n − 1) on average."""
+    """Moran's I, whose mean is −1/(n − 1) without correlation, and the p-value of a permutation test."""
 
     morans_i: float
     p_value: float
@@ -97,7 +97,8 @@ def spatial_correlation(
         values: Value at each point, shape (n,), such as the free energies of solutions.
         points: Coordinates of shape (n, d), such as positions on a map or the means of solutions. At most 2,000 points
             are used.
-        n_neighbors: Number of nearest neighbors to compare. The result is NaN for at most 2·n_neighbors points.
+        n_neighbors: Number of nearest neighbors to compare. The result is NaN if there are at most 2·n_neighbors
+            points.
         n_permutations: Number of permutations; the smallest possible p-value is 1/(n_permutations + 1).
 
     Example:
@@ -132,7 +133,7 @@ def spatial_correlation(
 
 
 def overlaps(means: Tensor, weights: Tensor | None = None, n_pairs: int = 100_000, seed: int = 0) -> Tensor:
-    """Compute the overlaps q of random pairs of solutions, the correlations of their means over the units.
+    """Compute the overlaps q of random pairs of solutions, defined as correlations between means over the units.
 
     The histogram of the overlaps estimates the distribution P(q). A pair may contain the same solution twice, which
     gives q = 1.
@@ -172,7 +173,7 @@ def complexity(free_energy: Tensor, n_units: int, n_bins: int = 30) -> tuple[Ten
         n_bins: Number of bins of the histogram (default: 30).
 
     Returns:
-        Values of f at the centers of the nonempty bins, and of Σ at these points.
+        Values of f at the centers of the nonempty bins, and the values of Σ at these points.
 
     Example:
         >>> import torch

@@ -66,7 +66,7 @@ class LandscapeTrack:
     """Landscapes at several epochs of a training run, as returned by `track_landscape`.
 
     Attributes:
-        snapshots: Landscapes in order of increasing epochs.
+        snapshots: Landscapes in order of increasing epoch.
         starts: Visible means from which the solver started, shape (K, *state_shape).
         rows: Index of each start among the rows passed to `track_landscape`, shape (K,).
         tree: Tree of the solutions of the last epoch, which merge toward earlier epochs.
@@ -83,7 +83,7 @@ class LandscapeTrack:
         return [snapshot.epoch for snapshot in self.snapshots]
 
     def changes(self) -> list[tuple[int, int]]:
-        """Return the numbers of new solutions and of merged solutions at each epoch.
+        """Return the number of new solutions and the number of merged solutions at each epoch.
 
         The successor of a solution is the solution of the next epoch to which most of its starts converge. Solutions
         with the same successor have merged. A solution that is not a successor is new, and all solutions of the first
@@ -100,10 +100,10 @@ class LandscapeTrack:
         return found
 
     def at(self, epoch: int) -> Snapshot:
-        """Return the snapshot of an epoch.
+        """Return the snapshot of a given epoch.
 
         Raises:
-            KeyError: If there is no snapshot of the epoch.
+            KeyError: If there is no snapshot of this epoch.
         """
         for snapshot in self.snapshots:
             if snapshot.epoch == epoch:
@@ -149,7 +149,7 @@ def track_landscape(
             as `random_start(machine, K)`.
         scheme: Mean-field scheme (default: `TAP()`).
         epochs: Epochs to use (default: all epochs in `machines`).
-        n_starts: Maximum number of starts; evenly spaced rows are selected from a larger number of starts.
+        n_starts: Maximum number of starts. If there are more starts, evenly spaced ones are selected.
         same: Distance below which two solutions are merged (see `merge_solutions`).
         max_sweeps: Maximum number of sweeps per start.
         callback: Function called with each `Snapshot`.
@@ -218,7 +218,7 @@ def _tree(
     same: float,
     max_sweeps: int,
 ) -> SolutionTree:
-    """Compute the tree from the last epoch to the first, starting each search at the solutions of the next epoch."""
+    """Compute the tree from the last epoch to the first, using the solutions of the next epoch as starting points."""
     parents: list[Tensor] = []
     failed = [0]
     current: Solution = last.solutions

@@ -23,7 +23,8 @@ class SolutionTree:
         parents: For each epoch except the first, the index of each solution's parent at the previous epoch.
         counts: Number of starts that converge to each solution of the last epoch, shape (n,).
         basin: Index of the solution to which each start converges, shape (K,); −1 if it does not converge.
-        n_not_converged: Number of solutions at each epoch that did not converge. The tree contains their last moments.
+        n_not_converged: Number of solutions at each epoch that did not converge. For these, the moments after the last
+            sweep are used.
         means: Visible means of the solutions at each epoch, shape (n, *state_shape), in float32; empty if not stored.
     """
 
@@ -44,14 +45,14 @@ class SolutionTree:
         return [*sizes, len(self.counts)]
 
     def ancestors(self, epoch: int) -> Tensor:  # (n,)
-        """Return the index of each leaf's ancestor at an epoch."""
+        """Return the index of each leaf's ancestor at a given epoch."""
         ancestors = torch.arange(len(self.counts))
         for parent in reversed(self.parents[self.epochs.index(epoch) :]):
             ancestors = parent[ancestors]
         return ancestors
 
     def clusters(self, epoch: int) -> Tensor:  # (K,)
-        """Return the cluster of each start, the ancestor of its solution at an epoch; −1 if it did not converge."""
+        """Return the cluster of each start: the ancestor of its solution at a given epoch, or −1 if not converged."""
         ancestors = self.ancestors(epoch)
         return torch.where(self.basin < 0, -1, ancestors[self.basin.clamp(min=0)]) if len(ancestors) else self.basin
 
@@ -80,7 +81,7 @@ class SolutionTree:
         return self.counts.argsort(descending=True, stable=True)[:count].sort().values
 
     def pruned(self, n_leaves: int) -> "SolutionTree":
-        """Return a tree of the `n_leaves` leaves with the most starts, renumbered in their original order."""
+        """Return a tree with the `n_leaves` leaves that have the most starts, renumbered in their original order."""
         kept = self.largest_leaves(n_leaves)
         new_index = torch.full_like(self.counts, -1)
         new_index[kept] = torch.arange(len(kept))

@@ -52,12 +52,12 @@ def save_array(
     schema: "Schema | None" = None,
     observed: "Sequence[RawColumn]" = (),
 ) -> None:
-    """Write rows to a file. Text files have enough digits to restore the same floating-point numbers.
+    """Write rows to a file. Text files contain enough digits to restore floating-point numbers exactly.
 
     Args:
         path: Output file. The suffix determines the format.
         values: Rows to write, (N, n).
-        layout: Header, separator and index of a text file (default: commas, without header and index).
+        layout: Header, separator and index of a text file (default: comma-separated, without header or index).
         known: Observed values, which are written unchanged, with NaN for all other values (default: none).
         schema: Schema that decodes the rows of a table (default: rows are written as numbers).
         observed: Columns of the input table, whose observed cells are written unchanged (default: none).

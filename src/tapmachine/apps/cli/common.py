@@ -115,7 +115,7 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def speaker(silent: bool) -> Callable[[str], None]:
-    """Return a function that prints messages to standard error, or a function that does nothing if silent."""
+    """Return a function that prints messages to standard error or, if `silent` is true, does nothing."""
     return (lambda line: None) if silent else (lambda line: print(line, file=sys.stderr))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tapmachine.posterior import Posterior
     from tapmachine.runs.folder import RunFolder
 
-SHOWN = 12  # number of rows in a picture
+SHOWN = 12  # number of rows in a figure
 
 Out = Annotated[
     Path | None,
@@ -152,7 +152,7 @@ def _restore(
     device: str,
     quiet: bool,
 ) -> None:
-    """Denoise rows and write the results. If `noise` is None, fill in missing values only."""
+    """Denoise rows and write the results. If `noise` is None, only fill in missing values."""
     import numpy as np
     import torch
 

@@ -127,7 +127,7 @@ def recover(
     used = engine or fitting_engine(channel, machine)
     options: dict[str, Any] = {"data": train, "engine": engine}
     with warnings_as_lines(quiet), named(y):
-        double = in_double(machine)  # in float32, free energies are too inexact to compare solutions
+        double = in_double(machine)  # float32 free energies are not precise enough to compare solutions
         posterior = recover_signals(double, np.asarray(measured.rows), channel, **options)
     has_states = machine.layers[0].is_categorical
     result = posterior.states if rounded or has_states else posterior.mean

@@ -41,7 +41,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
     folder, machine = open_run(run)
     with warnings_as_lines(quiet=False):
         settings, records = folder.settings() or {}, folder.records()
-    epochs = folder.last_epoch() or 0  # taken from the checkpoints, as records may be damaged
+    epochs = folder.last_epoch() or 0  # read from the checkpoints, because records may be damaged
     if as_json:
         print(json.dumps({"settings": settings, "machine": machine.summary(), "epochs": epochs, "records": records}))
         return

@@ -1,4 +1,4 @@
-"""Command `tapmachine predict`, and functions on tables that several commands share."""
+"""Command `tapmachine predict`, and functions for tables that several commands share."""
 
 import sys
 from dataclasses import replace

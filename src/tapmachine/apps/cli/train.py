@@ -28,7 +28,7 @@ HINTS = get_type_hints(Settings)
 
 
 def parameter(declared: "Field[Any]", hint: Any) -> inspect.Parameter:
-    """Create the command-line option of a setting, whose default None does not override a settings file."""
+    """Create the command-line option of a setting. Its default, None, does not override a settings file."""
     option, name = option_of(declared), declared.name
     (kind,) = {str} if item_kind(hint) or str in kinds(hint) else {*kinds(hint)} - {type(None)}
     if name == "data":
@@ -94,7 +94,7 @@ def train(
 
 
 def _settings(out: Path, path: Path | None, flags: dict[str, Any]) -> Settings:
-    """Read settings from a file or from the run to continue, and override them by command-line options."""
+    """Read settings from a file or from the run to continue, and override them with command-line options."""
     in_run = out / "settings.json"
     if path is None and "data" not in flags and in_run.exists():
         path = in_run

@@ -27,9 +27,9 @@ class ColumnMachine(TableMachine):
     def predict_proba(self, X: Any, column: str) -> Any:
         """Predict the probability of each value of a categorical or binary column given the other columns.
 
-        With one hidden layer and no missing values in the other columns, the probabilities are exact. A probability is
-        the normalized weight of the row with that value in the column. Missing values in other columns are marginalized
-        by TAP.
+        With one hidden layer and no missing values in the other columns, the probabilities are exact. The probability
+        of a value is the normalized weight of the row in which the column has this value. Missing values in other
+        columns are marginalized with TAP.
 
         Args:
             X: DataFrame with the other columns. The predicted column is ignored if present.

@@ -29,7 +29,7 @@ class CellMachine(ColumnMachine):
             level: Probability that an interval contains the missing value (default: 0.9).
 
         Returns:
-            The lower and the upper ends of the intervals, in the type of X. For observed cells, both ends are equal to
+            The lower and upper ends of the intervals, with the type of X. For observed cells, both ends are equal to
             the observed value. Categorical and binary columns of DataFrames are omitted; use `predict_proba` for these
             columns.
         """
@@ -54,7 +54,7 @@ class CellMachine(ColumnMachine):
             random_state: Random seed (default: 0).
 
         Returns:
-            A list of `n_draws` complete tables, in the type of X.
+            A list of `n_draws` complete tables with the type of X.
 
         Example:
             >>> import numpy as np
@@ -75,7 +75,7 @@ class CellMachine(ColumnMachine):
     def surprise(self, X: Any) -> Any:
         """Compute the surprise −ln P(x_ij | other cells of the row) of each cell in nats, (n_samples, n_features).
 
-        High values mark the cells that make a row unusual; `score_samples` scores whole rows. Densities of real
+        High values indicate the cells that make a row unusual; `score_samples` scores whole rows. Densities of real
         columns are in the units of the data. The surprise of missing cells is NaN.
         """
         surprise: Array = self._posterior(X).cell_surprise().cpu().numpy()

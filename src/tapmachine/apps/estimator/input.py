@@ -1,4 +1,4 @@
-"""Input of the estimator: sparse matrices, which are converted to dense rows in parts, AnnData and row weights."""
+"""Input of the estimator: AnnData objects, row weights, and sparse matrices, which are made dense in parts."""
 
 import sys
 import warnings
@@ -27,7 +27,7 @@ def is_anndata(X: Any) -> bool:
 
 
 def matrix_of(X: Any) -> tuple[Any, list[str] | None]:
-    """Return the matrix and the column names of an AnnData object. Other input is returned unchanged, with None."""
+    """Return the matrix and the column names of an AnnData object. Return other input unchanged, without names."""
     if not is_anndata(X):
         return X, None
     if X.X is None:

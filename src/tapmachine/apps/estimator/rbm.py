@@ -36,7 +36,7 @@ from tapmachine.runs.visible_units import UnitMaker
 from tapmachine.training import Monitor, Training, run_epochs
 from tapmachine.training.monitor import Record
 
-N_MEASURED = 5  # number of epochs at which the log-likelihood is measured, besides the first
+N_MEASURED = 5  # number of epochs after the first at which the log-likelihood is measured
 
 
 class RBM(CellMachine):
@@ -45,8 +45,8 @@ class RBM(CellMachine):
     The estimator trains like `tapmachine.fit`. All other functions of the package can be applied to the fitted machine,
     `machine_`. With the same `random_state`, all results are reproducible, including scores and sequences of samples.
 
-    By default, hidden units are binary. The exception is a single hidden layer above Gaussian visible units, which is
-    the default for real-valued tables. Hidden units of this layer are fitted by maximum likelihood, so `epochs` and
+    By default, hidden units are binary. The exception is a single hidden layer above Gaussian visible units, the
+    default for real-valued tables. The hidden units of this layer are fitted by maximum likelihood, so `epochs` and
     `batch_size` have no effect. One `Gaussian` unit per column models the correlations. `SpikeSlab` units, of which at
     most 8 have nonzero weights, model heavy tails. If cross-validation finds clusters, a `Categorical` unit has one
     state per cluster.
@@ -56,9 +56,9 @@ class RBM(CellMachine):
 
     Args:
         n_hidden: Number of hidden units, whose means are the features. A tuple such as (100, 50) creates a deep
-            machine, whose features are the means of the last layer. For real-valued tables, the first features are one
-            additional feature per column, and the last ones are the cluster probabilities if clusters were found.
-        pretrain: Number of pretraining epochs of the first hidden layer of deep machines (default: same as `epochs`).
+            machine, whose features are the means of the last layer. For real-valued tables, one additional feature
+            per column precedes these features and, if clusters were found, the cluster probabilities follow them.
+        pretrain: Number of epochs for pretraining the first hidden layer of a deep machine (default: same as `epochs`).
         hidden_units: Type of the hidden units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian or
             gauss-bernoulli. Units of the last two types take values between -1 and 1. With auto, units are
             spike-slab in a single hidden layer above gaussian units, and binary otherwise.
@@ -102,8 +102,8 @@ class RBM(CellMachine):
         history_: Training history, a list with one dictionary per epoch. Each dictionary has the keys `loss`,
             `gradient_norm` and others. About five epochs, including the first and the last, also have the
             `log_likelihood` of the training rows and its `log_likelihood_method` (see `Monitor`).
-        score_method_, score_error_: Method that computed ln Z of the scores, `exact` or `annealed`, and the standard
-            error of ln Z in nats. Both are computed on first access.
+        score_method_, score_error_: Method used to compute ln Z for the scores, `exact` or `annealed`, and the
+            standard error of ln Z in nats. Both are computed on first access.
         components_: Weights of the first layer, (n_hidden, n_features), or (n_hidden, n_features·q) for features with q
             categories.
         n_features_in_, feature_names_in_: Number and names of the features, as in scikit-learn.
@@ -175,9 +175,9 @@ class RBM(CellMachine):
         """Fit a new machine to the rows of X.
 
         Args:
-            X: Training data, (n_samples, n_features): an array, a DataFrame, an AnnData object or a sparse matrix,
-                which is not converted to a dense array. NaN marks missing values; the machine is fitted to the observed
-                values.
+            X: Training data, (n_samples, n_features): an array, a DataFrame, an AnnData object or a sparse matrix.
+                Sparse matrices are not converted to dense arrays. NaN marks missing values; the machine is fitted to
+                the observed values.
             y: Ignored. Present for compatibility with scikit-learn.
             sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows. By default, all
                 weights are 1.

@@ -1,4 +1,4 @@
-"""Support of the estimator for DataFrames as input and output."""
+"""Estimator methods that accept and return DataFrames."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -152,7 +152,7 @@ class TableMachine(TrainedMachine):
         quickly (up to 16 binary hidden units). Otherwise, ln Z is estimated by annealed importance sampling, with as
         many temperatures as needed for a standard error below 0.1 nats. ln Z is computed once per fitted machine. The
         attributes `score_method_` and `score_error_` contain the method and the standard error. With several hidden
-        layers, the weight of each row is also enumerated or annealed.
+        layers, the weight of each row is also computed by enumeration or annealing.
 
         Warns:
             LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
@@ -204,7 +204,7 @@ class TableMachine(TrainedMachine):
 
     @dense_in_parts
     def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
-        """Denoise rows and return their posterior means, (n_samples, n_features), in the type of X.
+        """Denoise rows and return their posterior means, (n_samples, n_features), with the type of X.
 
         For categorical columns, the most probable category is returned; for integer columns, means are rounded. A
         warning reports the number of rows without a converged solution. `tapmachine.denoise(model.machine_, …)` returns

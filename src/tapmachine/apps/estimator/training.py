@@ -54,19 +54,19 @@ def weighted_rows(x: Tensor, array: Any, sample_weight: Any) -> tuple[Tensor, Te
 
 
 def starts_from(x: Rows) -> Tensor:
-    """Copy evenly spaced rows as starting points. Missing values are filled from their columns."""
+    """Copy evenly spaced rows as starting points. Missing values are replaced by values observed in the same column."""
     if not isinstance(x, Tensor) or not has_gaps(x):
         return spaced(x, N_STARTS).clone()
     return spaced(fill_columns(x), N_STARTS).clone()
 
 
 def take_up(trainer: Trainer, state: TrainingState) -> None:
-    """Restore the chains and momentum of an earlier training run. If the number of chains has changed, they restart."""
+    """Restore the chains and momentum of an earlier training run. Chains restart if their number has changed."""
     own = trainer.state()
     kept = {
         name: z for name, z in state.tensors.items() if name not in own.tensors or z.shape == own.tensors[name].shape
     }
-    kept.pop("completions", None)  # belong to other rows
+    kept.pop("completions", None)  # completions belong to other rows
     device = {"device": trainer.machine.device.type, "scheduler": own.values["scheduler"]}
     if device["device"] != state.values["device"]:  # generators of different devices are incompatible
         kept["generator.draws"] = own.tensors["generator.draws"]

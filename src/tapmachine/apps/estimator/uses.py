@@ -107,9 +107,9 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         ln Z is exact if the machine is small enough to be enumerated quickly (up to 16 binary hidden units). Otherwise,
         ln Z is estimated by annealed importance sampling, with as many temperatures as needed for a standard error
         below 0.1 nats. ln Z is computed once per fitted machine. The attributes `score_method_` and `score_error_`
-        contain the method and the standard error. With several hidden layers, the weight of each row is also enumerated
-        or annealed. Rows with missing values (NaN) are scored by the log-likelihood of the observed values, ln
-        P(x_obs).
+        contain the method and the standard error. With several hidden layers, the weight of each row is also computed
+        by enumeration or annealing. Rows with missing values (NaN) are scored by ln P(x_obs), the log-likelihood of the
+        observed values.
 
         Warns:
             LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
@@ -130,7 +130,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     @property
     def score_method_(self) -> str:
-        """Method that computed ln Z of the scores: `exact` or `annealed`."""
+        """Method used to compute ln Z for the scores: `exact` or `annealed`."""
         check_is_fitted(self)
         return self._partition().method
 
@@ -216,7 +216,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self._estimates(posterior, array.dtype, return_std)
 
     def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
-        """Impute missing values (NaN) by posterior means or most probable categories, (n_samples, n_features).
+        """Impute missing values (NaN) with posterior means or most probable categories, (n_samples, n_features).
 
         Args:
             X: Rows with missing values.

@@ -9,7 +9,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.data import RunData
 
 N_BINS = 24
-FEW_VALUES = 30  # maximum range of integers with one bin per value
+FEW_VALUES = 30  # maximum range for which integers have one bin per value
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whether the values of the column are numbers instead of categories."""
+        """Whether the values of the column are numbers rather than categories."""
         return self.kind in ("real", "count")
 
     def values(self, rows: Tensor) -> Array:  # (N, n) -> (N,), float64
@@ -50,7 +50,7 @@ class Column(NamedTuple):
 
 
 class ColumnSummary(NamedTuple):
-    """Comparison of one column in data and samples.
+    """Comparison of one column between data and samples.
 
     Attributes:
         column: The compared column.
@@ -94,7 +94,7 @@ def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]
 
 
 def summarize(column: Column, data: Array, samples: Array) -> ColumnSummary:
-    """Compare the distribution of one column in data and samples."""
+    """Compare the distribution of one column between data and samples."""
     seen = data[~np.isnan(data)]
     gaps = 1 - len(seen) / max(1, len(data))
     if not column.is_number:
@@ -127,10 +127,10 @@ def _shares(counts: Array) -> list[float]:
 
 
 def associations(columns: list[Column], values: list[Array]) -> Array:  # (n, n)
-    """Compute the association of each pair of columns over rows where both values are known.
+    """Compute the association between each pair of columns, using the rows in which both values are known.
 
-    The association is the correlation of two numeric or binary columns, the correlation ratio of a numeric and a
-    categorical column, or Cramér's V of two categorical columns. It is NaN if a column is constant, and 1 on the
+    The association is the correlation for two numeric or binary columns, the correlation ratio for a numeric and a
+    categorical column, or Cramér's V for two categorical columns. It is NaN if a column is constant, and 1 on the
     diagonal.
     """
     n = len(columns)
@@ -145,7 +145,7 @@ def associations(columns: list[Column], values: list[Array]) -> Array:  # (n, n)
 
 
 def association(first: Array, second: Array, first_is_number: bool, second_is_number: bool) -> float:
-    """Compute the association of two columns without missing values. See `associations`."""
+    """Compute the association between two columns without missing values. See `associations`."""
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return float("nan")
     if first_is_number and second_is_number:

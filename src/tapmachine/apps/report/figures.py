@@ -92,7 +92,7 @@ def image_svg(
 
 
 def training_curves(records: Sequence[dict[str, Any]]) -> Figure | None:
-    """Draw the log-likelihoods measured during training. Returns None if there are fewer than two measurements."""
+    """Draw the log-likelihoods measured during training, or return None if there are fewer than two measurements."""
     series = {
         title: [(float(r["epoch"]), float(r[name])) for r in records if r.get(name) is not None]
         for name, title in CURVES.items()

@@ -68,10 +68,10 @@ class Findings:
         settings, records: Settings and training records of the run.
         landscape: TAP solutions, or None for machines of tables, which are solved exactly.
         table: Statistics of the columns, or None for images.
-        likelihoods: Log-likelihoods by all estimators.
+        likelihoods: Log-likelihoods from all estimators.
         rankings: Receptive fields of each hidden layer.
         rows, samples: Data rows, and samples of Gibbs chains started from these rows.
-        sample_labels: Label of the nearest data row for each sample, or None without labels.
+        sample_labels: For each sample, the label of the nearest data row, or None without labels.
         columns: Columns of the data; empty for images.
         image_shape: Height and width of images, or None for other data.
     """
@@ -158,7 +158,7 @@ def look_at(
 
 
 def _nearest(samples: Tensor, train: Tensor) -> Tensor:
-    """Return the index of the nearest training row for each sample."""
+    """For each sample, return the index of the nearest training row."""
     return torch.cdist(samples.double().flatten(1), train.to(samples).double()).argmin(1).cpu()
 
 
@@ -194,7 +194,7 @@ def _landscape(
 
 
 def _on_record(records: list[dict[str, Any]], epoch: int) -> list[str]:
-    """Describe the log-likelihood at an epoch, or return an empty list if none was measured at that epoch."""
+    """Describe the log-likelihood at a given epoch, or return an empty list if none was measured at this epoch."""
     for record in records:
         if record.get("epoch") == epoch and record.get("log_likelihood") is not None:
             method = record.get("log_likelihood_method")

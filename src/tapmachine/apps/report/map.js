@@ -3,7 +3,7 @@
 function startMap(run) {
   const { data } = run, map = run.part("map"), solutions = run.part("solutions"), points = run.part("points");
   const slider = run.part("epoch"), play = run.part("play"), pinned = run.part("pinned"), color = run.part("color");
-  const NEAR = 24; // pixels
+  const NEAR = 24; // maximum distance in pixels
   let timer = null, zoom = 1;
   const x = (place) => place[0], y = (place) => 750 - 0.75 * place[1];
 

@@ -34,7 +34,7 @@ class ClassSummary(NamedTuple):
 
 
 def hidden_responses(machine: BoltzmannMachine, x: Tensor, columns: list[Column]) -> tuple[list[str], Array]:
-    """Compute the association of hidden units with columns, for the hidden units that vary most between rows.
+    """Compute the associations between columns and the hidden units that vary most between rows.
 
     Returns:
         The names of the hidden units, and the associations, (n_units, n_columns).
@@ -69,7 +69,7 @@ def _is_latent(machine: BoltzmannMachine, n: int) -> Array:
 
 
 def classes_of(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSummary]:
-    """Return the classes of a table by decreasing size, or an empty list if covariances differ between components."""
+    """Return the classes of a table by decreasing size, or an empty list if components have different covariances."""
     mixture = mixture_of(in_double(machine))
     if len(mixture.covariances) > 1:
         return []

@@ -10,7 +10,7 @@ from tapmachine.apps.report.findings import Findings, LandscapeFindings
 from tapmachine.apps.report.views import View
 from tapmachine.display.images import sheet
 
-MOST_VALUES = 1_500_000  # maximum number of visible means over all epochs, about 1.5 MB of the page
+MOST_VALUES = 1_500_000  # maximum number of visible means over all epochs, which take about 1.5 MB of the page
 MOST_SOLUTIONS, FEWEST_SOLUTIONS = 150, 20  # limits on the number of solutions per epoch on the map
 GRID = 1000  # coordinates on the map are integers from 0 to this number
 
@@ -71,7 +71,7 @@ def _epochs(landscape: LandscapeFindings, view: View, most: int) -> list[dict[st
     for position, snapshot in enumerate(landscape.track.snapshots):
         numbers = shown_solutions(snapshot, most)
         means = snapshot.means[0][numbers]
-        place_of = torch.full((snapshot.n_solutions + 1,), -1)  # the last entry: not converged
+        place_of = torch.full((snapshot.n_solutions + 1,), -1)  # the last entry is for starts that did not converge
         place_of[numbers] = torch.arange(len(numbers))
         found.append(
             {
@@ -92,7 +92,7 @@ def _epochs(landscape: LandscapeFindings, view: View, most: int) -> list[dict[st
 
 
 def _nearest(points: Tensor, before: Tensor | None) -> list[int]:
-    """Return the index of the nearest solution of the previous epoch for each solution, or −1 if there is none.
+    """For each solution, return the index of the nearest solution at the previous epoch, or −1 if there is none.
 
     The animation of a solution starts at this position.
     """

@@ -61,7 +61,7 @@ def best_likelihood(found: Findings) -> LikelihoodRow | None:
 
 
 def likelihoods(found: Findings) -> str:
-    """Return the table of log-likelihoods by all estimators."""
+    """Return the table of log-likelihoods from all estimators."""
     rows = found.likelihoods.rows
     has_test = any(row.test == row.test for row in rows)
     heads = ["estimator", "training data", "±", *(["held-out data", "±"] if has_test else []), "rows", "ln Z", "±"]
@@ -96,7 +96,7 @@ def training(found: Findings) -> str:
 
 
 def grid(shown: Sequence[Figure]) -> str:
-    """Arrange figures side by side, as far as they fit on the page."""
+    """Arrange as many figures side by side as fit on the page."""
     return f'<div class="pictures">{"".join(own.html() for own in shown)}</div>' if shown else ""
 
 
@@ -155,7 +155,7 @@ def tree(found: Findings) -> str:
 
 
 def learned(found: Findings) -> str:
-    """Return samples, data and receptive fields, for image data only."""
+    """Return samples, data and receptive fields, or an empty string for data that are not images."""
     shape = found.image_shape
     if shape is None:
         return ""

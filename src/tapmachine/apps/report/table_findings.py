@@ -29,13 +29,13 @@ class TableFindings(NamedTuple):
         summaries: Comparisons of data and samples for the columns shown, in the order of the table.
         n_columns: Total number of columns.
         paired: Names of the columns in the matrices of associations.
-        associations: Associations of columns in the data and in samples, (n_paired, n_paired) each.
+        associations: Associations between columns in the data and in the samples, (n_paired, n_paired) each.
         units: Names of the hidden units shown.
         responses: Association of each hidden unit with the paired columns, (n_units, n_paired).
         classes: Classes of a mixture model; empty for other machines.
         n_rows, n_gappy: Number of rows, and number of rows with missing values.
         independent: Whether the samples are independent.
-        binary_shares: Fraction of the second value of each binary column in the data and in samples.
+        binary_shares: Fraction of the second value of each binary column in the data and in the samples.
     """
 
     summaries: list[ColumnSummary]
@@ -105,7 +105,7 @@ def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, 
 
 
 def _most_associated(columns: list[Column], values: list[Array]) -> list[int]:
-    """Return the indices of columns that are not constant, limited to those with the strongest correlations."""
+    """Return the indices of the non-constant columns, limited to those with the strongest correlations."""
     varied = [i for i, own in enumerate(values) if len(own[~np.isnan(own)]) and np.ptp(own[~np.isnan(own)]) > 0]
     if len(varied) <= MOST_PAIRED:
         return varied

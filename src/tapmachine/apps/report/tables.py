@@ -74,7 +74,7 @@ def _short(value: float) -> str:
 
 
 def associations(found: TableFindings) -> str:
-    """Return the associations of pairs of columns in data and samples."""
+    """Return the associations between pairs of columns in data and samples."""
     if len(found.paired) < 2:
         return ""
     data, samples = found.associations
@@ -94,7 +94,7 @@ def associations(found: TableFindings) -> str:
 
 
 def responses(found: TableFindings, names: Sequence[str]) -> str:
-    """Return the classes of the table, or the associations of hidden units with columns."""
+    """Return the classes of the table, or the associations between hidden units and columns."""
     if found.classes:
         heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("class", "share", *names))
         rows = ""

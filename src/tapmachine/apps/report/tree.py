@@ -1,4 +1,4 @@
-"""SVG drawing of the tree of solutions. Nodes show the image, the number of starts and the labels of a branch."""
+"""SVG drawing of the tree of solutions. Each node shows the image, the number of starts and the labels of a branch."""
 
 from math import log
 from typing import NamedTuple

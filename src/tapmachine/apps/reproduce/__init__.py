@@ -1,8 +1,9 @@
-"""Reproduction of the paper's figures and tables. Each has a module, which writes CSV files and draws the figure.
+"""Reproduction of the paper's figures and tables, with one module per figure or table.
 
-Each module has a TITLE; `needed(lab)`, the models that must still be trained; and `draw(lab)`, which computes missing
-tables first. It may have `measured(lab)`, the models whose solutions must still be measured, and `prepare(lab)`, which
-computes those tables that may be computed beside other work; by default all of them are.
+Each module writes CSV files and draws its figure. It defines `TITLE`, `needed(lab)` and `draw(lab)`: `needed` returns
+the models that must still be trained, and `draw` computes missing tables before it draws the figure. A module may also
+define `measured(lab)`, which returns the models whose solutions must still be measured, and `prepare(lab)`, which
+computes the tables that can be computed in parallel with other tasks (default: all tables).
 """
 
 from importlib import import_module
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import ModuleType
 
-FIGURES = {  # labels and order of the paper; figures that the paper does not have come last
+FIGURES = {  # labels and order as in the paper; figures that are not in the paper come last
     "params": "parameters",
     "freeEnergies": "free_energy_curves",
     "bmnist-tapLL": "training_likelihood",
@@ -35,7 +36,7 @@ def experiment(figure: str) -> "ModuleType":
     """Return the module of a figure.
 
     Raises:
-        ValueError: The label is unknown.
+        ValueError: If the label is unknown.
     """
     if figure not in FIGURES:
         raise ValueError(f"unknown figure {figure!r}; expected {', '.join(FIGURES)} or all")

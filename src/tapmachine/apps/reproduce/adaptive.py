@@ -1,7 +1,7 @@
-"""Training with TAP and with adaptive TAP, and the cost of a sweep of each [fig:adatap].
+"""Training with TAP and with adaptive TAP, and the cost per sweep of each scheme [fig:adatap].
 
 Adaptive TAP is run twice: as printed in the paper, and with the iteration and the gradient of this package. All
-trainings start from the same machine, which was trained with TAP until it began to learn. Before that point, all
+training runs start from the same machine, which was trained with TAP until it began to learn. Before that point, all
 methods give the same results.
 """
 
@@ -44,7 +44,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "adaTAP": {"color": GREEN, "marker": "^", "ls": ":"},
 }
 BATCHES = (1, 10, 100, 200)  # numbers of particles
-SCORED, N_VISIBLE = 500, 100  # rows and units of the pseudo-likelihood
+SCORED, N_VISIBLE = 500, 100  # numbers of rows and units used for the pseudo-likelihood
 
 
 class Plan(NamedTuple):
@@ -55,9 +55,9 @@ class Plan(NamedTuple):
         n_hidden: Number of hidden units.
         n_particles: Number of solutions per training step.
         warm_up: Number of epochs with TAP before the comparison.
-        epochs: Maximum number of epochs of each training in the comparison.
-        learning_rate: Learning rate of all trainings.
-        seconds: Time after which a training stops. With 100 sweeps, adaptive TAP would take hours.
+        epochs: Maximum number of epochs per training run in the comparison.
+        learning_rate: Learning rate of all training runs.
+        seconds: Time limit per training run, because adaptive TAP with 100 sweeps would take hours.
     """
 
     n_images: int
@@ -74,7 +74,7 @@ QUICK = Plan(300, 16, 20, 120, 3, 0.1, 1.0)
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models to train before drawing: none."""
+    """Return an empty list: no models are trained before drawing."""
     return []
 
 
@@ -159,7 +159,7 @@ def times(lab: Lab) -> list[Row]:
         x = lab.rows(BINARY)[0]
         machine = _machine(lab, x.shape[1])
         machine.weights[0].mul_(30)
-        largest = 200 if lab.device == "cuda" or lab.quick else 10  # on one core, an inverse takes 0.25 s
+        largest = 200 if lab.device == "cuda" or lab.quick else 10  # a matrix inversion takes 0.25 s on one core
         for size in (size for size in BATCHES if size <= largest):
             for name, scheme in SCHEMES.items():
                 milliseconds = 1e3 * _seconds_a_sweep(machine, x[:size], scheme)
@@ -188,7 +188,7 @@ def _seconds_a_sweep(machine: BoltzmannMachine, x: Tensor, scheme: Scheme, at_le
 
 
 def prepare(lab: Lab) -> None:
-    """Train all machines. Times are measured when the figure is drawn, without other processes at the same time."""
+    """Train all machines. Times are measured later, when the figure is drawn and no other processes are running."""
     table(lab)
 
 

@@ -1,4 +1,4 @@
-"""Checks of the paper's claims. Each returns a verdict and the numbers that it is based on."""
+"""Checks of the paper's claims. Each check returns a verdict and the numbers on which the verdict is based."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,25 +11,25 @@ from tapmachine.apps.reproduce.lab import Lab, Row
 from tapmachine.apps.reproduce.models import BINARY, BINARY_100, BINARY_MODELS, REAL
 from tapmachine.apps.reproduce.solutions import likelihood_table
 
-TAPERS_AT, TAPERED = 20, 0.8  # epoch, and the fraction of the rise that is complete by then
-FEW_UNIQUE = 0.1  # solutions as a fraction of the starts
-ALIKE = 0.1  # largest difference, as a fraction of the gain in pseudo-likelihood
-NEARLY = 0.9  # fraction of the largest rise that remains at the end
-SMALL = 0.4  # largest fraction of the visible units in a stroke
-STRONG_NOISE, CLOSE = 0.4, 0.1  # smallest p, and largest difference of MCC
-RELATED, SURE = 0.05, 0.01  # smallest adjusted Rand index, and largest p-value
+TAPERS_AT, TAPERED = 20, 0.8  # epoch, and minimum fraction of the rise that is complete by then
+FEW_UNIQUE = 0.1  # number of solutions below which they are few, as a fraction of the number of starts
+ALIKE = 0.1  # maximum difference, as a fraction of the gain in pseudo-likelihood
+NEARLY = 0.9  # minimum fraction of the largest rise that remains at the end
+SMALL = 0.4  # maximum fraction of the visible units in a stroke
+STRONG_NOISE, CLOSE = 0.4, 0.1  # minimum p, and maximum difference between MCCs
+RELATED, SURE = 0.05, 0.01  # minimum adjusted Rand index, and maximum p-value
 COUNTED = ("solutions", "starts", "not_converged", "printed_converged", "printed_solutions")
 
 
 class Finding(NamedTuple):
-    """Verdict on a claim, and the numbers that it is based on."""
+    """Verdict on a claim, and the numbers on which the verdict is based."""
 
     verdict: str
     numbers: str
 
 
 def judge(good: Sequence[bool], numbers: str) -> Finding:
-    """Return the verdict on a claim from the truth of its parts."""
+    """Return the verdict on a claim, given whether each part of the claim holds."""
     if not good:
         return Finding("not measured", "data or machines are missing")
     return Finding("holds" if all(good) else "holds in part" if any(good) else "does not hold", numbers)
@@ -48,7 +48,7 @@ def _numbers(rows: Sequence[Row], name: str) -> list[float]:
 
 
 def tapers(lab: Lab) -> Finding:
-    """Check that most of the rise of the log-likelihood is complete at epoch 20."""
+    """Check that most of the increase in the log-likelihood is complete at epoch 20."""
     good, measured = [], []
     for name, rows in _groups(likelihood.table(lab), "data", "n_hidden").items():
         rows = [row for row in rows if row["log_likelihood"] != "" and float(row["epoch"]) <= likelihood.LAST_EPOCH]
@@ -65,7 +65,7 @@ def tapers(lab: Lab) -> Finding:
 
 
 def rises_then_falls(lab: Lab) -> Finding:
-    """Check that the mean F of the solutions, in the paper's convention, first rises, then falls and stays below."""
+    """Check that the solutions' mean F, in the paper's convention, first rises, then falls and ends below the peak."""
     good, measured = [], []
     for name, rows in _groups(free_energy_bands.table(lab), "data").items():
         values, ours, epochs = (_numbers(rows, column) for column in ("unnormalized_mean", "mean", "epoch"))
@@ -81,7 +81,7 @@ def rises_then_falls(lab: Lab) -> Finding:
 
 
 def number_grows(lab: Lab) -> Finding:
-    """Check that the number of solutions is 1 at first and grows."""
+    """Check that the number of solutions is initially 1 and grows."""
     good, measured = [], []
     for name, rows in _groups(free_energy_bands.table(lab), "data").items():
         counts, epochs = _numbers(rows, "solutions"), _numbers(rows, "epoch")
@@ -92,7 +92,7 @@ def number_grows(lab: Lab) -> Finding:
 
 
 def few_unique(lab: Lab) -> Finding:
-    """Check that machines with 100 hidden units have fewer distinct solutions than a tenth of the starts."""
+    """Check that machines with 100 hidden units have fewer than a tenth as many distinct solutions as starts."""
     good, measured = [], []
     checked = {f"{model.data} {lab.model(model).hidden[0]}" for model in free_energy_bands.MODELS[:2]}
     for name, rows in _groups(likelihood.table(lab), "data", "n_hidden").items():
@@ -109,7 +109,7 @@ def few_unique(lab: Lab) -> Finding:
 
 
 def two_bands(lab: Lab) -> Finding:
-    """Check that F of the solutions of binary-MNIST forms two bands at all epochs."""
+    """Check that the free energies of the binary-MNIST solutions form two bands at all epochs."""
     rows = _groups(free_energy_bands.table(lab), "data").get(BINARY, [])
     rows = [row for row in rows if float(row["solutions"]) > 1]
     measured = ", ".join(
@@ -119,7 +119,7 @@ def two_bands(lab: Lab) -> Finding:
 
 
 def clusters(lab: Lab) -> Finding:
-    """Check that basins contain similar data: they agree with the digits better than by chance, and increasingly so."""
+    """Check that basins contain similar data: their agreement with the digits is better than chance and increases."""
     rows = [row for row in likelihood_table(lab, BINARY_100) if row.get("adjusted_rand_index", "") != ""]
     index, epochs = _numbers(rows, "adjusted_rand_index"), _numbers(rows, "epoch")
     best = index.index(max(index))
@@ -171,7 +171,7 @@ def mirrors_neighbors(lab: Lab) -> Finding:
 
 
 def overtrains(lab: Lab) -> Finding:
-    """Check that 500 hidden units lead to many more solutions, and that denoising fails at strong noise."""
+    """Check that machines with 500 hidden units have many more solutions, and that denoising fails for strong noise."""
     rows = denoising.table(lab)
     small, large = (str(lab.model(model).hidden[0]) for model in BINARY_MODELS[2:])
     worse, fails = denoising.best_p(rows, small, large), denoising.best_p(rows, "OPE", large)
@@ -190,7 +190,7 @@ def overtrains(lab: Lab) -> Finding:
 
 
 def rise_together(lab: Lab) -> Finding:
-    """Check that TAP, AIS and pseudo-likelihood rise together."""
+    """Check that the TAP, AIS and pseudo-likelihood estimates rise together."""
     rows = estimates.table(lab)
     columns = {name: _numbers(rows, name) for name in ("tap", "ais", "pseudo")}
     measured = "; ".join(
@@ -239,14 +239,14 @@ def adaptive_costs(lab: Lab) -> Finding:
 
 
 def strokes(lab: Lab) -> Finding:
-    """Check that the receptive fields of real-MNIST are strokes, as those of binary-MNIST are."""
+    """Check that the receptive fields of real-MNIST are strokes, like those of binary-MNIST."""
     rows = _groups(receptive_fields.table(lab), "data").get(REAL, [])
     measured = ", ".join(f"{float(r['median_reach']):.2f} with {float(r['n_hidden']):g}" for r in rows)
     return judge([float(row["median_reach"]) < SMALL for row in rows], f"median reach {measured}; see the figure")
 
 
 def deep_rises(lab: Lab) -> Finding:
-    """Check that the log-likelihood of deep machines rises on training and test images."""
+    """Check that the log-likelihood of deep machines increases for both training and test images."""
     good, measured = [], []
     for name, rows in _groups(deep_training.table(lab), "hidden_layers").items():
         for column, label in deep_training.NAMES.items():

@@ -1,4 +1,4 @@
-"""Claims of the paper, each with a verdict and the numbers that it is based on."""
+"""Claims of the paper, each with a verdict and the numbers on which the verdict is based."""
 
 import csv
 from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Claims of the paper, with a verdict on each"
-# Widths of the columns in inches, without and with another folder beside: a page upright, and a page on its side.
+# Widths of the columns in inches: for a portrait page, and for a landscape page that compares two directories.
 WIDTHS = {False: [1.9, 0.9, 4.2], True: [1.7, 0.9, 3.0, 0.9, 3.0]}
 HEADER = {
     "claim": "claim",
@@ -29,19 +29,19 @@ HEADER = {
 
 
 def measured(lab: Lab) -> list[Model]:
-    """Models whose solutions are measured."""
+    """Return the models whose solutions must still be measured."""
     return [*likelihood.measured(lab), *free_energy_bands.measured(lab), *estimates.measured(lab)]
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models to train for the figures that the claims are about."""
+    """Return the models to train for the figures to which the claims refer."""
     figures = (likelihood, receptive_fields, free_energy_bands, denoising, estimates, deep_training)
     wanted = [model for figure in figures for model in figure.needed(lab) if lab.includes(model)]
     return [] if lab.knows("claims") else wanted
 
 
 class Claim(NamedTuple):
-    """The check of a claim, and the models that it needs."""
+    """Check of a claim, and the models required for the check."""
 
     check: Callable[[Lab], checks.Finding]
     models: tuple[Model, ...] = ()
@@ -70,7 +70,7 @@ CLAIMS = {
 
 
 def table(lab: Lab) -> list[Row]:
-    """Return the verdict on each claim, beside that of another folder if the lab has one."""
+    """Return the verdict on each claim, next to that of the lab's other directory if there is one."""
 
     def make() -> list[Row]:
         rows: list[Row] = []
@@ -111,7 +111,7 @@ def draw(lab: Lab) -> "Figure":
 
 
 def _wrapped(text: str, width: float) -> str:
-    """Break a text into lines that fit into a column, whose `width` is in inches."""
+    """Break a text into lines that fit into a column of `width` inches."""
     lines: list[list[str]] = [[]]
     room = width - GUTTER
     for word in text.split():

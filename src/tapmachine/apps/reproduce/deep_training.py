@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TITLE = "TAP log-likelihood per unit of deep machines of two and three hidden layers"
 NAMES = {"log_likelihood_per_unit": "training images", "validation_log_likelihood_per_unit": "test images"}
-# Columns of the table, and the names of the same quantities in the records of a run.
+# Columns of the table, with the names of the same quantities in the records of a run.
 RECORDED = {
     "log_likelihood_per_unit": "tap_log_likelihood_per_unit",
     "validation_log_likelihood_per_unit": "validation_tap_log_likelihood_per_unit",
@@ -23,7 +23,7 @@ RECORDED = {
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models to train: both if the table is missing."""
+    """Return the models to train: both models if the table is missing, otherwise none."""
     return [] if lab.knows("dbmtraining") else _models(lab)
 
 

@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 
 TITLE = "MCC of denoised binary-MNIST as a function of the flip probability"
 NOISE = tuple(round(0.05 * step, 2) for step in range(11))
-N_IMAGES = {False: 1000, True: 180}  # by whether the run is quick
+N_IMAGES = {False: 1000, True: 180}  # keys: whether the run is quick
 EXAMPLES = ", with examples"
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models to train: all of them if the table is missing."""
+    """Return the models to train: all models if the table is missing, otherwise none."""
     return [] if lab.knows("bmnist-denoise") else models_of(lab)
 
 
 def models_of(lab: Lab) -> list[Model]:
-    """Return the models that denoise."""
+    """Return the models used for denoising."""
     return [model for model in BINARY_MODELS if lab.includes(model)]
 
 
 def name_of(lab: Lab, model: Model) -> str:
-    """Return the name of a model in the table: its number of hidden units, and its start if that is not the batch."""
+    """Return the name of a model in the table: the number of hidden units, and the start unless it is the batch."""
     return f"{lab.model(model).hidden[0]}" + ("" if model.start == "batch" else f", {model.start} starts")
 
 
 def estimates(
     lab: Lab, x: Tensor, models: Sequence[Model], examples: bool = True
 ) -> Iterator[tuple[float, str, Tensor]]:
-    """Yield p, the name of a method and its estimates, for each p and method, from the same noisy rows.
+    """For each p and each method, yield p, the name of the method and its estimates from the same noisy rows.
 
     Args:
-        lab: Folder of experiments.
+        lab: Directory of the reproduction.
         x: Clean rows, shape (n, n_visible).
-        models: Models that denoise.
-        examples: Whether machines also denoise with similar training rows as additional starts (default: True).
+        models: Models used for denoising.
+        examples: Whether to also denoise with similar training rows as additional starting points (default: True).
     """
     train, _ = lab.rows(BINARY)
     prior = Binary(x.shape[1]).to(x.device).fit_to(train)
@@ -68,7 +68,7 @@ def estimates(
 
 
 def table(lab: Lab) -> list[Row]:
-    """Return the MCC of each method at each p. The paper has OPE, 1-NN and machines from one start."""
+    """Return the MCC of each method at each p. The paper has OPE, 1-NN and machines with a single start."""
 
     def make() -> Iterable[Row]:
         x = lab.rows(BINARY)[1][: N_IMAGES[lab.quick]]
@@ -100,7 +100,7 @@ def draw(lab: Lab) -> "Figure":
 
 
 def score_curves(lab: Lab, ax: "Axes", rows: list[Row], names: Sequence[str]) -> None:
-    """Draw the MCC of methods against p, in the colors and with the names that all figures use."""
+    """Draw the MCC of methods against p, with the colors and names used in all figures."""
     shown = {name: label_of(name) for name in names}
     scores = {shown[n]: [float(row["mcc"]) for row in rows if _name(row["method"]) == n] for n in names}
     styles = {shown[name]: style_of(lab, name) for name in names}
@@ -129,7 +129,7 @@ def style_of(lab: Lab, method: str) -> dict[str, Any]:
 
 
 def _name(method: float | int | str) -> str:
-    """Return the name of a method, which the CSV reader turns into a number if it consists of digits."""
+    """Return the name of a method as a string. The CSV reader converts names that consist of digits to numbers."""
     return method if isinstance(method, str) else f"{method:.0f}"
 
 

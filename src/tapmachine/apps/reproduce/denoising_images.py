@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 TITLE = "One digit with increasing noise, and its estimate by each method"
 DIGIT = 0  # index of the test image
-LABELS = 0.8  # inches for the labels of the rows
+LABELS = 0.8  # width of the row labels in inches
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models to train: all of them if the table is missing."""
+    """Return the models to train: all models if the table is missing, otherwise none."""
     return [] if lab.knows("bmnist-denoise-images") else models_of(lab)
 
 

@@ -12,7 +12,7 @@ from tapmachine.apps.reproduce.models import BINARY_MODELS, FACES_256
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Quick machines have the colors of the machines that they stand for.
+# Machines of quick runs have the colors of the machines they represent.
 MACHINE_COLORS = dict(zip((*BINARY_MODELS, FACES_256), (ORANGE, GREEN, BLUE, VERMILION, PURPLE), strict=True))
 TAP_COLOR, EXACT_COLOR, SAMPLES_COLOR = VERMILION, BLACK, ORANGE
 BASELINES: dict[str, dict[str, Any]] = {
@@ -20,11 +20,11 @@ BASELINES: dict[str, dict[str, Any]] = {
     "1-NN": {"color": BLACK, "ls": "-"},
     "noisy": {"color": GRAY, "ls": ":"},
 }
-LINE, MARGIN, GUTTER = 0.155, 0.06, 0.12  # inches: a line of a table, the margin of a row, the space between columns
+LINE, MARGIN, GUTTER = 0.155, 0.06, 0.12  # inches: line height, row margin, column spacing
 
 
 def hidden_color(lab: Lab, n_hidden: float) -> str:
-    """Return the color of machines with a number of hidden units, the same in all figures."""
+    """Return the color used in all figures for machines with a given number of hidden units."""
     sizes = {lab.model(model).hidden[0]: color for model, color in reversed(MACHINE_COLORS.items())}
     return sizes.get(int(n_hidden), GRAY)
 
@@ -54,7 +54,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], widths: Seq
             ax.axhline(top, color=BLACK, lw=0.8 if number == 0 else 0.5)
         left = GUTTER / 2
         for cell, room in zip(row, widths, strict=True):
-            for line, text in enumerate(cell.split("\n")):  # one by one, so that all columns share their baselines
+            for line, text in enumerate(cell.split("\n")):  # line by line, so that all columns have the same baselines
                 ax.text(left, top + MARGIN + LINE * (line + 0.7), text, va="baseline")
             left += room
         top += size
@@ -64,7 +64,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], widths: Seq
 
 @cache
 def text_width(text: str) -> float:
-    """Return the width of a text in inches, as `text_table` draws it."""
+    """Return the width, in inches, of a text drawn by `text_table`."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 TITLE = "Free energies of TAP solutions over training: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
 MODELS = (BINARY_100, REAL_100, FACES_256)
 SLICES = (5, 20, 50, 100, 500)  # epochs whose distribution is shown
-FEW = 20  # number of solutions that is too small for a density
-# The two conventions of F: −ln of the sum of exp(Σ bx + Σ ch + Σ xWh), or of the same sum with normalized priors.
+FEW = 20  # maximum number of solutions that is too small for a density
+# Two conventions for F: −ln of the sum of exp(Σ bx + Σ ch + Σ xWh), or of the same sum with normalized priors.
 PAPERS, OURS = "unnormalized_free_energy", "free_energy"
 CONVENTIONS = {PAPERS: "not normalized", OURS: "normalized"}
 SOLUTIONS_COLOR, STARTS_COLOR = BLUE, ORANGE
@@ -28,7 +28,7 @@ Bands = dict[int, tuple[Tensor, Tensor]]
 
 
 def measured(lab: Lab) -> list[Model]:
-    """Models whose solutions are measured."""
+    """Return the models whose solutions must still be measured."""
     return needed(lab)
 
 
@@ -88,7 +88,7 @@ def draw(lab: Lab) -> "Figure":
 
 
 def drawn_bands(found: dict[Model, tuple[int, dict[str, Bands]]]) -> "Figure":
-    """Draw the figure for each model's number of hidden units and its free energies in one or both conventions."""
+    """Draw the figure from each model's number of hidden units and free energies in one or both conventions."""
     first = {model: next(iter(tables.values())) for model, (_, tables) in found.items()}
     spread = {m: [e for e in nearest(list(own), SLICES) if _is_spread(own[e][0])] for m, own in first.items()}
     n_conventions = max((len(tables) for _, tables in found.values()), default=0)
@@ -103,7 +103,7 @@ def drawn_bands(found: dict[Model, tuple[int, dict[str, Bands]]]) -> "Figure":
             free_energies(ax, list(own), [values for values, _ in own.values()], legend=False)
             ax.set_ylabel(f"$F$ (nats),\npriors {CONVENTIONS[name]}" if number == 0 else "")
             if number < len(found) - 1:
-                ax.figure.axes[-1].set_ylabel("")  # of the second scale
+                ax.figure.axes[-1].set_ylabel("")  # label of the second vertical axis
             ax.set_xlabel("epoch" if line == n_conventions - 1 else "")
             if line == 0:
                 panel_title(ax, LETTERS[model.data], f"{model.data}, $N_h$ = {n_hidden}")
@@ -113,7 +113,7 @@ def drawn_bands(found: dict[Model, tuple[int, dict[str, Bands]]]) -> "Figure":
             _slice(ax, epoch, *first[model][epoch])
             ax.set_xlabel("$F$ (nats)" if row == n_slices - 1 else "")
             ax.set_ylabel("density\n(1/nat)" if number == 0 else "")
-            if row == len(spread[model]) - 1 < n_slices - 1:  # below it is empty space, which needs no room
+            if row == len(spread[model]) - 1 < n_slices - 1:  # the space below is empty
                 place = ax.annotate("$F$ (nats)", (0.5, 0), (0, -14), "axes fraction", "offset points")
                 place.set(ha="center", va="top", in_layout=False)
             axes.append(ax)
@@ -123,7 +123,7 @@ def drawn_bands(found: dict[Model, tuple[int, dict[str, Bands]]]) -> "Figure":
 
 
 def _slice(ax: "Axes", epoch: int, values: Tensor, counts: Tensor) -> None:
-    """Draw the distribution at one epoch. Each epoch has a separate scale, since F changes much more over training."""
+    """Draw the distribution at one epoch. Each epoch has a separate scale, because F changes more during training."""
     by_start = values.repeat_interleave(counts)
     free_energy_histogram(ax, values, density_curve(values), SOLUTIONS_COLOR)
     ax.hist(by_start.numpy(), MOST_BINS, density=True, histtype="step", color=STARTS_COLOR, lw=0.9)

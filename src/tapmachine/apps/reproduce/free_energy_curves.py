@@ -1,7 +1,7 @@
 """Helmholtz, Gibbs and TAP free energies of a machine that is small enough for enumeration [fig:freeEnergies].
 
-The paper shows a sketch. This module computes the three for spins with equal couplings, as functions of their
-magnetization m.
+The paper shows a sketch. This module computes the three free energies for spins with equal couplings, as functions of
+the magnetization m.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ N_POINTS = 81
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models to train before drawing: none."""
+    """Return an empty list: no models are trained before drawing."""
     return []
 
 
@@ -51,7 +51,7 @@ def _magnetized(machine: BoltzmannMachine, field: float) -> ExactMoments:
 
 
 def _fields(machine: BoltzmannMachine) -> list[float]:
-    """Return fields at which m is evenly spaced. Evenly spaced fields would leave a gap, since m jumps near 0."""
+    """Return fields at which m is evenly spaced. Evenly spaced fields would leave a gap, because m jumps near 0."""
     tried = LARGEST_FIELD * torch.linspace(-1, 1, 201, dtype=torch.float64) ** 5
     means = [float(_magnetized(machine, field).moments[0].mean.mean()) for field in tried.tolist()]
     wanted = np.linspace(-LARGEST_MEAN, LARGEST_MEAN, N_POINTS)
@@ -60,7 +60,7 @@ def _fields(machine: BoltzmannMachine) -> list[float]:
 
 @torch.no_grad()
 def table(lab: Lab) -> list[Row]:
-    """Return the Gibbs free energy max_h [hNm − ln Z(h)] and that of TAP at each m, and the constants of the figure."""
+    """Return the Gibbs (max_h [hNm − ln Z(h)]) and TAP free energies at each m, and the constants of the figure."""
 
     def make() -> Iterable[Row]:
         machine = magnet()

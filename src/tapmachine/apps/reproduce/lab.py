@@ -1,4 +1,4 @@
-"""Directory of a reproduction, which contains trained machines, tables and figures. Existing ones are reused."""
+"""Directory of a reproduction, which contains trained machines, tables and figures. Existing files are reused."""
 
 import csv
 import io
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 Value = float | int | str
 Row = dict[str, Value]
-DPI = {"png": 200, "pdf": 400, "svg": 400}  # in vector graphics, the resolution of rasterized parts
-PARTS = "parts/"  # prefix of the parts of tables, each of which is saved when it is complete
+DPI = {"png": 200, "pdf": 400, "svg": 400}  # for vector graphics, the resolution of rasterized parts
+PARTS = "parts/"  # prefix of the parts of tables; each part is saved when it is complete
 MNIST_FILES = "train-images-idx3-ubyte.gz", "t10k-images-idx3-ubyte.gz"
 FACES_FILE = "cbcl_faces.npz"
 
 
 @dataclass(frozen=True)
 class Lab:
-    """Directory of a reproduction. Machines, tables and figures that exist are reused.
+    """Directory of a reproduction. Existing machines, tables and figures are reused.
 
     Attributes:
         out: Path of the directory.
         quick: Whether to run the small version on scikit-learn's digits.
-        data: Directory with the files of MNIST and the CBCL faces. Default: MNIST is downloaded.
+        data: Directory with the files of MNIST and the CBCL faces (default: None, MNIST is downloaded).
         device: Device for training and inference.
-        seed: Random seed of all trainings.
+        seed: Random seed of all training runs.
         say: Callback that receives progress messages.
-        missing: Descriptions of data that were requested and not found.
+        missing: Descriptions of data that were requested but not found.
         procedure: Options of training and of the solver.
-        only: Names of the models to include. Default: all.
-        most_epochs: Maximum number of epochs per training. Default: no limit.
+        only: Names of the models to include (default: all).
+        most_epochs: Maximum number of epochs per training run (default: no limit).
         beside: Directory of another reproduction, whose claims are shown for comparison.
     """
 
@@ -72,7 +72,7 @@ class Lab:
         """Create the directory.
 
         Raises:
-            RunError: The directory belongs to a reproduction with other options, or contains other files.
+            RunError: If the directory belongs to a reproduction with other options, or contains other files.
         """
         own: dict[str, int] = {"quick": self.quick, "seed": self.seed} | self.procedure.differences()
         path = self.out / "experiments.json"
@@ -163,14 +163,14 @@ class Lab:
         if folder.last_epoch() != settings.all_epochs:
             self.say(f"training {model.name}: {settings.all_epochs} epochs")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TrainingWarning)  # these experiments show them
+                warnings.simplefilter("ignore", TrainingWarning)  # the experiments show the same problems
                 begun = time.perf_counter()
                 run_training(settings, folder.path, self.device, progress=False)
                 self.say(f"{model.name}: {time.perf_counter() - begun:.0f} s")
         return folder
 
     def machines(self, model: Model) -> Mapping[int, BoltzmannMachine]:
-        """Return the machines saved during training by epoch, including the initial and the final one."""
+        """Return the machines saved during training, by epoch, including the initial and final machines."""
         return MachinesFromStart(self.run(model), self.device, self.settings(model))
 
     def machine(self, model: Model) -> BoltzmannMachine:
@@ -179,7 +179,7 @@ class Lab:
         return machines[max(machines)]
 
     def epochs(self, model: Model) -> list[int]:
-        """Return the saved epochs whose solutions are measured."""
+        """Return the saved epochs at which solutions are measured."""
         kept, asked = sorted(self.machines(model)), set(self.model(model).measured)
         return [epoch for epoch in kept if not asked or epoch in asked or epoch in (0, kept[-1])]
 
@@ -221,7 +221,7 @@ class Lab:
 
 
 class MachinesFromStart(KeptMachines):
-    """Machines saved in a run, and at epoch 0 the initial machine, which runs do not save."""
+    """Machines saved in a run, and the initial machine at epoch 0, which runs do not save."""
 
     def __init__(self, run: RunFolder, device: str, settings: Settings) -> None:
         super().__init__(run, device)
@@ -252,16 +252,16 @@ def images_table(images: Tensor, **columns: Sequence[Value]) -> list[Row]:
 
 
 def images_of(rows: Sequence[Row]) -> Tensor:
-    """Return the images of the rows of such a table, (N, pixels).
+    """Return the images stored in rows of such a table, (N, pixels).
 
-    The images must have the same size; other rows of the table may contain larger ones.
+    The images must have the same size; other rows of the table may contain larger images.
     """
     pixels = [n for n, value in rows[0].items() if n[0] == "p" and n[1:].isdigit() and value != ""] if rows else []
     return torch.tensor([[float(row[name]) for name in pixels] for row in rows])
 
 
 def nearest(epochs: Sequence[int], wanted: Sequence[int]) -> list[int]:
-    """Return the existing epochs that are nearest to the wanted ones, without duplicates."""
+    """Return the existing epochs that are nearest to the requested epochs, without duplicates."""
     return sorted({min(epochs, key=lambda own: abs(own - epoch)) for epoch in wanted})
 
 

@@ -1,4 +1,4 @@
-"""Numbers for properties of the landscape that the paper describes by eye. This figure is not in the paper."""
+"""Measurements of landscape properties that the paper describes qualitatively. This figure is not in the paper."""
 
 from collections.abc import Iterable, Sequence
 from math import isnan
@@ -28,18 +28,18 @@ N_BINS = 20
 
 
 def measured(lab: Lab) -> list[Model]:
-    """Models whose solutions are measured."""
+    """Return the models whose solutions must still be measured."""
     return needed(lab)
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the model to train if a table is missing."""
+    """Return the model to train, or an empty list if all tables exist."""
     known = lab.knows("landscape-temperature") and not needs_solutions(lab, MODEL)
     return [MODEL] if lab.includes(MODEL) and not known else []
 
 
 def temperatures(lab: Lab) -> list[Row]:
-    """Return the number of solutions against the inverse temperature of the machine, and of its couplings only."""
+    """Return the number of solutions by inverse temperature, applied to the machine or to its couplings only."""
 
     def make(kind: str) -> Iterable[Row]:
         machine, rows = lab.machine(MODEL), starts(lab, MODEL)[:TEMPERATURE_STARTS]
@@ -51,7 +51,7 @@ def temperatures(lab: Lab) -> list[Row]:
 
 
 def complexities(lab: Lab) -> list[Row]:
-    """Return the complexity Σ(f) at some epochs."""
+    """Return the complexity Σ(f) at selected epochs."""
 
     def make() -> Iterable[Row]:
         n_units = lab.rows(MODEL.data)[0].shape[1] + sum(lab.model(MODEL).hidden)
@@ -107,10 +107,10 @@ def draw(lab: Lab) -> "Figure":
     style = {"loc": "upper left", "alignment": "left"}
     upper = axes[8].legend(*axes[0].get_legend_handles_labels(), title="(a) and (b)", bbox_to_anchor=(0, 1.1), **style)
     axes[8].legend(*axes[6].get_legend_handles_labels(), title="(g) and (h)", bbox_to_anchor=(0, 0.55), **style)
-    axes[8].add_artist(upper)  # which the second legend would replace
+    axes[8].add_artist(upper)  # the second legend would replace the first
     for ax, letter in zip(axes[:8], "abcdefgh", strict=True):
         panel_title(ax, letter)
-    for ax in (axes[2], axes[5]):  # above the axes, where they cover no data
+    for ax in (axes[2], axes[5]):  # legends above the axes, where no data are covered
         ax.legend(loc="lower right", bbox_to_anchor=(1.02, 0.99), ncols=2, handlelength=1)
     return figure
 
@@ -122,7 +122,7 @@ def _shares(row: Row) -> Row:
 
 
 def _lines(ax: "Axes", rows: list[Row], names: dict[str, str], colors: Sequence[str] = PALETTE) -> None:
-    """Draw columns of a table against the epoch, without missing values and NaN."""
+    """Draw columns of a table against the epoch, omitting missing values and NaN."""
     for (name, label), color in zip(names.items(), colors, strict=False):
         points = [(float(r["epoch"]), float(r[name])) for r in rows if r.get(name, "") != ""]
         points = [point for point in points if not isnan(point[1])]

@@ -1,4 +1,4 @@
-"""TAP, AIS and pseudo-likelihood during one training [fig:tap-ais-psuedo]."""
+"""TAP, AIS and pseudo-likelihood estimates during one training run [fig:tap-ais-psuedo]."""
 
 import warnings
 from collections.abc import Iterable
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "TAP, AIS and pseudo-likelihood over the training of one machine"
-N_RUNS = 100  # of AIS
-N_VISIBLE = 100  # units of the pseudo-likelihood
+N_RUNS = 100  # number of AIS runs
+N_VISIBLE = 100  # number of units used for the pseudo-likelihood
 STYLES: dict[str, dict[str, Any]] = {
     "pseudo": {"label": "pseudo-likelihood", "color": SKY, "marker": "^"},
     "tap": {"label": "TAP, average", "color": TAP_COLOR, "marker": "o"},
@@ -34,12 +34,12 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def measured(lab: Lab) -> list[Model]:
-    """Models whose solutions are measured."""
+    """Return the models whose solutions must still be measured."""
     return needed(lab)
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the model to train if the table is missing."""
+    """Return the model to train, or an empty list if the table exists."""
     return [] if lab.knows("tap-ais-psuedo") else [BINARY_500]
 
 

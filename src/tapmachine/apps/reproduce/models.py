@@ -1,4 +1,4 @@
-"""Machines of the paper's experiments, with the settings of its Table I."""
+"""Machines of the paper's experiments, with the settings of the paper's Table I."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ from tapmachine.runs.settings import Settings
 
 BINARY, REAL, FACES = "binary-MNIST", "real-MNIST", "CBCL"
 VISIBLE = {BINARY: "binary", REAL: "gauss-bernoulli", FACES: "truncated-gaussian"}
-LETTERS = {BINARY: "a", REAL: "b", FACES: "c"}  # of the panels of the figures
+LETTERS = {BINARY: "a", REAL: "b", FACES: "c"}  # panel letters in figures
 
 
 @dataclass(frozen=True)
@@ -18,16 +18,16 @@ class Model:
         name: Name of the run directory.
         data: Name of the data set: `BINARY`, `REAL` or `FACES`.
         hidden: Number of units of each hidden layer.
-        epochs: Number of epochs in which all layers are trained jointly (default: 100).
+        epochs: Number of epochs of joint training of all layers (default: 100).
         pretrain: Number of epochs of pretraining per layer (default: 0).
         batch_size: Batch size, M in the paper (default: 100).
         particles: Number of TAP solutions per gradient step, K in the paper (default: 100).
         learning_rate: Initial learning rate, γ in the paper (default: 0.005).
-        decay: Final learning rate as a fraction of the initial one (default: 1).
+        decay: Final learning rate as a fraction of the initial learning rate (default: 1).
         weight_decay: Weight decay, ε in the paper (default: 0.001).
         momentum: Momentum, η in the paper (default: 0.5).
         sweeps: Number of sweeps per gradient step with the accelerated iteration (default: 10).
-        keep_every: Number of epochs between kept machines (default: about 20 machines at increasing distances).
+        keep_every: Number of epochs between kept machines (default: about 20 machines at increasing intervals).
         measured: Epochs at which solutions are measured, if their machines are kept (default: all kept epochs).
         n_starts: Number of training rows from which solutions are searched (default: 10,000).
         hidden_units: Type of the hidden units (default: binary).
@@ -113,7 +113,7 @@ REAL_100, REAL_500 = REAL_MODELS = tuple(
         decay=1e-3,
         keep_every=1,
         measured=(1, 3, 5, 10, 15, 20, 25, 35, 50, 75, 100),
-        n_starts=2000,  # a sweep takes fifty times as long as with binary units
+        n_starts=2000,  # a sweep takes fifty times as long as a sweep with binary units
     )
     for n in (100, 500)
 )
@@ -133,7 +133,7 @@ DEEP_2, DEEP_3 = DEEP_MODELS = tuple(
     Model(f"deep-{n}", BINARY, (500,) * n, epochs=500, pretrain=50, learning_rate=0.001, keep_every=0) for n in (2, 3)
 )
 TABLE = (*BINARY_MODELS, *REAL_MODELS, FACES_256)  # Table I
-# Proposals of the paper's discussion: hidden units of other types, and training from noisy starts.
+# Proposals of the paper's discussion: other types of hidden units, and training from noisy starts.
 # TAP has no solution for unbounded hidden units with strong couplings, so Gaussian units are trained by sampling.
 _DISCUSSED = replace(BINARY_100, learning_rate=0.05, epochs=20, sweeps=4, measured=(1, 2, 5, 10, 15, 20), n_starts=1000)
 DISCUSSED = (
@@ -150,7 +150,7 @@ QUICK_HIDDEN = {25: 8, 50: 12, 100: 16, 500: 32, 256: 16}
 
 
 def quick(model: Model) -> Model:
-    """Return a small version of a model for scikit-learn's digits, which trains in seconds."""
+    """Return a small version of a model that can be trained on scikit-learn's digits in seconds."""
     hidden = tuple(QUICK_HIDDEN[n] if model.pretrain == 0 else 16 for n in model.hidden)
     slow_units = model.data != BINARY or model.hidden_units != "binary"
     slowness = 6 if slow_units else 2 if model.pretrain else 1  # time of a step, relative to binary units

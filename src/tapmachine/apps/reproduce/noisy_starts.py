@@ -1,4 +1,4 @@
-"""Training from noisy starts, which the paper suggests as a remedy for over-training with 500 hidden units."""
+"""Training from noisy starts, which the paper suggests as a remedy for overtraining with 500 hidden units."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -19,12 +19,12 @@ TITLE = "500 hidden units, trained from the batch and from a noisy batch: denois
 
 
 def measured(lab: Lab) -> list[Model]:
-    """Models whose solutions are measured."""
+    """Return the models whose solutions must still be measured."""
     return needed(lab)
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models that have not been measured."""
+    """Return the models whose measurements are missing."""
     known = lab.knows("noisy-starts")
     return [model for model in _models(lab) if not known or needs_solutions(lab, model)]
 

@@ -33,12 +33,12 @@ N_FIELDS, N_RUNS, N_TEMPERATURES, SCORED = 24, 100, {False: 5000, True: 200}, 10
 
 
 def measured(lab: Lab) -> list[Model]:
-    """Models whose solutions are measured."""
+    """Return the models whose solutions must still be measured."""
     return needed(lab)
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models that have not been measured."""
+    """Return the models whose measurements are missing."""
     known = lab.knows("discussion", "discussion-fields")
     return [model for model in _models(lab) if not known or needs_solutions(lab, model)]
 
@@ -48,7 +48,7 @@ def _models(lab: Lab) -> list[Model]:
 
 
 def table(lab: Lab) -> list[Row]:
-    """Return scores of the trained machines: AIS and pseudo-likelihood of held-out rows, and TAP of training rows."""
+    """Return AIS and pseudo-likelihood estimates for held-out rows and TAP estimates for training rows, by machine."""
     models = {model.name: model for model in _models(lab)}
 
     def make(name: str) -> Iterable[Row]:
@@ -75,7 +75,7 @@ def table(lab: Lab) -> list[Row]:
 
 
 def images(lab: Lab) -> list[Row]:
-    """Return some receptive fields of each machine, scaled to a largest weight of 1."""
+    """Return some receptive fields of each machine, scaled so that the largest absolute weight is 1."""
 
     def make() -> Iterable[Row]:
         for model in _models(lab):

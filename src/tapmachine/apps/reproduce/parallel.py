@@ -1,8 +1,8 @@
 """Parallel execution of a reproduction: machines are trained and measured, and tables computed, in separate processes.
 
-Each process works on one task: a model is trained and its solutions are measured, or the tables of one figure are
-computed from machines that are already trained. All results are files of the laboratory's folder, which the parent
-process draws the figures from.
+Each process performs one task: it trains a model and measures the model's solutions, or computes the tables of one
+figure from trained machines. All results are files in the lab directory, from which the parent process draws the
+figures.
 """
 
 import json
@@ -24,9 +24,9 @@ from tapmachine.apps.reproduce.procedure import Procedure
 from tapmachine.apps.reproduce.solutions import measure_solutions
 from tapmachine.data.errors import RunError
 
-ON_GPU = 12  # processes by default: one machine of the paper uses a small part of a GPU
-POLLING = 0.2  # seconds
-SUMMARY = "claims"  # the figure that reads the tables of all others
+ON_GPU = 12  # default number of processes, because each machine of the paper uses only a small part of a GPU
+POLLING = 0.2  # interval in seconds
+SUMMARY = "claims"  # figure that reads the tables of all other figures
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Task:
 
 
 def default_jobs(device: str) -> int:
-    """Number of processes: 1 on a CPU; on a GPU, up to one per CPU core."""
+    """Return the default number of processes: 1 on a CPU and up to one per CPU core on a GPU."""
     return 1 if device == "cpu" else min(ON_GPU, os.cpu_count() or 1)
 
 
 def tasks_of(lab: Lab, figures: Sequence[str]) -> list[Task]:
-    """Tasks for some figures, the longest first."""
+    """Return the tasks for some figures, with the longest training first."""
     modules = {name: experiment(name) for name in figures}
     needed = {name: module.needed(lab) for name, module in modules.items()}
     models = {model.name: model for found in needed.values() for model in found}
@@ -66,7 +66,7 @@ def tasks_of(lab: Lab, figures: Sequence[str]) -> list[Task]:
         for name, found in needed.items()
         if name != SUMMARY
     ]
-    # Tables without models can be computed while machines are being trained.
+    # Tables that require no models can be computed while machines are being trained.
     return [*(task for task in drawing if not task.requires), *training, *(task for task in drawing if task.requires)]
 
 
@@ -76,26 +76,26 @@ def _measured(module: object, lab: Lab) -> list[Model]:
 
 
 def _duration(model: Model) -> tuple[bool, bool, int, int]:
-    """Sort key: deep machines take longest, then those of real values."""
+    """Return a sort key. Deep machines take longest, followed by machines for real-valued data."""
     return model.pretrain > 0, model.data != BINARY, len(model.hidden), model.hidden[0]
 
 
 def run_tasks(lab: Lab, tasks: Sequence[Task], jobs: int, program: str) -> None:
     """Run tasks in several processes.
 
-    If one of them fails, the others are completed, except those that depend on it; rerunning resumes the rest. If this
-    process is interrupted or terminated, so are all others.
+    If a task fails, all tasks that do not depend on it are completed, and rerunning the command resumes the rest. If
+    this process is interrupted or terminated, all task processes are terminated as well.
 
     Args:
-        lab: Laboratory whose folder the results are written to.
+        lab: Lab to whose directory the results are written.
         tasks: Tasks, in order of preference.
         jobs: Maximum number of processes.
         program: Python program that decodes its argument with `from_words` and calls `run_task`.
 
     Raises:
-        RunError: A process failed.
+        RunError: If a process failed.
     """
-    # Processes that share the cores must not each use all of them.
+    # Processes share the cores, so each process may use only some of the cores.
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} | os.environ
     waiting, running, failed = list(tasks), dict[Task, subprocess.Popen[bytes]](), list[str]()
     untrained = {task.name for task in tasks if task.kind == "model"}
@@ -118,15 +118,15 @@ def run_tasks(lab: Lab, tasks: Sequence[Task], jobs: int, program: str) -> None:
             for process in running.values():
                 process.terminate()
             for process in running.values():
-                process.wait()  # until they have saved their progress
+                process.wait()  # until the process has saved its progress
     if failed:
         raise RunError(f"{'; '.join(failed)}; rerun the command to resume")
 
 
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """Context in which SIGTERM raises KeyboardInterrupt, so that the processes of all tasks are stopped as well."""
-    if threading.current_thread() is not threading.main_thread():  # which alone may set signal handlers
+    """Raise KeyboardInterrupt on SIGTERM within a `with` block, so that the processes of all tasks are also stopped."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -137,7 +137,7 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 
 def to_words(lab: Lab, task: Task) -> str:
-    """Encode a task and its laboratory as one argument of a command."""
+    """Encode a task and its lab as a single command-line argument."""
     values = {name: getattr(lab, name) for name in ("quick", "device", "seed", "most_epochs")}
     paths = {"out": str(lab.out), "data": str(lab.data) if lab.data else None}
     chosen = {"only": sorted(lab.only), "procedure": asdict(lab.procedure)}

@@ -1,4 +1,4 @@
-"""Settings of all trainings [tab:params]."""
+"""Settings of all training runs [tab:params]."""
 
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ HEADER = {
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models to train before drawing: none."""
+    """Return an empty list: no models are trained before drawing."""
     return []
 
 

@@ -4,13 +4,13 @@ from dataclasses import asdict, dataclass
 
 from tapmachine.solver import TAP, Scheme
 
-PRINTED_SWEEPS = 41  # maximum in training: one sweep, then ten steps of four sweeps
+PRINTED_SWEEPS = 41  # maximum per training step: one sweep, then ten iterations of four sweeps
 QUICK_PRINTED_SWEEPS = 5
 
 
 @dataclass(frozen=True)
 class Procedure:
-    """Procedure by which machines are trained and solved. The defaults are those of this package.
+    """Options for training and solving machines. The defaults are those of this package.
 
     Attributes:
         printed_iteration: Whether to iterate as in Alg. 1, with explicit sweeps and no damping. Training then uses up
@@ -20,7 +20,7 @@ class Procedure:
         field_momentum: Whether to apply momentum to the parameters of the units. Alg. 2 applies it to the weights
             only (default: True).
         rescale: Whether to rescale real-valued data before training. Table I uses values in [0, 1] (default: True).
-        centered: Whether to center gradients where the units allow it, unlike the paper (default: False).
+        centered: Whether to center gradients if the units support it, unlike in the paper (default: False).
     """
 
     printed_iteration: bool = False
@@ -36,7 +36,7 @@ class Procedure:
         return f"{average}-explicit" if self.printed_iteration else average
 
     def scheme(self) -> Scheme:
-        """Return the scheme that finds the solutions."""
+        """Return the scheme used to find solutions."""
         return TAP("explicit", 0.0) if self.printed_iteration else TAP()
 
     def n_sweeps(self, accelerated: int, quick: bool) -> int:
@@ -55,7 +55,7 @@ class Procedure:
 
     @property
     def name(self) -> str:
-        """Name of the procedure as part of a folder name, empty for the default procedure."""
+        """Name of the procedure as part of a directory name; empty for the default procedure."""
         if self == AS_PRINTED:
             return "as-printed"
         return "-".join(name.replace("_", "-") if value else f"no-{name}" for name, value in self.differences().items())

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 TITLE = "Receptive fields, ranked by spread and by activation"
 RANKINGS = "spread", "activation"
-N_FIELDS = 12  # receptive fields of each ranking
-SOME_ROWS = 10_000  # used for the activation
+N_FIELDS = 12  # number of receptive fields per ranking
+SOME_ROWS = 10_000  # maximum number of rows used to compute activations
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the models to train: all of them if a table is missing."""
+    """Return the models to train: all models if a table is missing, otherwise none."""
     return [] if lab.knows("bmnist-rf", "bmnist-rf-localization") else _models(lab)
 
 
@@ -56,9 +56,10 @@ def images(lab: Lab) -> list[Row]:
 
 
 def table(lab: Lab) -> list[Row]:
-    """Return how localized the receptive fields of each model are.
+    """Return measures of how localized the receptive fields of each model are.
 
-    The reach of a receptive field is (Σw²)²/(n Σw⁴): 1 if all n weights are equal, 1/n if only one is nonzero.
+    The reach of a receptive field is (Σw²)²/(n Σw⁴), which is 1 if all n weights are equal and 1/n if only one
+    weight is nonzero.
     """
 
     def make() -> Iterable[Row]:
@@ -95,7 +96,7 @@ def draw(lab: Lab) -> "Figure":
             [(shape[0] + 1) * (line + 0.5) - 1 for line in range(len(RANKINGS))], [f"by {kind}" for kind in RANKINGS]
         )
         ax.set_xticks([])
-        ax.set_xlim(-0.5, N_FIELDS * (shape[1] + 1) - 1.5)  # one scale, also for fewer receptive fields
+        ax.set_xlim(-0.5, N_FIELDS * (shape[1] + 1) - 1.5)  # the same scale if there are fewer receptive fields
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
         panel_title(ax, LETTERS[data], f"{data}, $N_h$ = {n_hidden:.0f}, median reach {reach[data, n_hidden]:.2f}")

@@ -1,4 +1,4 @@
-"""Isomap embedding of the solutions at several epochs, fitted to those of the last epoch [fig:solnvis]."""
+"""Isomap embedding of the solutions at several epochs, fitted to the solutions of the last epoch [fig:solnvis]."""
 
 from collections.abc import Iterable
 from string import ascii_lowercase
@@ -24,7 +24,7 @@ EPOCHS = (1, 3, 5, 10, 25, 50, 75, 100)
 
 
 def needed(lab: Lab) -> list[Model]:
-    """Return the model to train if the table is missing."""
+    """Return the model to train, or an empty list if the table exists."""
     return [] if lab.knows("solnvis") else [BINARY_100]
 
 
@@ -34,7 +34,7 @@ def table(lab: Lab) -> list[Row]:
     def make() -> Iterable[Row]:
         epochs = nearest(lab.epochs(BINARY_100), EPOCHS)
         snapshots = [snapshot_of(solutions_at(lab, BINARY_100, epoch), epoch) for epoch in epochs]
-        # Isomap needs enough points; it is fitted to the data if there are only a few solutions.
+        # Isomap is fitted to the data if there are not enough solutions.
         data = starts(lab, BINARY_100) if snapshots[-1].n_solutions < FEWEST_POINTS else None
         for snapshot, points in zip(snapshots, embed_landscape(snapshots, data).solutions, strict=True):
             for value, (x, y) in zip(snapshot.free_energy.tolist(), points.tolist(), strict=True):
@@ -55,7 +55,7 @@ def draw(lab: Lab) -> "Figure":
     for ax, epoch, letter in zip(axes, epochs, ascii_lowercase, strict=False):
         own = [row for row in rows if row["epoch"] == epoch]
         points = torch.tensor([[float(row["x"]), float(row["y"])] for row in own])
-        # As in the paper, the range of colors is that of each epoch.
+        # As in the paper, each epoch has a separate color range.
         solution_map(ax, points, torch.tensor([float(row["free_energy"]) for row in own]), label="", bar="bottom")
         panel_title(ax, letter, f"epoch {epoch:.0f}, {len(own)} {plural(len(own))}")
     for ax in axes[len(epochs) :]:

@@ -1,4 +1,4 @@
-"""Solutions of a model during its training, and the TAP log-likelihood: tables that several figures use."""
+"""Tables used by several figures: the solutions of a model during training, and the TAP log-likelihood."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -25,8 +25,8 @@ from tapmachine.solver.merging import merge_solutions
 from tapmachine.solver.starts import StartingPoint
 
 MAX_SWEEPS = 1000
-PRINTED_MAX_SWEEPS, PRINTED_TOLERANCE = 400, 1e-8  # of the printed iteration
-POPULATED = 5e-4  # fraction of the starts from which on a solution is populated: 5 of 10,000
+PRINTED_MAX_SWEEPS, PRINTED_TOLERANCE = 400, 1e-8  # for the iteration as printed in the paper
+POPULATED = 5e-4  # minimum fraction of the starts for a populated solution: 5 of 10,000
 OVERLAP_BINS = 40
 TABLES = "solutions", "likelihood", "overlaps"
 
@@ -37,12 +37,12 @@ def starts(lab: Lab, model: Model) -> Tensor:
 
 
 def solutions_at(lab: Lab, model: Model, epoch: int, begin: StartingPoint = None) -> Landscape:
-    """Find the distinct solutions at an epoch.
+    """Find the distinct solutions at a given epoch.
 
     Args:
-        lab: Folder of experiments.
-        model: Model whose solutions are searched.
-        epoch: Epoch of its training.
+        lab: Directory of the reproduction.
+        model: Model whose solutions are to be found.
+        epoch: Training epoch.
         begin: Starting points (default: the rows of `starts`).
     """
     begin = starts(lab, model) if begin is None else begin
@@ -51,7 +51,7 @@ def solutions_at(lab: Lab, model: Model, epoch: int, begin: StartingPoint = None
 
 
 def solutions_table(lab: Lab, model: Model) -> list[Row]:
-    """Return F of every solution at every epoch, and the number of starts that converge to it."""
+    """Return, for every solution at every epoch, F and the number of starts that converge to the solution."""
     return _tables(lab, model)["solutions"]
 
 
@@ -61,7 +61,7 @@ def likelihood_table(lab: Lab, model: Model) -> list[Row]:
 
 
 def overlaps_table(lab: Lab, model: Model) -> list[Row]:
-    """Return the distribution of the overlaps of solutions at every epoch."""
+    """Return the distribution of overlaps between solutions at every epoch."""
     return _tables(lab, model)["overlaps"]
 
 
@@ -76,7 +76,7 @@ def measure_solutions(lab: Lab, model: Model) -> None:
 
 
 def _tables(lab: Lab, model: Model) -> dict[str, list[Row]]:
-    """Return all tables of a model by kind. Each epoch is saved once it is measured, so a crash loses at most one."""
+    """Return all tables of a model by kind. Each epoch is saved when it is complete, so a crash loses at most one."""
     if needs_solutions(lab, model):
         for epoch in lab.epochs(model):
             lab.say(f"measuring solutions of {model.name} at epoch {epoch}")
@@ -138,7 +138,7 @@ def _scores(lab: Lab, model: Model, machine: BoltzmannMachine, rows: Tensor, lan
 
 @torch.no_grad()
 def _printed(machine: BoltzmannMachine, rows: Tensor) -> Row:
-    """Count the starts from which the printed iteration converges, and the distinct solutions it finds."""
+    """Count the starts from which the iteration printed in the paper converges, and the distinct solutions it finds."""
     double = in_double(machine)
     solved = solve(double, rows.double(), TAP("explicit", 0.0), tol=PRINTED_TOLERANCE, max_sweeps=PRINTED_MAX_SWEEPS)
     return {
@@ -162,7 +162,7 @@ def _numbers(landscape: Landscape) -> Row:
 
 
 def _by_label(landscape: Landscape, labels: Tensor) -> Row:
-    """Measure the agreement of basins with digits, and the mean F of the starts of each digit."""
+    """Measure the agreement between basins and digits, and the mean F over the starts of each digit."""
     agreement = basin_agreement(landscape.basin, labels)
     basin = landscape.basin.cpu()
     reached = torch.where(basin < 0, torch.nan, landscape.free_energy.cpu()[basin.clamp(min=0)])
@@ -188,5 +188,5 @@ def _overlaps(landscape: Landscape, epoch: int) -> list[Row]:
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:
-    """Return the values of a column, without empty cells."""
+    """Return the values of a column, omitting empty cells."""
     return [float(row[name]) for row in rows if row.get(name, "") != ""]

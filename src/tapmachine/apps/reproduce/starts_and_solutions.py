@@ -1,4 +1,4 @@
-"""Isomap embedding of starts and of the solutions they converge to, fitted to the starts [fig:compareInitSolns]."""
+"""Isomap embedding of starts and the solutions to which they converge, fitted to the starts [fig:compareInitSolns]."""
 
 from typing import TYPE_CHECKING
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 TITLE = "Data and the TAP solutions they lead to: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
 MODELS = (BINARY_100, REAL_500, FACES_256)
 DIGITS = (3, 6, 7)
-N_ROWS = 5000  # first rows of the training data, from which the digits are taken
+N_ROWS = 5000  # number of initial training rows from which digits are taken
 EPOCHS = {FACES: (5, 100, 200, 500)}
 OTHER_EPOCHS = (1, 3, 25, 100)
 PANEL = 1.7  # width of a panel in inches
 N_THUMBNAILS = 10
-SHOWN_STARTS = 1500  # maximum number in the table
+SHOWN_STARTS = 1500  # maximum number of starts in the table
 
 
 def needed(lab: Lab) -> list[Model]:
@@ -43,7 +43,7 @@ def _name(model: Model) -> str:
 
 
 def begin(lab: Lab, model: Model) -> tuple[Tensor, list[str]]:
-    """Return the starts, three of the digits or all faces, and the label of each."""
+    """Return the starts, which are images of three digits or all faces, and the label of each start."""
     train, _ = lab.rows(model.data)
     if model.data == FACES and not lab.quick:
         return train, [""] * len(train)
@@ -53,7 +53,7 @@ def begin(lab: Lab, model: Model) -> tuple[Tensor, list[str]]:
 
 
 def _make(lab: Lab, model: Model) -> tuple[list[Row], list[Row]]:
-    """Embed the starts and the solutions. Returns their positions and images of some solutions."""
+    """Embed starts and solutions, and return the positions of both and the images of some solutions."""
     x, names = begin(lab, model)
     epochs = nearest(lab.epochs(model), EPOCHS.get(model.data, OTHER_EPOCHS))
     snapshots = [snapshot_of(solutions_at(lab, model, epoch, x), epoch) for epoch in epochs]
@@ -80,7 +80,7 @@ def _make(lab: Lab, model: Model) -> tuple[list[Row], list[Row]]:
 
 
 def table(lab: Lab, model: Model) -> tuple[list[Row], list[Row]]:
-    """Return the positions of starts and solutions, and images of some solutions."""
+    """Return the positions of starts and solutions, and the images of some solutions."""
     name = _name(model)
     made: dict[str, list[Row]] = {}
 
@@ -99,7 +99,7 @@ def draw(lab: Lab) -> "Figure":
     tables = [table(lab, model) for model in models]
     windows = [_window(_points(places)) for places, _ in tables]
     n_epochs = max((len(_epochs(places)) for places, _ in tables), default=1)
-    ratios = [(y[1] - y[0]) / (x[1] - x[0]) + 4 / N_THUMBNAILS for x, y in windows]  # with two rows of images
+    ratios = [(y[1] - y[0]) / (x[1] - x[0]) + 4 / N_THUMBNAILS for x, y in windows]  # including two rows of images
     figure = new_figure(max(COLUMN, PANEL * n_epochs + 0.2), sum(PANEL * ratio + 0.22 for ratio in ratios) + 0.25)
     axes = figure.subplots(len(models), n_epochs, squeeze=False, height_ratios=ratios)
     for line, model, (places, images), window in zip(axes, models, tables, windows, strict=True):
@@ -127,7 +127,7 @@ def _epochs(places: list[Row]) -> list[float]:
 
 
 def _window(points: Tensor) -> list[tuple[float, float]]:
-    """Return the range of the points in both directions, with a margin, and not less than half as high as wide."""
+    """Return the range of the points in both directions with a margin, with a height of at least half the width."""
     low, high = points.amin(0), points.amax(0)
     center, half = (low + high) / 2, 0.53 * (high - low)
     half[1] = torch.maximum(half[1], half[0] / 2)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "TAP log-likelihood per unit over training: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
-LAST_EPOCH = 100  # of the figure
+LAST_EPOCH = 100  # last epoch shown in the figure
 
 
 def measured(lab: Lab) -> list[Model]:
-    """Models whose solutions are measured."""
+    """Return the models whose solutions must still be measured."""
     return needed(lab)
 
 
@@ -30,7 +30,7 @@ def needed(lab: Lab) -> list[Model]:
 
 
 def panels(lab: Lab) -> list[list[Model]]:
-    """Return the models of each panel, without those whose data are missing."""
+    """Return the models of each panel, omitting models whose data are missing."""
     found = [
         [model for model in models if lab.includes(model)] for models in (BINARY_MODELS, REAL_MODELS, (FACES_256,))
     ]
