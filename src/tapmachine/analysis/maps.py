@@ -89,11 +89,11 @@ def map_thumbnails(
     `solution_map`.
 
     Args:
-        ax: Axes with a map.
+        ax: Axes that contain a map.
         points: Positions of the solutions, shape (n, 2).
         images: Images of the solutions as rows, shape (n, pixels).
         shape: Height and width of each image in pixels.
-        count: Maximum number of images. The chosen points are far from each other.
+        count: Maximum number of images. The points of the selected solutions are far apart.
         ink: Color of the largest value, "white" or "black".
     """
     points, images = torch.as_tensor(points).double(), torch.as_tensor(images).detach().cpu().double()

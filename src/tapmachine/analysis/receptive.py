@@ -33,11 +33,11 @@ class ReceptiveFields(NamedTuple):
     layer: int = 1
 
     def by_spread(self, count: int | None = None, *, localized: bool = False) -> Tensor:
-        """Return the indices of the fields with the largest spread, or with the smallest if `localized` is True."""
+        """Return the indices of the `count` fields with the largest spread, or the smallest if `localized` is True."""
         return self.spread.argsort(descending=not localized, stable=True)[:count]
 
     def by_activation(self, count: int | None = None, *, least: bool = False) -> Tensor:
-        """Return the indices of the most active units, or of the least active units if `least` is True."""
+        """Return the indices of the `count` most active units, or of the least active ones if `least` is True."""
         return self.activation.argsort(descending=not least, stable=True)[:count]
 
 

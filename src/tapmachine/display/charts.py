@@ -1,4 +1,4 @@
-"""SVG charts for HTML pages and notebooks. Text takes the color of the page, so charts also work in dark mode."""
+"""SVG charts for HTML pages and notebooks. Text has the color of the page's text, so charts also work in dark mode."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Bands of free energies, and a verbal diagnosis of a machine."""
+"""Bands of free energies, and the diagnosis of a machine from its landscape."""
 
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -104,7 +104,7 @@ def energy_bands(free_energy: Tensor) -> list[EnergyBand]:
 
 
 def _valleys(heights: list[float]) -> list[int]:
-    """Return the indices of the lowest points between peaks, for valleys that are sufficiently deep."""
+    """Return the indices of the lowest points of sufficiently deep valleys between peaks."""
     cuts: list[int] = []
     peak = lowest = 0  # the last peak, and the lowest point after it
     for here, height in enumerate(heights):

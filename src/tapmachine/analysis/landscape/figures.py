@@ -38,7 +38,7 @@ def landscape_pictures(track: LandscapeTrack, embedding: Embedding | None, shape
     Args:
         track: Result of `track_landscape`.
         embedding: Embedding of the track, fitted to its starts; None if there are too few starts.
-        shape: Height and width of the images, for rows that are images.
+        shape: Height and width of each image, if rows are images.
 
     Returns:
         The figures by name.

@@ -99,7 +99,7 @@ def read_labels(path: Path, *lengths: int) -> Array:  # (N,)
 
     Args:
         path: Path of the file.
-        lengths: Valid numbers of labels. Error messages mention the first one.
+        lengths: Valid numbers of labels. Error messages mention the first of these numbers.
 
     Raises:
         DataError: If the file cannot be read, or has the wrong number of labels.

@@ -15,7 +15,7 @@ class View:
 
     Attributes:
         kind: Type of display: `image`, `heat` or `bars`.
-        height, width: Number of stored values per row, in two dimensions.
+        height, width: Size of the array of values stored for each row.
         names: Names of the columns shown as bars; empty for other types of display.
     """
 

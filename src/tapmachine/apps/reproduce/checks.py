@@ -12,7 +12,7 @@ from tapmachine.apps.reproduce.models import BINARY, BINARY_100, BINARY_MODELS, 
 from tapmachine.apps.reproduce.solutions import likelihood_table
 
 TAPERS_AT, TAPERED = 20, 0.8  # epoch, and minimum fraction of the rise that is complete by then
-FEW_UNIQUE = 0.1  # number of solutions below which they are few, as a fraction of the number of starts
+FEW_UNIQUE = 0.1  # ratio of the numbers of solutions and starts below which there are few solutions
 ALIKE = 0.1  # maximum difference, as a fraction of the gain in pseudo-likelihood
 NEARLY = 0.9  # minimum fraction of the largest rise that remains at the end
 SMALL = 0.4  # maximum fraction of the visible units in a stroke
@@ -222,7 +222,7 @@ def adaptive_alike(lab: Lab) -> Finding:
 
 
 def adaptive_costs(lab: Lab) -> Finding:
-    """Check that a sweep of adaptive TAP as printed takes a thousand times as long as a sweep of TAP."""
+    """Check that a sweep of adaptive TAP as printed in the paper takes a thousand times as long as a sweep of TAP."""
     found = _groups(adaptive.times(lab), "scheme")
     ratios = {
         name: [

@@ -51,7 +51,7 @@ def by_epoch(lab: Lab, model: Model, column: str = PAPERS) -> Bands:
 
 
 def table(lab: Lab) -> list[Row]:
-    """Return the number of solutions, their mean F in both conventions, its range and its bands at each epoch."""
+    """Return, for each epoch, the number of solutions, the mean F in both conventions, and the range and bands of F."""
 
     def make() -> list[Row]:
         rows: list[Row] = []

@@ -50,7 +50,7 @@ class Lab:
         seed: Random seed of all training runs.
         say: Callback that receives progress messages.
         missing: Descriptions of data that were requested but not found.
-        procedure: Options of training and of the solver.
+        procedure: Options for training and for the solver.
         only: Names of the models to include (default: all).
         most_epochs: Maximum number of epochs per training run (default: no limit).
         beside: Directory of another reproduction, whose claims are shown for comparison.

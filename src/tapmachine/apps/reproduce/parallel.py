@@ -34,7 +34,7 @@ class Task:
     """A unit of work for one process.
 
     Attributes:
-        kind: `model` or `figure`.
+        kind: Kind of the task, `model` or `figure`.
         name: Name of the model or label of the figure.
         requires: Names of the models that must be trained first.
         measured: Whether the solutions of the model are measured after training.

@@ -1,4 +1,4 @@
-"""Procedure of a reproduction: one switch for each difference between the paper's algorithms and this package's."""
+"""Procedure of a reproduction: one switch for each difference between the paper and this package."""
 
 from dataclasses import asdict, dataclass
 
