@@ -32,7 +32,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], name: str = "n
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> str:
-    """Return an HTML table with one row per pair of a name and a value."""
+    """Return an HTML table with one row per name and value."""
     return "<table>" + "".join(f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in rows) + "</table>"
 
 

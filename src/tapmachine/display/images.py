@@ -77,7 +77,7 @@ def image_grid(
         gap: Space between images in pixels (default: 1).
 
     Returns:
-        The data URI of the grid, its width and its height in pixels.
+        The data URI of the grid, and the grid's width and height in pixels.
     """
     images = images.detach().cpu().double()
     count, (height, width) = len(images), shape

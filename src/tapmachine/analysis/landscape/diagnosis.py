@@ -193,7 +193,7 @@ def describe_solutions(landscape: SomeLandscape) -> list[str]:
 
 
 def _on_starts(landscape: SomeLandscape) -> list[str]:
-    """Describe the number of solutions and the distribution of the starts over them."""
+    """Describe the number of solutions and the distribution of the starts over the solutions."""
     n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
     ended = landscape.basin[landscape.basin >= 0]
     if n_solutions == 0:

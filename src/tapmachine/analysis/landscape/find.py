@@ -185,7 +185,7 @@ def count_at(machine: BoltzmannMachine, landscape: Landscape, thresholds: Sequen
 
 
 def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -> Tensor:  # (n,), bool
-    """Test whether the iteration returns to solutions after a small perturbation, by two steps of the power method.
+    """Test whether the iteration returns to solutions after a small perturbation, using two power-method steps.
 
     A random perturbation has a component along every direction. After some sweeps, the component that decays most
     slowly or grows fastest dominates. A second perturbation of the same size along this direction shows whether it

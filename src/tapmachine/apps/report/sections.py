@@ -118,7 +118,7 @@ def legend(landscape: LandscapeFindings) -> str:
 
 
 def solutions_without_script(found: Findings) -> str:
-    """Return one picture or table of the solutions with the largest basins at the last epoch."""
+    """Return a figure or table of the solutions with the largest basins at the last epoch."""
     assert found.landscape is not None
     last = found.landscape.track.snapshots[-1]
     numbers = shown_solutions(last, N_WITHOUT_SCRIPT)

@@ -46,7 +46,7 @@ def _column(own: ColumnSummary) -> Figure:
 
 
 def _binary(found: TableFindings, how: str) -> str:
-    """Draw the fractions of all binary columns in data and samples in one figure."""
+    """Draw, in one figure, the fractions of all binary columns in data and samples."""
     svg = scatter(found.binary_shares, "fraction in the data", "fraction in samples", [(0.0, 0.0), (1.0, 1.0)])
     n = len(found.binary_shares)
     caption = f"Fraction of the second value in data and samples ({how}), one dot for each of {n} binary columns."

@@ -16,7 +16,7 @@ from tapmachine.display.images import data_uri, gray, png
 
 MOST_LEAVES = 40
 POPULATED = 0.005  # fraction of the starts below which a leaf is omitted
-ROW, IMAGE = 34.0, 28.0  # pixels: height of a leaf, side of a picture
+ROW, IMAGE = 34.0, 28.0  # pixels: height of a leaf, side of an image
 LEFT, RIGHT, BAR, WIDTH = 34.0, 190.0, 70.0, 820.0
 
 

@@ -123,7 +123,7 @@ def drawn_bands(found: dict[Model, tuple[int, dict[str, Bands]]]) -> "Figure":
 
 
 def _slice(ax: "Axes", epoch: int, values: Tensor, counts: Tensor) -> None:
-    """Draw the distribution at one epoch. Each epoch has a separate scale, because F changes more during training."""
+    """Draw the distribution at one epoch, on a separate scale because F varies more between epochs than within one."""
     by_start = values.repeat_interleave(counts)
     free_energy_histogram(ax, values, density_curve(values), SOLUTIONS_COLOR)
     ax.hist(by_start.numpy(), MOST_BINS, density=True, histtype="step", color=STARTS_COLOR, lw=0.9)

@@ -18,7 +18,7 @@ class Model:
         name: Name of the run directory.
         data: Name of the data set: `BINARY`, `REAL` or `FACES`.
         hidden: Number of units of each hidden layer.
-        epochs: Number of epochs of joint training of all layers (default: 100).
+        epochs: Number of epochs in which all layers are trained jointly (default: 100).
         pretrain: Number of epochs of pretraining per layer (default: 0).
         batch_size: Batch size, M in the paper (default: 100).
         particles: Number of TAP solutions per gradient step, K in the paper (default: 100).

@@ -76,7 +76,7 @@ def measure_solutions(lab: Lab, model: Model) -> None:
 
 
 def _tables(lab: Lab, model: Model) -> dict[str, list[Row]]:
-    """Return all tables of a model by kind. Each epoch is saved when it is complete, so a crash loses at most one."""
+    """Return all tables of a model by kind. Each epoch is saved once complete, so a crash loses at most one epoch."""
     if needs_solutions(lab, model):
         for epoch in lab.epochs(model):
             lab.say(f"measuring solutions of {model.name} at epoch {epoch}")
