@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Names by the module that defines them. Each is imported on first access, so that the command line starts quickly.
+# Public names by defining module. Each name is imported on first access, so that the command line starts quickly.
 _GROUPS = {
     "beliefs": ("Tilt", "Moments"),
     "units": (

@@ -72,7 +72,7 @@ class Solution:
         moments: Mean and variance of the units in each layer, each of shape (K, *state_shape).
         tilts: Tilt that each layer receives from its neighbors, of shape (K, *state_shape).
         free_energy: Free energy F of each particle, of shape (K,). It is meaningful only for converged particles.
-        residual: Mean squared change of the units' means and variances in one more application of the equations, of
+        residual: Mean squared change in the units' means and variances when the equations are applied once more, of
             shape (K,).
         n_sweeps: Number of sweeps performed for each particle, of shape (K,).
         status: `Status` of each particle as an integer, of shape (K,).

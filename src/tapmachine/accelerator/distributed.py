@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Tilt
 
-# Tensors that the two threads of gloo may still hold. Freeing a tensor requires Python's global lock, which causes a
+# Tensors that gloo's two threads may still hold. Freeing a tensor requires Python's global lock, which causes a
 # deadlock if the process group is being destroyed and waits for these threads (torch 2.5).
 _sent: deque[Tensor] = deque(maxlen=2)
 
@@ -56,7 +56,7 @@ def leads() -> bool:
 
 @contextmanager
 def together(device: str) -> Iterator[str]:
-    """Join the process group if started by torchrun, and yield the device of this process."""
+    """Join the process group if the process was started by torchrun, and yield the device of this process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not dist.is_available():
         yield device
         return

@@ -1,4 +1,4 @@
-"""Iteration steps captured as CUDA graphs, which removes most of the overhead of launching kernels.
+"""Capture of iteration steps as CUDA graphs, which removes most of the overhead of launching kernels.
 
 Captured steps require fixed shapes and cannot read values back from the device. Large numbers of particles are split
 into a few groups that run concurrently, each on a separate stream, so that one group computes while another waits for
@@ -27,7 +27,7 @@ class Replay:
         step: Function that maps a state to the next state and its residual, without reading values from the device.
         state: Initial state, nested tuples of tensors on one CUDA device. Later states must have the same shapes.
         n_steps: Number of steps per call.
-        generator: Random number generator of the steps; every call continues its sequence.
+        generator: Random number generator used by the steps; every call continues its sequence.
         n_groups: Number of groups of particles that run concurrently. With more than one group, the steps must be
             deterministic and independent of the number of particles.
     """
@@ -42,7 +42,7 @@ class Replay:
         with warming_up():
             for group in groups:
                 step(group)
-        self._step = step  # also keeps the tensors alive that the graph reads
+        self._step = step  # also keeps alive the tensors that the graph reads
         self.graph = torch.cuda.CUDAGraph()
         if generator is not None:
             self.graph.register_generator_state(generator)

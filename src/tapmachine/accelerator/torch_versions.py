@@ -11,7 +11,7 @@ def multiplies_rounded_factors() -> bool:
 def has_tested_compiler() -> bool:
     """Return whether torch is 2.11 or newer, the versions for which compiled code was compared with eager code.
 
-    The compiler of torch 2.5 does not support properties of named tuples and `zip(strict=True)`. Versions from 2.6 to
+    The compiler of torch 2.5 does not support properties of named tuples or `zip(strict=True)`. Versions from 2.6 to
     2.10 are not tested, and some compilers have silently returned wrong values (docs/design_notes.md).
     """
     major, minor = torch.__version__.split(".")[:2]

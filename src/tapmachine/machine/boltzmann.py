@@ -1,4 +1,4 @@
-"""Boltzmann machines, which consist of layers of units and the couplings between them."""
+"""Boltzmann machines, which consist of layers of units and couplings between the units."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -48,9 +48,9 @@ class BoltzmannMachine(nn.Module):
 
     Args:
         layers: Units of each layer, from the visible layer upward.
-        weights: Matrices W_l of shape (n_below, n_above), one for each pair of neighboring layers, or a list with the
-            matrix J of a pairwise machine. A layer of n units with q states has n·q rows or columns. By default, the
-            weights are drawn from a normal distribution with standard deviation 0.001, as in the paper.
+        weights: Matrices W_l of shape (n_below, n_above), one for each pair of neighboring layers; for a pairwise
+            machine, a list that contains the matrix J. A layer of n units with q states has n·q rows or columns. By
+            default, the weights are drawn from a normal distribution with standard deviation 0.001, as in the paper.
         generator: Random number generator for the initial weights (default: one with a fixed seed).
 
     Attributes:
@@ -101,7 +101,7 @@ class BoltzmannMachine(nn.Module):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of components of the state of each layer: n, or n·q for units with q states."""
+        """Number of state components in each layer: n, or n·q for units with q states."""
         return tuple(prod(layer.state_shape) for layer in self.layers)
 
     @property
@@ -229,7 +229,7 @@ class BoltzmannMachine(nn.Module):
         return torch.as_tensor(energy)
 
     def field_on(self, layer: int, states: Sequence[Tensor | None]) -> Tensor:
-        """Compute the field ΣWx' on a layer from the states of its neighbors.
+        """Compute the field ΣWx' on a layer from the states of the neighboring layers.
 
         Args:
             layer: Index of the layer.
@@ -257,7 +257,7 @@ class BoltzmannMachine(nn.Module):
         return field
 
     def conditional(self, layer: int, states: Sequence[Tensor | None]) -> Moments:
-        """Compute the mean and the variance of the units in a layer, given the states of its neighbors [eq:condexp].
+        """Compute the mean and variance of a layer's units, given the states of the neighboring layers [eq:condexp].
 
         Args:
             layer: Index of the layer.

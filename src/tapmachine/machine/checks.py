@@ -64,7 +64,7 @@ def for_scoring(machine: BoltzmannMachine, x: Tensor) -> tuple[BoltzmannMachine,
 
 
 def fingerprint(machine: BoltzmannMachine) -> str:
-    """Return a hash of the parameters and buffers that does not depend on their dtype and device."""
+    """Return a hash of the parameters and buffers that does not depend on their dtype or device."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in (*machine.parameters(), *machine.buffers()):
         digest.update(tensor.detach().double().cpu().numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Machines with clamped units or with evidence, which share the parameters of the unconditioned machine."""
+"""Machines with clamped units or with evidence; they share the parameters of the unconditioned machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,17 +18,18 @@ def clamp(
 ) -> BoltzmannMachine:
     """Return a machine in which units of a layer are clamped to fixed values.
 
-    The free energy of the clamped machine is minus the logarithm of the total weight of all states that are compatible
-    with x, so that ln P(x) = F(unclamped) − F(clamped).
+    The free energy of the clamped machine is −ln Σ exp(−E), where the sum is over all states compatible with x.
+    Therefore, ln P(x) = F(unclamped) − F(clamped).
 
     The result shares the parameters of the machine. Moving or converting either machine, for example with `.to()` or
     `.double()`, affects the other.
 
     Args:
         machine: Any machine.
-        x: Values of the units, of shape (K, n) with one row for each of K particles, or (n,) for all particles.
+        x: Values of the units, of shape (K, n) with one row for each of K particles, or of shape (n,) for all
+            particles.
         layer: Index of the layer to clamp (default: 0, the visible layer).
-        mask: True for units to clamp, of shape (n,) or (K, n); x is ignored for the other units (default: clamp all
+        mask: Mask of the units to clamp, of shape (n,) or (K, n); x is ignored for all other units (default: clamp all
             units).
         validate: Whether to check that x contains valid states of the layer, which synchronizes with a GPU.
 
@@ -46,9 +47,9 @@ def clamp(
 
 
 def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> BoltzmannMachine:
-    """Return a machine in which the priors of a layer are multiplied by exp(Dx − ½Ex²), the evidence of observations.
+    """Return a machine in which the priors of a layer are multiplied by exp(Dx − ½Ex²), the evidence from observations.
 
-    F(conditioned) − F(unconditioned) is minus the logarithm of the mean of this factor, the log-evidence. An
+    The log-evidence, which is the logarithm of the mean of this factor, is F(unconditioned) − F(conditioned). An
     observation y with Gaussian noise of standard deviation σ corresponds to Tilt(y/σ², 1/σ²). A bit y ∈ {0, 1} that is
     flipped with probability p corresponds to Tilt(ln((1 − p)/p)(2y − 1), 0). The result shares the parameters of the
     machine; see `clamp`.
@@ -73,11 +74,11 @@ def condition(machine: BoltzmannMachine, evidence: Tilt, layer: int = 0) -> Bolt
 
 
 def hidden_machine(machine: BoltzmannMachine, x: Tensor, validate: bool = True) -> BoltzmannMachine:
-    """Create a machine of the hidden layers, given the states of the visible layer [sec:dbm].
+    """Create a machine that consists of the hidden layers, given the states of the visible layer [sec:dbm].
 
-    The visible states enter as the field xW on the first hidden layer. The solutions are those of `clamp(machine, x)`,
-    computed at lower cost. The free energy is F(clamped) + Σ ln P(x), where P are the priors of the visible units.
-    Gradients do not flow through the field, which is computed once.
+    The visible states enter as the field xW on the first hidden layer. The solutions are the same as for
+    `clamp(machine, x)`, but are computed at lower cost. The free energy is F(clamped) + Σ ln P(x), where P(x) is the
+    prior of a visible unit. Gradients do not flow through the field, which is computed once.
 
     Args:
         machine: A machine with two or more hidden layers.

@@ -37,8 +37,8 @@ def save(machine: BoltzmannMachine, path: str | Path, data: Description | None =
     Args:
         machine: An unconditioned machine, or a fitted `RBM`, whose attribute `machine_` is saved. `Custom` units cannot
             be saved, because their prior is a Python function. User-defined unit types can be saved if they can be
-            reconstructed from their parameters, buffers and constructor arguments. Constructor arguments have to be
-            stored in attributes of the same names.
+            reconstructed from their parameters, buffers and constructor arguments. Constructor arguments must be stored
+            in attributes with the same names.
         path: Path of the file, conventionally with the suffix `.safetensors`.
         data: JSON-serializable description of the data; `data_description` reads it from the file.
 
@@ -107,7 +107,7 @@ def machine_file(path: str | Path) -> Path:
 
 
 def describe(machine: BoltzmannMachine) -> tuple[dict[str, Tensor], Description]:
-    """Return the tensors of a machine and a description, from which `rebuild` reconstructs the machine."""
+    """Return the tensors and a description of a machine, from which `rebuild` reconstructs the machine."""
     layers = [_described(units, layer_index) for layer_index, units in enumerate(machine.layers)]
     tensors = {name: value.detach().cpu().contiguous() for name, value in machine.state_dict().items()}
     description: Description = {"layers": layers, "dtype": str(machine.dtype).removeprefix("torch.")}

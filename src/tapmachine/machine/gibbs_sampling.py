@@ -117,7 +117,7 @@ def sample_solutions(
 def sweep_chain(
     machine: BoltzmannMachine, chain: Sequence[Tensor], generator: torch.Generator | None = None
 ) -> list[Tensor]:
-    """Run one sweep of `gibbs` from states of all layers, without validation."""
+    """Run one sweep of `gibbs`, starting from states of all layers, without validation."""
     chain = list(chain)
     if machine.is_pairwise:
         units, field = machine.layers[0], machine.field_on(0, chain)

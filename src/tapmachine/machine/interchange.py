@@ -22,7 +22,8 @@ def read_rbms(path: str | Path, update: int | None = None) -> BoltzmannMachine:
     """Read a machine from an HDF5 file written by `rbms` or clusterbm.
 
     Args:
-        path: Path of an HDF5 file. The hidden units have to be binary, the visible units binary or categorical.
+        path: Path of an HDF5 file. The hidden units must be binary, and the visible units must be binary or
+            categorical.
         update: Number of the update to read (default: the last update in the file).
 
     Raises:

@@ -17,7 +17,7 @@ def rescale(machine: BoltzmannMachine, scale: float, shift: Tensor | float = 0.0
 
     Args:
         machine: A machine with hidden units and real-valued visible units, which is not modified.
-        scale: Scale factor, greater than 0.
+        scale: Positive scale factor.
         shift: Shift, a number or a tensor of shape (n_visible,) (default: 0). Units with an atom at 0 cannot be
             shifted.
 

@@ -16,17 +16,17 @@ EXPONENTIAL = Binary, Spin, Categorical, Gaussian, TruncatedGaussian, TruncatedG
 
 @torch.no_grad()
 def at_temperature(machine: BoltzmannMachine, beta: float, couplings_only: bool = False) -> BoltzmannMachine:
-    """Return the machine at inverse temperature β, with the joint distribution P(x) ∝ P₁(x)^β of all layers.
+    """Return the machine at inverse temperature β, with the joint distribution P(x) ∝ P₁(x)^β over all layers.
 
-    The exponents Ux − ½Vx², the log-odds of units with an atom at 0, and the couplings are multiplied by β. For β = 0
-    all states are equally likely, and for large β only the states of lowest energy are likely. At an atom of a prior,
-    P₁ is a probability; elsewhere it is a density. The hidden layers are tempered as well, so the distribution of the
+    The exponents Ux − ½Vx², the log-odds of units with an atom at 0, and the couplings are multiplied by β. For β = 0,
+    all states are equally likely; for large β, only the states of lowest energy are likely. At an atom of a prior, P₁
+    is a probability; elsewhere it is a density. The hidden layers are tempered as well, so the distribution of the
     visible layer alone is not a power of the original distribution.
 
     Args:
         machine: A machine with `Binary`, `Spin`, `Categorical`, `Gaussian`, `TruncatedGaussian`,
             `TruncatedGaussBernoulli` or `SpikeSlab` units, which is not modified.
-        beta: Inverse temperature, non-negative; greater than 0 for units with unbounded support.
+        beta: Non-negative inverse temperature; it must be positive for units with unbounded support.
         couplings_only: Whether to multiply only the couplings by β and leave the priors unchanged, as in the paper's
             expansion in β [eq:taylorexp] (default: False).
 
@@ -68,9 +68,9 @@ def prior_log_normalizer(machine: BoltzmannMachine) -> float:
     """Compute the sum of ln ∫ exp(Ux − ½Vx²) dx over all units, the log-normalizer of the priors.
 
     In this package, F is −ln Z with normalized priors. The paper uses unnormalized weights exp(Σ Ux + Σ xWx)
-    [eq:rbmPartition]; in this convention the free energy is F − `prior_log_normalizer(machine)`. The unnormalized prior
-    of `TruncatedGaussBernoulli` units is (1 − ρ)δ(x) + ρ exp(Ux − ½Vx²), and that of `SpikeSlab` units is
-    δ(x) + e^r exp(Ux − ½Vx²).
+    [eq:rbmPartition]; in this convention, the free energy is F − `prior_log_normalizer(machine)`. The unnormalized
+    prior of `TruncatedGaussBernoulli` units is (1 − ρ)δ(x) + ρ exp(Ux − ½Vx²), and the one of `SpikeSlab` units is δ(x)
+    + e^r exp(Ux − ½Vx²).
 
     Args:
         machine: A machine with unit types that `at_temperature` supports.

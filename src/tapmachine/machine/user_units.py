@@ -1,4 +1,4 @@
-"""Saving of user-defined unit types, and their reconstruction from constructor arguments and tensors."""
+"""Saving user-defined unit types, and reconstructing them from constructor arguments and tensors."""
 
 from collections.abc import Mapping
 from inspect import Parameter, signature

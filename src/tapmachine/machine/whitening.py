@@ -1,10 +1,10 @@
 """Linear coordinate transformations x = shift + transform·z of machines with Gaussian visible units.
 
-Hidden Gaussian units represent correlations of the visible units. After integration over the hidden units, the
+Hidden Gaussian units represent correlations between the visible units. After integration over the hidden units, the
 precision matrix of the visible units is P = D(V) − W D(1/V') Wᵀ. In whitened coordinates, P is the identity matrix, and
-no hidden Gaussian units are required. Chains then mix quickly for any scales and correlations of the columns, and
-gradients are well conditioned. `in_coordinates` converts a machine from whitened coordinates to the columns of the
-data, and `whiten` performs the inverse conversion.
+no hidden Gaussian units are required. Chains then mix quickly, regardless of the scales of the columns and the
+correlations between columns, and gradients are well conditioned. `in_coordinates` converts a machine from whitened
+coordinates to the columns of the data, and `whiten` performs the inverse conversion.
 """
 
 import math
@@ -55,8 +55,8 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
         shift: Shift, of shape (n,).
 
     Returns:
-        A machine with n additional `Gaussian` hidden units, which represent the correlations of the visible units. They
-        precede the hidden units of the original machine.
+        A machine with n additional `Gaussian` hidden units, which represent the correlations between the visible units.
+        They precede the hidden units of the original machine.
 
     Raises:
         DivergenceError: If parameters are non-finite, or so large that their squares overflow.
@@ -101,7 +101,7 @@ def can_be_whitened(machine: BoltzmannMachine) -> bool:
 
 
 def check_mean_field(machine: BoltzmannMachine) -> None:
-    """Raise an EstimateError for a machine fitted to a real-valued table, which has no mean-field solutions."""
+    """Raise an EstimateError for a machine fitted to a real-valued table, since such a machine has no TAP solutions."""
     if can_be_whitened(machine):
         raise EstimateError(
             "TAP has no solution for a machine fitted to a real-valued table, because its hidden Gaussian units "

@@ -38,21 +38,21 @@ def anomaly_score(
 ) -> Tensor:  # (K,), float64
     """Compute the anomaly score −ln P(x) of each row in nats, using TAP.
 
-    Higher scores indicate more anomalous rows. Missing values are marginalized, so rows with missing values have lower
-    scores; compare them only with rows in which the same values are missing.
+    Higher scores indicate more anomalous rows. Missing values are marginalized out, which generally lowers the score of
+    a row; compare such rows only with rows in which the same values are missing.
 
     Args:
         machine: An unconditioned machine.
         x: Rows, of shape (K, n_visible), with NaN for missing values.
         solutions: Solutions of the unconditioned machine (default: computed from the complete rows, or from random
             initial states if no row is complete).
-        scheme: Mean-field scheme (default: `TAP()`). TAP has no solution for machines that are
-            fitted to real-valued tables. By default, these machines are scored with the exact ln Z if they have few
-            `SpikeSlab` units, and otherwise with an estimate of ln Z by annealed importance sampling.
+        scheme: Mean-field scheme (default: `TAP()`). TAP has no solution for machines fitted to real-valued tables. By
+            default, these machines are scored with the exact ln Z if they have few `SpikeSlab` units, and otherwise
+            with an estimate of ln Z from annealed importance sampling.
 
     Returns:
         Scores, of shape (K,). The score is NaN for rows without a converged solution, and for rows of real-valued
-        tables with missing values, which have to be imputed first.
+        tables that contain missing values; impute these values first.
 
     Example:
         >>> import torch
@@ -100,7 +100,7 @@ def _exact_scores(machine: BoltzmannMachine, whole: Tensor, score: Tensor, compl
 
 
 def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme: Scheme | None) -> Tensor:  # (K,)
-    """Compute the negative log-weight of the observed values of each row; NaN if not converged.
+    """Compute the negative log-weight of the observed values in each row; NaN if not converged.
 
     The solver is started from the solutions that are nearest to the observed values.
     """
@@ -114,7 +114,7 @@ def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme
 
 
 def _as_data(machine: BoltzmannMachine, x: Tensor) -> Tensor:
-    """Convert complete rows to the format of data, in which state indices are integers."""
+    """Convert complete rows to the data format, in which state indices are integers."""
     return x.long() if machine.layers[0].is_categorical else x
 
 
@@ -125,7 +125,7 @@ def conditional_surprise(
     """Compute the surprise −ln P(x_i | all other visible units) of each value in nats.
 
     A high surprise indicates a value that is inconsistent with the rest of its row. The result is exact for machines
-    with at most one hidden layer. For deeper machines it is computed by TAP, with one solution per value.
+    with at most one hidden layer. For deeper machines, it is computed by TAP, with one solution per value.
 
     Args:
         machine: An unconditioned machine.

@@ -13,7 +13,7 @@ CHUNK = 2**26  # maximum number of distances in memory
 
 @torch.no_grad()
 def pointwise_estimate(units: Units, y: Tensor, channel: Channel) -> Moments:  # (K, *state_shape)
-    """Compute the posterior mean and variance of each unit from its prior and its observation only (OPE) [eq:ope].
+    """Compute the posterior mean and variance of each unit from only its prior and its observation (OPE) [eq:ope].
 
     For two states with prior mean m and flip probability p, the posterior mean is σ(ln(m/(1−m)) ± ln((1−p)/p)). It
     equals y for p = 0 and m for p = ½ (erratum E13). For Gaussian units with Gaussian noise, the estimate shrinks the

@@ -29,7 +29,7 @@ from tapmachine.units import Units
 
 N_NEIGHBORS = 3  # default number of similar examples used as initial states
 ESTIMATION_ROWS = 200  # maximum number of observations used to estimate a channel
-BURN_IN = 0.1  # fraction of a chain
+BURN_IN = 0.1  # fraction of each chain that is discarded
 CHUNK_VALUES = 2**25  # maximum number of moments in memory, over all initial states
 
 
@@ -55,9 +55,9 @@ def denoise(
     `data` is specified, similar examples. The posterior is a mixture of the distinct solutions, weighted by exp(−F). F
     is computed in the machine's dtype; if the noise is smaller than a hundredth of the values, use `machine.double()`.
 
-    The posterior is exact for machines fitted to real-valued tables, if the channel is `GaussianNoise` or values are
-    missing. More generally, it is exact for `Gaussian` visible units with a few `SpikeSlab` hidden units and at most
-    one `Categorical` hidden unit. In this case, `data`, `tol` and `max_sweeps` have no effect. If `starts`, `anneal`,
+    The posterior is exact for machines fitted to real-valued tables if the channel is `GaussianNoise` or `Missing`.
+    More generally, it is exact for `Gaussian` visible units with a few `SpikeSlab` hidden units and at most one
+    `Categorical` hidden unit. In this case, `data`, `tol` and `max_sweeps` have no effect. If `starts`, `anneal`,
     `scheme` or a `temperature` other than 1 is specified, the mean field is used instead.
 
     Args:
@@ -66,15 +66,15 @@ def denoise(
         channel: Channel of the observations. If its parameter p or σ is None, it is estimated with `estimate_channel`.
             Measurements that mix units, such as `LinearMeasurements`, are passed to `recover`.
         data: Examples, of shape (N, n_visible), such as the training data. The nearest neighbors of each observation
-            are used as additional initial states, which improves the result for strong noise.
+            are used as additional initial states, which improves the result if the noise is strong.
         n_neighbors: Number of neighbors used as initial states (default: 3).
-        starts: List of initial states that replace the default ones. Each is a tensor of shape (K, n_visible), or
+        starts: List of initial states that replaces the default list. Each is a tensor of shape (K, n_visible), or
             another value that the argument `start` of `solve` accepts.
         temperature: Temperature T of the weights exp(−F/T) of the solutions (default: 1). T > 1 reduces the effect of
             differences in F, which improves the result if many values are missing. With T = inf, all distinct solutions
             have equal weight.
-        anneal: Sequence of channels to solve before `channel`, usually with decreasing noise. Each solution is the
-            initial state for the next channel.
+        anneal: Sequence of channels, usually with decreasing noise, for which the posterior is computed before
+            `channel`. Each solution is the initial state for the next channel.
         scheme: Mean-field scheme (default: `TAP()`; `AdaptiveTAP()` for machines fitted to real-valued tables).
         tol, max_sweeps: Convergence tolerance and maximum number of sweeps of `solve`.
         callback: Function that is called with the `Progress` of the solver.
@@ -148,7 +148,7 @@ def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **option
     Args:
         machine: An unconditioned machine.
         x: Rows, of shape (K, n_visible), with NaN for missing values.
-        options: Keyword arguments of `denoise`.
+        options: Keyword arguments passed to `denoise`.
 
     Example:
         >>> import torch
@@ -163,10 +163,10 @@ def impute(machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], **option
 def estimate_channel(
     machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], channel: Channel, scheme: Scheme | None = None
 ) -> Channel:
-    """Estimate the parameter of a channel by maximizing the TAP evidence of observations.
+    """Estimate the parameter of a channel by maximizing the TAP evidence of the observations.
 
     Args:
-        machine: Machine that is used as the prior.
+        machine: Machine to use as the prior.
         y: Observations, of shape (K, n_visible). At most 200 rows are used.
         channel: `BinarySymmetric()` or `GaussianNoise()`. A channel whose parameter is set is returned unchanged.
         scheme: Mean-field scheme (default: `TAP()`).
@@ -247,7 +247,7 @@ def check_channel(channel: object) -> None:
 
 
 def _each_layer(machine: BoltzmannMachine, start: StartingPoint, count: int) -> list[Moments | None]:
-    """Return the moments of each layer at an initial state, for all rows; None for layers without initial moments."""
+    """Return, for all rows, the moments of each layer at an initial state; None for layers without initial moments."""
     layers = starting_moments(machine, start)
     assert layers[0] is not None
     if len(layers[0].mean) not in (1, count):

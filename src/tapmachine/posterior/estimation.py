@@ -13,7 +13,7 @@ PRECISION = 1e-3  # tolerance of the logarithm of the parameter
 
 
 def most_likely(channel: Channel, unknown: Unknown, free_energy: Callable[[Channel], float]) -> Channel:
-    """Return a channel whose parameter minimizes F, by a grid search followed by Brent's method.
+    """Return the channel whose parameter minimizes F, found by a grid search followed by Brent's method.
 
     Args:
         channel: Channel whose parameter is None.

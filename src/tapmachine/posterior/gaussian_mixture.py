@@ -46,8 +46,7 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
     """Compute the exact posterior given observations; requires that `has_exact_posterior` returns True.
 
     Every component of the mixture is conditioned on the observed values. Its weight is multiplied by the density of the
-    observed values.
-    Rows with the same missing values and the same noise share all matrices.
+    observed values. Rows with the same missing values and the same noise share all matrices.
     """
     if isinstance(machine.layers[0], Mixed):
         assert isinstance(channel, Missing)

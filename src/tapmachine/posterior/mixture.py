@@ -163,10 +163,10 @@ def warn_of_failures(status: Tensor, stacklevel: int = 4) -> None:
 def _repeated(
     layers: list[Units], solutions: list[Solution], usable: Tensor, free_energies: Tensor
 ) -> Tensor:  # (S, K), bool
-    """Return a mask of duplicate solutions, which are close to another solution of the same row with lower F.
+    """Return a mask of duplicate solutions, which are close to a solution of the same row with lower F.
 
-    Among solutions with the same F, the first is kept. Distances are root mean squares over all units with nonzero
-    variance, relative to the size of their support.
+    Among solutions with the same F, the first is kept. Distances are root-mean-square differences over all units with
+    nonzero variance, relative to the size of each unit's support.
     """
     scales = [spread(units) for units in layers]
     repeated = torch.zeros_like(usable)

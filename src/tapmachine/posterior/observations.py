@@ -15,7 +15,7 @@ from tapmachine.posterior.channels.evidence import check_alphabet
 
 
 def as_observations(machine: BoltzmannMachine, y: Tensor | np.ndarray[Any, Any], name: str = "y") -> Tensor:  # (K, n)
-    """Convert observations to a tensor on the machine's device; floating-point numbers get the machine's dtype."""
+    """Convert observations to a tensor on the machine's device; floats are converted to the machine's dtype."""
     check_free(machine)
     y = as_tensor(y, name)
     n = machine.layers[0].n

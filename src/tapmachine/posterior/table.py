@@ -47,7 +47,7 @@ class TablePosterior(NamedTuple):
     @staticmethod
     @torch.no_grad()
     def of(machine: BoltzmannMachine, x: Tensor) -> "TablePosterior":  # (N, n)
-        """Condition a machine that is fitted to a table on the observed cells of rows.
+        """Condition a machine fitted to a table on the observed cells of each row.
 
         Args:
             machine: A machine whose visible distribution is a mixture of products, such as one fitted to a table.
@@ -129,8 +129,8 @@ class TablePosterior(NamedTuple):
         The bounds are quantiles of the mixture for Gaussian columns, and quantiles of 1000 draws for other columns.
 
         Args:
-            level: Probability of the intervals (default: 0.9).
-            seed: Random seed of the draws (default: 0).
+            level: Probability that an interval contains the missing value (default: 0.9).
+            seed: Random seed for the draws (default: 0).
 
         Returns:
             Lower and upper bounds, each of shape (N, n).
@@ -146,10 +146,10 @@ class TablePosterior(NamedTuple):
         return ends[0], ends[1]
 
     def quantiles(self, share: float) -> Tensor:  # (N, n_real)
-        """Compute quantiles of the Gaussian columns by bisection of the CDF of the mixture.
+        """Compute quantiles of the Gaussian columns by bisecting the mixture's CDF.
 
         Args:
-            share: Probability of a value below the quantile.
+            share: Probability that a value lies below the quantile.
         """
         result = self.x[:, self.mixture.real].clone()
         rows, columns = result.isnan().nonzero(as_tuple=True)
@@ -271,7 +271,7 @@ class TablePosterior(NamedTuple):
 
 
 def mixture_of(machine: BoltzmannMachine) -> ProductMixture:
-    """Return the distribution of the visible units of a machine as a mixture of products.
+    """Return the distribution of a machine's visible units as a mixture of products.
 
     Raises:
         ValueError: If the visible units of the machine are not a mixture of products.

@@ -32,7 +32,7 @@ MANY_PARTICLES, N_GROUPS = 6144, 3  # a GPU processes at least MANY_PARTICLES pa
 
 
 class Progress(NamedTuple):
-    """Numbers of finished, converged and all particles, passed to the callback of `solve`."""
+    """Numbers of finished, converged and total particles, which are passed to the callback of `solve`."""
 
     finished: int
     converged: int
@@ -59,17 +59,17 @@ def solve(
 
     Args:
         machine: The machine to solve. It may be conditioned on one row of evidence per particle.
-        start: Starting points. A tensor x of shape (K, n_visible) contains data and sets the visible means to x and
-            the visible variances to 0. `Moments` specify the visible layer (see `random_start`), and a list of
-            `Moments` also some or all of the layers above it. For a `Solution`, the iteration starts from its moments.
-            By default, it starts from the mean and variance of the prior.
+        start: Starting points. A tensor x of shape (K, n_visible) contains data and sets the visible means to x and the
+            visible variances to 0. `Moments` specify the visible layer (see `random_start`), and a list of `Moments`
+            specifies the visible layer and some or all of the layers above it. With a `Solution`, the iteration starts
+            from the moments of the solution. By default, the iteration starts from the mean and variance of the prior.
         scheme: The equations to solve (default: `TAP()`).
-        tol: Convergence tolerance for the residual, which is the mean over all units of the squared changes of their
-            mean and variance. The paper's 1e-8 is sufficient for training. To count solutions, use 1e-14 with a
-            machine in float64.
-        max_sweeps: Maximum number of sweeps per particle. After the first sweep, implicit updates do three sweeps per
-            step and fixed damping four. A GPU does four steps between convergence checks. A last step that would
-            exceed the maximum is omitted.
+        tol: Convergence tolerance for the residual, which is the mean, over all units, of the squared changes in mean
+            and variance. The paper's 1e-8 is sufficient for training. To count solutions, use 1e-14 with a machine in
+            float64.
+        max_sweeps: Maximum number of sweeps per particle. After the first sweep, each step consists of three sweeps for
+            implicit updates and of four sweeps for fixed damping. On a GPU, convergence is checked every four steps. A
+            final step that would exceed the maximum is omitted.
         batch_size: Number of particles processed at a time (default: chosen to fit into memory). The batch size is
             halved whenever memory runs out.
         compile: Whether to compile the sweeps with `torch.compile`, which takes half a minute once and requires
@@ -125,7 +125,7 @@ def solve(
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether an error means that memory ran out; on a CPU, torch raises a plain RuntimeError."""
+    """Return whether an error indicates that memory ran out; on a CPU, torch raises a plain RuntimeError."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
@@ -156,7 +156,7 @@ class _Batch:
         compile: bool,
     ) -> None:
         self.machine, self.process, self.starts, self.tol, self.steps = machine, process, starts, tol, steps
-        # A particle of a greater age would exceed `max_sweeps` in its next steps.
+        # An older particle would exceed `max_sweeps` in its next steps.
         self.last_age = max_sweeps - max(1, steps) * process.sweeps_per_step
         self._step = compiled(process.step, dynamic=True) if compile else process.step
         assert starts[0] is not None
@@ -201,7 +201,7 @@ class _Batch:
         self.status = torch.full_like(like, Status.MAX_SWEEPS, dtype=torch.int8)
 
     def fill(self, size: int) -> bool:
-        """Replace finished particles by waiting ones if this is efficient; return False if no particles are left."""
+        """Replace finished particles with waiting ones if this is efficient; return False if no particles are left."""
         n_open = int(self.open.sum())
         waiting = len(self.waiting)
         share = DEVICE_REFILL if self.on_cuda else REFILL
@@ -260,7 +260,7 @@ class _Batch:
         return len(index)
 
     def _write(self, index: Tensor) -> Tensor:
-        """Verify the candidates, store the results of finished particles and return a mask of them."""
+        """Verify the candidates, store the results of the finished particles, and return a mask of these particles."""
         rows = self.rows[index]
         layers = list(self.machine.rows(rows).layers)
         state = select(self.state, index)

@@ -11,11 +11,11 @@ from tapmachine.units import Units
 
 SAME = 1e-3  # default distance below which two solutions are considered equal
 ROUGHLY_SAME = 0.01  # value of SAME for solutions that have only converged to 1e-8
-SKETCH = 32  # number of directions onto which points are projected first; projected distances are never longer
+SKETCH = 32  # number of directions onto which points are projected first; projection never increases a distance
 CELL = 8  # number of these directions that define the cells
 COMPARED_VALUES = 2**24  # number of values compared at a time
 CROWDED = 20  # average number of neighbors in the sketch above which all distances are computed at once
-FEW_PAIRS = 256  # up to this number, all pairs of members of two groups are compared at once
+FEW_PAIRS = 256  # two groups with at most this number of pairs of members are compared at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +47,10 @@ class MergedSolutions:
 def merge_solutions(machine: BoltzmannMachine, solutions: Solution, *, same: float = SAME) -> MergedSolutions:
     """Merge equal solutions and exclude solutions that did not converge.
 
-    Two solutions are merged if their distance is below `same`, or if a chain of solutions at smaller distances
-    connects them. The result does not depend on the order of the solutions. The distance is the root mean square, over
-    all units, of the difference between the means divided by the length of the unit's support. For a unit with infinite
-    support, the prior's standard deviation replaces the length.
+    Two solutions are merged if their distance is below `same`, or if they are connected by a chain of solutions in
+    which successive distances are below `same`. The result does not depend on the order of the solutions. The distance
+    is the root mean square, over all units, of the difference between the means divided by the length of the unit's
+    support. For a unit with infinite support, the prior's standard deviation replaces the length.
 
     With the default tolerance of `solve` (1e-8), equal solutions can differ by more than `same` if the free energy is
     flat. To count solutions, solve in float64 with tol=1e-14, as `find_solutions` does.
@@ -129,12 +129,12 @@ def distances(first: Tensor, second: Tensor) -> Tensor:  # (K, n), (K, n) -> (K,
 
 
 def groups(points: Tensor, radius: float) -> Tensor:  # (K, n) -> (K,)
-    """Return the group of each point: points closer than the radius, and points connected by a chain of such pairs.
+    """Return the group of each point; a group contains all points connected by a chain of distances below the radius.
 
     Comparing all pairs would take minutes. Points are sorted into cells by a few coordinates, and most points are
     assigned to a leader, the first point in their cell. After that, leaders are compared with each other, and members
     are compared only if their leaders are closer than three radii. Nearly all pairs are ruled out by their projected
-    distances, which are lower bounds of the true distances.
+    distances, which are lower bounds on the true distances.
     """
     count, n = points.shape
     if count == 0:

@@ -65,11 +65,11 @@ class Process(ABC):
 
     @abstractmethod
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> State:
-        """Return the state after a first sweep; moments that are None are computed from the layer below."""
+        """Return the state after the first sweep; moments that are None are computed from the layer below."""
 
     @abstractmethod
     def step(self, layers: list[Units], state: State) -> tuple[State, Tensor]:
-        """Return the state after the next sweeps and an estimate of its residual, which `outcome` verifies."""
+        """Return the state after the next sweeps, and an estimate of its residual that `outcome` verifies."""
 
     @abstractmethod
     def moments(self, state: State) -> list[Moments]:
@@ -80,7 +80,7 @@ class Process(ABC):
         """Evaluate the equations at the state."""
 
     def beliefs(self, layers: list[Units], state: State) -> tuple[list[Moments], list[Tilt]]:
-        """Return the moments and tilts of all layers at which the free energy of the state is evaluated."""
+        """Return, for all layers, the moments and tilts used to evaluate the free energy of the state."""
         return self.moments(state), self.outcome(layers, state).tilts
 
     @abstractmethod
@@ -140,7 +140,7 @@ class MeanFieldProcess(Process):
         return failed | (torch.isinf(moments.variance) & finite[0] & finite[1]).any(-1)
 
     def change(self, old: list[Moments], new: list[Moments], only: tuple[int, ...] | None = None) -> Tensor:  # (K,)
-        """Return the mean over all units of the squared changes of mean and variance.
+        """Return the mean, over all units, of the squared changes in mean and variance.
 
         `only` lists the layers that have changed (default: all layers).
         """

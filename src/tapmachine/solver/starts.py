@@ -20,7 +20,7 @@ StartingPoint = Tensor | Moments | Sequence[Moments] | Solution | None
 def random_start(
     machine: BoltzmannMachine, n_particles: int, generator: torch.Generator | None = None
 ) -> Moments:  # (n_particles, n_visible)
-    """Draw random points inside the support of the visible units, as initial states for `solve`.
+    """Draw random points inside the support of the visible units, to be used as initial states for `solve`.
 
     Points are uniform on a bounded support (on the simplex for units with q states) and drawn from the prior on an
     unbounded support. The variances are 0, as for data [eq:init_c].
@@ -49,12 +49,12 @@ def random_start(
 def noisy_start(
     machine: BoltzmannMachine, x: Tensor, noise: float, generator: torch.Generator | None = None
 ) -> Moments:  # (K, n_visible)
-    """Replace some data values by random points of the support, as initial states for `solve`.
+    """Replace some data values with random points of the support, to obtain initial states for `solve`.
 
     Args:
         machine: The machine to be solved.
         x: Data of shape (K, n_visible).
-        noise: Probability with which each value is replaced, from 0 to 1.
+        noise: Probability, from 0 to 1, that a value is replaced.
         generator: Random number generator on the machine's device (default: a new generator with seed 0).
 
     Returns:
@@ -166,7 +166,7 @@ def starting_moments(machine: BoltzmannMachine, start: StartingPoint) -> list[Mo
 
 
 def prior_moments(units: Units, n_particles: int) -> Moments:
-    """Return the mean and variance of the prior, or a point of the support with variance 0 where they are infinite."""
+    """Return the mean and variance of the prior or, where infinite, a point of the support and variance 0."""
     no_tilt = Tilt(torch.zeros((n_particles, *units.state_shape), dtype=units.dtype, device=units.device), 0.0)
     mean, variance = units.moments(no_tilt)
     finite = torch.isfinite(mean) & torch.isfinite(variance)

@@ -63,7 +63,7 @@ class Units(FastPaths, ABC):
 
     @abstractmethod
     def log_partition(self, tilt: Tilt) -> Tensor:  # (..., n) -> (..., n)
-        """Compute ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx of every unit; +inf if the integral diverges."""
+        """Compute ln Z(B,A) = ln ∫ P(x; θ) exp(Bx − ½Ax²) dx for every unit; +inf if the integral diverges."""
 
     @abstractmethod
     def sample(self, tilt: Tilt, generator: torch.Generator | None = None) -> Tensor:  # (..., n) -> (..., n)
@@ -76,8 +76,7 @@ class Units(FastPaths, ABC):
         Args:
             x: States, of shape (rows, n).
             weights: Non-negative weights of the rows, of shape (rows,) (default: equal weights).
-            smoothing: Number of pseudo-observations, which keep the parameters of a constant column finite
-                (default: 1).
+            smoothing: Number of pseudo-observations (default: 1). They keep the parameters of constant columns finite.
         """
 
     # ----- derived quantities
@@ -107,7 +106,7 @@ class Units(FastPaths, ABC):
         with torch.inference_mode(False), torch.enable_grad():
             field, precision = self._differentiable(tilt, differentiable)
             variance = self.moments(Tilt(field, precision)).variance
-            # A constant variance is not connected to the field: materialize_grads.
+            # A constant variance is not connected to the field, which requires materialize_grads.
             (third,) = torch.autograd.grad(variance.sum(), field, create_graph=differentiable, materialize_grads=True)
         return third
 
@@ -118,7 +117,7 @@ class Units(FastPaths, ABC):
         """
         with torch.inference_mode(False), torch.enable_grad():
             field, precision = (z.detach().clone().requires_grad_() for z in self.unpack(tilt))
-            third = self.third_cumulant(Tilt(field, precision)) + 0 * (field + precision)  # connected, if constant
+            third = self.third_cumulant(Tilt(field, precision)) + 0 * (field + precision)  # connected even if constant
             fourth, by_precision = torch.autograd.grad(third.sum(), (field, precision), materialize_grads=True)
         with torch.no_grad():
             mean, variance = (wide(z) for z in self.moments(tilt))
@@ -126,7 +125,7 @@ class Units(FastPaths, ABC):
             return slopes(variance, third.detach(), fourth, -2 * (by_precision + mean * fourth), self.dtype)
 
     def _differentiable(self, tilt: Tilt, in_graph: bool) -> tuple[Tensor, Tensor]:
-        """Return field and precision as variables of differentiation, detached if they are not in the current graph."""
+        """Return the field and the precision as variables of differentiation, detached unless gradients are needed."""
         field, precision = self.unpack(tilt)
         if not in_graph:
             field, precision = field.detach().clone(), precision.detach().clone()
@@ -151,7 +150,7 @@ class Units(FastPaths, ABC):
         """Return units of the same type for the transformed states shift + scale·x.
 
         Raises:
-            ValueError: If the transformed states are not states of this unit type.
+            ValueError: If the transformed states are not valid states of this unit type.
         """
         raise ValueError(f"{type(self).__name__}: states of this unit type cannot be rescaled")
 

@@ -21,8 +21,8 @@ from tapmachine.units.support import BITS, SPINS
 class TwoStates(Units):
     """Base class of units with two states and a prior proportional to exp(Ux).
 
-    The fields U, B and A may be large and nearly cancel, so they are added in float64. For the same reason, ln Z is
-    computed as the logarithm of a weighted sum of the two prior probabilities, not as a difference of two normalizers.
+    U, B and A may be large and nearly cancel, so they are added in float64. For the same reason, ln Z is computed as
+    the logarithm of a weighted sum of the two prior probabilities, not as a difference of two normalizers.
     """
 
     field: nn.Parameter
@@ -106,7 +106,7 @@ class Binary(TwoStates):
     def moments(self, tilt: Tilt) -> Moments:
         logit = self._logit(tilt)
         mean = torch.sigmoid(logit)
-        # σ(−logit) instead of 1 − mean, which cancels near mean = 1. Rounding may exceed ¼ by an ulp.
+        # σ(−logit) instead of 1 − mean, which cancels near mean = 1. Rounding may make the result exceed ¼ by an ulp.
         return Moments(mean, (mean * torch.sigmoid(-logit)).clamp(max=0.25))
 
     def _logit(self, tilt: Tilt) -> Tensor:
@@ -273,7 +273,7 @@ def _softplus(x: Tensor) -> Tensor:
 def _two_state_moments(mean: Tensor) -> Moments:
     """Compute the variance of {0, 1} units from their mean.
 
-    Near mean = 1 the absolute error of the variance equals that of the mean, which is sufficient within iterations.
+    Near mean = 1, the variance has the same absolute error as the mean, which is sufficient within iterations.
     """
     return Moments(mean, torch.addcmul(mean, mean, mean, value=-1))
 

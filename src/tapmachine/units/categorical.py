@@ -30,7 +30,7 @@ class Categorical(Units):
 
     Args:
         n: Number of units.
-        q: Number of states, 2 or more.
+        q: Number of states, at least 2.
         field: Field U, a number or a tensor of shape (n, q) (default: 0).
 
     Example:
@@ -136,7 +136,7 @@ class Categorical(Units):
         precision: Tensor | float = 0.0,
         steps: int | None = None,
     ) -> tuple[Moments, Tensor]:
-        """Solve the implicit equation of `Units.settle` for all q fields of a unit at once by Newton's method.
+        """Solve the implicit equation of `Units.settle` for all q fields of a unit simultaneously by Newton's method.
 
         The reaction is the covariance matrix of the neighbors' field, of shape (..., n, q, q).
         """
@@ -174,7 +174,7 @@ class Categorical(Units):
 
     @torch.no_grad()
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor:
-        """Draw one-hot states: the first state whose cumulative probability exceeds the uniform number."""
+        """Draw one-hot states by selecting the first state whose cumulative probability exceeds the uniform number."""
         below = torch.softmax(self._log_weights(tilt), -1).cumsum(-1) <= uniform.unsqueeze(-1)
         return one_hot(below.sum(-1).clamp(max=self.q - 1), self.q).to(self.dtype)
 

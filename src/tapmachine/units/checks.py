@@ -133,7 +133,7 @@ class Checked(nn.Module):
             raise ValueError(f"{type(self).__name__}: {name} is {what}; expected a real number or a sequence") from None
 
     def as_parameter(self, value: Values, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Convert a value to a finite tensor of the shape and dtype of a parameter."""
+        """Convert a value to a finite tensor with the shape and dtype of a parameter."""
         tensor = self.as_tensor(value, name).to(dtype)
         if tensor.shape not in ((), shape):
             raise ValueError(
@@ -173,13 +173,13 @@ class Checked(nn.Module):
     def checked_rows(self, x: Rows, weights: Tensor | None, smoothing: float) -> tuple[Rows, Tensor]:
         """Validate the arguments of `fit_to`.
 
-        Rows that are not in memory are validated when they are read. Unit types with `fits_in_parts` read them in
+        Rows that are not in memory are validated when they are read. Unit types with `fits_in_parts` read such rows in
         parts.
 
         Args:
             x: States, of shape (rows, *state_shape).
             weights: Non-negative weights of the rows, of shape (rows,) (default: equal weights).
-            smoothing: Number of pseudo-observations, 0 or more.
+            smoothing: Non-negative number of pseudo-observations.
 
         Returns:
             The states and their weights.

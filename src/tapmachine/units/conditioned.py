@@ -1,4 +1,4 @@
-"""Wrappers for clamped units and for units with evidence, which share the parameters of the original units."""
+"""Wrappers for clamped units and for units with evidence; they share the parameters of the original units."""
 
 from typing import NoReturn, final
 
@@ -30,7 +30,7 @@ def row_count(base: Units, *batched: tuple[Tensor, int]) -> int | None:
 
     Args:
         base: Units that may already be conditioned on rows of evidence.
-        batched: Pairs of a tensor and the number of its dimensions without rows.
+        batched: Pairs of a tensor and the number of dimensions it has without a row dimension.
 
     Raises:
         ValueError: If the numbers of rows differ.
@@ -168,7 +168,7 @@ class Clamped(Conditioned):
         _ = self.n_rows
 
     def _filled(self, x: Tensor) -> Tensor:
-        """Replace the states of unclamped units, which may be NaN, by an arbitrary valid state."""
+        """Replace the states of unclamped units, which may be NaN, with an arbitrary valid state."""
         if self.holds_all:
             return x
         if isinstance(x, Tensor) and not x.is_floating_point() and x.dim() and x.shape[-1] == self.n:
@@ -287,14 +287,14 @@ class Clamped(Conditioned):
 
 
 def unconditioned(units: Units) -> Units:
-    """Return the original units without clamped values and evidence."""
+    """Return the original units without clamped values or evidence."""
     while isinstance(units, Conditioned):
         units = units.base
     return units
 
 
 def lowest_precision(units: Units, share: float) -> Tensor:  # state_shape
-    """Return the lower bound for the precision of tilts during an iteration.
+    """Return the lower bound on the precision of tilts during an iteration.
 
     Args:
         units: Units, possibly conditioned.

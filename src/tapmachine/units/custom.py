@@ -15,7 +15,7 @@ from tapmachine.units.support import FiniteSet, Interval
 
 PANEL_NODES = 10
 EVEN_PANELS = 32  # panels of equal width over the interval, which resolve a precision of 10⁴ per squared length
-EDGE_PANELS = 14  # additional panels at each edge, halving in width, which resolve a field of 10⁶ per length
+EDGE_PANELS = 14  # additional panels at each edge, each half as wide as the last, for fields of up to 10⁶ per length
 CHUNK = 2**22  # maximum number of node values in memory
 INVERSION_STEPS = 7
 
@@ -24,9 +24,9 @@ INVERSION_STEPS = 7
 class Custom(Units):
     """Units with a user-defined prior on a bounded interval or on a finite set of values.
 
-    On a finite set, integrals are sums. On an interval, they are computed with 10-point Gauss–Legendre quadrature on a
-    fixed mesh of panels that is refined toward the edges. The mesh resolves features of the log-prior that are wider
-    than a hundredth of the interval, but not a discontinuity inside a panel.
+    On a finite set, integrals are sums. On an interval, integrals are computed with 10-point Gauss–Legendre quadrature
+    on a fixed mesh of panels that is refined toward the edges. The mesh resolves features of the log-prior that are
+    wider than a hundredth of the interval, but not a discontinuity inside a panel.
 
     Args:
         n: Number of units.
@@ -149,7 +149,7 @@ class Custom(Units):
         return log_prior + wide(field).unsqueeze(-1) * x - wide(precision).unsqueeze(-1) * (0.5 * x**2)
 
     def _parts(self, tilt: Tilt) -> tuple[Tensor, list[tuple[Tensor, Tensor]], torch.Size]:
-        """Return the normalized log-prior at the nodes, (n, nodes), the tilt in chunks of rows, and its shape."""
+        """Return the normalized log-prior at the nodes, (n, nodes), chunks of the tilt's rows, and the tilt's shape."""
         log_prior = self._log_weights().log_softmax(0).T
         field, precision = self.unpack(tilt)
         rows = max(1, CHUNK // log_prior.numel())
@@ -190,7 +190,7 @@ class Custom(Units):
         return torch.cat(draws).view(shape).to(self.dtype)
 
     def _invert(self, field: Tensor, precision: Tensor, panel: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draw a point within a panel for every element, by inverting the CDF with a bracketed Newton's method."""
+        """Draw a point within a panel for every element, by inverting the CDF with a bracketed Newton method."""
         edges = wide(self.lower) + (wide(self.upper) - wide(self.lower)) * _edges(self.device)
         start = edges[panel]
         t, w = gauss_legendre(PANEL_NODES, edges.dtype, edges.device)

@@ -1,8 +1,8 @@
 """Optional methods that a unit type may override for speed.
 
 The default implementations use the five abstract methods of `units/base.py`, so a new unit type does not have to
-override any of them. Existing unit types override a method if a benchmark showed that their version is faster or more
-accurate.
+override any of them. Existing unit types override a method if benchmarks have shown that their version is faster or
+more accurate.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ class FastPaths(Supported):
         def log_partition(self, tilt: Tilt) -> Tensor: ...
         def moments(self, tilt: Tilt) -> Moments: ...
 
-    fits_in_parts = False  # whether `fit_to` also accepts rows that are not in memory, and reads them in parts
+    fits_in_parts = False  # whether `fit_to` also accepts rows that are not in memory, which it reads in parts
 
     # ----- under a field alone, for chains and clamped machines
 
@@ -46,7 +46,7 @@ class FastPaths(Supported):
         return -self.divergence(Tilt(field, 0.0), Moments(nothing, nothing)).sum(-1)
 
     def log_partition_gain(self, before: Tensor, after: Tensor) -> Tensor:  # (..., n) -> (...), float64
-        """Compute the change of ln Z between two fields, Σ ln Z(after, 0) − Σ ln Z(before, 0), over all units."""
+        """Compute the change in ln Z between two fields, Σ ln Z(after, 0) − Σ ln Z(before, 0), over all units."""
         gain = self.log_partition(Tilt(after, 0.0)) - self.log_partition(Tilt(before, 0.0))
         return gain.sum(-1).double()
 
@@ -54,7 +54,7 @@ class FastPaths(Supported):
 
     @property
     def has_inversion(self) -> bool:
-        """Whether `draw` is implemented, which samples by inverting the CDF at uniform numbers."""
+        """Whether the units implement `draw`, which samples by inverting the CDF at uniform numbers."""
         return type(self).draw is not FastPaths.draw
 
     def draw(self, tilt: Tilt, uniform: Tensor) -> Tensor | None:  # (..., n) -> (..., *state_shape)
@@ -85,7 +85,7 @@ class FastPaths(Supported):
     # ----- inside a machine: the neighbors' field has mean θ and variance κ, which causes the Onsager reaction
 
     def weight_products(self, weights: Tensor) -> Tensor:  # (..., size) -> (..., size of κ)
-        """Return the squared weights W², whose sum ΣW²c' is the reaction κ.
+        """Return the squared weights W², whose weighted sum ΣW²c' is the reaction κ.
 
         For units with q states, the result contains all products of two weights of the same unit.
         """
@@ -109,12 +109,12 @@ class FastPaths(Supported):
 
         Args:
             field, reaction, mean: See `respond`.
-            evidence: Additional tilt on the units, which is not included in the result.
+            evidence: Additional tilt on the units; it is not included in the result.
         """
         return Tilt(field - reaction * mean, self.reaction_precision(reaction))
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:
-        """Perform an explicit update: the moments under the tilt B = θ − κ·mean, A = precision − κ [alg:rbmInf].
+        """Compute the moments in an explicit update, under the tilt B = θ − κ·mean, A = precision − κ [alg:rbmInf].
 
         Args:
             field: Mean θ = ΣWa' of the neighbors' field, of shape (..., *state_shape).
@@ -135,11 +135,11 @@ class FastPaths(Supported):
     ) -> tuple[Moments, Tensor]:
         """Solve mean = f_a(θ − κ·mean, precision − κ) for the mean.
 
-        The solution is the unique minimum of the TAP free energy over these units with all other units fixed.
+        The solution is the unique minimum of the TAP free energy over these units with all other units held fixed.
 
         Args:
             field, reaction, precision: See `respond`.
-            start: Initial guess of the field B, usually its previous value.
+            start: Initial guess for the field B, usually its previous value.
             steps: Number of Newton steps. By default, steps are repeated until convergence, which reads values back
                 from the device.
 

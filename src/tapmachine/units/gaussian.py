@@ -106,7 +106,7 @@ class Gaussian(Units):
         ratio = torch.where(finite, A / V, 0.0)
         # ½ ln((V+A)/V): log1p is accurate for small A, the plain logarithm for V + A near 0.
         log_ratio = torch.where(ratio.abs() < 0.5, torch.log1p(ratio.clamp(min=-0.5)), torch.log(v / V))
-        # (U+B)²/2(V+A) − U²/2V: with a common denominator it is accurate for a weak tilt, without one where B nearly
+        # (U+B)²/2(V+A) − U²/2V: a common denominator is accurate for a weak tilt, separate fractions where B nearly
         # cancels U.
         together = (B**2 / (2 * v), B * U / v, -ratio * U**2 / (2 * v))
         apart = ((U + B) ** 2 / (2 * v), -(U**2) / (2 * V))
@@ -180,8 +180,8 @@ def _growth_rate(x: Tensor, weights: Tensor, mean: Tensor, variance: Tensor) -> 
     """Compute the scale of the parameter ln V, which limits the effect of rare, large values on training.
 
     The gradient with respect to ln V is ½(1 − V(x − m)²). Its variance is (kurtosis − 1)/4, which is ½ for Gaussian
-    data, but as large as the number of rows for an almost constant column. The parameter is rescaled by the standard
-    deviation of the gradient. The scale is 0 for a constant column, whose likelihood has no maximum in V.
+    data, but as large as the number of rows for an almost constant column. The parameter is therefore rescaled by the
+    standard deviation of the gradient. The scale is 0 for a constant column, whose likelihood has no maximum in V.
     """
     spread = torch.where(variance > 0, variance, 1.0)
     kurtosis = sum_over_rows(lambda z, w: w * ((z - mean) ** 2 / spread) ** 2, x, weights) / wide(weights).sum()

@@ -92,7 +92,7 @@ class Mixed(Units):
 
     @property
     def support(self) -> Support:
-        """Common support of all blocks, or the smallest finite set or interval that contains their supports."""
+        """Common support of all blocks; if supports differ, the smallest finite set or interval that contains them."""
         supports = {BITS if isinstance(block.support, Simplex) else block.support for block in self._blocks}
         if len(supports) == 1:
             return supports.pop()
@@ -284,12 +284,12 @@ class Mixed(Units):
         return torch.cat([_flat(part[0], function(*part), part[1].dim()) for part in self._split(tensors)], -1)
 
     def _joined_results(self, results: Iterable[tuple[Units, Sequence[Tensor]]]) -> list[Tensor]:
-        """Concatenate results of all blocks, each in the shape of the block's states."""
+        """Concatenate the results of all blocks, each of which has the shape of the block's states."""
         flat = [[z.flatten(-len(block.state_shape)) for z in of_block] for block, of_block in results]
         return [torch.cat(parts, -1) for parts in zip(*flat, strict=True)]
 
     def _sum(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Apply a function to each block and its parts of the tensors, and sum the results, one value per row."""
+        """Apply a function to each block and its parts of the tensors, and sum the results over blocks, row by row."""
         results = [function(*part) for part in self._split(tensors)]
         return torch.stack(results).sum(0)
 

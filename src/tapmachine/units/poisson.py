@@ -20,11 +20,11 @@ HALVINGS = 50  # number of bisection steps for the field of a unit with evidence
 
 @final
 class Poisson(Units):
-    """Units for counts 0, 1, 2, … with a Poisson prior, P(x) = exp(Ux − e^U)/x!, of rate e^U.
+    """Units for counts 0, 1, 2, … with the Poisson prior P(x) = exp(Ux − e^U)/x! of rate e^U.
 
-    In a machine the rate of a unit is e^{U + Wh}. A tilt with precision A = 0 multiplies the rate by e^B. If A > 0, the
-    sum over the counts is computed numerically around the mode. If A < 0, the tilted prior cannot be normalized, and
-    ln Z is +inf.
+    In a machine, the rate of a unit is e^{U + Wh}. A tilt with precision A = 0 multiplies the rate by e^B. If A > 0,
+    the sum over the counts is computed numerically around the mode. If A < 0, the tilted prior cannot be normalized,
+    and ln Z is +inf.
 
     The TAP reaction would make the precision negative. For Poisson units, F is therefore expanded at a fixed mean a, at
     which the variance is c(a) = a. The result is a tilt with B = ΣWa' + ½ΣW²c' and A = 0, which is correct to the same
@@ -32,7 +32,7 @@ class Poisson(Units):
 
     Args:
         n: Number of units.
-        field: Field U, the logarithm of the rate, a number or a tensor of shape (n,) (default: 0).
+        field: Field U (the logarithm of the rate), a number or a tensor of shape (n,) (default: 0).
 
     Example:
         >>> import torch
@@ -102,7 +102,7 @@ class Poisson(Units):
         return torch.where(A < 0, 0.0, third).to(self.dtype)
 
     def third_cumulant_slopes(self, tilt: Tilt) -> Slopes:
-        """Compute dκ₃/da = κ₄/c, since the neighbors only affect the mean; without evidence, the derivative is 1."""
+        """Compute dκ₃/da = κ₄/c, since the neighbors affect only the mean; without evidence, the derivative is 1."""
         with torch.inference_mode(False), torch.enable_grad():
             field, precision = (z.detach().clone() for z in self.unpack(tilt))
             third = self.third_cumulant(Tilt(field.requires_grad_(), precision))

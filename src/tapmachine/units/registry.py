@@ -1,4 +1,4 @@
-"""Registry of unit types by their command-line names. This module does not import torch, which keeps `--help` fast."""
+"""Registry of unit types, keyed by command-line name. This module does not import torch, which keeps `--help` fast."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class UnitType:
         hidden_bounds: Bounds of hidden units, if the constructor takes bounds.
         states: Name of the attribute that stores the number of states, if the constructor takes a number of states.
         bounds: Names of the tensors that store the bounds, if the constructor takes a lower and an upper bound.
-        contains_zero: Whether 0 has to lie between the bounds.
+        contains_zero: Whether 0 must lie between the bounds.
         raw_bytes: Whether bytes in a file are states, rather than intensities to be scaled to [0, 1].
     """
 

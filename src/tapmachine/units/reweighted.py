@@ -12,8 +12,8 @@ from tapmachine.units.base import Units
 from tapmachine.units.conditioned import Conditioned, row_count
 from tapmachine.units.numerics.intervals import gauss_legendre, wide
 
-PANELS, PANEL_NODES = 8, 16  # number of panels over the relevant part of an interval, and of nodes per panel
-DROP = 80.0  # nats below the maximum, where the density is negligible under any tilt
+PANELS, PANEL_NODES = 8, 16  # number of panels over the relevant part of an interval, and number of nodes per panel
+DROP = 80.0  # nats below the maximum at which the density is negligible under any tilt
 ZOOMS, GRID = 5, 33  # the relevant part is located by repeatedly placing a grid over the remaining part
 CHUNK = 2**22  # maximum number of node values in memory
 
@@ -26,7 +26,7 @@ class Reweighted(Conditioned):
     P(x)·L(y|x) is not negligible. This part is determined separately for each observation.
 
     Args:
-        base: Units with numeric states and a finite set of states or a bounded support.
+        base: Units whose states are numeric and either finite in number or bounded.
         log_likelihood: Function that maps two broadcastable tensors y and x to ln L(y|x).
         y: Observations, of shape (K, n). NaN marks a missing observation, for which L = 1.
         window: Start and length of the interval of integration, two tensors of shape (K, n) (default: determined from
@@ -91,7 +91,7 @@ class Reweighted(Conditioned):
 
     @torch.no_grad()
     def _window(self) -> tuple[Tensor, Tensor]:  # (K, n) each, float64
-        """Locate the part of the interval where the density is not negligible; return its start and length."""
+        """Locate the part of the interval in which the density is not negligible; return its start and length."""
         like = wide(self.y)
         if self.counts is not None:
             return torch.zeros_like(like), torch.zeros_like(like)

@@ -23,7 +23,7 @@ SUPPORT = Interval(atoms=(0.0,))
 
 @final
 class SpikeSlab(Units):
-    """Real-valued units that are exactly 0 or normally distributed: P(x) ∝ δ(x) + e^r exp(Ux − ½Vx²) with V > 0.
+    """Real-valued units that are either exactly 0 or normally distributed: P(x) ∝ δ(x) + e^r exp(Ux − ½Vx²) with V > 0.
 
     As hidden units in a machine with `Gaussian` visible units, they model heavy tails: an active unit (x ≠ 0) changes
     the mean and the variance of the visible units along its weights. Given the set of active units, the visible units

@@ -52,7 +52,7 @@ class Supported(Checked):
 
     @property
     def categorical_blocks(self) -> list[tuple[int, int, int]]:
-        """First component, number of units and number of states of each block of categorical units."""
+        """First component, number of units and number of states for each block of categorical units."""
         return [(0, self.n, self.support.n_states or 1)] if self.is_categorical else []
 
     def per_unit(self, terms: Tensor) -> Tensor:  # (..., *state_shape) -> (..., n)
@@ -85,7 +85,7 @@ class Supported(Checked):
     def tail_precision(self) -> Tensor:  # (n,)
         """Return the precision V of the tails exp(−½Vx²) of priors on the real line; infinite for all other priors.
 
-        If two neighboring layers have Gaussian tails, Z is finite only if their couplings are weak enough.
+        If two neighboring layers have Gaussian tails, Z is finite only if the couplings between them are weak enough.
         """
         return torch.full((self.n,), torch.inf, dtype=self.dtype, device=self.device)
 
@@ -113,12 +113,12 @@ class Supported(Checked):
         """Convert state indices to states.
 
         Args:
-            digits: State index of each unit, from 0 to `n_states` − 1; any index 0, 1, 2, … on a lattice.
+            digits: State index of each unit, from 0 to `n_states` − 1, or any non-negative integer on a lattice.
         """
         return self.support.decode(digits, self.dtype)
 
     def atoms(self) -> Tensor | None:  # (n_atoms,)
-        """Return the values of an interval that have nonzero probability; None if no value has.
+        """Return the values of an interval that have nonzero probability; None if there are none.
 
         At these values, `log_prior` is the logarithm of a probability. Elsewhere, it is the logarithm of a density.
         """

@@ -1,9 +1,8 @@
 """Supports of unit types: finite sets, lattices, intervals, and the corners of a simplex.
 
-The support of a unit type is the set of values that a unit can take. The rest of the package queries `support` instead
-of the class of the units. A new unit type sets a class attribute, such as `support = Lattice()` or
-`support = FiniteSet((-1, 0, 1))`, which determines the bounds, the number of states and their enumeration. All four
-classes have the following attributes and methods:
+The support of a unit type is the set of values that a unit can take. The rest of the package queries `support` rather
+than the class of the units. A new unit type sets a class attribute, such as `support = Lattice()`, which determines the
+bounds, the number of states and their enumeration. All four support classes have the following attributes and methods:
 
 - `n_states`: Number of values; None if infinite.
 - `is_countable`: Whether `log_prior` is the logarithm of a probability rather than of a density.
@@ -122,7 +121,7 @@ class Simplex:
     States, fields and means of categorical units have shape (..., n, n_states).
 
     Args:
-        n_states: Number of corners, 2 or more.
+        n_states: Number of corners, at least 2.
     """
 
     is_countable: ClassVar[bool] = True

@@ -23,7 +23,7 @@ from tapmachine.units.truncated_gaussian import TruncatedGaussian
 
 @final
 class TruncatedGaussBernoulli(Units):
-    """Units that are exactly 0 or have a truncated Gaussian value in [lower, upper].
+    """Units that are either exactly 0 or follow a truncated Gaussian distribution on [lower, upper].
 
     The prior is P(x) ∝ (1−ρ)δ(x) + ρ exp(Ux − ½Vx²), the second of the two forms in the paper [sec:apdx_trunc_gb]
     (erratum E8). It is parametrized by the log-odds r = logit ρ, so P(x) ∝ δ(x) + e^r exp(Ux − ½Vx²). With this

@@ -23,7 +23,7 @@ from tapmachine.units.numerics.truncation import cumulants, log_density, third_c
 from tapmachine.units.numerics.truncation_rules import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval
 from tapmachine.units.support import Interval
 
-LARGEST_VARIANCE = 0.9  # maximum variance of a fitted prior, relative to the largest variance possible for its mean
+LARGEST_VARIANCE = 0.9  # maximum variance of a fitted prior, relative to the largest possible variance for its mean
 
 
 @final
@@ -35,13 +35,14 @@ class TruncatedGaussian(Units):
     this case, `normalizable` returns False, and ln Z, the absolute mean and the variance are inf.
 
     With u = U + B and v = V + A, all quantities are derived from ln ∫ exp(ux − ½vx²) dx over the interval and from the
-    moments of this density. See `tapmachine.units.numerics.intervals` for the numerical method (errata E5, E6 and E7).
+    moments of the corresponding density. See `tapmachine.units.numerics.intervals` for the numerical method (errata E5,
+    E6 and E7).
 
     Args:
         n: Number of units.
         lower, upper: Bounds of the interval, numbers or tensors of shape (n,) (default: 0 and 1).
         field: Field U, a number or a tensor of shape (n,) (default: 0).
-        precision: Precision V, a number or a tensor of shape (n,). Default: 0, a uniform prior, or 1 if a bound is
+        precision: Precision V, a number or a tensor of shape (n,). Default: 0 (a uniform prior), or 1 if a bound is
             infinite.
 
     Example:
@@ -223,16 +224,16 @@ class TruncatedGaussian(Units):
 
     @torch.no_grad()
     def fit_to_moments(self, count: Tensor, mean: Tensor, variance: Tensor, smoothing: float) -> Self:
-        """Set U and V such that the priors have the mean and the variance of observations.
+        """Set U and V such that the priors have the mean and variance of the observations.
 
-        Variances are smoothed toward their median over the columns, measured relative to the width of the interval, or
-        relative to the mean if the interval is half-infinite. If a column has no observations, its mean is set to the
-        middle of the interval.
+        Variances are smoothed toward their median over the columns. For this purpose, they are measured relative to the
+        squared width of the interval or, if the interval is half-infinite, relative to the squared distance of the mean
+        from the finite bound. If a column has no observations, its mean is set to the middle of the interval.
 
         Args:
-            count: Number of observations of each column, of shape (n,).
-            mean: Mean of the observations, of shape (n,).
-            variance: Variance of the observations, of shape (n,).
+            count: Number of observations in each column, of shape (n,).
+            mean: Mean of the observations in each column, of shape (n,).
+            variance: Variance of the observations in each column, of shape (n,).
             smoothing: Number of pseudo-observations for the variances.
         """
         lower, upper = (wide(z).expand(self.n) for z in (self.lower, self.upper))

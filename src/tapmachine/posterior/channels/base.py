@@ -38,7 +38,7 @@ class Observed(NamedTuple):
 
     Attributes:
         machine: Conditioned machine, with one row of evidence per observation.
-        log_scale: Value to subtract from F of the machine to obtain −ln Σ_x exp(−E(x))·P(y|x), of shape (K,).
+        log_scale: Value to subtract from the machine's F to obtain −ln Σ_x exp(−E(x))·P(y|x), of shape (K,).
     """
 
     machine: BoltzmannMachine
@@ -56,9 +56,9 @@ class Unknown(NamedTuple):
 class Channel(ABC):
     """Base class of noisy channels P(y|x).
 
-    In all channels, NaN marks a missing observation. A new channel implements `draw` and `evidence`. If its likelihood
-    is not a tilt, it implements `observe_units` instead of `evidence`. Derive channels that mix units, such as
-    y = Fx + noise, from `Measurements`.
+    For all channels, NaN marks a missing observation. A new channel implements `draw` and `evidence`. If its likelihood
+    is not a tilt, it implements `observe_units` instead of `evidence`. Channels that mix units, such as y = Fx + noise,
+    are derived from `Measurements`.
 
     Attributes:
         sees_states: Whether observations are states of the units.
@@ -89,7 +89,7 @@ class Channel(ABC):
 
     @abstractmethod
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
-        """Compute the evidence of observations about each unit.
+        """Compute the evidence that observations provide about each unit.
 
         Args:
             y: Observations, of shape (K, n), with NaN for missing values.

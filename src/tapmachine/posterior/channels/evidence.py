@@ -103,7 +103,7 @@ def state_evidence(states: Tensor, known: Tensor, scale: Tensor) -> Evidence:
     Args:
         states: States, of shape (K, *state_shape); arbitrary for units that are not known.
         known: Mask of the known units, of shape (K, n).
-        scale: Logarithm of P(y|x) of each unit, of shape (K, n).
+        scale: Logarithm of P(y|x) for each unit, of shape (K, n).
     """
     nothing = torch.zeros_like(states)
     return Evidence(nothing, nothing, known, states, scale.sum(-1))

@@ -26,11 +26,12 @@ from tapmachine.units import Binary, Units
 class BinarySymmetric(Channel):
     """Channel that changes the state of each unit with probability p [eq:bsc].
 
-    For two states the evidence is a field of magnitude ln((1−p)/p) toward the observed state (erratum E12). A unit with
-    q states changes to each of the other states with equal probability.
+    For units with two states, the evidence is a field of magnitude ln((1−p)/p) toward the observed state (erratum E12).
+    A unit with q states changes to each of the other states with equal probability.
 
     Args:
-        p: Flip probability, from 0 to ½, or to 1 − 1/q for units with q states (default: None, estimated by `denoise`).
+        p: Flip probability, from 0 to ½, or from 0 to 1 − 1/q for units with q states (default: None, estimated by
+            `denoise`).
 
     Example:
         >>> import torch
@@ -136,7 +137,7 @@ class Missing(Channel):
     """Channel in which some values are missing and all others are observed exactly, for units of any type.
 
     Args:
-        mask: True for missing values, of shape (n,) or (K, n). NaN marks a missing value with or without a mask.
+        mask: Mask of the missing values, of shape (n,) or (K, n). NaN marks a missing value with or without a mask.
 
     Example:
         >>> import torch

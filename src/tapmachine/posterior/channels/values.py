@@ -109,7 +109,7 @@ class _ByLikelihood(Channel):
 class PoissonNoise(_ByLikelihood):
     """Channel that outputs Poisson counts with mean rate·x + background, such as numbers of photons or spikes.
 
-    The units must have a bounded support without negative values.
+    The units must have a bounded, non-negative support.
 
     Args:
         rate: Increase of the mean count per unit of x (default: 1).
@@ -160,7 +160,7 @@ class CustomNoise(_ByLikelihood):
     Args:
         likelihood: Function that maps two broadcastable tensors y and x to ln P(y|x) by elementwise operations; −inf if
             y is impossible.
-        sampler: Function that draws y from x and a random number generator; required only by `corrupt`.
+        sampler: Function that draws y, given x and a random number generator; required only by `corrupt`.
 
     Example:
         >>> import torch

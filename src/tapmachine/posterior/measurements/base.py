@@ -84,7 +84,7 @@ class Measurements(Channel):
         return self.expected(self.with_noise(z, generator))
 
     def with_noise(self, values: Tensor, generator: torch.Generator) -> Tensor:
-        """Add normal noise to values; return them unchanged if the noise is unknown."""
+        """Add normal noise to values; return the values unchanged if the noise is unknown."""
         noise = torch.randn(values.shape, generator=generator, device=values.device, dtype=values.dtype)
         return values + (self.noise or 0.0) * noise
 
@@ -113,7 +113,7 @@ class Measurements(Channel):
         return None
 
     def check_size(self, n_components: int) -> None:
-        """Raise a ValueError if the number of columns of the matrix differs from the number of visible components."""
+        """Raise a ValueError if the matrix does not have one column per visible component."""
         if self.operator.shape[1] != n_components:
             raise ValueError(
                 f"matrix has shape {self.operator.shape}, but the visible units have {n_components} components; "

@@ -11,7 +11,7 @@ from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.operators import Operator
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior
 
-SLOWER, FASTER = 0.7, 1.1  # factors of the weight if the change of the moments has increased or decreased
+SLOWER, FASTER = 0.7, 1.1  # factors of the weight if the change in the moments has increased or decreased
 
 State = TypeVar("State", bound=Any)  # a nested tuple of tensors with layers, tilt, speed and change
 
@@ -20,7 +20,7 @@ class Engine(ABC, Generic[State]):
     """Base class of iterations that exchange messages between measurements and a machine.
 
     Args:
-        prior: Machine that is used as the prior of the signals.
+        prior: Machine to use as the prior of the signals.
         operator: Measurement operator F, which is the same for all signals.
         channel: Measurement model of y given z.
         y: Measurements, of shape (K, M), with NaN for missing measurements.

@@ -10,8 +10,8 @@ with precision A and field B,
 
     A = (F²)ᵀ(−∂g/∂ω),    B = A a + Fᵀg,
 
-and the machine responds with new values of a and c. As in TAP, the terms V g and A a remove the effect of a component
-on itself.
+and the machine responds with new values of a and c. As in TAP, the terms V g and A a remove the effect of each
+component on itself.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class GAMPState(NamedTuple):
     stiffness: Tensor  # −∂g/∂ω, damped, (K, M)
     tilt: Tilt  # B and A, (K, N)
     speed: Tensor  # weight of the new values, (K,)
-    change: Tensor  # mean squared change of the moments in an undamped iteration, (K,)
+    change: Tensor  # mean squared change in the moments in an undamped iteration, (K,)
 
 
 class GAMP(Engine[GAMPState]):

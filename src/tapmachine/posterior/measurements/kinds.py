@@ -23,7 +23,7 @@ class LinearMeasurements(Measurements):
 
     Args:
         matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
-        noise: Standard deviation of the noise, non-negative (default: None, estimated by `recover`).
+        noise: Non-negative standard deviation of the noise (default: None, estimated by `recover`).
         bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
@@ -52,7 +52,7 @@ class LinearMeasurements(Measurements):
 
 
 class _InIntervals(Measurements):
-    """Base class of measurements that return the interval in which z plus noise lies."""
+    """Base class of measurements that return the interval that contains z plus noise."""
 
     @abstractmethod
     def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ class SignMeasurements(_InIntervals):
 
     Args:
         matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
-        noise: Standard deviation of the noise, non-negative (default: 0).
+        noise: Non-negative standard deviation of the noise (default: 0).
         bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
@@ -102,14 +102,14 @@ class SignMeasurements(_InIntervals):
 
 @final
 class QuantizedMeasurements(_InIntervals):
-    """Quantized measurements, the index of the interval that contains Fx + b + normal noise.
+    """Quantized measurements, which return the index of the interval that contains Fx + b + normal noise.
 
     With n edges, the measurements are integers from 0 (below all edges) to n (above all edges).
 
     Args:
         matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
         edges: Edges between neighboring intervals, in increasing order.
-        noise: Standard deviation of the noise, non-negative (default: 0).
+        noise: Non-negative standard deviation of the noise (default: 0).
         bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:
@@ -150,12 +150,12 @@ class QuantizedMeasurements(_InIntervals):
 class MagnitudeMeasurements(Measurements):
     """Magnitude measurements y = |Fx + b| + normal noise, as in phase retrieval with real measurements.
 
-    Without a bias, x and −x have the same measurements. They can be distinguished only if the units have states of one
-    sign or a nonzero mean.
+    Without a bias, x and −x have the same measurements. These signals can be distinguished only if all states have the
+    same sign or if the units have a nonzero mean.
 
     Args:
         matrix: Measurement matrix F, of shape (M, n_visible); see `Measurements`.
-        noise: Standard deviation of the noise, non-negative (default: 0).
+        noise: Non-negative standard deviation of the noise (default: 0).
         bias: Bias b, a number or a tensor of shape (M,) (default: 0).
 
     Example:

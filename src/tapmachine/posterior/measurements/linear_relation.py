@@ -11,7 +11,7 @@ from tapmachine.posterior.measurements.kinds import LOG_2PI
 from tapmachine.posterior.measurements.messages import SMALLEST_SHARE, Limits, Message, returned
 from tapmachine.posterior.measurements.operators import Operator, SingularValues
 
-N_PROBES = 16  # number of random vectors for the estimation of traces
+N_PROBES = 16  # number of random vectors for estimating traces
 CG_STEPS, CG_TOLERANCE = 200, 1e-6
 
 
@@ -130,7 +130,7 @@ class ByConjugateGradients(LinearRelation):
 class ByFactorization(LinearRelation):
     """Solver for messages with a separate precision for each component.
 
-    It computes one Cholesky factorization per signal, with the size of the smaller dimension of F.
+    For each signal, it computes the Cholesky factorization of a matrix whose size is the smaller dimension of F.
     """
 
     per_component = True

@@ -1,4 +1,4 @@
-"""Normal messages that are exchanged by the message-passing engines."""
+"""Normal messages exchanged by the message-passing engines."""
 
 from typing import NamedTuple
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 MOST_DENSE = 2**26  # maximum number of entries of a sparse matrix that is converted to a dense one
-N_PROBES = 32  # number of random vectors for the estimation of a function operator's norm
+N_PROBES = 32  # number of random vectors for estimating a function operator's norm
 ADJOINT_TOLERANCE = 1e-3
 
 
@@ -48,7 +48,7 @@ class Operator(ABC):
 
     @abstractmethod
     def forward_squares(self, x: Tensor) -> Tensor:  # (K, N) -> (K, M)
-        """Compute F²x with the elementwise square of F, which maps variances of components to those of measurements."""
+        """Compute F²x with the elementwise square of F, which maps component variances to measurement variances."""
 
     @abstractmethod
     def adjoint_squares(self, z: Tensor) -> Tensor:  # (K, M) -> (K, N)
@@ -162,8 +162,8 @@ class Sparse(_Matrix):
 class FunctionOperator(Operator):
     """Matrix-free operator defined by two functions, such as a blur or a subsampled Fourier transform.
 
-    Where squares of matrix entries are required, they are replaced by their mean, which is estimated with random
-    vectors.
+    Algorithms that require the squares of the matrix entries use the mean square instead, which is estimated with
+    random vectors.
 
     Args:
         forward: Function that maps signals, of shape (K, N), to measurements, of shape (K, M).

@@ -1,4 +1,4 @@
-"""A machine as the prior of signals, which responds to tilts on its visible units with posterior moments."""
+"""Prior of signals defined by a machine, which responds to tilts on its visible units with posterior moments."""
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ def flat(moments: Layers) -> Moments:  # (K, N)
 
 
 def mean_change(new: Moments, old: Moments) -> Tensor:  # (K,)
-    """Compute the mean squared change of the means and variances of all components."""
+    """Compute the mean squared change in the means and variances of all components."""
     return (new.mean - old.mean).square().mean(1) + (new.variance - old.variance).square().mean(1)
 
 

@@ -36,8 +36,8 @@ ENGINES: dict[str, type[Engine[Any]]] = {"gamp": GAMP, "vamp": VAMP, "ep": Expec
 
 N_NEIGHBORS = 3  # default number of examples used as initial states
 LOCAL = 12.0  # measurements that depend on fewer than one in 12 components are local
-SMALL = 32  # smaller dimension of a matrix up to which expectation propagation is best for all matrices
-MOST_FACTORIZED, MOST_DECOMPOSED = 1024, 4096  # largest sizes of the smaller dimension of a matrix
+SMALL = 32  # for matrices whose smaller dimension is at most this number, expectation propagation is always best
+MOST_FACTORIZED, MOST_DECOMPOSED = 1024, 4096  # limits on the smaller dimension of a matrix
 
 
 @torch.no_grad()
@@ -69,19 +69,20 @@ def recover(
         y: Measurements, of shape (K, M), one row per signal, with NaN for missing measurements.
         channel: Measurement model with the matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`.
         data: Examples, of shape (N, n_visible), such as the training data. The examples whose measurements are nearest
-            to each row of y are used as additional initial states, which improves the result for few measurements.
+            to each row of y are used as additional initial states, which improves the result if there are few
+            measurements.
         n_neighbors: Number of examples used as initial states (default: 3).
-        starts: List of initial states that replace the default ones. Each is a tensor of shape (K, n_visible), or
+        starts: List of initial states that replaces the default list. Each is a tensor of shape (K, n_visible), or
             another value that the argument `start` of `solve` accepts.
         temperature: Temperature T of the weights exp(−F/T) of the solutions (default: 1).
         engine: Message-passing algorithm (default: chosen from the matrix). "gamp" (generalized approximate message
-            passing) is for matrices with independent entries. "vamp" (vector approximate message passing) is for any
-            matrix whose measurements depend on many components. "ep" (expectation propagation) is slower; it is for
-            signals with few components, and for local measurements such as a blur.
+            passing) is suited to matrices with independent entries. "vamp" (vector approximate message passing) is
+            suited to any matrix whose measurements depend on many components. "ep" (expectation propagation) is slower;
+            it is suited to signals with few components and to local measurements such as a blur.
         scheme: Mean-field scheme of the machine (default: `TAP()`; `AdaptiveTAP()` for machines fitted to real-valued
             tables).
-        tol: Convergence tolerance for the mean squared change of the means and variances of a signal's components in
-            one iteration (default: 1e-8).
+        tol: Convergence tolerance for the mean squared change in the means and variances of a signal's components
+            during one iteration (default: 1e-8).
         max_iterations: Maximum number of iterations (default: 300).
         max_sweeps: Maximum number of sweeps of the solver after the last iteration (default: 1000).
 
@@ -160,7 +161,7 @@ def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Meas
 
 
 def fitting_engine(channel: Measurements, machine: BoltzmannMachine | None = None) -> str:
-    """Choose the engine from the size of the matrix and from the number of components per measurement.
+    """Choose the engine based on the size of the matrix and the number of components per measurement.
 
     For linear measurements and a machine whose visible units are a mixture of Gaussians, the result is `EXACT`.
     """

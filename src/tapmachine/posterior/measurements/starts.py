@@ -1,4 +1,4 @@
-"""Initial states for the recovery of signals: samples of the machine, examples, or user-defined states."""
+"""Initial states for the recovery of signals: samples from the machine, examples, or user-defined states."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from tapmachine.solver.process import from_below, select
 from tapmachine.solver.starts import StartingPoint, fitting, prior_moments, starting_moments
 
 NEIGHBOR_SHARE = 0.7  # weight of an example in an initial state; the neutral state has the remaining weight
-N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # number of samples that replace missing examples, and of sweeps to draw them
+N_SAMPLES, SAMPLE_SWEEPS = 100, 100  # number of samples that are drawn if there are no examples, and number of sweeps
 
 
 def neutral_start(prior: MachinePrior, examples: Tensor | None) -> Layers:

@@ -1,9 +1,9 @@
 """Vector approximate message passing (Rangan, Schniter, Fletcher 2016) and expectation propagation (Minka 2001).
 
-Both algorithms can be used with any matrix. Three parts exchange normal messages: the machine, which represents the
-prior of x, the measurements, which represent P(y|z), and the linear relation z = Fx. A part that receives a message
-with field h and precision γ computes its mean a and variance c. It returns the corresponding normal distribution
-divided by the incoming message, with precision γ' and field h',
+Both algorithms can be used with any matrix. Three parts exchange normal messages: the machine (the prior of x), the
+measurements (the likelihood P(y|z)) and the linear relation z = Fx. A part that receives a message with field h and
+precision γ computes its mean a and variance c. It returns the corresponding normal distribution divided by the incoming
+message, with precision γ' and field h',
 
     γ' = 1/c − γ,    h' = a/c − h.
 
@@ -42,7 +42,7 @@ class VAMPState(NamedTuple):
     to_prior: Message  # about x, (K, N)
     to_outputs: Message  # about z, (K, M)
     speed: Tensor  # weight of the new messages, (K,)
-    change: Tensor  # mean squared change of the moments, as if undamped, (K,)
+    change: Tensor  # mean squared change in the moments without damping, (K,)
 
     @property
     def tilt(self) -> Tilt:
@@ -101,7 +101,7 @@ class VAMP(Engine[VAMPState]):
         )
 
     def free_energy(self, state: VAMPState, tilted: Tensor, rows: Tensor) -> Tensor:
-        # Log-integrals of the three parts, minus those of the products of the messages that two parts exchange.
+        # Log-integrals of the three parts, minus the log-integrals of the message products that two parts exchange.
         of_prior = returned(flat(state.layers), state.to_prior, self.per_component, self.limits[0])
         of_outputs = self._of_outputs(state.to_outputs, None, rows)
         *_, log_integral = self.linear.answer(of_prior, of_outputs, self.limits)

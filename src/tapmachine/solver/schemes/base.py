@@ -22,7 +22,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def bind(self, machine: BoltzmannMachine) -> Process:
-        """Return the iteration that solves the equations on a machine."""
+        """Return the iteration that solves the equations for a machine."""
 
     @abstractmethod
     def free_energy(
@@ -35,7 +35,7 @@ class Scheme(ABC):
         Args:
             machine: The machine whose free energy is computed.
             moments: Moments of all layers.
-            tilts: Tilts of all layers under which the units have these moments.
+            tilts: Tilts of all layers that produce these moments.
 
         Returns:
             Free energy of each particle, shape (K,).

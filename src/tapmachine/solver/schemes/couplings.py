@@ -1,4 +1,4 @@
-"""Couplings of a machine, and the mean and variance of the fields that layers receive through them."""
+"""Couplings of a machine, and the mean and variance of the fields that the couplings exert on each layer."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.units import Units
 
-FEW_PARTICLES = 1024  # on a GPU, for up to this number, a launch costs more than stacking means and variances
-VERY_FEW_PARTICLES = 256  # for up to this number, one product leaves most of a GPU idle, so it is split
+FEW_PARTICLES = 1024  # on a GPU with at most this number, a launch costs more than stacking means and variances
+VERY_FEW_PARTICLES = 256  # with at most this number, one product leaves most of a GPU idle, so it is split
 MOST_PARTS, SMALLEST_PART = 8, 64
 ALIGNED = 4  # products are slow if the number of values is not a multiple of this
 
@@ -29,14 +29,14 @@ class Incoming(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """Sending layer, with the weights W between its units and those of the receiving layer."""
+    """Sending layer, with the weights W between the sending and the receiving units."""
 
     layer_index: int  # index of the sending layer
     weights: Tensor  # W, (components of the sender, components of the receiver)
     squares: Tensor  # W²; for receivers with q states, all products of two weights of a unit's states
     both: Tensor | None  # [Wᵀ, W²ᵀ] side by side on a GPU, if both are matrices of the same shape
     states: tuple[tuple[int, int, int], ...]  # blocks of the sender's units with q states: first component, n, q
-    is_state: Tensor | None  # mask of the components in these blocks; None if all components are
+    is_state: Tensor | None  # mask of the components in these blocks; None if it would contain all components
     shape: tuple[int, ...]  # state_shape of the receiver
     products: Callable[[Tensor], Tensor]  # `weight_products` of the receiver
 

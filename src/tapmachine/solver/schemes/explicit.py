@@ -81,7 +81,7 @@ class DampedDescent(MeanFieldProcess):
     moments with respect to the tilts is a covariance matrix. A sufficiently small step therefore lowers F for every
     machine and every order of the expansion. The step length increases again after successful steps.
 
-    With a fixed damping d, all steps have the length 1 − d and are accepted whether F decreases or not.
+    With a fixed damping d, every step has length 1 − d and is accepted whether or not F decreases.
     """
 
     def __init__(self, equations: Equations, couplings: Couplings, damping: float | None = None) -> None:
@@ -120,7 +120,7 @@ class DampedDescent(MeanFieldProcess):
             return DampedState(tuple(moments), tuple(tilts), value, residual, state.size, failed), residual
         noise = 100 * torch.finfo(residual.dtype).eps * (1 + value.abs())
         rises = value > state.free_energy + noise
-        # If the change of F is within rounding errors, the residual has to decrease instead.
+        # If the change in F is within rounding errors, the residual must decrease instead.
         stalls = (value > state.free_energy - noise) & (residual > state.residual)
         # A step to non-finite values is rejected unless it is the shortest or the values were non-finite before.
         leaves = ~torch.isfinite(value) & torch.isfinite(state.free_energy) & (state.size > SMALLEST_SIZE)

@@ -67,7 +67,7 @@ class MeanField(Scheme):
         """Compute the tilt (B, A) on a layer's units from the moments of all layers.
 
         `tilts` are the tilts under which the units have these moments. Only schemes that require higher cumulants of
-        the units use them.
+        the units use these tilts.
         """
 
     def respond(self, layers: list[Units], couplings: Couplings, layer_index: int, moments: list[Moments]) -> Moments:
@@ -141,17 +141,17 @@ class TAP(MeanField):
     The last term, the Onsager reaction, removes the effect of the unit on itself through the means of its neighbors.
 
     TAP is an expansion in the couplings. If the couplings are strong, F has spurious minima, because the term −½ΣW²cc'
-    is unbounded and favors moments without information (for spins, a ≈ 0). The iteration converges to these minima, but
-    −F may be far above ln Z. To detect a spurious minimum, compare F with the values of solutions started from data and
-    of `NaiveMeanField`, which are much higher.
+    is unbounded and favors moments without information (for spins, a ≈ 0). The iteration may converge to such a
+    minimum, at which −F may be far above ln Z. To detect a spurious minimum, compare its F with that of solutions
+    started from data and that of `NaiveMeanField` solutions, which are much higher.
 
     Args:
-        update: Type of update (default: "implicit", or "explicit" for a pairwise machine). "implicit" solves for
-            alternating layers exactly with the other layers fixed, so that F decreases with every half-sweep.
-            "explicit" inserts the previous moments into the equations, as in the paper; all units of a pairwise machine
-            are updated in parallel. "sequential" is for pairwise machines: it solves exactly for one unit at a time,
-            which is slow.
-        damping: Weight of the previous moments in an explicit update, from 0 (as in the paper) to less than 1. By
+        update: Type of update (default: "implicit" for a layered machine, "explicit" for a pairwise machine).
+            "implicit" solves exactly for alternating layers with the other layers held fixed, so F decreases with every
+            half-sweep. "explicit" inserts the previous moments into the equations, as in the paper; all units of a
+            pairwise machine are updated in parallel. "sequential" is for pairwise machines: it solves exactly for one
+            unit at a time, which is slow.
+        damping: Weight of the previous moments in an explicit update, at least 0 (as in the paper) and less than 1. By
             default, it is adapted for each particle so that F decreases.
         accelerate: Whether to extrapolate implicit sweeps if this lowers F further (default: True).
     """

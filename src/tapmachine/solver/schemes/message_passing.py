@@ -122,7 +122,7 @@ class MessagePassing(Process):
         """Compute the messages of a link.
 
         Args:
-            link: The link on which messages are sent.
+            link: The link over which messages are sent.
             units: The sending units, with one row for each pair of a particle and a receiving unit.
             cavity: Tilt on the sending units from all units except the receiving one, shape
                 (K·n_receiver, *state_shape of the sender).
@@ -148,7 +148,7 @@ class MessagePassing(Process):
         return self.bounded(layer_index, Tilt(*self._sums(messages, layer_index)))
 
     def _cavity(self, layers: list[Units], messages: Sequence[Message], link_index: int) -> tuple[Units, Tilt]:
-        """Return the sending units of a link, repeated for each receiver, and their tilts without its message."""
+        """Return a link's sending units, repeated for each receiver, and their tilts without the receiver's message."""
         link = self.links[link_index]
         back = messages[link.back]
         all_fields, all_spreads = self._sums(messages, link.sender)
@@ -166,7 +166,7 @@ class MessagePassing(Process):
         return Message(field, torch.zeros_like(field), field.new_zeros(field.shape[:3]))
 
     def _change(self, old: Messages, new: Messages) -> Tensor:  # (K,)
-        """Return the mean squared change of units' moments plus the mean squared change of messages."""
+        """Return the mean squared change in the units' moments plus the mean squared change in the messages."""
         layers = zip(old.moments, new.moments, strict=True)
         pairs = [pair for old_and_new in layers for pair in zip(*old_and_new, strict=True)]
         of_units = sum((after - before).flatten(1).square().sum(-1) for before, after in pairs)
@@ -194,10 +194,10 @@ class MessagePassing(Process):
         return value
 
     def differentiable_free_energy(self, machine: BoltzmannMachine, state: Messages) -> Tensor:
-        """Compute the free energy with its gradient with respect to the machine's parameters, shape (K,).
+        """Compute the free energy, of shape (K,), differentiable with respect to the machine's parameters.
 
-        F is stationary in messages and cavity tilts, so they are held fixed. The gradient of F is then that of
-        −Σ_i ln Z_i − ½ Σ_{i→j} ln Z_ij, where Z_ij normalizes a pair of units under the tilts from all other units.
+        F is stationary in the messages and cavity tilts, which are therefore held fixed. Its gradient is the gradient
+        of −Σ_i ln Z_i − ½ Σ_{i→j} ln Z_ij, where Z_ij normalizes a pair of units under the tilts from all other units.
         """
         fixed = [copy.deepcopy(self.as_used(layer)).requires_grad_(False) for layer in machine.layers]
         with torch.no_grad():

@@ -30,14 +30,14 @@ from tapmachine.units import Units
 class ThirdOrderTAP(TAP):
     """Third-order TAP for all unit types except `Categorical`.
 
-    The scheme adds the term −⅙ΣW³κ₃κ₃' to F, where κ₃ are the third cumulants of the units. In a pairwise machine, it
-    also adds −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. Units that are symmetric under their tilts, such as Gaussian units,
-    have κ₃ = 0. If all units on one side of the couplings of a layered machine are symmetric, the solutions are those
-    of TAP. The update is explicit.
+    The scheme adds the term −⅙ΣW³κ₃κ₃' to F, where κ₃ is the third cumulant of a unit. In a pairwise machine, it also
+    adds −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. Units that are symmetric under their tilts, such as Gaussian units, have
+    κ₃ = 0. If all units on one side of the couplings of a layered machine are symmetric, the solutions are the same as
+    with TAP. The update is explicit.
 
     Args:
-        damping: Weight of the previous tilts in an update, from 0 to less than 1. By default, it is adapted for each
-            particle so that F decreases.
+        damping: Weight of the previous tilts in an update, at least 0 and less than 1. By default, it is adapted for
+            each particle so that F decreases.
     """
 
     def __init__(self, damping: float | None = None) -> None:

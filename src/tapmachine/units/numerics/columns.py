@@ -12,12 +12,12 @@ SMALLEST_SPREAD = 0.01  # smallest standard deviation assigned to a constant col
 
 
 def sum_over_rows(term: Callable[[Tensor, Tensor], Tensor], x: Rows, weights: Tensor) -> Tensor:
-    """Compute Σ term(x, w) over all rows in float64, in chunks of rows to limit the memory usage.
+    """Compute Σ term(x, w) over all rows in float64, in chunks of rows to limit memory usage.
 
     Args:
         term: Function that maps a chunk of rows, of shape (M, *state_shape), and their weights to the terms of the sum.
             The weights have the same number of dimensions as the rows.
-        x: States, of shape (rows, *state_shape); they do not have to be in memory.
+        x: States, of shape (rows, *state_shape), not necessarily in memory.
         weights: Weights of the rows, of shape (rows,).
     """
     weights = weights.view(-1, *[1] * (len(x.shape) - 1))

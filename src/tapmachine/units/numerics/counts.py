@@ -1,12 +1,12 @@
-"""Sums over counts with weights exp(Bx − ½Ax²)/x!, and sampling of counts by inversion of the CDF."""
+"""Summing over counts with weights exp(Bx − ½Ax²)/x!, and sampling counts by inverting the CDF."""
 
 import torch
 from torch import Tensor
 
 NODES = 64  # number of counts on each side of the mode
-NODES_PER_DEVIATION = 3  # further counts are skipped, as in a trapezoidal rule, accurate to exp(−2π²·3²)
+NODES_PER_DEVIATION = 3  # counts in between are skipped, as in a trapezoidal rule with an error of exp(−2π²·3²)
 NEWTON_STEPS = 12
-DEVIATIONS, MARGIN = 12, 40  # half-width of the window of counts that can be drawn: standard deviations plus counts
+DEVIATIONS, MARGIN = 12, 40  # half-width of the window of counts that can be drawn, in standard deviations plus counts
 CHUNK = 2**22  # maximum number of weights in memory
 
 

@@ -1,4 +1,4 @@
-"""Sampling of truncated Gaussians by inversion of their CDF."""
+"""Sampling from truncated Gaussians by inverting the CDF."""
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ def sample_interval(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform:
     For any u and v, a draw increases with its uniform number, so numbers that are evenly spread over several chains
     result in evenly spread draws.
 
-    On a CPU, the normal CDF and its inverse are used if the Gaussian is neither much wider than the interval nor far
-    from it, which is several times as fast. All tensors are float64, and the integral of the density must be finite.
+    If the Gaussian is neither much wider than the interval nor far from it, a CPU uses the normal CDF and its inverse,
+    which is several times faster. All tensors are float64, and the integral of the density must be finite.
     """
     if u.device.type != "cpu" or torch.compiler.is_compiling():
         return _invert_pieces(u, v, lower, upper, uniform, rule)
@@ -66,7 +66,7 @@ def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
     go_right = right < right_share
     # Fraction of the piece between the draw and its outer end; rounding may make it exceed 1.
     outer = torch.where(go_right, right / right_share, left / left_share).clamp(max=1)
-    # Distances are measured from the peak of a piece, which is where the pieces meet or, if they meet in a valley, at
+    # Distances are measured from the peak of a piece, which is where the pieces meet or, if that is a valley, at
     # the outer end.
     survival = torch.where(k >= 0, outer, 1 - outer)
     slope, width, log_height, start, direction = (torch.where(go_right, z[1], z[0]) for z in pieces)

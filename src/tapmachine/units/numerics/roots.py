@@ -1,8 +1,8 @@
 """Root finding for implicit updates, in which the field on a unit depends on the mean of the same unit.
 
-Let θ and κ ≥ 0 be the mean and the variance of the neighbors' field. The field B on the unit solves
-B + κ f_a(B) = θ. The left side has the slope 1 + κ f_c ≥ 1, so the root is unique, and the residual at any point is an
-upper bound for its distance from the root.
+Let θ and κ ≥ 0 be the mean and the variance of the neighbors' field. The field B on the unit solves B + κ f_a(B) = θ.
+The left side has the slope 1 + κ f_c ≥ 1, so the root is unique, and the residual at any point is an upper bound on the
+distance of this point from the root.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tapmachine.beliefs import Moments
 
 MOST_STEPS = 100  # sufficient for float64 even if each step only halves the bracket
 
-PATIENCE = 8  # number of steps before small ones are compared with rounding
+PATIENCE = 8  # number of steps after which the threshold for small steps allows for rounding errors
 
 # A Newton step smaller than this leaves an error of about its square.
 SMALL_STEP = {torch.float32: 5e-3, torch.float64: 1e-6}
@@ -31,7 +31,7 @@ def logistic_root(total: Tensor, reaction: Tensor, start: Tensor, steps: int | N
     Args:
         total: Right-hand side t.
         reaction: Reaction κ ≥ 0.
-        start: Initial guess of z.
+        start: Initial guess for z.
         steps: Number of Newton steps (default: until convergence).
     """
     middle = torch.sub(total, reaction, alpha=0.5)
@@ -77,7 +77,7 @@ def bracketed_root(
     bounds: tuple[Tensor, Tensor],
     steps: int | None = None,
 ) -> tuple[Moments, Tensor]:
-    """Solve B + κ f_a(B) = θ for any unit type by a bracketed Newton's method.
+    """Solve B + κ f_a(B) = θ for any unit type by a bracketed Newton method.
 
     For units with non-finite moments, the equation has no root, and the moments are returned unchanged.
 
@@ -85,7 +85,7 @@ def bracketed_root(
         moments: Function that maps the field B to the moments of the units.
         field: Right-hand side θ.
         reaction: Reaction κ ≥ 0.
-        start: Initial guess of B.
+        start: Initial guess for B.
         bounds: Lower and upper bound of the mean.
         steps: Number of Newton steps (default: until convergence).
 
@@ -133,7 +133,7 @@ def simplex_root(
         log_weights: Log-weights of the states, of shape (..., q).
         field: Right-hand side θ, of shape (..., q).
         reaction: Symmetric and positive semidefinite matrix K, of shape (..., q, q).
-        start: Initial guess of B, of shape (..., q).
+        start: Initial guess for B, of shape (..., q).
         steps: Number of Newton steps (default: until convergence).
     """
     dtype = field.dtype

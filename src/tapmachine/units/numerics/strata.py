@@ -1,4 +1,4 @@
-"""Stratified uniform numbers, which for each unit are evenly spread over the chains."""
+"""Stratified uniform numbers, which are evenly spread over the chains for each unit."""
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ def strata(points: Tensor, n: int, generator: torch.Generator | None = None) -> 
     unit are drawn, several processes that share the chains obtain the same numbers as a single process.
 
     Args:
-        points: Result of `lattice`, or some of its rows to draw numbers for a subset of the chains.
+        points: Result of `lattice`; to draw numbers for a subset of the chains, the corresponding rows.
         n: Number of units.
         generator: Random number generator on the device of the points (default: torch's global generator).
 

@@ -9,7 +9,7 @@ from tapmachine.units.numerics.intervals import wide
 
 
 class Slopes(NamedTuple):
-    """Derivatives ∂κ₃/∂a and ∂κ₃/∂c of the third cumulant with respect to mean and variance, shape (..., n)."""
+    """Derivatives ∂κ₃/∂a and ∂κ₃/∂c of the third cumulant with respect to the mean and variance, of shape (..., n)."""
 
     by_mean: Tensor
     by_variance: Tensor

@@ -22,7 +22,7 @@ def tilted_interval(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True)
     """Compute ln Z(B,A), the mean and the variance of a prior tilted by exp(Bx − ½Ax²).
 
     All three results are differentiable with respect to U, V, B and A; ln Z is twice differentiable. If the tilted
-    prior cannot be normalized, which is possible on a half-infinite interval only, ln Z, the absolute mean and the
+    prior cannot be normalized, which can happen only on a half-infinite interval, ln Z, the absolute mean and the
     variance are inf.
 
     Args:
@@ -177,7 +177,7 @@ def evaluate(prior: Prior, B: Tensor, A: Tensor, normalized: bool = True) -> Til
 def _as_one_node(
     U: Tensor, V: Tensor, lower: Tensor, upper: Tensor, B: Tensor, A: Tensor, normalized: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Custom operator for `evaluate`, which makes it one node of a compiled graph instead of hundreds of nodes.
+    """Custom operator that makes `evaluate` a single node of a compiled graph instead of hundreds of nodes.
 
     In float32 on a GPU it is compiled as a separate kernel. In float64 it is not compiled, because compilers fuse
     products and sums, which would invalidate the compensation of rounding errors.

@@ -155,7 +155,7 @@ def _log_ratio(prior: Prior, B: Tensor, A: Tensor, tilted: Integral, untilted: I
     """Compute ln I(U+B, V+A) − ln I(U, V), where I(u, v) is the integral of exp(ux − ½vx²).
 
     The difference of the exponents at the two anchors is computed in two ways. One adds the tilt at the new anchor and
-    the change of the prior between the anchors, which is accurate for a weak tilt. The other subtracts the two values,
+    the change in the prior between the anchors, which is accurate for a weak tilt. The other subtracts the two values,
     which is accurate where the tilt cancels the prior. The sum with the smaller terms has the smaller rounding error.
     """
     U, V, _, _ = prior
@@ -217,7 +217,7 @@ def _by_plain_rule(prior: Prior, B: Tensor, A: Tensor, log_offset: Tensor, rule:
             mean.mul_(length).add_(lower)
             log.add_(exponent_at_lower)
 
-        # The outward slopes at both edges, and the curvature on the same scale, have to be within the limits.
+        # The outward slopes at both edges, and the curvature on the same scale, must be within the limits.
         at_upper = torch.sub(slope, curvature, out=scratch)
         curvature_scale = rule.max_slope / rule.max_curvature
         extremes = (at_upper.amax(), -slope.amin(), curvature_scale * curvature.amax())

@@ -44,7 +44,7 @@ class GaussianSide(ABC):
     def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:  # (K,), as first_direction
         """Return factors for v that make C positive definite, and updated vectors for the power method.
 
-        A factor is 1 where C is positive definite already.
+        A factor is 1 where C is already positive definite.
         """
 
     @abstractmethod
@@ -56,7 +56,7 @@ class GaussianSide(ABC):
         """Return ln det(1 − √v J √v), differentiable with respect to the weights."""
 
     def averaged(self, z: Tensor) -> Tensor:  # (K, N) -> (K, N)
-        """Average values over groups of units that share one variance; by default, no units do."""
+        """Average values over groups of units that share one variance; by default, no units share a variance."""
         return z
 
 
@@ -129,7 +129,7 @@ class Dense(GaussianSide):
         return torch.ones_like(v)
 
     def safe(self, v: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        # The power method finds the eigenvalue of largest magnitude; the shift makes all eigenvalues nonnegative.
+        # The power method finds the eigenvalue of largest magnitude; the shift makes all eigenvalues non-negative.
         root = v.sqrt()
         shift = (root * (root @ self.weights.abs())).amax(1)  # bound on the magnitude of eigenvalues (Gershgorin)
 

@@ -2,8 +2,8 @@
 
 Adaptive TAP matches two approximations, which have the same means a and variances c at a solution. In the first, each
 unit follows its prior under a tilt (B, A). In the second, all units are jointly Gaussian: their variances are v without
-the couplings J, and their covariance matrix is C = (diag(1/v) − J)⁻¹ with them. Expressed in v and in the reaction κ of
-the neighbors, the equations remain finite for units without uncertainty, c = v = 0 (erratum E16):
+the couplings J, and their covariance matrix with the couplings is C = (diag(1/v) − J)⁻¹. Expressed in v and in the
+reaction κ of the neighbors, the equations remain finite for units without uncertainty, c = v = 0 (erratum E16):
 
     v = c/(1 − Ac),   κ = diag(J + JCJ),   A = −κ/(1 + vκ),   B = Ja + Aa.
 """
@@ -39,8 +39,8 @@ class AdaptiveState(NamedTuple):
 class AdaptiveProcess(Process):
     """Iteration that alternates between updates of the means at fixed precisions A and damped updates of A.
 
-    At fixed A, sweeps over the layers lower the free energy, as for TAP. Updating means and precisions together, as
-    printed in the paper, is chaotic on trained machines.
+    At fixed A, sweeps over the layers lower the free energy, as for TAP. If means and precisions are updated together,
+    as printed in the paper, the iteration is chaotic for trained machines.
     """
 
     def __init__(self, machine: BoltzmannMachine, damping: float, self_averaging: bool) -> None:

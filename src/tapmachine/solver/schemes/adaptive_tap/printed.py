@@ -105,9 +105,9 @@ class PrintedAdaptiveTAP(Scheme):
     """Adaptive TAP exactly as printed in the paper, for comparison with `AdaptiveTAP`.
 
     Each sweep inverts the full matrix diag(A₂) − J for every particle and updates means and precisions together, which
-    often fails to converge on trained machines. As in the paper, the gradient is TAP's expression −(aa' + Wcc')
-    evaluated at the moments of adaptive TAP. The free energy is accordingly TAP's at these moments, not −ln Z of
-    adaptive TAP. For all other purposes, use `AdaptiveTAP`.
+    often fails to converge for trained machines. As in the paper, the gradient is TAP's expression −(aa' + Wcc')
+    evaluated at the moments of adaptive TAP. Accordingly, the free energy is that of TAP at these moments, not the
+    adaptive TAP estimate of −ln Z. For all other purposes, use `AdaptiveTAP`.
 
     Args:
         damping: Weight of the previous tilts in an update, at least 0 and less than 1 (default: 0.5).

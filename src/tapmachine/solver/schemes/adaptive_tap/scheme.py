@@ -26,8 +26,8 @@ class AdaptiveTAP(Scheme):
     Args:
         damping: Weight of the previous precisions in an update, at least 0 and less than 1 (default: 0.7).
         self_averaging: Whether all units of even layers share one variance, and all units of odd layers another
-            (default: False). This requires no matrix inverse, only the singular values of W, but is accurate only for
-            couplings without structure. On trained machines, TAP is more accurate.
+            (default: False). This option requires the singular values of W but no matrix inverse. It is accurate only
+            for couplings without structure. For trained machines, TAP is more accurate.
 
     Example:
         >>> import torch
