@@ -103,7 +103,7 @@ class LazyRows:
         return LazyRows(self._arrays, lambda rows: function(self._convert(rows)), self._numbers)
 
     def between(self, first: int, last: int) -> "LazyRows":
-        """Return the rows from `first` up to, but not including, `last` without reading them."""
+        """Return the rows from `first` up to, but not including, `last`, without reading them."""
         return LazyRows(self._arrays, self._convert, self._numbers[first:last])
 
     def place(self, row: int) -> tuple[str, int]:

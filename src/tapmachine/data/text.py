@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", " ": "spaces"}
 UNNAMED = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # names that pandas assigns to columns of an unnamed index
 
-GAPS = ("", "NA", "N/A", "NaN", "nan", "null")  # cells that mean a missing value in tables with text
+GAPS = ("", "NA", "N/A", "NaN", "nan", "null")  # cells that represent missing values in tables with text
 WHOLE = re.compile(r"[+-]?\d+")  # integers
 TRUTH = {"True": True, "False": False}
 MIN_TEXT_CELLS = 2  # minimum number of cells in a column of text

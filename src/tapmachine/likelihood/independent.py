@@ -12,7 +12,7 @@ from tapmachine.machine import BoltzmannMachine
 def fit_visible_units(
     machine: BoltzmannMachine, data: Rows, weights: Tensor | None = None
 ) -> BoltzmannMachine:  # (N, *state_shape), (N,)
-    """Copy a machine and fit its visible units to the data, without couplings."""
+    """Return a copy of a machine, with the visible units fitted to the data as independent units."""
     fitted = deepcopy(machine)
     fitted.layers[0].fit_to(data, weights)  # type: ignore[arg-type]
     return fitted

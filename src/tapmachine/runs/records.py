@@ -31,7 +31,7 @@ def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, 
     for line_number, record in parsed.items():
         if record is None:
             continue
-        # Epochs increase from line to line. If two do not, the one that is inconsistent with its neighbors is damaged.
+        # Epochs increase with each line. Of two lines out of order, the one that does not fit its neighbors is damaged.
         last, after = records[-1]["epoch"] if records else 0, epochs[len(records) + 1 :][:1]
         if record["epoch"] <= last or (after and last < after[0] < record["epoch"]):
             epochs.pop(len(records))

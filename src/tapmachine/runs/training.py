@@ -61,7 +61,7 @@ def run_training(
     """Train a machine in a run directory, or continue a run.
 
     Args:
-        settings: Settings of the run. A run can only be continued with the same settings, except that `epochs` may be
+        settings: Settings of the run. A run can be continued only with the same settings, except that `epochs` may be
             larger, and `measure_every`, `save_every` and `keep_every` may differ. A larger number of epochs also
             continues a finished run. The learning rate of epoch t is then initial·decay^(t/epochs) with the new number
             of epochs.
@@ -99,7 +99,7 @@ def run_training(
         wait_for_all()  # all processes have read the settings before they are overwritten
         if first:
             # From now on, an extended run has the new number of epochs. Its existing checkpoints and machines are
-            # identified by the digests of earlier settings. A kill before the next checkpoint repeats these steps.
+            # identified by the digests of earlier settings. A run killed before the next checkpoint repeats this.
             run.write_settings(settings.as_json(), [digest for digest in digests if digest != settings.digest()])
             if changes:
                 run.note("settings changed", epoch=resumed_at, changes=list(changes.values()))

@@ -16,13 +16,13 @@ from tapmachine.units.registry import UNIT_TYPES
 
 UnitMaker = Units | Callable[[int], Units]  # units, or a function that creates n units
 
-MOST_STATES = 30  # whole numbers up to this limit may be categories
+MOST_STATES = 30  # integers up to this limit may be categories
 UNEQUAL = 100  # ratio of the largest column range to the median above which a warning is issued
-LARGEST_BYTE = 255  # whole numbers up to this limit may be intensities
+LARGEST_BYTE = 255  # integers up to this limit may be intensities
 NEAR_END = 0.02  # a column fills an interval if it comes within this fraction of the interval's length of both ends
-MOST_COLUMNS = 0.9  # the columns share an interval if more than this fraction of them fill it
+MOST_COLUMNS = 0.9  # the columns share an interval if more than this fraction of the columns fill the interval
 SCALED_COLUMNS = 0.5  # columns were scaled one by one if this fraction of them contains exact zeros and ones
-COMPARED_ROWS, ENOUGH_ROWS, NAMED = 2000, 50, 5  # maximum and minimum number of rows compared; columns listed
+COMPARED_ROWS, ENOUGH_ROWS, NAMED = 2000, 50, 5  # maximum and minimum number of rows compared; number of columns listed
 MANY_ZEROS = 0.05  # exact zeros are a separate state if they make up more than this fraction of the values
 
 

@@ -23,7 +23,7 @@ SETTLED = 200  # a chain restarts in step t with probability SETTLED/(SETTLED + 
 class _Sampled(Objective):
     """Objective that averages F of the clamped machine over samples instead of computing F of the free machine.
 
-    In a deep machine the even layers are clamped, and the odd layers are summed over exactly. Given a row of data,
+    In a deep machine, the even layers are clamped, and the odd layers are summed over exactly. Given a row of data,
     layers 2, 4, … are drawn by a few Gibbs sweeps that start from the layers below.
     """
 
@@ -103,7 +103,7 @@ class CD(_Sampled):
 class PCD(_Sampled):
     """Persistent contrastive divergence, with Gibbs chains that persist between training steps.
 
-    By default the chains are stratified: the uniform random numbers for each unit are spread evenly over the chains
+    By default, the chains are stratified: the uniform random numbers for each unit are spread evenly over the chains
     (`units/numerics/strata.py`). Each chain is still an exact Gibbs chain, but averages over chains have a smaller
     variance, and fewer random numbers are needed. Several processes, each with a share of the chains, draw the same
     states as a single process.

@@ -47,7 +47,7 @@ def start_from_factors(machine: BoltzmannMachine, x: Tensor, weights: Tensor | N
     All parameters are set, except for the precisions of the hidden units.
 
     Args:
-        machine: Machine with two layers of Gaussian units, whose visible units are fitted to the data.
+        machine: Machine with two layers of Gaussian units. The visible units must already be fitted to the data.
         x: Data, shape (N, n_visible).
         weights: Row weights, shape (N,); equal by default.
     """

@@ -159,7 +159,7 @@ def fit(
     """Train a machine in place [alg:rbmTrain].
 
     Each step minimizes the free energy F of the machine clamped to a batch minus F of the free machine
-    (`training/loss.py`). By default F of the free machine is estimated from persistent Gibbs chains (see
+    (`training/loss.py`). By default, F of the free machine is estimated from persistent Gibbs chains (see
     `default_objective`), and the final parameters are averaged over the last steps. With `validation`, training stops
     when the log-likelihood of the held-out rows keeps falling, and the machine from the best epoch is kept.
 

@@ -5,8 +5,9 @@ F(clamped to x). The gradient is not coded explicitly. Because F is stationary i
 differentiation of F with fixed moments (or samples) gives the gradient.
 
 F of the clamped machine is computed in `free_energies.py`. Objectives differ in how they compute F of the free machine:
-`objectives.py` evaluates it at TAP solutions, and `chains.py` at samples of Gibbs chains. Sampling objectives compute
-both terms in one matrix product if possible. `step.py` computes the gradient and updates the parameters.
+`objectives.py` evaluates F at TAP solutions, and `chains.py` evaluates F at samples of Gibbs chains. Sampling
+objectives compute both terms in one matrix product if possible. `step.py` computes the gradient and updates the
+parameters.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +30,7 @@ def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor
 class Objective(ABC):
     """Base class of training objectives, which compute F of the free machine (the negative phase).
 
-    By default a step can be captured as a CUDA graph. Capturing requires fixed shapes and code that reads no tensor
+    By default, a step can be captured as a CUDA graph. Capturing requires fixed shapes and code that reads no tensor
     values.
 
     Attributes:

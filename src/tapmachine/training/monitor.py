@@ -37,10 +37,10 @@ class Monitor:
 
     The following quantities are recorded:
 
-    - `log_likelihood`: Mean log-likelihood in nats. `log_likelihood_method` is `exact` for small and for Gaussian
-      machines, and `annealed` otherwise. `log_likelihood_error` is the standard error of ln Z.
+    - `log_likelihood`: Mean log-likelihood in nats. `log_likelihood_method` is `exact` for small machines and for
+      Gaussian machines, and `annealed` otherwise. `log_likelihood_error` is the standard error of ln Z.
     - `tap_log_likelihood`, `tap_log_likelihood_per_unit` and `tap_log_sum_exp`: TAP estimates of the log-likelihood.
-      Adaptive TAP is used with Gaussian hidden units.
+      Adaptive TAP is used for machines with Gaussian hidden units.
     - `n_unique`: Number of distinct solutions.
     - `converged`: Fraction of the initial states from which the solver converged.
     - `reconstruction_error`: Mean squared error of the visible means after one pass up and down.
@@ -104,8 +104,8 @@ class Monitor:
             train: Training rows, with missing values filled in.
             validation: Validation rows, with NaN for missing values.
             weights: Weights of the training rows, shape (N,); equal by default.
-            missing: Mask of the missing training values, shape (N, n). If given, the log-likelihood is that of the
-                observed values.
+            missing: Mask of the missing training values, shape (N, n). If given, the log-likelihood of the observed
+                values is measured.
         """
         rows, gaps = spaced(train, self.n_rows), None if missing is None else spaced(missing, self.n_rows)
         held_out, held_out_gaps = None, None

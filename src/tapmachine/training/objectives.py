@@ -39,7 +39,7 @@ class TAPObjective(Objective):
             are performed in steps of three (implicit) or four (fixed damping), and the last step is always completed.
             If None, sweeps continue until convergence, and steps cannot be captured as CUDA graphs.
         scheme: Mean-field scheme to solve (default: `TAP()`). `AdaptiveTAP()`, `BeliefPropagation()` and `RelaxedBP()`
-            are suitable for small machines only.
+            are suitable only for small machines.
         merged: Whether to use F of the mixture of distinct solutions, −ln Σ e^{−F}. Each solution is then weighted by
             its probability, regardless of the number of particles that reach it. If False, F is averaged over all
             particles, as in the paper. The default is True, unless the initial states are samples of the machine, as

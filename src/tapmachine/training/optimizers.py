@@ -34,7 +34,7 @@ def paper_sgd(
 ) -> SGD:
     """SGD with momentum and an ℓ2 penalty on the weights, as in the paper (erratum E4).
 
-    The weights are updated by v ← γ(ΔW − εW) + ηv, W ← W + v. On a GPU the learning rate is a tensor, so that a
+    The weights are updated by v ← γ(ΔW − εW) + ηv, W ← W + v. On a GPU, the learning rate is a tensor, so that a
     captured step uses its current value.
 
     Args:

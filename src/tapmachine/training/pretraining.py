@@ -217,7 +217,7 @@ class PretrainingTrainer:
             self.trained.append(machine)
         self.machine.load_state_dict(tensors_under("deep.", tensors))
         if stage < self.n_stages:
-            self.trained.pop()  # `_enter` creates it again, and its trainer restores it
+            self.trained.pop()  # `_enter` creates this machine again, and the trainer restores it
         self._enter(stage).restore(TrainingState(tensors, state.values["trainer"]))
 
 
@@ -239,8 +239,8 @@ def pretrain(
 ) -> History:
     """Pretrain the layers of a deep machine one after the other, in place.
 
-    By default only the first hidden layer is trained. Continue with `fit(machine, x, warm_start=True)`, which keeps the
-    priors of the visible units.
+    By default, only the first hidden layer is trained. Continue with `fit(machine, x, warm_start=True)`, which keeps
+    the priors of the visible units.
 
     Args:
         machine: Machine with at least two hidden layers.

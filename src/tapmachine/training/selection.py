@@ -57,7 +57,7 @@ class BestMachine:
         return {"value": self.value, "error": self.error, "epoch": self.epoch, "n_worse": self.n_worse}
 
     def restore(self, values: dict[str, float], tensors: dict[str, Tensor]) -> None:
-        """Restore the attributes from the output of `as_json` and the tensors."""
+        """Restore all attributes from the output of `as_json` and from the tensors."""
         self.value, self.error = float(values["value"]), float(values["error"])
         self.epoch, self.n_worse = int(values["epoch"]), int(values["n_worse"])
         self.tensors = tensors

@@ -19,7 +19,7 @@ class TrainingState(NamedTuple):
 
 
 def take_tensors(nested: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Move all tensors in nested dictionaries and lists to `tensors`, and replace each of them by its name."""
+    """Move all tensors in nested dictionaries and lists to `tensors`, and replace each tensor by its name."""
     if isinstance(nested, Tensor):
         tensors[name] = nested
         return {"tensor": name}

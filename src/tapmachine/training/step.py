@@ -246,7 +246,7 @@ class Step:
     def _guard(self, loss: Tensor, norm: Tensor, momenta: list[Tensor]) -> Tensor:
         """Undo an update that produced non-finite values.
 
-        On a GPU no value is read, because reading would synchronize the device.
+        On a GPU, no value is read, because reading would synchronize the device.
         """
         # The sum is non-finite if any element is non-finite. The norm is also non-finite if squares overflow.
         good = torch.isfinite(sum((p.sum() for p in self.parameters), loss + norm))

@@ -158,7 +158,7 @@ class Trainer:
     def epoch(self) -> Record:
         """Train for one epoch, or for the rest of a stopped epoch, and return its record.
 
-        Between epochs the machine has the average of the parameters over the last steps, if parameters are averaged.
+        Between epochs, the machine has the average of the parameters over the last steps, if parameters are averaged.
 
         Raises:
             Stopped: If `stopping` was set. The state can then be saved, and training can be resumed.
@@ -212,7 +212,7 @@ class Trainer:
         return record
 
     def _select(self, record: Record) -> None:
-        """Compare the machine with the best one on held-out rows, and keep the better one after the last epoch."""
+        """Compare the machine with the best one so far on held-out rows, and keep the best one after the last epoch."""
         value, error = record.get("validation_log_likelihood", math.nan), record.get("log_likelihood_error", 0.0)
         if math.isnan(value) or not self.early_stopping:
             return
@@ -249,7 +249,7 @@ class Trainer:
     def _count_excluded(self) -> Record:
         """Return and reset the number of particles excluded in an epoch, if any.
 
-        The first time that particles are excluded, a warning is issued.
+        A warning is issued the first time that particles are excluded.
         """
         count = self.step.objective.excluded(self.step.carry)
         if count is None or not int(count):

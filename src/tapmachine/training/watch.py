@@ -31,8 +31,8 @@ class Watch:
 
     Attributes:
         best: Highest log-likelihood so far; NaN after a warning about a fall.
-        earlier_epochs: Number of epochs before the first epoch of this trainer, such as those of the layers below in
-            pretraining.
+        earlier_epochs: Number of epochs before the first epoch of this trainer, such as the pretraining epochs of the
+            layers below.
     """
 
     def __init__(self, maximized: str | None = None) -> None:
@@ -40,7 +40,7 @@ class Watch:
         self.best = -math.inf
         self.earlier_epochs = 0
         self.independent: float | None = None  # log-likelihood of independent units, after the first measurement
-        self.has_drifted = False  # whether TAP's log-likelihood has departed from the unbiased one
+        self.has_drifted = False  # whether TAP's log-likelihood deviates from the unbiased one
         self.exceeds = False  # whether the maximized log-likelihood exceeds the unbiased one
         self.has_excluded = False  # whether particles were excluded
 
@@ -85,9 +85,9 @@ class Watch:
             )
 
     def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
-        """Warn once if TAP's log-likelihood departs from the unbiased one.
+        """Warn once if TAP's log-likelihood deviates significantly from the unbiased one.
 
-        If training maximizes TAP's log-likelihood, also warn once if it exceeds the unbiased one.
+        Also warn once if training maximizes TAP's log-likelihood and the maximized value exceeds the unbiased one.
         """
         method, bar = record["log_likelihood_method"], f" ± {error:.2g}" if error else ""
         start = f"epoch {record['epoch'] + self.earlier_epochs}: TAP's log-likelihood is"

@@ -180,7 +180,7 @@ def ais_log_likelihood(
     """Estimate ln P(x) of each row, with ln Z estimated by annealed importance sampling.
 
     With at most one hidden layer, the weight of a row is exact. With several hidden layers, the weight is estimated by
-    separate runs on the machine clamped to each row, which is feasible for few rows only.
+    separate runs on the machine clamped to each row, which is feasible only for a few rows.
 
     Args:
         machine: Unconditioned machine.

@@ -1,7 +1,7 @@
 """Distributions between independent units and a machine, and annealing steps between neighboring distributions.
 
-The distributions are P_β(x) ∝ Π P(x) · exp((1 − β) Σ D x + β Σ x W x'). At β = 0 the units are independent, with a
-field D that gives them reasonable means, and ln Z is known. At β = 1 the distribution is that of the machine. Units
+The distributions are P_β(x) ∝ Π P(x) · exp((1 − β) Σ D x + β Σ x W x'). At β = 0, the units are independent, with a
+field D that gives them reasonable means, and ln Z is known. At β = 1, the distribution is that of the machine. Units
 interact only through tilts, so that every unit type can be sampled and summed over at any β.
 """
 
@@ -183,7 +183,7 @@ def path_to(machine: BoltzmannMachine, data: Tensor | None, seed: int) -> Anneal
     for layer_index, mean in enumerate(means):
         layer = machine.layers[layer_index]
         at_rest = layer.moments(Tilt(base[layer_index], 0.0)).mean
-        inside = (weight * mean + at_rest) / (weight + 1)  # a pseudo-observation avoids the edges
+        inside = (weight * mean + at_rest) / (weight + 1)  # a pseudo-observation keeps means away from the bounds
         base[layer_index] = layer.field_with_mean(inside)
     return type(untilted)(machine, base)
 

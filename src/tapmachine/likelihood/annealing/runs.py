@@ -188,7 +188,7 @@ class _Counter:
 
 
 def resample(log_weights: Tensor, generator: torch.Generator) -> Tensor:  # (chains,) or (chains, rows), both ways
-    """Resample chains with replacement, in proportion to their weights, and return their indices."""
+    """Resample chains with replacement, in proportion to their weights, and return the selected indices."""
     weights = log_weights.softmax(0)
     index = torch.multinomial(weights.transpose(0, -1), len(weights), replacement=True, generator=generator)
     return index.transpose(0, -1)

@@ -63,7 +63,7 @@ class Slabs:
     def _log_partition(self, q: Tensor, inner: Tensor) -> Tensor:
         """Return ln Z relative to the Gaussian, in coordinates in which the Gaussian has unit precision.
 
-        In these coordinates WᵀW becomes 1 − q/(q + WᵀW), Wᵀb becomes (q + WᵀW)⁻¹Wᵀb, and b² becomes (b² − bᵀW(q +
+        In these coordinates, WᵀW becomes 1 − q/(q + WᵀW), Wᵀb becomes (q + WᵀW)⁻¹Wᵀb, and b² becomes (b² − bᵀW(q +
         WᵀW)⁻¹Wᵀb)/q.
         """
         inverse, sent = torch.linalg.inv(inner), self.weights.T @ self.centers
