@@ -24,7 +24,7 @@ def matmul_precision(format: str) -> Iterator[None]:
 
     Products are accumulated in float32. All other operations, `solve` and annealing always use float32. On a trained
     machine, tf32 factors change F by hundredths of a nat and bfloat16 factors by tenths of a nat
-    (docs/benchmarks/speed.md). On a CPU the format has no effect. A training run uses the format that is active at its
+    (docs/benchmarks/speed.md). On a CPU, the format has no effect. A training run uses the format that is active at its
     first step. The format is global to the process, so concurrent threads must use the same format.
 
     Args:

@@ -215,7 +215,7 @@ class BoltzmannMachine(nn.Module):
         return checked
 
     def energy(self, states: Sequence[Tensor] | Tensor) -> Tensor:  # (..., n_l) each -> (...)
-        """Compute the energy E(x) = −Σ ln P(x) − Σ xWx' of states, such that ln Z = ln Σ_x exp(−E(x)).
+        """Compute the energy E(x) = −Σ ln P(x) − Σ xWx' of states, for which ln Z = ln Σ_x exp(−E(x)).
 
         Args:
             states: States of each layer, or a single tensor for a pairwise machine.

@@ -207,7 +207,7 @@ def _layer(description: Description, parameters: Mapping[str, Tensor]) -> Units:
 
 
 def _unit_types() -> dict[str, UnitType]:
-    """Return the unit types that can be stored in a file, by class name."""
+    """Return the unit types that can be stored in a file, keyed by class name."""
     return {unit_type.load().__name__: unit_type for unit_type in UNIT_TYPES.values()}
 
 

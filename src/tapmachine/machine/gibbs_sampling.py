@@ -152,7 +152,7 @@ def sweep_units(
     tempered: Callable[[Tensor], Tensor],
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Draw each unit of a pairwise machine given all other units, in order.
+    """Draw the units of a pairwise machine one after another, each given all other units.
 
     Args:
         units: Units of the machine.

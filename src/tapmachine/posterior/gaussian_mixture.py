@@ -1,4 +1,4 @@
-"""Exact posteriors of machines whose visible units are a mixture of Gaussians.
+"""Exact posteriors for machines whose visible distribution is a mixture of Gaussians.
 
 The supported channels are Gaussian noise, missing values and linear measurements.
 """
@@ -81,7 +81,7 @@ def exact_recovery(
     """Compute the exact posterior given linear combinations of the visible units with Gaussian noise.
 
     Args:
-        machine: A machine whose visible units are a mixture of Gaussians.
+        machine: A machine whose visible distribution is a mixture of Gaussians.
         values: Measured combinations, of shape (K, M), with NaN for missing measurements.
         matrix: Coefficients, of shape (M, n).
         noise: Standard deviation of the noise; None to estimate it by maximum likelihood.

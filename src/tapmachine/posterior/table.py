@@ -124,7 +124,7 @@ class TablePosterior(NamedTuple):
         return filled
 
     def intervals(self, level: float = 0.9, seed: int = 0) -> tuple[Tensor, Tensor]:  # (N, n) each
-        """Compute central credible intervals of missing values; both bounds of an observed cell are its value.
+        """Compute central credible intervals for missing values; both bounds of an observed cell are its value.
 
         The bounds are quantiles of the mixture for Gaussian columns, and quantiles of 1000 draws for other columns.
 
@@ -168,7 +168,7 @@ class TablePosterior(NamedTuple):
         return result
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Tensor:  # (n, N, n_cells)
-        """Draw complete rows from the posterior, as for multiple imputation.
+        """Draw complete rows from the posterior, as in multiple imputation.
 
         Args:
             n: Number of draws per row.

@@ -1,4 +1,4 @@
-"""Merging of equal solutions of a machine."""
+"""Merging equal solutions of a machine."""
 
 from dataclasses import dataclass
 

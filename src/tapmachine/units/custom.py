@@ -149,7 +149,7 @@ class Custom(Units):
         return log_prior + wide(field).unsqueeze(-1) * x - wide(precision).unsqueeze(-1) * (0.5 * x**2)
 
     def _parts(self, tilt: Tilt) -> tuple[Tensor, list[tuple[Tensor, Tensor]], torch.Size]:
-        """Return the normalized log-prior at the nodes, (n, nodes), chunks of the tilt's rows, and the tilt's shape."""
+        """Return the normalized log-prior at the nodes, (n, nodes), the tilt in chunks of rows, and its full shape."""
         log_prior = self._log_weights().log_softmax(0).T
         field, precision = self.unpack(tilt)
         rows = max(1, CHUNK // log_prior.numel())

@@ -140,8 +140,8 @@ class FastPaths(Supported):
         Args:
             field, reaction, precision: See `respond`.
             start: Initial guess for the field B, usually its previous value.
-            steps: Number of Newton steps. By default, steps are repeated until convergence, which reads values back
-                from the device.
+            steps: Number of Newton steps. By default, steps are repeated until convergence, which requires reading
+                values back from the device.
 
         Returns:
             The moments and the field B = θ − κ·mean.

@@ -45,7 +45,7 @@ class Reweighted(Conditioned):
         window: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         super().__init__(base)
-        self.counts = base.n_states()  # numbers of states of the units; None for an interval
+        self.counts = base.n_states()  # number of states of each unit; None for an interval
         if self.counts is None and not base.is_bounded():
             raise ValueError(
                 f"{type(base).__name__}: this likelihood is not a tilt; expected units with a bounded support or a "

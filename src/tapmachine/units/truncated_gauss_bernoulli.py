@@ -198,7 +198,7 @@ class TruncatedGaussBernoulli(Units):
     def _where(self, active: Tensor, tilt: Tilt, uniform: Tensor) -> Tensor:
         """Draw the states of active units from uniform numbers; the states of inactive units are 0.
 
-        On a CPU, states are computed for active units only.
+        On a CPU, states are computed only for active units.
         """
         if self.device.type != "cpu" or torch.compiler.is_compiling():
             return torch.where(active, self.slab.draw(tilt, uniform), 0.0)

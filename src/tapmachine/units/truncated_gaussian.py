@@ -226,9 +226,9 @@ class TruncatedGaussian(Units):
     def fit_to_moments(self, count: Tensor, mean: Tensor, variance: Tensor, smoothing: float) -> Self:
         """Set U and V such that the priors have the mean and variance of the observations.
 
-        Variances are smoothed toward their median over the columns. For this purpose, they are measured relative to the
-        squared width of the interval or, if the interval is half-infinite, relative to the squared distance of the mean
-        from the finite bound. If a column has no observations, its mean is set to the middle of the interval.
+        Variances are smoothed toward their median over the columns. For this purpose, variances are measured relative
+        to the squared width of the interval or, if the interval is half-infinite, relative to the squared distance of
+        the mean from the finite bound. If a column has no observations, its mean is set to the middle of the interval.
 
         Args:
             count: Number of observations in each column, of shape (n,).

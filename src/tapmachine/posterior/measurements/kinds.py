@@ -166,7 +166,7 @@ class MagnitudeMeasurements(Measurements):
     """
 
     def respond(self, y: Tensor, prior: Moments, noise_variance: Tensor) -> Response:
-        # On either side of 0 the posterior of |z| is a normal distribution truncated at 0.
+        # On either side of 0, the posterior of |z| is a normal distribution truncated at 0.
         mean, variance = (z.double() for z in prior)
         total = variance + noise_variance.double()
         gain, y = variance / total, y.double()

@@ -40,7 +40,7 @@ class LinearRelation(ABC):
         Args:
             of_prior: Message from the prior about x.
             of_outputs: Message from the outputs about z.
-            limits: Limits for the precisions of messages about x and about z.
+            limits: Limits on the precisions of messages about x and about z.
 
         Returns:
             The message to the prior, the message to the outputs, and the logarithm of the normal integral, of shape

@@ -163,7 +163,7 @@ def check_measurements(channel: Measurements, machine: BoltzmannMachine) -> Meas
 def fitting_engine(channel: Measurements, machine: BoltzmannMachine | None = None) -> str:
     """Choose the engine based on the size of the matrix and the number of components per measurement.
 
-    For linear measurements and a machine whose visible units are a mixture of Gaussians, the result is `EXACT`.
+    For linear measurements and a machine whose visible distribution is a mixture of Gaussians, the result is `EXACT`.
     """
     operator = channel.operator
     matrix, smaller = operator.dense(), min(operator.shape)

@@ -117,7 +117,7 @@ def _iterate(engine: Engine[Any], layers: Layers, tol: float, max_iterations: in
     state = engine.begin(layers)
     rows = torch.arange(len(state.change), device=state.change.device)
     age, failed = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
-    finished: list[tuple[Any, ...]] = []  # state, rows, age and failed of finished signals
+    finished: list[tuple[Any, ...]] = []  # state, rows, age and failure mask of finished signals
     for iteration in range(1, max_iterations + 1):
         new = engine.step(state, rows)
         finite = torch.isfinite(new.change)

@@ -1,4 +1,4 @@
-"""Explicit and sequential iterations, which update whole layers or one unit at a time."""
+"""Explicit and sequential iterations, which update whole layers and single units, respectively."""
 
 from typing import NamedTuple, final
 

@@ -9,7 +9,7 @@ LEVELS = 2**16  # number of values of a random integer; one 64-bit integer provi
 def draw_bits(probability: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw random bits that are 1 with the specified probabilities; the tensor of probabilities is overwritten.
 
-    On a CPU in float32, a draw uses only 16 random bits, which is several times as fast as `torch.bernoulli`. The
+    On a CPU in float32, a draw uses only 16 random bits, which is several times faster than `torch.bernoulli`. The
     fractional part of p·2¹⁶ matters in only one of 2¹⁶ cases. It is compared with an 8-bit random number that is shared
     by all draws of a call. As a result, each probability is accurate to 2⁻²⁴ and exact at 0 and 1, and two draws are
     statistically dependent in only one of 2³² cases. If a probability is NaN, the result is 0, as in `bernoulli`.

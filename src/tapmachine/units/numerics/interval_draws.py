@@ -61,7 +61,7 @@ def _invert_pieces(u: Tensor, v: Tensor, lower: Tensor, upper: Tensor, uniform: 
     masses = panel_moments(pieces.slope * pieces.width, k * pieces.width**2, rule.window_nodes, 1)[0]
     masses = masses * pieces.width * pieces.log_height.exp()
     left_share, right_share = masses / masses.sum(0)
-    # Probability to the left and right of the draw. If only the upper bound is finite, coordinates increase leftward.
+    # Probabilities to the left and right of the draw. If only the upper bound is finite, coordinates increase leftward.
     left, right = (torch.where(scale > 0, a, b) for a, b in ((uniform, 1 - uniform), (1 - uniform, uniform)))
     go_right = right < right_share
     # Fraction of the piece between the draw and its outer end; rounding may make it exceed 1.

@@ -32,7 +32,7 @@ class Rule(NamedTuple):
     drop: float  # a window ends where the integrand has decreased by the factor exp(-drop)
 
 
-# In these domains the error of the plain rule is well below the tolerances of the tests (docs/design_notes.md).
+# In these domains, the error of the plain rule is well below the tolerances of the tests (docs/design_notes.md).
 RULES = {
     torch.float32: Rule(torch.float32, plain_nodes=10, max_slope=15.0, max_curvature=45.0, window_nodes=16, drop=20.0),
     torch.float64: Rule(torch.float64, plain_nodes=24, max_slope=60.0, max_curvature=100.0, window_nodes=32, drop=40.0),
@@ -94,7 +94,7 @@ def panel_moments(slope: Tensor, curvature: Tensor, n_nodes: int, n_moments: int
     if slope.device.type != "cpu" or torch.compiler.is_compiling():
         values = (-nodes * (slope.unsqueeze(-1) + curvature.unsqueeze(-1) * (0.5 * nodes))).exp()
         return torch.stack([(values * row).sum(-1) for row in to_moments])  # fuses into one kernel
-    # On a CPU, two matrix products around one exponential are several times as fast.
+    # On a CPU, two matrix products around one exponential are several times faster.
     to_exponent = torch.stack((-nodes, -0.5 * nodes**2), 1)
     coefficients = torch.stack((slope, curvature)).view(2, -1)
     return torch.mm(to_moments, torch.mm(to_exponent, coefficients).exp_()).view(n_moments, *slope.shape)

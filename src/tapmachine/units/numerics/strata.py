@@ -22,7 +22,7 @@ def strata(points: Tensor, n: int, generator: torch.Generator | None = None) -> 
     unit are drawn, several processes that share the chains obtain the same numbers as a single process.
 
     Args:
-        points: Result of `lattice`; to draw numbers for a subset of the chains, the corresponding rows.
+        points: Result of `lattice`. To draw numbers for a subset of the chains, pass only the corresponding rows.
         n: Number of units.
         generator: Random number generator on the device of the points (default: torch's global generator).
 

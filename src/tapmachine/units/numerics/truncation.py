@@ -179,8 +179,8 @@ def _as_one_node(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Custom operator that makes `evaluate` a single node of a compiled graph instead of hundreds of nodes.
 
-    In float32 on a GPU it is compiled as a separate kernel. In float64 it is not compiled, because compilers fuse
-    products and sums, which would invalidate the compensation of rounding errors.
+    In float32 on a GPU, the operator is compiled as a separate kernel. In float64 it is not compiled, because compilers
+    fuse products and sums, which would invalidate the compensation of rounding errors.
     """
     prior = Prior(U, V, lower, upper)
     on_device = by_one_kernel if B.is_cuda and B.dtype == torch.float32 and B.numel() else evaluate

@@ -39,7 +39,7 @@ class AdaptiveState(NamedTuple):
 class AdaptiveProcess(Process):
     """Iteration that alternates between updates of the means at fixed precisions A and damped updates of A.
 
-    At fixed A, sweeps over the layers lower the free energy, as for TAP. If means and precisions are updated together,
+    At fixed A, sweeps over the layers lower the free energy, as in TAP. If means and precisions are updated together,
     as printed in the paper, the iteration is chaotic for trained machines.
     """
 
