@@ -444,7 +444,7 @@ def test_processes_together_have_the_chains_of_one(kinds, size):
 def test_more_processes_than_chains_are_refused():
     machine = rbm(Binary(3), Binary(2))
     x = rows_of(machine, 6)
-    with pytest.raises(ValueError, match="2 chains cannot be split over 3 processes"):
+    with pytest.raises(ValueError, match="2 chains cannot be divided among 3 processes"):
         PCD(1, n_chains=2).prepare(Context(machine, x, x, generator(), world=World(0, 3)))
     PCD(1, n_chains=2, stratified=False).prepare(Context(machine, x, x, generator(), world=World(0, 3)))
 

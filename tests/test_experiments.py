@@ -140,10 +140,10 @@ def test_as_printed_beside_the_default(tmp_path, monkeypatch):
     assert "printed_iteration" in str(reproduce("fedist", "--quick", "--out", printed).exception)
     for options, said in (
         (("--format", "gif"), "format is 'gif'"),
-        (("--models", "x"), "models has 'x'; expected names among"),
+        (("--models", "x"), "--models contains 'x'; expected names from:"),
         (
             ("--models", "deep-2"),
-            "--models selects no machine of this figure; expected at least one of binary-mnist-100",
+            "--models excludes all machines of this figure; expected at least one of binary-mnist-100",
         ),
         (("--beside", tmp_path / "none"), "directory not found"),
     ):
@@ -221,7 +221,7 @@ def test_what_is_missing_is_said(tmp_path):
     for arguments, said in (
         ((), "missing figure"),
         (("nothing",), "unknown figure"),
-        (("all", "--data", "none"), "no such"),
+        (("all", "--data", "none"), "directory not found"),
     ):
         failed = reproduce(*arguments, "--out", tmp_path / "out")
         assert failed.exit_code != 0
@@ -229,7 +229,7 @@ def test_what_is_missing_is_said(tmp_path):
     with pytest.raises(MissingDataError, match=r"cbcl_faces.npz"):
         Lab(tmp_path).sources(FACES)
     (tmp_path / "other").write_text("")
-    with pytest.raises(RunError, match="not empty, and not the directory of a reproduction"):
+    with pytest.raises(RunError, match="not empty, and not a reproduction directory"):
         Lab(tmp_path).open()
     with pytest.raises(ValueError, match="unknown figure"):
         experiment("fig12")

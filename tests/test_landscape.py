@@ -486,7 +486,7 @@ def test_maps_of_solutions_by_all_layers(run):
     placed = embed_landscape(found)
     assert placed.data is None
     assert [len(points) for points in placed.solutions] == [s.n_solutions for s in found.snapshots]
-    with pytest.raises(ValueError, match="an embedding needs at least 4 points"):
+    with pytest.raises(ValueError, match="an embedding requires at least 4 points"):
         embed_landscape(found, epoch=1)
     with pytest.raises(ValueError, match="epoch is 2, but the landscape has no snapshot"):
         embed_landscape(found, epoch=2)

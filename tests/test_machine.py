@@ -291,7 +291,7 @@ def test_bad_conditions(call, message):
     ("call", "message"),
     [
         (lambda: rbm(Binary(3), Binary(2), torch.zeros(2, 3)), r"weights\[0\] has shape \(2, 3\); expected a tensor"),
-        (lambda: dbm([Binary(3)]), "expected 2 or more"),
+        (lambda: dbm([Binary(3)]), "expected at least 2"),
         (lambda: dbm([Binary(3), Binary(2), Binary(2)], [torch.zeros(3, 2)]), "got 1 weight matrices"),
         (lambda: rbm(Binary(3), "hidden"), "layer 1 is a str; expected units"),
         (lambda: rbm(Binary(3), Binary(2).double()), "layer 1: the dtype of the parameters is torch.float64"),

@@ -230,7 +230,7 @@ def test_a_run_and_what_it_leaves(data, tmp_path):
 
 def test_other_settings_or_data_are_refused(data, tmp_path):
     run_training(settings(data), tmp_path / "run")
-    with pytest.raises(RunError, match=r"a run with different settings: momentum was 0\.5 and is 0\.9; choose"):
+    with pytest.raises(RunError, match=r"contains a run with other settings: momentum was 0\.5 and is 0\.9; choose"):
         run_training(settings(data, momentum=0.9, epochs=9), tmp_path / "run")
     np.save(data, bars(seed=1))
     with pytest.raises(RunError, match="the data have changed"):

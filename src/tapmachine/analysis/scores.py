@@ -11,7 +11,7 @@ BITS = "expected equal shapes"
 def _counts(truth: Tensor, estimate: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Count true and false positives and negatives; a value is positive if it is above the mean of the two states."""
     if truth.shape != estimate.shape:
-        raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate {tuple(estimate.shape)}; {BITS}")
+        raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate has shape {tuple(estimate.shape)}; {BITS}")
     estimate = estimate.to(truth.device)
     if bool(torch.isnan(truth).any() or torch.isnan(estimate).any()):
         raise ValueError("truth or estimate contains NaN; select the values to compare")
@@ -67,7 +67,7 @@ def log_loss(truth: Tensor, estimate: Tensor, smallest: float = 1e-12) -> float:
 def mse(truth: Tensor, estimate: Tensor) -> float:
     """Compute the mean squared error."""
     if truth.shape != estimate.shape:
-        raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate {tuple(estimate.shape)}; {BITS}")
+        raise ValueError(f"truth has shape {tuple(truth.shape)}, estimate has shape {tuple(estimate.shape)}; {BITS}")
     estimate = estimate.to(truth.device)
     return float((truth.double() - estimate.double()).square().mean())
 

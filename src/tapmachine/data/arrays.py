@@ -75,7 +75,7 @@ def _npz_array(file: zipfile.ZipFile, path: Path, key: str) -> Any:
 
     def member(name: str) -> Array:
         if entries[name].file_size > most:
-            raise DataError(f"{path}: expands to more than {most:,} bytes, far too many for its compressed size")
+            raise DataError(f"{path}: decompresses to more than {most:,} bytes, implausibly many for its size")
         with file.open(entries[name]) as part:
             return from_npy(part.read(most + 1), path)
 
@@ -143,7 +143,7 @@ def decompressed(content: bytes, path: Path) -> bytes:
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
         expanded = file.read(most + 1)
     if len(expanded) > most:
-        raise DataError(f"{path}: expands to more than {most:,} bytes, far too many for its compressed size")
+        raise DataError(f"{path}: decompresses to more than {most:,} bytes, implausibly many for its size")
     return expanded
 
 

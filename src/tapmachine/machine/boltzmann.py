@@ -306,7 +306,7 @@ def dbm(
     if isinstance(layers, Units):
         raise ValueError(f"dbm: layers is a {type(layers).__name__}; expected a list such as [Binary(64), Binary(16)]")
     if len(layers) < 2:
-        raise ValueError(f"dbm: got {len(layers)} layers; expected 2 or more")
+        raise ValueError(f"dbm: got {len(layers)} layers; expected at least 2")
     return BoltzmannMachine(layers, weights, generator)
 
 

@@ -105,7 +105,7 @@ def check_mean_field(machine: BoltzmannMachine) -> None:
     if can_be_whitened(machine):
         raise EstimateError(
             "TAP has no solution for a machine fitted to a real-valued table, because its hidden Gaussian units "
-            "represent the correlations of the columns; use scores, samples and posteriors, which do not require TAP"
+            "represent the correlations between columns; use scores, samples and posteriors, which do not require TAP"
         )
 
 

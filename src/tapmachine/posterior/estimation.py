@@ -45,7 +45,7 @@ def most_likely(channel: Channel, unknown: Unknown, free_energy: Callable[[Chann
     if not unknown.smallest * 1.01 < value < unknown.largest * 0.99:
         warnings.warn(
             f"{name} = {value:.3g} is at a bound of the search interval, {unknown.smallest:.3g} to "
-            f"{unknown.largest:.3g}; the machine may be a bad prior for these observations",
+            f"{unknown.largest:.3g}; the machine may be a poor prior for these observations",
             PosteriorWarning,
             stacklevel=4,  # skips estimate_channel and its decorator
         )

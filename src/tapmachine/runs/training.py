@@ -210,7 +210,7 @@ def _for_run(run: RunFolder, settings: Settings) -> Settings:
     changes = _changes(run, settings)
     fixed = [words for name, words in changes.items() if name not in ADJUSTABLE]
     if fixed:
-        raise RunError(f"{run.path}: a run with different settings: {'; '.join(fixed)}; choose another directory")
+        raise RunError(f"{run.path}: contains a run with other settings: {'; '.join(fixed)}; choose another directory")
     if (settings.epochs or 0) < (before.epochs or 0):
         raise RunError(
             f"{run.path}: {changes['epochs']}; the number of epochs cannot be reduced (epoch {run.last_epoch() or 0} "

@@ -66,7 +66,7 @@ def given_units(maker: UnitMaker, n: int) -> tuple[Units, str]:
     if not isinstance(units, Units):
         raise ValueError(f"visible returned a {type(units).__name__}; expected units, a unit type, or its name")
     if units.n != n:
-        raise ValueError(f"visible has {units.n} units, but the data have {n} columns; expected equal numbers")
+        raise ValueError(f"visible has {units.n} units, but the data have {n} columns; expected one unit per column")
     return units, f"{type(units).__name__}, as specified"
 
 

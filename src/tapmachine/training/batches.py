@@ -180,7 +180,7 @@ class Batches:
         bad = ~(torch.isfinite(weights) & (weights >= 0))
         if bool(bad.any()) or not bool(weights.sum() > 0):
             raise ValueError(
-                "weights has negative, non-finite or only zero entries; expected finite weights with a positive sum"
+                "weights has negative or non-finite entries, or only zeros; expected finite weights with a positive sum"
             )
         return weights / weights.mean()
 

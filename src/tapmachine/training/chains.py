@@ -140,7 +140,7 @@ class PCD(_Sampled):
             self.stratified and not context.machine.is_pairwise and all(units.has_inversion for units in layers)
         )
         if self.is_split and count < context.world.size:
-            raise ValueError(f"{count} chains cannot be split over {context.world.size} processes; use more chains")
+            raise ValueError(f"{count} chains cannot be divided among {context.world.size} processes; use more chains")
         rows = _rows_by_weight(context, count)[self._share(context)].clone()
         if self.stratified:
             dtype, n_rows = context.machine.dtype, len(context.batch)

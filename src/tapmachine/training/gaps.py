@@ -88,7 +88,7 @@ def fill_from_columns(states: Tensor, missing: Tensor, weights: Tensor | None, s
         share = torch.ones(len(seen), device=seen.device) if weights is None else weights[seen]
         total = share.double().cumsum(0)
         if not bool(total[-1] > 0):
-            raise ValueError(f"column {column} has no observed values in rows of positive weight; remove it")
+            raise ValueError(f"column {column} has no observed values in rows with positive weight; remove it")
         places = (torch.arange(len(gaps), device=total.device) + 0.5) / len(gaps) * total[-1]
         donors = seen[torch.searchsorted(total, places).clamp(max=len(seen) - 1)]
         order = torch.randperm(len(gaps), generator=generator).to(donors.device)

@@ -92,7 +92,7 @@ class Step:
         self.world = world()
         if self.world.size > batch_size:
             raise ValueError(
-                f"batches of {batch_size} rows cannot be split over {self.world.size} processes; use fewer processes"
+                f"batches of {batch_size} rows cannot be divided among {self.world.size} processes; use fewer processes"
             )
         self.compile_sweeps = compile and objective.has_many_sweeps
         self.loss = compiled(loss) if compile and not self.compile_sweeps else loss

@@ -92,7 +92,7 @@ def embed_landscape(
             raise ValueError(f"epoch is {epoch}, but the landscape has no snapshot of this epoch")
         basis = chosen[-1]
     if len(basis) < FEWEST_POINTS:
-        raise ValueError(f"an embedding needs at least {FEWEST_POINTS} points, but there are {len(basis)}; use data=")
+        raise ValueError(f"an embedding requires at least {FEWEST_POINTS} points, got {len(basis)}; use data=")
     some = np.linspace(0, len(basis) - 1, min(len(basis), MOST_POINTS)).round().astype(int)
     *placed, fitted = _isomap(basis[some], [*points, basis], n_neighbors)
     return Embedding([torch.from_numpy(z) for z in placed], None if data is None else torch.from_numpy(fitted))

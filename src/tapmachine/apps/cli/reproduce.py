@@ -80,7 +80,7 @@ def reproduce(
             print(f"{name:24}{experiment(name).TITLE}")
         return
     if figure is None:
-        raise ValueError("missing figure: give its label, or all. Use --list to show the labels")
+        raise ValueError("missing figure: give the label of a figure, or all. Use --list to show the labels")
     names = list(FIGURES) if figure == "all" else figure.split(",")
     modules = [experiment(name) for name in names]
     for folder in (data, beside):
@@ -88,7 +88,7 @@ def reproduce(
             raise ValueError(f"{folder}: directory not found")
     kinds = formats.split(",")
     if unknown := [kind for kind in kinds if kind not in FORMATS]:
-        raise ValueError(f"format is {unknown[0]!r}; expected {', '.join(FORMATS)}")
+        raise ValueError(f"--format is {unknown[0]!r}; expected {', '.join(FORMATS)}")
 
     from tapmachine.analysis.plots import new_figure
     from tapmachine.apps.reproduce.lab import Lab
@@ -138,7 +138,7 @@ def _chosen(names: str | None) -> frozenset[str]:
     chosen = frozenset(names.split(",")) if names else frozenset()
     known = [model.name for model in ALL_MODELS]
     if unknown := sorted(chosen - {*known}):
-        raise ValueError(f"models has {unknown[0]!r}; expected names among {', '.join(known)}")
+        raise ValueError(f"--models contains {unknown[0]!r}; expected names from: {', '.join(known)}")
     return chosen
 
 

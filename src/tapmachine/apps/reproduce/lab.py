@@ -86,7 +86,7 @@ class Lab:
                     f"{self.out}: created with the options {found}, not {own}; choose another directory with --out"
                 )
         elif self.out.is_dir() and any(self.out.iterdir()):
-            raise RunError(f"{self.out}: not empty, and not the directory of a reproduction; choose another with --out")
+            raise RunError(f"{self.out}: not empty, and not a reproduction directory; choose another --out directory")
         self.out.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (json.dumps(own) + "\n").encode())
         return self
@@ -125,7 +125,7 @@ class Lab:
         """Raise RunError if `only` excludes all of these models."""
         if self.only and not self.only & {model.name for model in models}:
             names = ", ".join(model.name for model in models)
-            raise RunError(f"--models selects no machine of this figure; expected at least one of {names}")
+            raise RunError(f"--models excludes all machines of this figure; expected at least one of {names}")
 
     def rows(self, data: str) -> tuple[Tensor, Tensor]:
         """Return the training rows and the held-out rows. The quick version holds out a tenth of the digits."""
