@@ -28,7 +28,7 @@ class Demo(NamedTuple):
     """Results of the demo.
 
     Attributes:
-        page: Path of the report page.
+        page: Path to the report page.
         last: Training record of the last epoch.
         landscape: TAP solutions of the trained machine.
         wrong_before, wrong_after: Fraction of wrong pixels before and after denoising.
@@ -47,7 +47,7 @@ def run_demo(
     """Train a machine on scikit-learn's digits, denoise held-out digits and write a report page.
 
     Args:
-        folder: Path of the run directory.
+        folder: Path to the run directory.
         device: Device to compute on (default: cpu).
         progress: Whether to show training progress (default: only in a terminal or a notebook).
         say: Callback that receives progress messages (default: print).

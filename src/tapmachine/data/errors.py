@@ -2,7 +2,7 @@
 
 
 class TapmachineError(Exception):
-    """Base class of the package's exceptions, which also derive from built-in exceptions such as `ValueError`."""
+    """Base class for the package's exceptions, which also derive from built-in exceptions such as `ValueError`."""
 
 
 class DivergenceError(TapmachineError, RuntimeError):
@@ -42,7 +42,7 @@ class StoppedRun(TapmachineError, RuntimeError):  # noqa: N818
 
 
 class TapmachineWarning(UserWarning):
-    """Base class of all warnings of the package."""
+    """Base class for all warnings of the package."""
 
 
 class TrainingWarning(TapmachineWarning):

@@ -39,7 +39,7 @@ def read_file(
     Uncompressed .npy files are memory-mapped.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         key: Name of the array in an .npz file, or an empty string if there is only one array.
         gaps: Whether cells of a .csv file may be empty. Empty cells become NaN.
         as_table: Whether to return a list of columns if the columns have names (default: only if there is text).

@@ -39,7 +39,7 @@ def save(machine: BoltzmannMachine, path: str | Path, data: Description | None =
             be saved, because their prior is a Python function. User-defined unit types can be saved if they can be
             reconstructed from their parameters, buffers and constructor arguments. Constructor arguments must be stored
             in attributes with the same names.
-        path: Path of the file, conventionally with the suffix `.safetensors`.
+        path: Path to the file, conventionally with the suffix `.safetensors`.
         data: JSON-serializable description of the data; `data_description` reads it from the file.
 
     Raises:

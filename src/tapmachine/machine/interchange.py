@@ -57,7 +57,7 @@ def write_rbms(machine: BoltzmannMachine, path: str | Path, update: int = 1) -> 
 
     Args:
         machine: A machine with one hidden layer of binary units, and binary or categorical visible units.
-        path: Path of the HDF5 file. If the file exists, the machine is added as another update.
+        path: Path to the HDF5 file. If the file exists, the machine is added as another update.
         update: Number of the update (default: 1).
     """
     h5py = _h5py()

@@ -45,7 +45,7 @@ class RunFolder:
     Only one process at a time may write to a run directory. Use the object as a context manager to lock the directory.
 
     Args:
-        path: Path of the directory, which is created on the first write.
+        path: Path to the directory, which is created on the first write.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -252,7 +252,7 @@ class RunFolder:
 
     @property
     def machine_path(self) -> Path:
-        """Path of the machine at the last checkpoint."""
+        """Path to the machine at the last checkpoint."""
         return self.path / MACHINE_FILE
 
     def save_machine(self, machine: BoltzmannMachine, data: Description, epoch: int | None = None) -> None:
@@ -271,7 +271,7 @@ class RunFolder:
         return int(entries[-1]["epoch"]) if entries else None
 
     def machine_at(self, epoch: int) -> Path:
-        """Return the path of the machine that was kept at a given epoch."""
+        """Return the path to the machine that was kept at a given epoch."""
         return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
 
 
@@ -289,7 +289,7 @@ class MachineFile(RunFolder):
 
     @property
     def machine_path(self) -> Path:
-        """Path of the machine file."""
+        """Path to the machine file."""
         return self.path
 
     def settings(self) -> Description:

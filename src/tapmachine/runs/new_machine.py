@@ -1,4 +1,4 @@
-"""New machines, with the scaling of the data for training."""
+"""New machines, and the scaling that is applied to the training data."""
 
 from collections.abc import Callable
 from copy import deepcopy

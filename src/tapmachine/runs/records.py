@@ -15,7 +15,7 @@ def read_records(path: Path, saved_epoch: int) -> tuple[list[Record], dict[int, 
     A last line that was truncated when the process was killed does not count as damaged.
 
     Args:
-        path: Path of the file. A missing file has no records.
+        path: Path to the file. A missing file has no records.
         saved_epoch: Epoch of the last checkpoint.
 
     Returns:

@@ -65,7 +65,7 @@ def run_training(
             larger, and `measure_every`, `save_every` and `keep_every` may differ. A larger number of epochs also
             continues a finished run. The learning rate of epoch t is then initial·decay^(t/epochs) with the new number
             of epochs.
-        folder: Path of the run directory.
+        folder: Path to the run directory.
         device: Device on which to train (default: "cpu").
         progress: Whether to show progress, as for `fit`.
         say: Callback that receives progress messages.

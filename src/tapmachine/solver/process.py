@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 
 
 class Process(ABC):
-    """Base class of iterations bound to one machine.
+    """Base class for iterations bound to one machine.
 
     The layers are an argument of every method because the layers of a conditioned machine depend on the particles.
     """

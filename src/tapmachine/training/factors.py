@@ -29,9 +29,9 @@ class Factors(NamedTuple):
     """Factor analysis of standardized columns.
 
     Attributes:
-        unique: Unique share of the variance of each column, Ψ, shape (n,).
-        directions: Orthonormal eigenvectors of Ψ^(−½) R Ψ^(−½), where R is the correlation matrix, shape (n, k).
-        variances: Corresponding eigenvalues, with values below 1 replaced by 1, shape (k,). The eigenvalues are the
+        unique: Unique share Ψ of the variance of each column, (n,).
+        directions: Orthonormal eigenvectors, (n, k), of Ψ^(−½) R Ψ^(−½), where R is the correlation matrix.
+        variances: Corresponding eigenvalues, (k,), with values below 1 replaced by 1. The eigenvalues are the
             marginal variances of hidden units with precision 1.
     """
 

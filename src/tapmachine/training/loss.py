@@ -28,7 +28,7 @@ def loss(context: Context, objective: "Objective", carry: Carry) -> tuple[Tensor
 
 
 class Objective(ABC):
-    """Base class of training objectives, which compute F of the free machine (the negative phase).
+    """Base class for training objectives, which compute F of the free machine (the negative phase).
 
     By default, a step can be captured as a CUDA graph. Capturing requires fixed shapes and code that reads no tensor
     values.

@@ -20,7 +20,7 @@ class Reporter:
     elsewhere as one line per measured epoch.
 
     Args:
-        log: Path of the file, or None.
+        log: Path to the file, or None.
         progress: Whether to show progress (default: only on a terminal or in a notebook).
         epochs: Total number of epochs.
         finished: Number of epochs that are already completed (default: 0).

@@ -1,4 +1,4 @@
-"""Base class of all unit types, with five abstract methods.
+"""Base class for all unit types, with five abstract methods.
 
 The properties of the states follow from `support` (`units/states.py`). Unit types may override optional methods for
 speed (`units/fast_paths.py`).

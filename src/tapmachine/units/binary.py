@@ -19,7 +19,7 @@ from tapmachine.units.support import BITS, SPINS
 
 
 class TwoStates(Units):
-    """Base class of units with two states and a prior proportional to exp(Ux).
+    """Base class for units with two states and a prior proportional to exp(Ux).
 
     U, B and A may be large and nearly cancel, so they are added in float64. For the same reason, ln Z is computed as
     the logarithm of a weighted sum of the two prior probabilities, not as a difference of two normalizers.

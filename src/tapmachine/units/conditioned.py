@@ -12,7 +12,7 @@ from tapmachine.units.numerics.third_cumulants import Slopes
 
 
 class Conditioned(Delegating):
-    """Base class of wrappers that condition units on evidence or on fixed values."""
+    """Base class for wrappers that condition units on evidence or on fixed values."""
 
     def fit_to(self, x: Tensor, weights: Tensor | None = None, smoothing: float = 1.0) -> NoReturn:
         raise ValueError(f"{type(self).__name__}: conditioned units cannot be fitted; fit the original units")

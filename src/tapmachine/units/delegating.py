@@ -1,4 +1,4 @@
-"""Base class of units that wrap other units."""
+"""Base class for units that wrap other units."""
 
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from tapmachine.units.support import Support
 
 
 class Delegating(Units):
-    """Base class of wrappers that forward the properties of states and reactions to the wrapped units.
+    """Base class for wrappers that forward the properties of states and reactions to the wrapped units.
 
     Args:
         base: Units to wrap.

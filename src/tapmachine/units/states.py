@@ -11,7 +11,7 @@ from tapmachine.units.support import REAL_LINE, Lattice, Simplex, Support
 
 
 class Supported(Checked):
-    """Base class of a layer of `n` units whose values lie in `support`."""
+    """Base class for a layer of `n` units whose values lie in `support`."""
 
     n: int
     _bounded: bool | None = None

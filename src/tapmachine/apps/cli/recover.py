@@ -40,7 +40,7 @@ def recover(
     kind: Annotated[
         str,
         typer.Option(
-            help="Type of measurements: linear (Fx), sign (sign of Fx), magnitude (|Fx|), quantized (number of "
+            help="Type of measurement: linear (Fx), sign (sign of Fx), magnitude (|Fx|), quantized (number of "
             "--edges below Fx) or counts (Poisson counts with mean Fx)."
         ),
     ] = "linear",

@@ -53,7 +53,7 @@ def reproduce(
         bool, typer.Option("--table-units", help="Train on unscaled values from 0 to 1, as in Table I.")
     ] = False,
     centered: Annotated[
-        bool, typer.Option("--centered", help="Center gradients where the units allow it, unlike the paper.")
+        bool, typer.Option("--centered", help="Center gradients where the units allow it (the paper does not).")
     ] = False,
     beside: Annotated[
         Path | None,

@@ -82,7 +82,7 @@ def evaluate(
         bool, typer.Option("--exact", help="Compute ln Z exactly, for at most 25 binary units on the smaller side.")
     ] = False,
     temperatures: Annotated[
-        int | None, typer.Option(help="Number of temperatures of AIS (default: adaptive). Implies --ais.")
+        int | None, typer.Option(help="Number of AIS temperatures (default: adaptive). Implies --ais.")
     ] = None,
     device: Device = "auto",
     seed: Seed = 0,

@@ -98,7 +98,7 @@ def read_labels(path: Path, *lengths: int) -> Array:  # (N,)
     """Read one label per row from a .npy file, or a one-column .csv file with or without a header.
 
     Args:
-        path: Path of the file.
+        path: Path to the file.
         lengths: Valid numbers of labels. Error messages mention the first of these numbers.
 
     Raises:

@@ -48,7 +48,7 @@ class Report(NamedTuple):
     """Path and contents of a report page.
 
     Attributes:
-        path: Path of the HTML file.
+        path: Path to the HTML file.
         findings: Results shown on the page, one entry per run.
     """
 
@@ -73,7 +73,7 @@ def write_report(
         out: Output file (default: report.html in the first run directory, or an .html file next to the machine file).
 
     Returns:
-        The path of the page and its contents.
+        The path to the page and its contents.
     """
     options = options or Options()
     findings = []

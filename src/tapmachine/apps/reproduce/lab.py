@@ -43,7 +43,7 @@ class Lab:
     """Directory of a reproduction. Existing machines, tables and figures are reused.
 
     Attributes:
-        out: Path of the directory.
+        out: Path to the directory.
         quick: Whether to run the small version on scikit-learn's digits.
         data: Directory with the files of MNIST and the CBCL faces (default: None, MNIST is downloaded).
         device: Device for training and inference.
@@ -211,7 +211,7 @@ class Lab:
         return self.table(name, lambda: rows)
 
     def save_figure(self, name: str, figure: "Figure", kinds: Sequence[str] = ("png",)) -> Path:
-        """Save a figure in one or more formats, and return the path of the first file."""
+        """Save a figure in one or more formats, and return the path to the first file."""
         for kind in kinds:
             content = io.BytesIO()
             with figure_style():

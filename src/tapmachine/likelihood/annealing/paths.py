@@ -29,7 +29,7 @@ Chain = list[Tensor | None]  # states of all layers; None for layers that are su
 
 
 class AnnealingPath(ABC):
-    """Base class of distributions P_β between independent units and a machine.
+    """Base class for distributions P_β between independent units and a machine.
 
     Args:
         machine: Machine at β = 1.

@@ -1,4 +1,4 @@
-"""Base class of noisy channels, and the types of their results."""
+"""Base class for noisy channels, and the types of their results."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
@@ -54,7 +54,7 @@ class Unknown(NamedTuple):
 
 
 class Channel(ABC):
-    """Base class of noisy channels P(y|x).
+    """Base class for noisy channels P(y|x).
 
     For all channels, NaN marks a missing observation. A new channel implements `draw` and `evidence`. If its likelihood
     is not a tilt, it implements `observe_units` instead of `evidence`. Channels that mix units, such as y = Fx + noise,

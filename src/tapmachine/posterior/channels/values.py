@@ -75,7 +75,7 @@ class GaussianNoise(Channel):
 
 
 class _ByLikelihood(Channel):
-    """Base class of channels whose likelihood is not a tilt.
+    """Base class for channels whose likelihood is not a tilt.
 
     The product of the likelihood and the prior is summed over the states, or integrated numerically.
     """

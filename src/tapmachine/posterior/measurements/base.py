@@ -1,4 +1,4 @@
-"""Base class of measurements of z = Fx + b, which mix the components of a signal x."""
+"""Base class for measurements of z = Fx + b, which mix the components of a signal x."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -30,7 +30,7 @@ class Response(NamedTuple):
 
 
 class Measurements(Channel):
-    """Base class of measurements y of z = Fx + b, where x contains the states of all visible units.
+    """Base class for measurements y of z = Fx + b, where x contains the states of all visible units.
 
     NaN marks a missing measurement. A new type of measurements implements `respond` and `expected`. It also overrides
     `draw_from` if the noise is not added to z, and `check` if not all numbers are valid measurements.

@@ -1,4 +1,4 @@
-"""Base class of message-passing engines."""
+"""Base class for message-passing engines."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
@@ -17,7 +17,7 @@ State = TypeVar("State", bound=Any)  # a nested tuple of tensors with layers, ti
 
 
 class Engine(ABC, Generic[State]):
-    """Base class of iterations that exchange messages between measurements and a machine.
+    """Base class for iterations that exchange messages between measurements and a machine.
 
     Args:
         prior: Machine to use as the prior of the signals.

@@ -52,7 +52,7 @@ class LinearMeasurements(Measurements):
 
 
 class _InIntervals(Measurements):
-    """Base class of measurements that return the interval that contains z plus noise."""
+    """Base class for measurements that return the interval that contains z plus noise."""
 
     @abstractmethod
     def limits(self, y: Tensor) -> tuple[Tensor, Tensor]:

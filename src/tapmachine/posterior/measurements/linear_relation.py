@@ -25,7 +25,7 @@ class _Normal(NamedTuple):
 
 
 class LinearRelation(ABC):
-    """Base class of solvers for the linear relation z = Fx under normal messages about x and z."""
+    """Base class for solvers for the linear relation z = Fx under normal messages about x and z."""
 
     per_component = False
 

@@ -28,7 +28,7 @@ class SingularValues(NamedTuple):
 
 
 class Operator(ABC):
-    """Base class of linear operators F that map signals of N components to M measurements.
+    """Base class for linear operators F that map signals of N components to M measurements.
 
     Each row of a tensor is a signal or its measurements.
 
@@ -76,7 +76,7 @@ class Operator(ABC):
 
 
 class _Matrix(Operator):
-    """Base class of operators with an explicit matrix."""
+    """Base class for operators with an explicit matrix."""
 
     def __init__(self, matrix: Tensor) -> None:
         self.matrix, self.shape = matrix, (matrix.shape[0], matrix.shape[1])

@@ -1,4 +1,4 @@
-"""Base class of the mean-field schemes."""
+"""Base class for the mean-field schemes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

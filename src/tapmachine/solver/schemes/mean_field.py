@@ -29,7 +29,7 @@ Update = Literal["implicit", "explicit", "sequential"]
 
 
 class MeanField(Scheme):
-    """Base class of schemes that are based on an expansion in the couplings.
+    """Base class for schemes that are based on an expansion in the couplings.
 
     See `TAP` for the arguments.
     """

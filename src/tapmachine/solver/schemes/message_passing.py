@@ -45,7 +45,7 @@ class Messages(NamedTuple):
 
 
 class MessagePassing(Process):
-    """Base class of the message passing iterations, which update messages to odd layers and then to even layers."""
+    """Base class for the message passing iterations, which update messages to odd layers and then to even layers."""
 
     def __init__(self, machine: BoltzmannMachine, damping: float) -> None:
         self.damping = damping
