@@ -309,11 +309,13 @@ def test_parallel_processes_end_with_their_parent(tmp_path):
     program = f"import os, time; open({str(path)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     timer = threading.Timer(0.1, _terminate_when, (path,))
     timer.start()
+    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         parallel.run_tasks(Lab(tmp_path), [parallel.Task("figure", "params")], 2, program)
     timer.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int(path.read_text()), 0)
+    assert time.monotonic() - begun < 50, "the process was terminated before its 60 seconds were over"
 
 
 def _terminate_when(path):

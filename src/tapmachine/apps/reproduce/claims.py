@@ -111,7 +111,7 @@ def draw(lab: Lab) -> "Figure":
 
 
 def _wrapped(text: str, width: float) -> str:
-    """Break a text into lines that fit into a column of `width` inches."""
+    """Break text into lines that fit into a column of `width` inches."""
     lines: list[list[str]] = [[]]
     room = width - GUTTER
     for word in text.split():

@@ -64,7 +64,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], widths: Seq
 
 @cache
 def text_width(text: str) -> float:
-    """Return the width, in inches, of a text drawn by `text_table`."""
+    """Return the width, in inches, of text drawn by `text_table`."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
