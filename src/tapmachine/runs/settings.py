@@ -12,8 +12,7 @@ from typing import Any, get_type_hints
 
 from tapmachine.accelerator.formats import MATMUL_PRECISIONS
 from tapmachine.data.budget import FEWEST_EPOCHS, default_batch_size, default_epochs
-from tapmachine.data.errors import SettingsError
-from tapmachine.runs.declarations import (
+from tapmachine.data.declarations import (
     BELOW_ONE,
     COLUMN_KINDS,
     FILE_OR_FRACTION,
@@ -30,6 +29,7 @@ from tapmachine.runs.declarations import (
     pairs_from_text,
     setting,
 )
+from tapmachine.data.errors import SettingsError
 from tapmachine.runs.registry import OBJECTIVES, STARTS, hidden_words, visible_words
 from tapmachine.units.registry import UNIT_TYPES
 

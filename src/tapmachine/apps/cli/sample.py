@@ -125,8 +125,8 @@ def _draw(
 
 def _given(text: str | None, names: Sequence[str], schema: "Schema | None") -> "Tensor | None":  # (n,)
     """Parse NAME=VALUE pairs into a row, with NaN for all other columns."""
+    from tapmachine.data.declarations import pairs_from_text
     from tapmachine.data.given import given_row
-    from tapmachine.runs.declarations import pairs_from_text
 
     if text is None:
         return None

@@ -21,7 +21,7 @@ from tapmachine.apps.cli.common import (
     warnings_as_lines,
     with_default,
 )
-from tapmachine.runs.declarations import default_in_words, from_text, item_kind, kinds, option_of
+from tapmachine.data.declarations import default_in_words, from_text, item_kind, kinds, option_of
 from tapmachine.runs.settings import Settings, read_settings
 
 HINTS = get_type_hints(Settings)

@@ -24,11 +24,11 @@ from tapmachine.apps.estimator.training import (
     weighted_rows,
     whole_number,
 )
+from tapmachine.data.declarations import kinds
 from tapmachine.data.errors import TrainingWarning
 from tapmachine.data.rows import Rows, spaced
 from tapmachine.machine.checks import in_double
 from tapmachine.runs.build import make_machine, make_trainer, pick_device, prepare_gappy_rows, prepare_rows
-from tapmachine.runs.declarations import kinds
 from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.table_units import units_for
