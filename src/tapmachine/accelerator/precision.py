@@ -1,6 +1,5 @@
 """Reduced-precision formats for matrix products on a GPU."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -8,7 +7,7 @@ import torch
 
 from tapmachine.accelerator.formats import MATMUL_PRECISIONS
 from tapmachine.accelerator.torch_versions import multiplies_rounded_factors
-from tapmachine.data.errors import TapmachineWarning
+from tapmachine.data.errors import TapmachineWarning, warn
 
 _rounds_factors = False
 
@@ -44,11 +43,7 @@ def matmul_precision(format: str) -> Iterator[None]:
         raise ValueError(f"matmul_precision is {format!r}; expected one of {', '.join(MATMUL_PRECISIONS)}")
     rounds = format == "bfloat16"
     if rounds and torch.cuda.is_available() and not multiplies_rounded_factors():
-        warnings.warn(
-            f"bfloat16 products require torch 2.8 or newer, found {torch.__version__}; using tf32",
-            TapmachineWarning,
-            stacklevel=3,
-        )
+        warn(f"bfloat16 products require torch 2.8 or newer, found {torch.__version__}; using tf32", TapmachineWarning)
         rounds = False
     rounded_before, _rounds_factors = _rounds_factors, rounds
     restore = _set_tf32(format != "float32") if torch.cuda.is_available() else None

@@ -1,12 +1,10 @@
 """Features of data: means of the hidden units."""
 
-import warnings
-
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Solution
-from tapmachine.data.errors import HiddenWarning
+from tapmachine.data.errors import HiddenWarning, warn
 from tapmachine.likelihood.weight import CHUNK_VALUES
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
@@ -54,11 +52,10 @@ def warn_of_failures(solution: Solution, what: str) -> None:
     """Warn about rows without a converged solution."""
     failed = (~solution.converged).nonzero().squeeze(-1)
     if len(failed):
-        warnings.warn(
+        warn(
             f"{len(failed)} of {len(solution)} rows have no converged solution; the first is row {int(failed[0])}. "
             f"The {what} after the last sweep are used",
             HiddenWarning,
-            stacklevel=4,
         )
 
 

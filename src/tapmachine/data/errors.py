@@ -1,5 +1,8 @@
 """Exceptions and warnings of the package."""
 
+import inspect
+import warnings
+
 
 class TapmachineError(Exception):
     """Base class for the package's exceptions, which also derive from built-in exceptions such as `ValueError`."""
@@ -67,3 +70,20 @@ class LikelihoodWarning(TapmachineWarning):
 
 class HiddenWarning(TapmachineWarning):
     """Warning about means of hidden units that may be unreliable."""
+
+
+# The package, and what may lie between it and the user: decorators, contexts, and wrappers of scikit-learn.
+_INSIDE = {"tapmachine", "torch", "sklearn", "contextlib"}
+
+
+def warn(message: str, category: type[TapmachineWarning]) -> None:
+    """Issue a warning that names the line of the user's code that called the package, from any depth.
+
+    Args:
+        message: The text.
+        category: The class of the warning.
+    """
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Solution
 from tapmachine.data.checks import check_count
-from tapmachine.data.errors import EstimateError, LikelihoodWarning
+from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.annealing.estimate import AnnealedEstimate, ais_log_likelihood, ais_log_partition
 from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood, is_gaussian
@@ -186,7 +186,7 @@ def compare_likelihoods(
             warnings.warn_explicit(record.message, record.category, record.filename, record.lineno)
     messages += table.failures + _disagreements(table.rows)
     for message in messages:
-        warnings.warn(message, LikelihoodWarning, stacklevel=3)  # past the decorator
+        warn(message, LikelihoodWarning)
     return LikelihoodComparison(tuple(table.rows), tuple(messages))
 
 

@@ -1,6 +1,5 @@
 """TAP log-likelihood [eq:tapll], which is deterministic and needs no sampling."""
 
-import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Tilt
 from tapmachine.data.checks import check_count
-from tapmachine.data.errors import EstimateError, LikelihoodWarning
+from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
@@ -188,11 +187,10 @@ def clamped_log_weight(machine: BoltzmannMachine, x: Tensor, scheme: Scheme) -> 
             f"no row could be scored, because no solution of the clamped machine converged ({solution})"
         )
     if not bool(solution.converged.all()):
-        warnings.warn(
+        warn(
             f"{int((~solution.converged).sum())} of {len(x)} rows are not scored and are excluded from the mean, "
             f"because the solution of the clamped machine did not converge ({solution})",
             LikelihoodWarning,
-            stacklevel=4,  # past the decorator
         )
     log_prior = machine.layers[0].log_prior(x).sum(-1, dtype=torch.float64)
     return torch.where(solution.converged, log_prior - solution.free_energy.double(), torch.nan)

@@ -1,6 +1,5 @@
 """Anomaly scores of rows and of single values."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Solution, Tilt
-from tapmachine.data.errors import PosteriorWarning
+from tapmachine.data.errors import PosteriorWarning, warn
 from tapmachine.likelihood.pseudo import log_conditionals
 from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE, different_solutions, solve_from_rows, tap_log_likelihood
 from tapmachine.likelihood.unbiased import unbiased_log_likelihood, unbiased_log_partition
@@ -93,9 +92,7 @@ def _exact_scores(machine: BoltzmannMachine, whole: Tensor, score: Tensor, compl
         score[complete] = -unbiased_log_likelihood(machine, whole, partition).values
     n_gappy = int((~complete & ~empty).sum())
     if n_gappy:
-        warnings.warn(
-            f"{n_gappy} rows with missing values were not scored; impute them first", PosteriorWarning, stacklevel=3
-        )
+        warn(f"{n_gappy} rows with missing values were not scored; impute them first", PosteriorWarning)
     return score.masked_fill(empty, 0.0)
 
 
@@ -166,9 +163,7 @@ def conditional_surprise(
         parts.append(surprise.where(solution.converged, torch.nan))
         failed += int((~solution.converged).sum())
     if failed:
-        warnings.warn(
-            f"{failed} of {len(pairs)} values have no converged solution; their surprise is NaN", PosteriorWarning, 3
-        )
+        warn(f"{failed} of {len(pairs)} values have no converged solution; their surprise is NaN", PosteriorWarning)
     result = torch.zeros((len(rows), units.n), dtype=torch.float64, device=rows.device)
     result[:, first] = torch.cat(parts).view(len(rows), len(first))
     return result

@@ -1,11 +1,10 @@
 """Maximum-likelihood estimation of the parameter of a channel."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from math import exp, isfinite, log
 
-from tapmachine.data.errors import EstimateError, PosteriorWarning
+from tapmachine.data.errors import EstimateError, PosteriorWarning, warn
 from tapmachine.posterior.channels import Channel, Unknown
 
 GRID = 12  # number of values in the initial grid search
@@ -43,10 +42,9 @@ def most_likely(channel: Channel, unknown: Unknown, free_energy: Callable[[Chann
     log_value = refined.x if refined.fun <= costs[best] else grid[best]
     value = exp(log_value)
     if not unknown.smallest * 1.01 < value < unknown.largest * 0.99:
-        warnings.warn(
+        warn(
             f"{name} = {value:.3g} is at a bound of the search interval, {unknown.smallest:.3g} to "
             f"{unknown.largest:.3g}; the machine may be a poor prior for these observations",
             PosteriorWarning,
-            stacklevel=4,  # skips estimate_channel and its decorator
         )
     return with_value(log_value)

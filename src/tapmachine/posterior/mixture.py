@@ -1,6 +1,5 @@
 """Posteriors as mixtures of solutions, weighted by exp(−F)."""
 
-import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Moments, Solution, Status
-from tapmachine.data.errors import PosteriorWarning
+from tapmachine.data.errors import PosteriorWarning, warn
 from tapmachine.posterior.channels import Channel
 from tapmachine.solver.merging import ROUGHLY_SAME, spread
 from tapmachine.units import Lattice, Mixed, Units
@@ -145,18 +144,17 @@ def joined(parts: list[Part], channel: Channel, units: Units) -> Posterior:
     )
 
 
-def warn_of_failures(status: Tensor, stacklevel: int = 4) -> None:
+def warn_of_failures(status: Tensor) -> None:
     """Issue a PosteriorWarning if some rows have no converged solution."""
     failed = (status != Status.CONVERGED).nonzero().squeeze(-1)
     if len(failed) == 0:
         return
     counts = {s.name.lower(): int((status == s).sum()) for s in Status if s != Status.CONVERGED}
     reasons = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    warnings.warn(
+    warn(
         f"{len(failed)} of {len(status)} rows have no converged solution ({reasons}); the first "
         f"is row {int(failed[0])}",
         PosteriorWarning,
-        stacklevel=stacklevel,  # skips the decorator
     )
 
 

@@ -1,7 +1,6 @@
 """Training rows and held-out rows of runs, and other data prepared in the same way."""
 
 import hashlib
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.columns import Schema
-from tapmachine.data.errors import DataError, RunError, RunWarning, SettingsError
+from tapmachine.data.errors import DataError, RunError, RunWarning, SettingsError, warn
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, held_in_memory, spaced
 from tapmachine.data.sources import DataSet, read
@@ -79,10 +78,9 @@ class RunData(Generic[SomeRows]):
         train = held_in_memory(self.train)
         held_out = None if self.held_out is None else held_in_memory(self.held_out)
         if len(train) < len(self.train):
-            warnings.warn(
+            warn(
                 f"{self.name}: data too large for memory; using {len(train)} evenly spaced rows of {len(self.train)}",
                 RunWarning,
-                stacklevel=3,
             )
         weights = self.weights if len(train) == len(self.train) else None
         index = None if len(train) == len(self.train) else spaced(torch.arange(len(self.train)), len(train))
@@ -115,7 +113,7 @@ class RunData(Generic[SomeRows]):
             x, weights, done = x[complete], None if weights is None else weights[complete], "dropped"
         else:
             x, done = fill_columns(x), "filled in with values of the same columns"
-        warnings.warn(f"{self.name}: {n_gappy} rows with missing values are {done}", RunWarning, stacklevel=4)
+        warn(f"{self.name}: {n_gappy} rows with missing values are {done}", RunWarning)
         return x, weights
 
 

@@ -12,7 +12,6 @@ RUN/checkpoints/           the last two training states, and a manifest with the
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tapmachine.data.errors import FileError, RunError, RunWarning
+from tapmachine.data.errors import FileError, RunError, RunWarning, warn
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import (
     FORMAT,
@@ -141,7 +140,7 @@ class RunFolder:
         """Return the records of all epochs. Damaged lines are skipped with a `RunWarning`."""
         records, damaged = self._read_records()
         if damaged:
-            warnings.warn(f"{describe_damage(self._records_path, damaged)}; skipped", RunWarning, stacklevel=2)
+            warn(f"{describe_damage(self._records_path, damaged)}; skipped", RunWarning)
         return records
 
     def damaged_records(self) -> str:
@@ -155,7 +154,7 @@ class RunFolder:
             copy = self.path / "metrics.damaged.jsonl"
             set_aside(copy, damaged)
             message = f"{describe_damage(self._records_path, damaged)}; moved to {copy.name}"
-            warnings.warn(message, RunWarning, stacklevel=3)
+            warn(message, RunWarning)
         write_records(self._records_path, [record for record in records if record["epoch"] <= epoch])
 
     @property
@@ -204,7 +203,7 @@ class RunFolder:
                 tensors, description = read_tensors(path, "training")
                 return description["epoch"], tensors, description["values"]
             except (FileError, OSError, KeyError) as error:
-                warnings.warn(f"{error}; using the previous checkpoint, if any", RunWarning, stacklevel=3)
+                warn(f"{error}; using the previous checkpoint, if any", RunWarning)
         if entries:
             raise RunError(f"{self.path}: all checkpoints are damaged; nothing was changed")
         return None

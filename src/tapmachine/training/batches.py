@@ -1,7 +1,6 @@
 """Batches of training data from tensors, arrays on disk, or data loaders."""
 
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from tapmachine.data.budget import LARGEST_BATCH, default_batch_size
 from tapmachine.data.checks import check_count
-from tapmachine.data.errors import TrainingWarning
+from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import SAMPLE_ROWS, Array, Rows, as_tensor, from_array, parts, place_of, spaced
 from tapmachine.machine import BoltzmannMachine
@@ -129,9 +128,7 @@ class Batches:
         seen = ~missing.all(1)
         if not bool(seen.all()):
             n_empty = int((~seen).sum())
-            warnings.warn(
-                f"number of rows dropped because they have no observed values: {n_empty}", TrainingWarning, stacklevel=5
-            )
+            warn(f"number of rows dropped because they have no observed values: {n_empty}", TrainingWarning)
             states, missing, checked = states[seen], missing[seen], None if checked is None else checked[seen]
         rows = fill_from_columns(states, missing, checked, seed)
         self.gaps, self.missing = Gaps(self.machine, rows, missing, generator), missing
@@ -255,11 +252,10 @@ class Batches:
         left_out = 0
         for index, batch in enumerate(self.loader):
             if left_out:
-                warnings.warn(
+                warn(
                     f"batch {index - 1} of the loader has {left_out} rows and is dropped, because the first batch has "
                     f"{self.batch_size} rows; use batches of equal size",
                     TrainingWarning,
-                    stacklevel=6,
                 )
             x = self._from_loader(batch, index)
             left_out = 0 if len(x) == self.batch_size else len(x)

@@ -1,6 +1,5 @@
 """Measurements after each epoch, for monitoring training."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.checks import check_count
-from tapmachine.data.errors import EstimateError, TrainingWarning
+from tapmachine.data.errors import EstimateError, TrainingWarning, warn
 from tapmachine.data.rows import Rows, spaced
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
@@ -149,11 +148,10 @@ class Monitor:
         unique = merge_solutions(machine, solutions, same=ROUGHLY_SAME)
         record: Record = {"n_unique": float(len(unique)), "converged": float(solutions.converged.double().mean())}
         if len(unique) > GLASSY * len(starts) and len(starts) >= 20:
-            warnings.warn(
+            warn(
                 f"{len(starts)} initial states lead to {len(unique)} distinct solutions: the machine may have "
                 "memorized its data or entered a spin-glass phase, or there may be too few initial states",
                 TrainingWarning,
-                stacklevel=7,
             )
         if not is_complete:
             return record
@@ -168,7 +166,7 @@ class Monitor:
                 record["validation_tap_log_likelihood"] = float(beside.mean)
                 record["validation_tap_log_likelihood_per_unit"] = float(beside.per_unit)
         except EstimateError as error:
-            warnings.warn(f"the TAP log-likelihood is not available: {error}", TrainingWarning, stacklevel=7)
+            warn(f"the TAP log-likelihood is not available: {error}", TrainingWarning)
         return record
 
     def _unbiased(
@@ -184,7 +182,7 @@ class Monitor:
         try:
             partition = unbiased_log_partition(machine, rows, CHEAP if held_out is None else CAREFUL)
         except EstimateError as error:
-            warnings.warn(f"the log-likelihood is not available: {error}", TrainingWarning, stacklevel=7)
+            warn(f"the log-likelihood is not available: {error}", TrainingWarning)
             return {"log_likelihood": float("nan")}
         scored = unbiased_log_likelihood(machine, rows, partition, CHEAP, missing=gaps)
         record = {

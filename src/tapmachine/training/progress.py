@@ -3,11 +3,10 @@
 import json
 import math
 import sys
-import warnings
 from pathlib import Path
 from typing import final
 
-from tapmachine.data.errors import TrainingWarning
+from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.display.notebook import NotebookBar, in_notebook
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import Record
@@ -64,7 +63,7 @@ class Reporter:
             with log.open("a") as file:
                 file.write(json.dumps(known) + "\n")
         except OSError as error:  # a full disk must not end the training
-            warnings.warn(f"the training record could not be written: {error}", TrainingWarning, stacklevel=5)
+            warn(f"the training record could not be written: {error}", TrainingWarning)
 
 
 def in_words(record: Record) -> list[str]:

@@ -2,7 +2,6 @@
 
 import math
 import time
-import warnings
 from importlib.util import find_spec
 from itertools import pairwise
 
@@ -15,7 +14,7 @@ from tapmachine.accelerator.distributed import any_of_all
 from tapmachine.accelerator.torch_versions import has_tested_compiler
 from tapmachine.data.budget import default_epochs
 from tapmachine.data.checks import check_count
-from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning
+from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning, warn
 from tapmachine.data.rows import Rows
 from tapmachine.likelihood.exact import is_gaussian
 from tapmachine.machine import BoltzmannMachine
@@ -281,10 +280,9 @@ class Trainer:
             self.scheduler, "base_lrs"
         ):  # some schedulers compute the learning rate from these
             self.scheduler.base_lrs = [CUT * rate for rate in self.scheduler.base_lrs]
-        warnings.warn(
+        warn(
             f"{bad} step{'s' if bad > 1 else ''} produced non-finite values and {'were' if bad > 1 else 'was'} undone; "
             f"learning rate reduced from {rate:g} to {rate * CUT:g}",
             TrainingWarning,
-            stacklevel=5,
         )
         return bad

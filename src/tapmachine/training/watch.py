@@ -1,11 +1,10 @@
 """Warnings about problems in training, based on the recorded measurements."""
 
 import math
-import warnings
 
 from torch import Tensor
 
-from tapmachine.data.errors import TrainingWarning
+from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.rows import Rows
 from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.slabs import can_sum_slabs
@@ -66,22 +65,23 @@ class Watch:
         self._warn_of_a_fall(value)
         self._warn_of_drift(record, value, error)
         if last and value < self.independent - WORSE - 3 * error:
-            _warn(
+            warn(
                 f"the final log-likelihood is {value:.4g} nats ({record['log_likelihood_method']}), below the "
                 f"{self.independent:.4g} of independent units. The machine has learned nothing; try a smaller learning "
                 "rate or more epochs",
-                stacklevel=6,
+                TrainingWarning,
             )
 
     def excluded(self, count: float, epoch: int) -> None:
         """Warn once about particles with a non-finite free energy."""
         if not self.has_excluded:
             self.has_excluded = True
-            _warn(
+            warn(
                 f"epoch {epoch + self.earlier_epochs}: {count:.0f} particle{'s' if count > 1 else ''} had a non-finite "
                 f"free energy and {'were' if count > 1 else 'was'} excluded from training. This happens if the scheme "
                 "has no solution, for example TAP for counts with strong couplings. Use PCD(2) (--objective pcd) "
                 "instead",
+                TrainingWarning,
             )
 
     def _warn_of_drift(self, record: Record, value: float, error: float) -> None:
@@ -94,27 +94,30 @@ class Watch:
         maximized = record.get(self.maximized or "", math.nan)
         if not self.exceeds and maximized > value and has_drifted(maximized - value, value, error):
             self.exceeds = self.has_drifted = True
-            _warn(
+            warn(
                 f"{start} {maximized:.4g} nats, above the {method} value of {value:.4g}{bar}. TAP is no longer "
                 "reliable for this machine, and training with it increases the error. Keep the machine with the "
                 f"highest {method} log-likelihood, or train with PCD(10) (--objective pcd) or "
                 "TAPObjective(Chains(10), n_sweeps=1) (--objective tap --start chains --n-sweeps 1)",
+                TrainingWarning,
             )
         tap = record.get("tap_log_likelihood", math.nan)
         if not self.has_drifted and has_drifted(tap - value, value, error):
             self.has_drifted = True
-            _warn(
+            warn(
                 f"{start} {tap:.4g} nats, but the {method} one is {value:.4g}{bar}: TAP is no longer reliable for "
                 f"this machine; use the {method} log-likelihood",
+                TrainingWarning,
             )
 
     def _warn_of_a_fall(self, log_likelihood: float) -> None:
         """Warn once if the log-likelihood has fallen far below its best value."""
         if log_likelihood < self.best - max(FALL, FALL_SHARE * abs(self.best)):
-            _warn(
+            warn(
                 f"the log-likelihood has fallen from {self.best:.4g} to {log_likelihood:.4g} nats. The learning rate "
                 "is too large, or the chains have lost part of the data, which happens for clustered data. Try a "
                 "smaller learning rate, or TAPObjective() (--objective tap), which uses no chains",
+                TrainingWarning,
             )
             self.best = math.nan  # comparisons with NaN are False: warn only once
         elif log_likelihood > self.best:
@@ -127,9 +130,9 @@ def warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
         return
     largest = max(abs(float(bound)) for bound in x.aminmax())
     if not machine.layers[0].support.is_countable and largest > LARGE_VALUES:
-        _warn(
+        warn(
             f"x has absolute values of up to {largest:g}; scale the data to values of about 1",
-            stacklevel=5,
+            TrainingWarning,
         )
 
 
@@ -137,15 +140,8 @@ def _warn_of_idle_layers(machine: BoltzmannMachine, record: Record) -> None:
     for layer_index in range(2, len(machine.layers)):
         variation = record.get(f"variation_{layer_index}", math.inf)
         if variation < IDLE:
-            _warn(
+            warn(
                 f"the means of hidden layer {layer_index} vary by only {variation:.2g} between rows, so the machine "
                 "hardly uses this layer; pretrain the layers, or train for longer",
+                TrainingWarning,
             )
-
-
-def _warn(message: str, stacklevel: int = 7) -> None:
-    """Issue a warning that is attributed to the caller of `fit`.
-
-    By default, `stacklevel` skips the training loop, the epoch, and the functions of this module.
-    """
-    warnings.warn(message, TrainingWarning, stacklevel=stacklevel)

@@ -1,7 +1,6 @@
 """Commands `tapmachine info` and `tapmachine evaluate`."""
 
 import json
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -166,7 +165,7 @@ def _scores(
     """
     import torch
 
-    from tapmachine.data.errors import EstimateError, LikelihoodWarning
+    from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
     from tapmachine.data.rows import spaced
     from tapmachine.likelihood import LogLikelihood, tap_log_likelihood
     from tapmachine.likelihood.compare import MOST_DEEP_ROWS
@@ -188,11 +187,10 @@ def _scores(
     else:
         partition = unbiased_log_partition(machine, spaced(first, N_STARTS), seed=seed)
     if not partition.error < TOLERANCE:
-        warnings.warn(
+        warn(
             f"the standard error of ln Z is {partition.error:.2g} nats, above {TOLERANCE}; set a larger number of "
             "temperatures with --temperatures",
             LikelihoodWarning,
-            stacklevel=2,
         )
     rows: list[dict[str, Any]] = []
 
@@ -221,17 +219,16 @@ def _scores(
         solutions = solve_from_rows(machine, first)
         by_tap = {name: tap_log_likelihood(machine, x, solutions) for name, x in sets.items()}
     except EstimateError as error:
-        warnings.warn(f"the TAP log-likelihood is not available: {error}", LikelihoodWarning, stacklevel=2)
+        warn(f"the TAP log-likelihood is not available: {error}", LikelihoodWarning)
         return rows
     for name, tap in by_tap.items():
         add("TAP, average", name, tap, n_solutions=tap.n_unique)
         add("TAP, log-sum-exp", name, tap.log_sum_exp, n_solutions=tap.n_unique)
     gap = float(next(iter(by_tap.values())).log_partition) - partition.value
     if has_drifted(gap, rows[0]["mean"], partition.error):
-        warnings.warn(
+        warn(
             f"the TAP log-likelihood is {abs(gap):.1f} nats too {'low' if gap > 0 else 'high'}, so TAP is not reliable "
             f"for this machine; use the {partition.method} log-likelihood",
             LikelihoodWarning,
-            stacklevel=2,
         )
     return rows

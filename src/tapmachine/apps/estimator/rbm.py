@@ -1,7 +1,6 @@
 """The scikit-learn estimator `RBM`."""
 
 import inspect
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -25,7 +24,7 @@ from tapmachine.apps.estimator.training import (
     whole_number,
 )
 from tapmachine.data.declarations import kinds
-from tapmachine.data.errors import TrainingWarning
+from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.rows import Rows, spaced
 from tapmachine.machine.checks import in_double
 from tapmachine.runs.build import make_machine, make_trainer, pick_device, prepare_gappy_rows, prepare_rows
@@ -195,11 +194,10 @@ class RBM(CellMachine):
             interrupted = self._train(trainer, history)
             self._finish(LastTraining(settings, new, trainer.joint().state()), history, starts_from(x))
         if interrupted is not None:
-            warnings.warn(
+            warn(
                 f"training was interrupted after {len(history)} of {settings.all_epochs} epochs; the machine of the "
                 "last complete epoch is kept",
                 TrainingWarning,
-                stacklevel=2,
             )
             raise interrupted
         return self

@@ -1,6 +1,5 @@
 """Methods of a fitted estimator: features, log-likelihoods, samples, denoising, imputation and recovery."""
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from tapmachine.analysis.features import hidden_means, warn_of_failures
 from tapmachine.apps.estimator.input import check_names, columns_named, dense_in_parts, matrix_of
-from tapmachine.data.errors import DataWarning, LikelihoodWarning
+from tapmachine.data.errors import DataWarning, LikelihoodWarning, warn
 from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
 from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
 from tapmachine.likelihood.tap import clamped_log_weight
@@ -145,12 +144,11 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if self._log_partition is None:
             self._log_partition = unbiased_log_partition(self.machine_, self._starts.to(self.machine_.device))
             if not self._log_partition.error < TOLERANCE:
-                warnings.warn(
+                warn(
                     f"the standard error of ln Z is {self._log_partition.error:.2g} nats, above {TOLERANCE}. All "
                     "scores share this error, and are too high if annealing missed some modes. "
                     "tapmachine.compare_likelihoods compares ln Z with other estimates",
                     LikelihoodWarning,
-                    stacklevel=4,
                 )
         return self._log_partition
 
@@ -314,12 +312,11 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if not count:
             return x
         row, column = outside.nonzero()[0].tolist()
-        warnings.warn(
+        warn(
             f"{count} value{'s' if count > 1 else ''} outside the interval of the training data clipped; the "
             f"first is {x[row, column]:g} in row {row}, column {column}. To widen the interval, fit with "
             "interval=(low, high)",
             DataWarning,
-            stacklevel=2,
         )
         return torch.clamp(x, lower, upper)
 

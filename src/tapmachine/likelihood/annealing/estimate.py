@@ -1,6 +1,5 @@
 """Estimates of ln Z and log-likelihoods by forward and reverse annealed importance sampling, with standard errors."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tapmachine.data.checks import check_count
-from tapmachine.data.errors import EstimateError, LikelihoodWarning
+from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.likelihood.annealing.paths import seeded
 from tapmachine.likelihood.annealing.runs import BLOCK, Runs, check_samples, join, make_runs, pick, resample
 from tapmachine.likelihood.annealing.schedules import linear_schedule
@@ -257,12 +256,11 @@ def _warn_if_collapsed(estimate: AnnealedEstimate) -> None:
     n_rows = int((effective < enough).sum())
     where = f" on {n_rows} of {len(effective)} rows" if effective.dim() else ""
     direction = "high" if estimate.reverse else "low"
-    warnings.warn(
+    warn(
         f"the weights of annealed importance sampling have collapsed{where}: the effective sample size is {least:.1f} "
         f"of {estimate.n_runs} runs. ln Z is probably too {direction}, and its error too small; use more than "
         f"{len(estimate.betas) - 1} temperatures, or other `data`",
         LikelihoodWarning,
-        stacklevel=4,  # past the decorator
     )
 
 

@@ -141,7 +141,7 @@ def recover(
         part = mixture(list(used.layers), solutions, temperature, nothing)
         parts.append(part._replace(moments=[Moments(*(z.to(machine.dtype) for z in layer)) for layer in part.moments]))
     posterior = joined(parts, task.channel, machine.layers[0])
-    warn_of_failures(posterior.status, stacklevel=5)  # skips two decorators
+    warn_of_failures(posterior.status)
     return posterior
 
 
