@@ -28,7 +28,7 @@ from tapmachine import (
     solve,
 )
 from tapmachine.solver.schemes.adaptive_tap.gaussian_side import Bipartite
-from tapmachine.training import Monitor, Trainer, paper_sgd
+from tapmachine.training import Monitor, Trainer, momentum_sgd
 
 SCHEMES = {"TAP": TAP("explicit", 0.5), "adaTAP": AdaptiveTAP(0.5)}
 
@@ -41,7 +41,7 @@ def training(x, name: str, n_sweeps: int, seconds: float, epochs: int) -> list[d
         epochs=epochs,
         batch_size=100,
         objective=TAPObjective(n_sweeps=n_sweeps, scheme=SCHEMES[name], merged=False),
-        optimizer=paper_sgd(machine, 0.001, weight_decay=0.001),
+        optimizer=momentum_sgd(machine, 0.001, weight_decay=0.001),
         seed=0,
         monitor=Monitor(n_starts=0),
     )

@@ -27,7 +27,7 @@ from tapmachine import (
     save,
 )
 from tapmachine.likelihood.tap import clamped_log_weight
-from tapmachine.training import Monitor, Objective, Trainer, geometric_decay, paper_sgd
+from tapmachine.training import Monitor, Objective, Trainer, geometric_decay, momentum_sgd
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def train(run: Run, x: torch.Tensor, test: torch.Tensor, seed: int, every: int):
     monitor = Monitor(max_sweeps=200, every=every)
 
     def constant(rate: float | None):
-        return None if rate is None else lambda own: paper_sgd(own, rate)
+        return None if rate is None else lambda own: momentum_sgd(own, rate)
 
     if run.pretrain:
         rate = constant(run.pretrain_rate)

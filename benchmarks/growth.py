@@ -27,7 +27,7 @@ from torch import Tensor
 
 from tapmachine import TAP, Binary, TAPObjective, find_solutions, fit, rbm
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training import Monitor, paper_sgd
+from tapmachine.training import Monitor, momentum_sgd
 from tapmachine.training.captured import CapturedStep
 from tapmachine.training.trainer import Trainer
 
@@ -69,7 +69,7 @@ def make_trainer(n_rows: int, n_visible: int, n_hidden: int, n_particles: int, d
     x = clustered_rows(n_rows, n_visible).to(device)
     objective = TAPObjective(n_particles=n_particles, n_sweeps=N_SWEEPS)
     settings = {"epochs": 1000, "batch_size": BATCH, "monitor": Monitor(n_starts=0, every=10_000), "centered": False}
-    return Trainer(machine, x, objective=objective, optimizer=paper_sgd(machine), compile=False, **settings)
+    return Trainer(machine, x, objective=objective, optimizer=momentum_sgd(machine), compile=False, **settings)
 
 
 def epochs_to_time(question: str, sizes: tuple[int, ...], device: str) -> dict[int, Callable[[], object]]:

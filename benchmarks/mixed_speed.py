@@ -18,7 +18,7 @@ from tapmachine import RBM, Binary, rbm
 from tapmachine.data.columns import Schema
 from tapmachine.data.raw_columns import RawColumn
 from tapmachine.runs.table_units import units_for
-from tapmachine.training import Monitor, Trainer, paper_sgd
+from tapmachine.training import Monitor, Trainer, momentum_sgd
 
 HIDDEN, REPEATS = 100, 3
 RATE = 0.001  # small learning rate: the time does not depend on it, and counts may diverge at a large one
@@ -44,7 +44,7 @@ def table(n_rows: int, n_columns: int) -> list[RawColumn]:
 
 def trainer_of(visible, x: torch.Tensor) -> Trainer:
     machine = rbm(visible, Binary(HIDDEN))
-    return Trainer(machine, x, epochs=1 + REPEATS, optimizer=paper_sgd(machine, RATE), monitor=Monitor(n_starts=0))
+    return Trainer(machine, x, epochs=1 + REPEATS, optimizer=momentum_sgd(machine, RATE), monitor=Monitor(n_starts=0))
 
 
 def seconds_of(call) -> tuple[float, float]:

@@ -42,7 +42,7 @@ from torch.nn.functional import softplus
 from tapmachine import PCD, Binary, TAPObjective, ais_log_likelihood, ais_log_partition, rbm, solve
 from tapmachine.data.sources import read
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training import Monitor, paper_sgd
+from tapmachine.training import Monitor, momentum_sgd
 from tapmachine.training.trainer import Trainer
 
 BATCH, N_CHAINS, LEARNING_RATE = 100, 100, 0.01
@@ -66,7 +66,7 @@ class Ours:
         self.machine = rbm(Binary(x.shape[1]), Binary(n_hidden), generator=torch.Generator().manual_seed(0)).to(device)
         settings = {"objective": objective, "monitor": Monitor(n_starts=0, every=10**6)}
         if plain:
-            settings |= {"optimizer": paper_sgd(self.machine, LEARNING_RATE), "centered": False}
+            settings |= {"optimizer": momentum_sgd(self.machine, LEARNING_RATE), "centered": False}
             settings |= {"compile": False} if device == "cpu" else {}
         self.trainer = Trainer(self.machine, x.to(device), epochs=epochs, **settings)
 

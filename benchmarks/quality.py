@@ -29,7 +29,7 @@ from tapmachine import (
     rbm,
 )
 from tapmachine.analysis.plots import image_grid, training_curves
-from tapmachine.training import History, Monitor, Objective, geometric_decay, paper_sgd
+from tapmachine.training import History, Monitor, Objective, geometric_decay, momentum_sgd
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def main() -> None:
     machine = rbm(units(train.shape[1]), Binary(run.n_hidden), generator=generator).to(device)
     paper = {}
     if run.learning_rate is not None and run.objective is not None:
-        optimizer = paper_sgd(machine, run.learning_rate, weight_decay=run.weight_decay)
+        optimizer = momentum_sgd(machine, run.learning_rate, weight_decay=run.weight_decay)
         schedule = geometric_decay(optimizer, run.decay, epochs)
         paper = {"optimizer": optimizer, "scheduler": schedule, "centered": run.centered, "batch_size": run.batch_size}
     start = time.perf_counter()

@@ -11,7 +11,7 @@ FOLDER contains density_tables.npz, mnist_salakhutdinov_murray.npz (table mnist-
     default        `fit` with default settings, without measurements
     default+valid  default with early stopping on the validation rows of the table; the time includes measurements
     tap            `fit` with TAPObjective() and default settings otherwise
-    pcd1, pcd10    plain PCD: independent chains without restarts, `paper_sgd` without weight decay, no averaging, a
+    pcd1, pcd10    plain PCD: independent chains without restarts, `momentum_sgd` without weight decay, no averaging, a
                    learning rate that decays to 1 % over 50 epochs from 1, 3 or 10 times 0.027/(λ/4), where λ is the
                    largest variance
     sklearn, rbms  BernoulliRBM (CPU only) and rbms (PCD-10) for as long as default took; learning rate 0.01, 0.03 or
@@ -58,7 +58,7 @@ from tapmachine.data.errors import DivergenceError, FileError, LikelihoodWarning
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood import ais_log_likelihood, ais_log_partition, exact_log_likelihood
 from tapmachine.machine import BoltzmannMachine, from_bernoulli_rbm
-from tapmachine.training import Monitor, geometric_decay, paper_sgd
+from tapmachine.training import Monitor, geometric_decay, momentum_sgd
 from tapmachine.training.optimizers import GROWTH, SOME_ROWS
 
 METHODS = ("default", "default+valid", "tap", "pcd1", "pcd10", "sklearn", "rbms")
@@ -98,7 +98,7 @@ def train(job: Job, table: Table, options: argparse.Namespace) -> tuple[Boltzman
     elif job.method == "tap":
         settings["objective"] = TAPObjective()
     elif job.method != "default":
-        optimizer = paper_sgd(machine, job.factor * plain_learning_rate(table.train), weight_decay=0.0)
+        optimizer = momentum_sgd(machine, job.factor * plain_learning_rate(table.train), weight_decay=0.0)
         settings |= {"optimizer": optimizer, "scheduler": geometric_decay(optimizer, 0.01, epochs), "epochs": epochs}
         settings |= {"objective": PCD(int(job.method[3:]), stratified=False, restarts=False)}
         settings |= {"averaged": False, "batch_size": BATCH}

@@ -11,7 +11,7 @@ import torch
 
 from tapmachine import TAP, Binary, TAPObjective, fit, rbm
 from tapmachine.beliefs import Moments
-from tapmachine.training import Monitor, paper_sgd
+from tapmachine.training import Monitor, momentum_sgd
 from tapmachine.training.step import Step
 
 N_VISIBLE, BATCH, N_SWEEPS, REPEATS = 784, 100, 10, 30
@@ -32,11 +32,11 @@ def main() -> None:
         if options.tf32:
             torch.set_float32_matmul_precision("high")
         settings = {"epochs": 4, "objective": TAPObjective(), "monitor": Monitor(0), "compile": True}
-        history = fit(machine, x, optimizer=paper_sgd(machine), **settings)
+        history = fit(machine, x, optimizer=momentum_sgd(machine), **settings)
         print(f"{N_VISIBLE}x{options.hidden}: {min(history['seconds'][1:]):.3f} s per epoch of 600 steps")
         return
     batch = x[:BATCH]
-    step = Step(machine, TAPObjective(), paper_sgd(machine, 0.0), x, BATCH, generator)
+    step = Step(machine, TAPObjective(), momentum_sgd(machine, 0.0), x, BATCH, generator)
     process, layers = TAP().bind(machine), list(machine.layers)
 
     @torch.no_grad()

@@ -47,7 +47,7 @@ from tapmachine.data.checks import check_count
 from tapmachine.likelihood import adaptive_schedule, linear_schedule, solve_from_rows
 from tapmachine.posterior import gibbs_posterior, nearest_neighbors
 from tapmachine.solver import random_start
-from tapmachine.training import Chains, Monitor, Trainer, geometric_decay, paper_sgd
+from tapmachine.training import Chains, Monitor, Trainer, geometric_decay, momentum_sgd
 from tapmachine.training.pretraining import Pretraining, PretrainingTrainer
 from tapmachine.units import Simplex
 
@@ -102,7 +102,7 @@ CALLS = [
     ("find_solutions", "max_sweeps", lambda n: find_solutions(small(), X, max_sweeps=n)),
     ("fit", "epochs", lambda n: fit(small(), X, epochs=n)),
     ("fit", "batch_size", lambda n: fit(small(), X, epochs=1, batch_size=n)),
-    ("geometric_decay", "epochs", lambda n: geometric_decay(paper_sgd(small(), 0.1), 0.1, n)),
+    ("geometric_decay", "epochs", lambda n: geometric_decay(momentum_sgd(small(), 0.1), 0.1, n)),
     ("gibbs", "n_sweeps", lambda n: gibbs(small(), X, n)),
     ("gibbs_posterior", "n_sweeps", lambda n: gibbs_posterior(small(), X, NOISE, n)),
     ("linear_schedule", "n_temperatures", linear_schedule),

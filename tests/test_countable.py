@@ -38,7 +38,7 @@ from tapmachine.likelihood import exact_moments
 from tapmachine.posterior.channels import GaussianNoise
 from tapmachine.runs.build import make_machine
 from tapmachine.runs.settings import Settings
-from tapmachine.training import Monitor, default_objective, paper_sgd
+from tapmachine.training import Monitor, default_objective, momentum_sgd
 from tapmachine.training.step import can_be_centered
 from tapmachine.units import Interval
 
@@ -196,7 +196,7 @@ def test_counts_are_trained_by_default_by_chains():
     x = units.sample(Tilt(kind * torch.tensor([2.0, 2.0, -1.0]).double(), 0.0), generator)
     student = rbm(counts(3), Binary(2).double())
     assert repr(default_objective(student)) == "PCD(2, n_chains=100)"
-    assert can_be_centered(student, paper_sgd(student, 0.01))
+    assert can_be_centered(student, momentum_sgd(student, 0.01))
     fit(student, x, epochs=20, batch_size=15, monitor=Monitor(n_starts=0))
     alone = float(units.fit_to(x).log_prior(x).detach().sum(-1).mean())
     assert float(exact_log_likelihood(student, x)) > alone + 2

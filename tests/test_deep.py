@@ -50,7 +50,7 @@ from tapmachine.runs.data import settings_of
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.runs.training import run_training
-from tapmachine.training import Monitor, Pretraining, PretrainingTrainer, Trainer, free_energies, paper_sgd
+from tapmachine.training import Monitor, Pretraining, PretrainingTrainer, Trainer, free_energies, momentum_sgd
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import clamped_free_energy, summed_over_odd_layers
 from tapmachine.training.layer_machines import _twice
@@ -223,7 +223,7 @@ def test_training_lifts_the_likelihood(objective):
     machine = dbm([Binary(16), Binary(8), Binary(4)], weights)
     machine.layers[0].fit_to(x)
     before = float(exact_log_likelihood(machine, x).mean)
-    options = {"objective": objective, "optimizer": paper_sgd(machine, 0.1, weight_decay=0.0), "monitor": QUIET}
+    options = {"objective": objective, "optimizer": momentum_sgd(machine, 0.1, weight_decay=0.0), "monitor": QUIET}
     fit(machine, x, epochs=20, batch_size=20, warm_start=True, **options)
     assert float(exact_log_likelihood(machine, x).mean) > before + 0.5  # by 1.6 nats or more, as a rule
 
@@ -231,7 +231,7 @@ def test_training_lifts_the_likelihood(objective):
 def test_layers_of_no_use_are_told_of():
     machine = dbm([Binary(16), Binary(8), Binary(4)])
     with pytest.warns(TrainingWarning, match="hidden layer 2 vary by only .* between rows"):
-        history = fit(machine, bars(), epochs=2, batch_size=20, optimizer=paper_sgd(machine, 1e-6), monitor=QUIET)
+        history = fit(machine, bars(), epochs=2, batch_size=20, optimizer=momentum_sgd(machine, 1e-6), monitor=QUIET)
     assert 0 <= history["variation_2"][0] < 0.01
     single = rbm(Binary(16), Binary(8))
     assert "variation_1" not in fit(single, bars(), epochs=1, batch_size=20, monitor=QUIET).records[0]
@@ -286,7 +286,7 @@ def test_pretraining(data, double_inputs):
     machine = dbm([Binary(16), Binary(8), Binary(6), Binary(4)], weights)
     machine.layers[0].fit_to(x)
     before = float(exact_log_likelihood(machine, x).mean)
-    options = {"optimizer": lambda own: paper_sgd(own, 0.1, weight_decay=0.0), "monitor": QUIET}
+    options = {"optimizer": lambda own: momentum_sgd(own, 0.1, weight_decay=0.0), "monitor": QUIET}
     history = pretrain(
         machine, x, epochs=8, layers="all", data=data, double_inputs=double_inputs, batch_size=10, **options
     )
@@ -294,7 +294,7 @@ def test_pretraining(data, double_inputs):
     assert history["epoch"] == list(range(1, 25))
     moved = [float((new.detach() - old).norm()) for new, old in zip(machine.weights, weights, strict=True)]
     assert min(moved) > 0.02, moved  # 0.2, as a rule; 0 if a layer is left out
-    sgd = paper_sgd(machine, 0.05, weight_decay=0.0)
+    sgd = momentum_sgd(machine, 0.05, weight_decay=0.0)
     fit(machine, x, epochs=5, batch_size=10, optimizer=sgd, warm_start=True, monitor=QUIET)
     assert float(exact_log_likelihood(machine, x).mean) > before + 0.5  # by 1.6 nats or more, as a rule
 
@@ -315,7 +315,7 @@ def test_doubling():
     options = {"epochs": 3, "batch_size": 20, "validate": False, "warm_start": True, "monitor": QUIET}
 
     def make_trainer(own, states, stage):
-        return Trainer(own, states, objective=TAPObjective(), optimizer=paper_sgd(own, 0.05), **options)
+        return Trainer(own, states, objective=TAPObjective(), optimizer=momentum_sgd(own, 0.05), **options)
 
     trainer = PretrainingTrainer(machine, x, Pretraining(3, "all", double_inputs=True), make_trainer)
     while trainer.finished < trainer.epochs:

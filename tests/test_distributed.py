@@ -88,7 +88,7 @@ ON_ONE_DEVICE = """
 import os, sys, torch, torch.distributed as dist
 from safetensors.torch import save_file
 from tapmachine import PCD, Binary, TAPObjective, fit, rbm
-from tapmachine.training import Monitor, paper_sgd
+from tapmachine.training import Monitor, momentum_sgd
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 if size > 1:  # not NCCL, which wants a GPU for each
     dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}.meet", rank=rank, world_size=size)
@@ -100,7 +100,7 @@ weights = torch.linspace(0.5, 1.5, 400) if "weights" in sys.argv else None
 objective = PCD(2, n_chains=7) if "pcd" in sys.argv else TAPObjective()  # 7 chains cannot be shared evenly
 if "pcd" in sys.argv:
     machine, x = machine.double(), x.double()  # in float32 a draw may depend on rounding
-fit(machine, x, epochs=3, batch_size=25, objective=objective, optimizer=paper_sgd(machine, 0.05),
+fit(machine, x, epochs=3, batch_size=25, objective=objective, optimizer=momentum_sgd(machine, 0.05),
     weights=weights, monitor=Monitor(0), compile=False)
 if rank == 0:
     save_file({"before": before.cpu(), "weights": machine.weights[0].detach().cpu()}, sys.argv[1])

@@ -28,7 +28,7 @@ from tapmachine import (
 from tapmachine.beliefs import Moments
 from tapmachine.data.errors import DivergenceError, TrainingWarning
 from tapmachine.solver.merging import merge_solutions
-from tapmachine.training import Chains, FromBatch, Monitor, free_energies, paper_sgd
+from tapmachine.training import Chains, FromBatch, Monitor, free_energies, momentum_sgd
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import free_energy_from, mixture
 from tapmachine.units import Lattice
@@ -148,7 +148,7 @@ def clusters(n_rows: int) -> torch.Tensor:
 def trained(x, objective, epochs=20):
     generator = torch.Generator().manual_seed(0)
     machine = rbm(Binary(12), Binary(4), 0.2 * torch.randn(12, 4, generator=generator))
-    optimizer = paper_sgd(machine, 0.2, weight_decay=0.0)
+    optimizer = momentum_sgd(machine, 0.2, weight_decay=0.0)
     fit(machine, x, epochs=epochs, batch_size=60, objective=objective, optimizer=optimizer, monitor=QUIET)
     return float(exact_log_likelihood(machine, x))
 
@@ -189,7 +189,7 @@ def test_a_log_likelihood_above_the_exact_one_is_warned_of_at_the_next_measureme
     """Of four groups of units that are on or off, TAP's average over solutions knows one of 16 states."""
     x = torch.tensor([[i >> bit & 1 for bit in range(4)] for i in range(16)]).float().repeat_interleave(3, 1)
     machine = rbm(Binary(12), Binary(6), 0.1 * torch.randn(12, 6, generator=torch.Generator().manual_seed(0)))
-    optimizer, objective = paper_sgd(machine, 0.5, weight_decay=0.0), TAPObjective(merged=False)
+    optimizer, objective = momentum_sgd(machine, 0.5, weight_decay=0.0), TAPObjective(merged=False)
     seen: list[int] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -280,7 +280,7 @@ def test_nothing_is_read_while_particles_are_excluded(monkeypatch):
 @pytest.mark.parametrize("n_sweeps", [10, None])
 def test_training_goes_on_without_excluded_particles_and_reports_them(n_sweeps):
     machine, x = strongly_coupled_counts()
-    options = {"epochs": 2, "batch_size": 6, "optimizer": paper_sgd(machine, 1e-3), "warm_start": True}
+    options = {"epochs": 2, "batch_size": 6, "optimizer": momentum_sgd(machine, 1e-3), "warm_start": True}
     with pytest.warns(TrainingWarning, match=r"^epoch 1: 2 particles had a non-finite free energy") as caught:
         history = fit(machine, x, objective=TAPObjective(n_sweeps=n_sweeps, merged=True), monitor=QUIET, **options)
     assert len(caught) == 1

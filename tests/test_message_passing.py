@@ -36,7 +36,7 @@ from tapmachine.analysis import compare_schemes, correlations
 from tapmachine.apps.cli import app
 from tapmachine.data.errors import EstimateError
 from tapmachine.likelihood import exact_moments
-from tapmachine.training import Monitor, paper_sgd
+from tapmachine.training import Monitor, momentum_sgd
 
 TIGHT = 1e-24
 
@@ -395,7 +395,7 @@ def test_training_with_adaptive_tap():
         objective = TAPObjective(n_sweeps=10, scheme=scheme)
         options = {
             "objective": objective,
-            "optimizer": paper_sgd(machine, 0.1),
+            "optimizer": momentum_sgd(machine, 0.1),
             "monitor": Monitor(n_starts=20, every=10),
         }
         history = fit(machine, x, epochs=10, batch_size=20, **options)

@@ -46,7 +46,7 @@ NOT_IN_RBM = {
     "weights": "they are an argument of fit, sample_weight",
     "early_stopping": "it requires held-out rows",
     "rescale": "visible units that are given take the data as they are",
-    "field_momentum": "tapmachine.training.paper_sgd has it, for machine_",
+    "field_momentum": "tapmachine.training.momentum_sgd has it, for machine_",
     "pretrain_layers": "tapmachine.pretrain has it, for machine_",
     "pretrain_on": "tapmachine.pretrain has it, for machine_",
     "double_inputs": "tapmachine.pretrain has it, for machine_",

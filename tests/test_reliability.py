@@ -50,7 +50,7 @@ from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 from tapmachine.solver.schemes.layered import LayeredDescent
-from tapmachine.training import Monitor, Stopped, Trainer, paper_sgd
+from tapmachine.training import Monitor, Stopped, Trainer, momentum_sgd
 
 EPOCHS = 6
 SELDOM = ("--measure-every", "12", "--save-every", "4")
@@ -285,7 +285,7 @@ def test_of_two_processes_one_is_refused(data, tmp_path):
 def test_an_injected_divergence_is_caught_within_a_step(value):
     x = torch.tensor(bars())
     machine = rbm(Binary(16), Binary(5))
-    trainer = Trainer(machine, x, epochs=2, batch_size=20, optimizer=paper_sgd(machine, 0.05), seed=0)
+    trainer = Trainer(machine, x, epochs=2, batch_size=20, optimizer=momentum_sgd(machine, 0.05), seed=0)
     trainer.epoch()
     good = [p.detach().clone() for p in machine.parameters()]
     real = trainer.step.objective.free_energies

@@ -28,7 +28,7 @@ from tapmachine.apps.estimator import uses
 from tapmachine.data.errors import FileError, LikelihoodWarning, TrainingWarning
 from tapmachine.likelihood import unbiased
 from tapmachine.likelihood.unbiased import CHEAP, Effort, unbiased_log_likelihood, unbiased_log_partition
-from tapmachine.training import Monitor, paper_sgd
+from tapmachine.training import Monitor, momentum_sgd
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_a_log_likelihood_that_tap_over_counts_is_warned_of_at_once():
             x,
             epochs=1,
             batch_size=20,
-            optimizer=paper_sgd(machine, 1e-6),
+            optimizer=momentum_sgd(machine, 1e-6),
             monitor=Monitor(n_starts=80),
             warm_start=True,
         )

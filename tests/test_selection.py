@@ -16,7 +16,7 @@ from tapmachine.data.errors import Stopped, TrainingWarning
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.unbiased import CAREFUL, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.runs.settings import Settings
-from tapmachine.training import Monitor, Trainer, TrainingState, default_learning_rate, paper_sgd
+from tapmachine.training import Monitor, Trainer, TrainingState, default_learning_rate, momentum_sgd
 from tapmachine.training.captured import _snapshot
 from tapmachine.training.selection import PATIENCE, BestMachine
 
@@ -113,7 +113,11 @@ def test_averages_vary_less_than_the_last_values():
         found = []
         for seed in range(8):
             machine = rbm(Binary(12), Binary(4))
-            options = {"optimizer": paper_sgd(machine, 0.1, weight_decay=0.0), "averaged": averaged, "monitor": QUIET}
+            options = {
+                "optimizer": momentum_sgd(machine, 0.1, weight_decay=0.0),
+                "averaged": averaged,
+                "monitor": QUIET,
+            }
             fit(machine, clusters(60, 12), epochs=12, batch_size=20, seed=seed, **options)
             found.append(machine.layers[0].field.detach())
         spread.append(float(torch.stack(found).var(0).sum()))
@@ -189,7 +193,7 @@ def test_what_is_undone_is_not_averaged():
 def over_fitting(**options):
     """40 rows of 40 columns and 12 hidden units: held-out rows are best scored after 14 epochs."""
     machine = rbm(Binary(40), Binary(12))
-    options |= {"optimizer": paper_sgd(machine, 0.5, weight_decay=0.0), "averaged": True, "monitor": LIKELY}
+    options |= {"optimizer": momentum_sgd(machine, 0.5, weight_decay=0.0), "averaged": True, "monitor": LIKELY}
     return Trainer(machine, clusters(40, 40), epochs=100, validation=clusters(200, 40, seed=1), **options)
 
 
@@ -252,7 +256,7 @@ def test_early_stopping_can_be_turned_off():
 
 def test_without_held_out_rows_all_epochs_are_run():
     machine = rbm(Binary(40), Binary(12))
-    history = fit(machine, clusters(40, 40), epochs=60, optimizer=paper_sgd(machine, 0.5), monitor=QUIET)
+    history = fit(machine, clusters(40, 40), epochs=60, optimizer=momentum_sgd(machine, 0.5), monitor=QUIET)
     assert len(history) == 60
     assert "kept_epoch" not in history.records[-1]
 

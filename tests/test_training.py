@@ -57,7 +57,7 @@ from tapmachine.training import (
     TrainingState,
     free_energies,
     geometric_decay,
-    paper_sgd,
+    momentum_sgd,
 )
 from tapmachine.training import free_energies as free_energies_module
 from tapmachine.training import step as step_module
@@ -316,7 +316,7 @@ def test_batches_without_weight_change_nothing():
 def test_the_papers_update():
     """v ← γ(ΔW − εW) + ηv, W ← W + v, with a penalty on the weights only."""
     machine = machine_of(["Binary", "Binary"], [3, 2], seed=5)
-    optimizer = paper_sgd(machine, learning_rate=0.1, momentum=0.5, weight_decay=0.2)
+    optimizer = momentum_sgd(machine, learning_rate=0.1, momentum=0.5, weight_decay=0.2)
     W, U = machine.weights[0].detach().clone(), machine.layers[0].field.detach().clone()
     v, u = torch.zeros_like(W), torch.zeros_like(U)
     for number in range(3):
@@ -357,7 +357,7 @@ def test_a_step_does_not_read_bounds(objective, monkeypatch):
 
 def test_step_sizes_fall_geometrically():
     machine = rbm(Binary(3), Binary(2))
-    optimizer = paper_sgd(machine, 0.02)
+    optimizer = momentum_sgd(machine, 0.02)
     history = fit(
         machine, stripes(20, 3), epochs=4, batch_size=10, optimizer=optimizer,
         scheduler=geometric_decay(optimizer, 0.0001, 4), monitor=QUIET,
@@ -400,7 +400,7 @@ def test_training_raises_the_exact_likelihood(objective):
     machine = rbm(Binary(12), Binary(4))
     machine.layers[0].fit_to(x)
     before = float(exact_log_likelihood(machine, x))
-    optimizer = paper_sgd(machine, 0.1, weight_decay=0.0)
+    optimizer = momentum_sgd(machine, 0.1, weight_decay=0.0)
     history = fit(
         machine, x, epochs=35, batch_size=40, objective=objective, optimizer=optimizer, averaged=True,
         scheduler=geometric_decay(optimizer, 0.1, 35), validation=stripes(seed=1),
@@ -639,7 +639,7 @@ def test_a_glass_is_reported():
         ),
         (lambda m: fit(m, rows_with_a_bad_one(20_003)), r"x\[20003, 1\] is 2"),
         (
-            lambda m: fit(m, torch.zeros(200, 3), scheduler=geometric_decay(paper_sgd(m), 0.1, 5)),
+            lambda m: fit(m, torch.zeros(200, 3), scheduler=geometric_decay(momentum_sgd(m), 0.1, 5)),
             "belongs to another optimizer",
         ),
         (
@@ -681,7 +681,7 @@ def test_captured_training_is_that_of_plain_steps(objective):
     found = []
     for captured in (True, True, False):
         machine = rbm(Binary(12), Binary(4)).cuda()
-        optimizer = paper_sgd(machine) if captured else torch.optim.SGD(
+        optimizer = momentum_sgd(machine) if captured else torch.optim.SGD(
             [{"params": list(machine.weights), "weight_decay": 0.001}, {"params": [u.field for u in machine.layers]}],
             lr=0.005, momentum=0.5,
         )  # fmt: skip
@@ -719,7 +719,9 @@ def test_older_versions_of_torch_do_not_compile(version, monkeypatch):
 def test_a_loss_and_its_gradient_are_one_graph(kinds):
     machine = machine_of(kinds, [6, 4], seed=5, scale=0.2)
     x = data_of(machine, 8)
-    step = Step(machine, TAPObjective(Persistent(), 5, 4), paper_sgd(machine), x, 8, torch.Generator().manual_seed(0))
+    step = Step(
+        machine, TAPObjective(Persistent(), 5, 4), momentum_sgd(machine), x, 8, torch.Generator().manual_seed(0)
+    )
 
     def gradients(loss_of):
         machine.zero_grad()
@@ -803,7 +805,7 @@ def test_compiled_sweeps_on_a_gpu_agree_on_strong_couplings():
         machine = machine_of(["Binary", "Binary"], [40, 10], seed=6, scale=1.0).float().to(device)
         x = data_of(machine.cpu(), 300).to(device)
         machine.to(device)
-        options = {"optimizer": paper_sgd(machine, 1e-4), "centered": False, "warm_start": True}
+        options = {"optimizer": momentum_sgd(machine, 1e-4), "centered": False, "warm_start": True}
         history = fit(machine, x, epochs=1, batch_size=20, objective=TAPObjective(), compile=compile, **options)
         losses.append((history["loss"][0], history["gradient_norm"][0]))
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)

@@ -18,7 +18,7 @@ import torch
 
 from tapmachine import Binary, TAPObjective, fit, rbm
 from tapmachine.analysis.landscape import track_landscape
-from tapmachine.training import paper_sgd
+from tapmachine.training import momentum_sgd
 
 path = sys.argv[1] if len(sys.argv) > 1 else "genomes_805snp.npz"
 with np.load(path) as file:
@@ -33,7 +33,7 @@ def keep(machine, record):
 
 torch.manual_seed(0)
 machine = rbm(Binary(805), Binary(100))
-optimizer = paper_sgd(machine, learning_rate=0.005, momentum=0.5, weight_decay=0.001)
+optimizer = momentum_sgd(machine, learning_rate=0.005, momentum=0.5, weight_decay=0.001)
 objective = TAPObjective(n_sweeps=10, merged=False)
 fit(machine, x, epochs=epochs[-1], objective=objective, optimizer=optimizer, centered=False, callbacks=[keep])
 rows = torch.arange(0, len(x), 10)

@@ -14,7 +14,7 @@ from tapmachine.likelihood.exact import can_enumerate, exact_moments
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, in_double
 from tapmachine.machine.conditioning import condition
-from tapmachine.machine.gibbs_sampling import gibbs, sweep_chain
+from tapmachine.machine.sampler import gibbs, sweep_chain
 from tapmachine.solver import Scheme, solve
 from tapmachine.solver.registry import SCHEMES
 from tapmachine.solver.starts import StartingPoint, fitting, starting_moments

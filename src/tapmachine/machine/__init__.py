@@ -4,9 +4,9 @@ from tapmachine.data.errors import FileError
 from tapmachine.machine.boltzmann import BoltzmannMachine, Edge, dbm, pairwise, rbm
 from tapmachine.machine.conditioning import clamp, condition, hidden_machine
 from tapmachine.machine.files import load, save
-from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
 from tapmachine.machine.interchange import from_bernoulli_rbm, read_rbms, write_rbms
 from tapmachine.machine.rescaling import rescale
+from tapmachine.machine.sampler import gibbs, sample_solutions
 from tapmachine.machine.temperature import at_temperature, prior_log_normalizer
 
 __all__ = [

@@ -14,7 +14,7 @@ from tapmachine.data.errors import PosteriorWarning
 from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
-from tapmachine.machine.gibbs_sampling import gibbs, sweep_chain
+from tapmachine.machine.sampler import gibbs, sweep_chain
 from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.posterior.channels import Channel, Missing

@@ -29,7 +29,7 @@ from tapmachine.training import (
     Training,
     default_learning_rate,
     geometric_decay,
-    paper_sgd,
+    momentum_sgd,
 )
 from tapmachine.training.batches import IN_MEMORY, check_all_rows
 from tapmachine.training.gaps import completed_by_columns, fill_columns, has_gaps, take_gaps
@@ -212,7 +212,7 @@ def _trainer(
     some = completed_by_columns(machine, x, settings.seed) if isinstance(x, Tensor) and has_gaps(x) else x
     if rate is None:
         rate = default_learning_rate(machine, some, len(x), warm_start)
-    optimizer = paper_sgd(machine, rate, settings.momentum, settings.weight_decay, settings.field_momentum)
+    optimizer = momentum_sgd(machine, rate, settings.momentum, settings.weight_decay, settings.field_momentum)
     return Trainer(
         machine,
         x,

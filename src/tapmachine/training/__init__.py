@@ -7,7 +7,7 @@ from tapmachine.training.loop import History, Training, fit, run_epochs
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor
 from tapmachine.training.objectives import TAPObjective, default_objective
-from tapmachine.training.optimizers import default_learning_rate, geometric_decay, paper_sgd
+from tapmachine.training.optimizers import default_learning_rate, geometric_decay, momentum_sgd
 from tapmachine.training.pretraining import Pretraining, PretrainingTrainer, pretrain
 from tapmachine.training.progress import TensorBoard
 from tapmachine.training.starts import FromBatch, FromData, NoisyBatch, Persistent, RandomPoints, Start
@@ -42,7 +42,7 @@ __all__ = [
     "fit",
     "geometric_decay",
     "matmul_precision",
-    "paper_sgd",
+    "momentum_sgd",
     "pretrain",
     "run_epochs",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_count
-from tapmachine.machine.gibbs_sampling import sweep_chain
+from tapmachine.machine.sampler import sweep_chain
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import average, clamped_free_energy, summed_over_odd_layers
 from tapmachine.training.loss import Objective

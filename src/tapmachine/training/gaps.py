@@ -20,7 +20,7 @@ from tapmachine.data.rows import in_parts
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.conditioning import clamp
-from tapmachine.machine.gibbs_sampling import draw_layers, sweep_chain
+from tapmachine.machine.sampler import draw_layers, sweep_chain
 from tapmachine.units import Units
 
 N_SWEEPS = 3  # number of sweeps of a row's chain whenever the row is in a batch

@@ -172,7 +172,7 @@ def fit(
         batch_size: Number of rows per step, M (default: a quarter of the rows, with a minimum of 10 and a maximum of
             100).
         objective: Training objective, such as `PCD(k)`, `TAPObjective(…)` or `CD(k)` (default: `default_objective`).
-        optimizer: PyTorch optimizer for the machine's parameters (default: `paper_sgd` with `default_learning_rate`,
+        optimizer: PyTorch optimizer for the machine's parameters (default: `momentum_sgd` with `default_learning_rate`,
             which decays to 1/100 of its initial value).
         scheduler: PyTorch learning rate scheduler, stepped after every epoch. `ReduceLROnPlateau` receives the loss.
         validation: Held-out rows, whose log-likelihood is recorded and used for early stopping.

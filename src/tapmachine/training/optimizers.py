@@ -25,7 +25,7 @@ LARGEST_OF_GAUSSIAN = 0.5  # with Gaussian visible units: at larger rates, steps
 PACE_OF_DEEP = 0.55  # factor applied to the learning rate of machines with several hidden layers
 
 
-def paper_sgd(
+def momentum_sgd(
     machine: BoltzmannMachine,
     learning_rate: float = 0.005,
     momentum: float = 0.5,
@@ -46,8 +46,8 @@ def paper_sgd(
 
     Example:
         >>> from tapmachine import Binary, rbm
-        >>> from tapmachine.training import paper_sgd
-        >>> len(paper_sgd(rbm(Binary(4), Binary(2))).param_groups)
+        >>> from tapmachine.training import momentum_sgd
+        >>> len(momentum_sgd(rbm(Binary(4), Binary(2))).param_groups)
         2
     """
     weights = list(machine.weights)
@@ -127,8 +127,8 @@ def geometric_decay(optimizer: Optimizer, factor: float, epochs: int) -> Exponen
 
     Example:
         >>> from tapmachine import Binary, rbm
-        >>> from tapmachine.training import geometric_decay, paper_sgd
-        >>> optimizer = paper_sgd(rbm(Binary(4), Binary(2)), learning_rate=0.02)
+        >>> from tapmachine.training import geometric_decay, momentum_sgd
+        >>> optimizer = momentum_sgd(rbm(Binary(4), Binary(2)), learning_rate=0.02)
         >>> round(geometric_decay(optimizer, factor=0.01, epochs=50).gamma ** 50, 6)
         0.01
     """

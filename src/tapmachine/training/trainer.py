@@ -29,7 +29,7 @@ from tapmachine.training.gaps import take_gaps
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor, Record
 from tapmachine.training.objectives import ExactSlabs, TAPObjective, default_objective
-from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, paper_sgd
+from tapmachine.training.optimizers import can_be_captured, default_learning_rate, geometric_decay, momentum_sgd
 from tapmachine.training.selection import BestMachine
 from tapmachine.training.state import TrainingState
 from tapmachine.training.step import Step
@@ -97,7 +97,7 @@ class Trainer:
             if warm_start and machine.last_learning_rate is not None:
                 # At the default rate, a trained machine would lose what it learned at small rates.
                 rate, decay = min(rate, machine.last_learning_rate), 1.0
-            optimizer = paper_sgd(machine, rate, weight_decay=0.0)
+            optimizer = momentum_sgd(machine, rate, weight_decay=0.0)
             averaged = True if averaged is None else averaged
             scheduler = geometric_decay(optimizer, decay, max(1, epochs)) if scheduler is None else scheduler
         self.optimizer, self.scheduler = optimizer, scheduler

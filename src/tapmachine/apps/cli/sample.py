@@ -107,7 +107,7 @@ def _draw(
 ) -> "Tensor":
     """Draw one sample per starting point. Samples are exact for tables and drawn by Gibbs chains otherwise."""
     from tapmachine.machine.checks import check_rows
-    from tapmachine.machine.gibbs_sampling import gibbs, sample_solutions
+    from tapmachine.machine.sampler import gibbs, sample_solutions
     from tapmachine.runs.conditional import conditional_samples, has_exact_posterior
     from tapmachine.solver import solve
 

@@ -22,7 +22,7 @@ from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.conditioning import clamp
-from tapmachine.machine.gibbs_sampling import gibbs
+from tapmachine.machine.sampler import gibbs
 from tapmachine.posterior import Posterior, denoise
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.denoising import check_channel

@@ -25,7 +25,7 @@ from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.unbiased import unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, in_double
-from tapmachine.machine.gibbs_sampling import gibbs
+from tapmachine.machine.sampler import gibbs
 from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.runs.data import RunData, data_for
 from tapmachine.runs.folder import MachineFile, RunFolder

@@ -12,7 +12,7 @@ from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.slabs import is_gaussian_mixture
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, in_double
-from tapmachine.machine.gibbs_sampling import gibbs
+from tapmachine.machine.sampler import gibbs
 from tapmachine.posterior.table import mixture_of
 from tapmachine.runs.data import RunData
 

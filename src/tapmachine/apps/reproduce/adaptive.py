@@ -24,7 +24,7 @@ from tapmachine.likelihood.pseudo import pseudo_log_likelihood
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.solver import TAP, AdaptiveTAP, PrintedAdaptiveTAP, Scheme
 from tapmachine.solver.driver import ROOT_STEPS
-from tapmachine.training import Monitor, TAPObjective, Trainer, paper_sgd
+from tapmachine.training import Monitor, TAPObjective, Trainer, momentum_sgd
 from tapmachine.units import Binary
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _trainer(
         epochs=epochs,
         batch_size=100,
         objective=TAPObjective(n_particles=own.n_particles, n_sweeps=n_sweeps, scheme=scheme, merged=False),
-        optimizer=paper_sgd(machine, own.learning_rate, weight_decay=0.001),
+        optimizer=momentum_sgd(machine, own.learning_rate, weight_decay=0.001),
         centered=False,
         compile=False,
         warm_start=warm,

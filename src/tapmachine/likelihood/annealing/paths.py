@@ -16,7 +16,7 @@ from tapmachine.beliefs import Tilt
 from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
-from tapmachine.machine.gibbs_sampling import sweep_units
+from tapmachine.machine.sampler import sweep_units
 
 BASE_ROWS = 2000  # maximum number of rows used to estimate the means at β = 0
 BASE_CHAINS = 100  # number of chains used to estimate the means if no data are given

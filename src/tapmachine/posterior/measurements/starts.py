@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.gibbs_sampling import gibbs
+from tapmachine.machine.sampler import gibbs
 from tapmachine.posterior.baselines import nearest_neighbors
 from tapmachine.posterior.measurements.prior import Layers, MachinePrior, expanded
 from tapmachine.posterior.measurements.task import Task

@@ -1,4 +1,4 @@
-"""Block Gibbs sampling, which alternates between drawing the odd and the even layers of a machine."""
+"""Block Gibbs sampling, which draws the odd and the even layers of a machine in turn."""
 
 from collections.abc import Callable, Sequence
 
