@@ -402,7 +402,7 @@ def test_letters_are_no_numbers(tmp_path):
 # ----- channels by their names in the shell
 
 
-CLASSES = re.compile("BinarySymmetric|BinaryErasure|GaussianNoise|PoissonNoise|CustomNoise|estimate_channel|Missing")
+CLASSES = re.compile("BinarySymmetric|Erasure|GaussianNoise|PoissonNoise|CustomNoise|estimate_channel|Missing")
 
 
 @pytest.mark.parametrize(
@@ -435,16 +435,16 @@ def test_the_default_channel_suits_the_units(visible, expected, tmp_path):
         ),
         ("gaussian", ("--channel", "poisson", "--rate", 2), "--channel poisson does not support gaussian visible"),
         ("gaussian", ("--p", 0.1), "--p is not available for --channel gaussian; use --sigma"),
-        ("gaussian", ("--sigma", 0), "--sigma is 0; expected a value between 1e-15 and 1e+15"),
+        ("gaussian", ("--sigma", 0), "--sigma is 0.0; expected a number in [1e-15, 1e+15]"),
         ("gaussian", (), "all values are equal, so the noise level cannot be estimated; set --sigma"),
         (
             "categorical",
             ("--channel", "gaussian"),
             "--channel gaussian does not support categorical visible units; use",
         ),
-        ("binary", ("--p", 0.7), "--p is 0.7; expected a value between 0 and 0.5"),
-        ("binary", ("--channel", "erasure", "--p", 1.5), "--p is 1.5; expected a value between 0 and 1"),
-        ("binary", ("--channel", "poisson", "--rate", -1), "--rate is -1; expected a value between"),
+        ("binary", ("--p", 0.7), "--p is 0.7; expected at most 0.5 for 2 states"),
+        ("binary", ("--channel", "erasure", "--p", 1.5), "--p is 1.5; expected a number in [0, 1]"),
+        ("binary", ("--channel", "poisson", "--rate", -1), "--rate is -1.0; expected a number in"),
     ],
 )
 def test_errors_name_words_of_the_command_line(visible, options, message, tmp_path):

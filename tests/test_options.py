@@ -211,10 +211,10 @@ def test_every_channel_is_one_of_the_command_lines():
     params = {param.name: param for param in typer.main.get_command(app).commands["denoise"].params}
     for word, entry in CHANNELS.items():
         assert word in params["channel"].help
-        assert entry.parameter in params
-        channel = resolve_name(entry.home)(entry.limits[0] or 0.1)
+        assert set(entry.parameters) <= set(params)
+        channel = resolve_name(entry.home)(**dict.fromkeys(entry.parameters, 0.1))
         assert isinstance(channel, Channel)
-        assert getattr(channel, entry.parameter) == (entry.limits[0] or 0.1)
+        assert all(getattr(channel, parameter) == 0.1 for parameter in entry.parameters)
 
 
 def test_every_scheme_is_compared():

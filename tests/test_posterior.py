@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from tapmachine import (
     RBM,
     Binary,
-    BinaryErasure,
     BinarySymmetric,
     Categorical,
     Custom,
     CustomNoise,
+    Erasure,
     Gaussian,
     GaussianNoise,
     Missing,
@@ -198,7 +198,7 @@ def test_what_channels_do_to_data():
     assert torch.equal(BinarySymmetric(0.0).corrupt(x), x)
     spins = 2 * x - 1
     assert set(BinarySymmetric(0.5).corrupt(spins, units=Spin(50)).unique().tolist()) == {-1.0, 1.0}
-    erased = BinaryErasure(0.3).corrupt(x)
+    erased = Erasure(0.3).corrupt(x)
     assert abs(float(torch.isnan(erased).float().mean()) - 0.3) < 0.025
     assert torch.equal(erased.nan_to_num(0.0), torch.where(torch.isnan(erased), 0.0, x))
     noisy = GaussianNoise(0.5).corrupt(x)
@@ -345,7 +345,7 @@ def test_a_written_likelihood_does_what_the_channel_does(visible):
 def test_nothing_observed_and_everything_observed():
     machine = random_machine(1, scale=0.5)
     y = torch.stack((torch.full((8,), NAN), torch.ones(8), torch.tensor([1.0] + [NAN] * 7))).double()
-    for posterior in (impute(machine, y), denoise(machine, y, BinaryErasure())):
+    for posterior in (impute(machine, y), denoise(machine, y, Erasure())):
         free = solve(machine)
         torch.testing.assert_close(posterior.mean[0], free.moments[0].mean[0], atol=1e-4, rtol=0)
         torch.testing.assert_close(posterior.free_energy[0], free.free_energy[0], atol=1e-6, rtol=0)
@@ -355,10 +355,7 @@ def test_nothing_observed_and_everything_observed():
         assert posterior.mean[2, 0] == 1
         assert posterior.converged.all()
     known = 3 * 8 - 15
-    shift = (
-        denoise(machine, y, BinaryErasure(0.25)).free_energy.sum()
-        - denoise(machine, y, BinaryErasure()).free_energy.sum()
-    )
+    shift = denoise(machine, y, Erasure(0.25)).free_energy.sum() - denoise(machine, y, Erasure()).free_energy.sum()
     assert float(shift) == pytest.approx(-(known * math.log(0.75) + 15 * math.log(0.25)))
 
 
@@ -683,7 +680,7 @@ FLIPS = BinarySymmetric(0.1)
         (lambda: nearest_neighbors(torch.full((2, 2), NAN), torch.zeros(1, 2)), r"data\[0, 0\] is nan"),
         (lambda: mcc(torch.zeros(2), torch.full((2,), NAN)), "NaN"),
         (lambda: BinarySymmetric(0.6).evidence(torch.zeros(1, 2)), "p is 0.6; expected at most 0.5"),
-        (lambda: BinaryErasure(1.5), r"expected a number in \[0, 1\]"),
+        (lambda: Erasure(1.5), r"expected a number in \[0, 1\]"),
         (lambda: GaussianNoise(0.0), "sigma is 0.0; expected a number in"),
         (lambda: GaussianNoise(NAN), "sigma is nan"),
         (lambda: PoissonNoise(-1.0), "rate is -1.0"),
@@ -876,7 +873,7 @@ def test_the_command_line_refuses_in_one_line(run, tmp_path, monkeypatch, argume
 def test_denoising_on_a_gpu_agrees():
     machine = random_machine(8, 20, 10, scale=0.8)
     x = gibbs(machine, torch.zeros(100, 20).double(), 50, generator())[0]
-    for channel in (BinarySymmetric(0.2), BinaryErasure(0.4), GaussianNoise(0.5), PoissonNoise(4.0, 0.5)):
+    for channel in (BinarySymmetric(0.2), Erasure(0.4), GaussianNoise(0.5), PoissonNoise(4.0, 0.5)):
         y = channel.corrupt(x)
         expected = denoise(machine, y, channel, data=x, tol=1e-14)
         found = denoise(machine.to("cuda"), y.cuda(), channel, data=x, tol=1e-14)

@@ -81,7 +81,7 @@ def test_explicit_response_and_divergence_follow_from_the_tilt(case):
         own, precision = field + 0.5 * reaction, torch.zeros_like(reaction)
     tilt = Tilt(own, precision)
     with torch.no_grad():
-        for found, expected in zip(units.tilt_in(field, reaction, mean), tilt, strict=True):
+        for found, expected in zip(units.tilt_with_reaction(field, reaction, mean), tilt, strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
         moments = units.moments(tilt)
         for found, expected in zip(units.respond(field, reaction, mean), moments, strict=True):

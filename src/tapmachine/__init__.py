@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from tapmachine.posterior import denoise as denoise
     from tapmachine.posterior import impute as impute
     from tapmachine.posterior import measurements as measurements
-    from tapmachine.posterior.channels import BinaryErasure as BinaryErasure
     from tapmachine.posterior.channels import BinarySymmetric as BinarySymmetric
     from tapmachine.posterior.channels import CustomNoise as CustomNoise
+    from tapmachine.posterior.channels import Erasure as Erasure
     from tapmachine.posterior.channels import GaussianNoise as GaussianNoise
     from tapmachine.posterior.channels import Missing as Missing
     from tapmachine.posterior.channels import PoissonNoise as PoissonNoise
@@ -101,7 +101,7 @@ _GROUPS = {
     ),
     "posterior": ("denoise", "impute"),
     "posterior.channels": (
-        "BinarySymmetric", "BinaryErasure", "GaussianNoise", "PoissonNoise", "CustomNoise", "Missing",
+        "BinarySymmetric", "Erasure", "GaussianNoise", "PoissonNoise", "CustomNoise", "Missing",
     ),
     "posterior.measurements": (
         "recover", "LinearMeasurements", "SignMeasurements", "MagnitudeMeasurements", "QuantizedMeasurements",

@@ -59,7 +59,7 @@ def gibbs(
     if len(leading) > 1 or (rows is not None and leading != {(rows,)}):
         expected = f"; the machine is conditioned on {rows} rows" if rows is not None else ""
         raise ValueError(f"the layers have states with different leading shapes {sorted(leading)}{expected}")
-    chain = [layer.hold(x) for layer, x in zip(layers, chain, strict=False)]
+    chain = [layer.with_clamped(x) for layer, x in zip(layers, chain, strict=False)]
     for index in range(len(chain), len(layers)):
         field = chain[-1].flatten(-len(layers[index - 1].state_shape)) @ machine.weights[index - 1]
         chain.append(layers[index].sample(Tilt(field.unflatten(-1, layers[index].state_shape), 0.0), generator))

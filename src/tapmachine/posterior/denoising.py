@@ -269,7 +269,7 @@ def _default_starts(
     pointwise = Moments(*pointwise_estimate(units, y, channel))
     if examples is None:
         return [pointwise]
-    values = channel.at_face_value(y)
+    values = channel.as_states(y)
     if values is None:  # the observations are not states, so compare pointwise estimates instead
         values = pointwise.mean.masked_fill(torch.isnan(y), torch.nan)
     values = _as_numbers(units, values)

@@ -5,13 +5,13 @@ from dataclasses import replace
 from math import exp, isfinite, log
 
 from tapmachine.data.errors import EstimateError, PosteriorWarning, warn
-from tapmachine.posterior.channels import Channel, Unknown
+from tapmachine.posterior.channels import Channel, UnknownParameter
 
 GRID = 12  # number of values in the initial grid search
 PRECISION = 1e-3  # tolerance of the logarithm of the parameter
 
 
-def most_likely(channel: Channel, unknown: Unknown, free_energy: Callable[[Channel], float]) -> Channel:
+def most_likely(channel: Channel, unknown: UnknownParameter, free_energy: Callable[[Channel], float]) -> Channel:
     """Return the channel whose parameter minimizes F, found by a grid search followed by Brent's method.
 
     Args:

@@ -50,7 +50,7 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
     """
     if isinstance(machine.layers[0], Mixed):
         assert isinstance(channel, Missing)
-        return _of_table(machine, channel.at_face_value(y), channel)
+        return _of_table(machine, channel.as_states(y), channel)
     double = in_double(machine)
     units, mixture = double.layers[0], as_gaussian_mixture(double)
     evidence = channel.evidence(y.to(double.dtype), units)

@@ -37,16 +37,12 @@ class ChannelWord:
 
     Attributes:
         home: Location of the class as `module:name`.
-        parameter: Name of the parameter, used as an option of `tapmachine denoise` and as an attribute of the class.
-        needs: Requirement on the visible units: `states` (finitely many), `numbers`, `bounded numbers` or `anything`.
-        limits: Smallest and largest value of the parameter.
-        required: Whether the parameter is required.
+        parameters: Arguments of the class that are options of `tapmachine denoise`, with the help texts of the options.
+        required: Whether `tapmachine denoise` requires values for these arguments.
     """
 
     home: str
-    parameter: str
-    needs: str
-    limits: tuple[float, float]
+    parameters: Mapping[str, str]
     required: bool = False
 
 
@@ -97,10 +93,12 @@ STARTS: dict[str, str] = {
 }
 
 CHANNELS: dict[str, ChannelWord] = {  # the first channel that supports the units is the default
-    "bsc": ChannelWord(f"{_CHANNELS}:BinarySymmetric", "p", "states", (0.0, 1.0)),
-    "gaussian": ChannelWord(f"{_CHANNELS}:GaussianNoise", "sigma", "numbers", (1e-15, 1e15)),
-    "erasure": ChannelWord(f"{_CHANNELS}:BinaryErasure", "p", "anything", (0.0, 1.0)),
-    "poisson": ChannelWord(f"{_CHANNELS}:PoissonNoise", "rate", "bounded numbers", (1e-15, 1e15), required=True),
+    "bsc": ChannelWord(f"{_CHANNELS}:BinarySymmetric", {"p": "Probability of a flip (default: estimated)."}),
+    "gaussian": ChannelWord(
+        f"{_CHANNELS}:GaussianNoise", {"sigma": "Standard deviation of Gaussian noise (default: estimated)."}
+    ),
+    "erasure": ChannelWord(f"{_CHANNELS}:Erasure", {"p": "Probability of an erasure; does not change the results."}),
+    "poisson": ChannelWord(f"{_CHANNELS}:PoissonNoise", {"rate": "Mean count for a value of 1."}, required=True),
 }
 
 MEASUREMENTS: dict[str, MeasurementWord] = {

@@ -165,6 +165,6 @@ class Units(FastPaths, ABC):
         """Select rows of evidence by index; return the units unchanged if all particles share the evidence."""
         return self
 
-    def hold(self, x: Tensor) -> Tensor:
+    def with_clamped(self, x: Tensor) -> Tensor:
         """Return the states x with all clamped units set to their clamped values."""
         return x

@@ -121,7 +121,7 @@ class Categorical(Units):
         )
         return energy
 
-    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+    def tilt_with_reaction(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
         return Tilt(field - (reaction @ mean.unsqueeze(-1)).squeeze(-1), self.reaction_precision(reaction))
 
     def respond(self, field: Tensor, reaction: Tensor, mean: Tensor, precision: Tensor | float = 0.0) -> Moments:

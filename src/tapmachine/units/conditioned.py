@@ -81,8 +81,8 @@ class Tilted(Conditioned):
         evidence = Tilt(*(_pick(z, len(self.state_shape), index) for z in (self.field, self.precision)))
         return Tilted(self.base.rows(index), evidence, validate=False)
 
-    def hold(self, x: Tensor) -> Tensor:
-        return self.base.hold(x)
+    def with_clamped(self, x: Tensor) -> Tensor:
+        return self.base.with_clamped(x)
 
     def tail_precision(self) -> Tensor:
         return self.base.tail_precision() + (0.0 if self.is_categorical else self.precision)
@@ -125,9 +125,9 @@ class Tilted(Conditioned):
         exponent = self.field * mean - 0.5 * self.precision * (mean**2 + variance)
         return self.base.divergence(self._add(tilt), moments) - self.per_unit(exponent)
 
-    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+    def tilt_with_reaction(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
         given = Tilt(0.0, 0.0) if evidence is None else evidence
-        return self.base.tilt_in(
+        return self.base.tilt_with_reaction(
             field, reaction, mean, Tilt(given.field + self.field, given.precision + self.precision)
         )
 
@@ -189,8 +189,8 @@ class Clamped(Conditioned):
     def _mix(self, held: Tensor | float, free: Tensor) -> Tensor:
         return torch.where(self._components(self.mask), held, free)
 
-    def hold(self, x: Tensor) -> Tensor:
-        return self._mix(self.values, self.base.hold(x))
+    def with_clamped(self, x: Tensor) -> Tensor:
+        return self._mix(self.values, self.base.with_clamped(x))
 
     def tail_precision(self) -> Tensor:
         return torch.where(self.mask, torch.inf, self.base.tail_precision())

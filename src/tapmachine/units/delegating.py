@@ -91,5 +91,5 @@ class Delegating(Units):
     def reaction_energy(self, reaction: Tensor, moments: Moments) -> Tensor:
         return self.base.reaction_energy(reaction, moments)
 
-    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
-        return self.base.tilt_in(field, reaction, mean, evidence)
+    def tilt_with_reaction(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+        return self.base.tilt_with_reaction(field, reaction, mean, evidence)

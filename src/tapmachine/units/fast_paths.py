@@ -104,7 +104,7 @@ class FastPaths(Supported):
         """Compute the second-order term ½κc of −F for each unit; its sum over a layer is ½ΣW²cc'."""
         return 0.5 * reaction * moments.variance
 
-    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+    def tilt_with_reaction(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
         """Compute the tilt from the neighbors, with field B = θ − κ·mean and precision A = −κ.
 
         Args:

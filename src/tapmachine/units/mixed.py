@@ -255,11 +255,13 @@ class Mixed(Units):
         parts = zip(self._split(moments), self._reactions(reaction), strict=True)
         return self._joined_results((b, (b.reaction_energy(kappa, Moments(*m)),)) for (b, *m), kappa in parts)[0]
 
-    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+    def tilt_with_reaction(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
         given = [self._precisions(z, field) for z in (Tilt(0.0, 0.0) if evidence is None else evidence)]
         parts = zip(self._split([field, mean]), self._reactions(reaction), *given, strict=True)
         return Tilt(
-            *self._joined_results((b, b.tilt_in(f, kappa, guess, Tilt(d, e))) for (b, f, guess), kappa, d, e in parts)
+            *self._joined_results(
+                (b, b.tilt_with_reaction(f, kappa, guess, Tilt(d, e))) for (b, f, guess), kappa, d, e in parts
+            )
         )
 
     def _precisions(self, value: Tensor | float, like: Tensor) -> list[Tensor | float]:

@@ -155,7 +155,7 @@ class Poisson(Units):
     def reaction_precision(self, reaction: Tensor) -> Tensor:
         return torch.zeros_like(reaction)
 
-    def tilt_in(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
+    def tilt_with_reaction(self, field: Tensor, reaction: Tensor, mean: Tensor, evidence: Tilt | None = None) -> Tilt:
         given_field, precision = (0.0, 0.0) if evidence is None else evidence
         total = self._field_in(field + given_field, reaction, precision)
         return Tilt(total - given_field, torch.zeros_like(reaction))

@@ -66,8 +66,8 @@ class Reweighted(Conditioned):
         y, *window = (z[index] if self.y.dim() > 1 else z for z in (self.y, self.start, self.length))
         return Reweighted(self.base.rows(index), self.log_likelihood, y, (window[0], window[1]))
 
-    def hold(self, x: Tensor) -> Tensor:
-        return self.base.hold(x)
+    def with_clamped(self, x: Tensor) -> Tensor:
+        return self.base.with_clamped(x)
 
     def log_prior(self, x: Tensor, validate: bool = True) -> Tensor:
         x = self.check_states(x, validate)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from tapmachine.runs.registry import CHANNELS, ChannelWord
+from tapmachine.runs.registry import CHANNELS
 from tapmachine.units.registry import word_for
 
 if TYPE_CHECKING:
@@ -26,48 +26,37 @@ class Noise:
 
     def channel(self, units: "Units") -> tuple[str, "Channel"]:
         """Return the name of the channel and the channel. Raises ValueError if it does not support the units."""
-        suitable = [word for word, entry in CHANNELS.items() if _suits(entry, units)]
+        suitable = [word for word, entry in CHANNELS.items() if resolve_name(entry.home).supports(units)]
         name = self.name or suitable[0]
         if name not in suitable:
             others = " or ".join(f"--channel {word}" for word in suitable)
             raise ValueError(f"--channel {name} does not support {_kind(units)} visible units; use {others}")
-        self._check_parameters(name, units)
-        channel: Channel = resolve_name(CHANNELS[name].home)(self.given[CHANNELS[name].parameter])
+        entry = CHANNELS[name]
+        values = {option: value for option, value in self.given.items() if value is not None}
+        for option in values:
+            if option not in entry.parameters:
+                others = " or ".join(f"--{parameter}" for parameter in entry.parameters)
+                raise ValueError(f"--{option} is not available for --channel {name}; use {others}")
+        missing = next((parameter for parameter in entry.parameters if parameter not in values), None)
+        if missing and entry.required:
+            raise ValueError(f"missing --{missing}: --channel {name} requires a value")
+        try:
+            channel: Channel = resolve_name(entry.home)(**values)
+            channel.check(units)
+        except ValueError as error:  # of a parameter, after the name of the class
+            raise ValueError(f"--{str(error).partition(': ')[2]}") from None
         return name, channel
-
-    def _check_parameters(self, name: str, units: "Units") -> None:
-        entry, n_states = CHANNELS[name], units.support.n_states
-        for option, value in self.given.items():
-            if value is not None and entry.parameter != option:
-                raise ValueError(f"--{option} is not available for --channel {name}; use --{entry.parameter}")
-        value = self.given[entry.parameter]
-        if value is None and entry.required:
-            raise ValueError(f"missing --{entry.parameter}: --channel {name} requires a value")
-        low, high = entry.limits
-        if entry.needs == "states" and n_states is not None:  # at higher values, a wrong state is the most probable
-            high = 1 - 1 / n_states
-        if value is not None and not low <= value <= high:
-            raise ValueError(f"--{entry.parameter} is {value:g}; expected a value between {low:g} and {high:g}")
 
     def in_words(self, name: str, channel: "Channel", units: "Units") -> str:
         """Describe the channel, the value of its parameter, and the reason for the choice."""
-        parameter = CHANNELS[name].parameter
-        value = getattr(channel, parameter)
-        estimated = ", estimated" if self.given[parameter] is None else ""
-        with_value = "" if value is None else f" ({parameter}={value:.4g}{estimated})"
+        values = {parameter: getattr(channel, parameter) for parameter in CHANNELS[name].parameters}
+        with_values = "".join(
+            f" ({parameter}={value:.4g}{', estimated' if self.given[parameter] is None else ''})"
+            for parameter, value in values.items()
+            if value is not None
+        )
         why = "" if self.name else f", the default for {_kind(units)} visible units"
-        return f"denoised with channel {name}{with_value}{why}"
-
-
-def _suits(entry: ChannelWord, units: "Units") -> bool:
-    """Return whether a channel supports the visible units."""
-    has_states, are_numbers = units.support.n_states is not None, not units.is_categorical
-    return {
-        "anything": True,
-        "states": has_states,
-        "numbers": are_numbers,
-        "bounded numbers": are_numbers and (has_states or units.is_bounded()),
-    }[entry.needs]
+        return f"denoised with channel {name}{with_values}{why}"
 
 
 def _kind(units: "Units") -> str:

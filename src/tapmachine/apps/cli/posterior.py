@@ -174,7 +174,12 @@ def _restore(
     name, channel = ("", Missing()) if noise is None else noise.channel(units)
     found, parts = read_rows(folder, source, channel.sees_states, name != "poisson", say)
     y = torch.cat(list(parts)).to(machine.device)
-    if name == "gaussian" and noise is not None and noise.given["sigma"] is None and channel.unknown(y, units) is None:
+    if (
+        name == "gaussian"
+        and noise is not None
+        and noise.given.get("sigma") is None
+        and channel.unknown(y, units) is None
+    ):
         raise ValueError(f"{source}: all values are equal, so the noise level cannot be estimated; set --sigma")
     train = training_rows(folder).to(machine.device) if examples and not is_table else None
     with warnings_as_lines(quiet), named(source):

@@ -45,7 +45,7 @@ class Observed(NamedTuple):
     log_scale: Tensor
 
 
-class Unknown(NamedTuple):
+class UnknownParameter(NamedTuple):
     """Parameter to be estimated, with its name and the interval to search."""
 
     name: str
@@ -107,7 +107,16 @@ class Channel(ABC):
             observed = Clamped(observed, evidence.states, known, validate=False)
         return observed, evidence.log_scale
 
-    def unknown(self, y: Tensor, units: Units) -> Unknown | None:
+    @classmethod
+    def supports(cls, units: Units) -> bool:
+        """Return whether the channel can observe units of this type."""
+        return True
+
+    def check(self, units: Units) -> None:
+        """Raise a ValueError if a parameter that is set is invalid for the units."""
+        return
+
+    def unknown(self, y: Tensor, units: Units) -> UnknownParameter | None:
         """Return the parameter to be estimated from observations; None if all parameters are set."""
         return None
 
@@ -115,7 +124,7 @@ class Channel(ABC):
         """Return the channel for selected rows, or the channel itself if it is the same for all rows."""
         return self
 
-    def at_face_value(self, y: Tensor) -> Tensor | None:  # (K, n)
+    def as_states(self, y: Tensor) -> Tensor | None:  # (K, n)
         """Return observations as states, with NaN for missing values; None if observations are not states."""
         return y
 

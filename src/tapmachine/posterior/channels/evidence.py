@@ -24,10 +24,20 @@ def check_parameter(channel: str, name: str, value: Any, low: float, high: float
         raise ValueError(f"{channel}: {name} is {value!r}; expected a number in [{low:g}, {high:g}]")
 
 
+def have_numbers(units: Units) -> bool:
+    """Return whether the states of the units are numbers, as opposed to one-hot vectors."""
+    return len(units.state_shape) == 1
+
+
 def numbers_only(units: Units, name: str) -> None:
     """Raise a ValueError if the states of the units are vectors."""
-    if units.is_categorical:
+    if not have_numbers(units):
         raise ValueError(f"{name}: expected units with numeric states, got {type(units).__name__} units")
+
+
+def has_two_states_or_categories(units: Units) -> bool:
+    """Return whether each unit has two numeric states, or each unit is categorical."""
+    return units.n_states() is not None and (not have_numbers(units) or set(units.n_states() or ()) == {2})
 
 
 def state_count(units: Units, name: str) -> int:
@@ -36,13 +46,12 @@ def state_count(units: Units, name: str) -> int:
     Raises:
         ValueError: If the units are neither two-state nor categorical units.
     """
-    counts = units.n_states()  # 1 for a clamped unit
-    if counts is None or (not units.is_categorical and set(counts) != {2}):
+    if not has_two_states_or_categories(units):
         raise ValueError(
             f"{name}: expected units with two states or categorical units, got {type(units).__name__} units; use "
             "GaussianNoise or CustomNoise"
         )
-    return counts[0]
+    return (units.n_states() or [0])[0]
 
 
 def two_states(units: Units) -> tuple[float, float]:
@@ -67,11 +76,11 @@ def check_numbers(y: Tensor, units: Units) -> Tensor:
 def check_alphabet(y: Tensor, units: Units) -> Tensor:
     """Check that the observed values are states of the units; return a mask of the observed values, (K, n)."""
     seen = check_numbers(y, units)
-    as_states(y, seen, units, validate=True)
+    completed_states(y, seen, units, validate=True)
     return seen
 
 
-def as_states(y: Tensor, seen: Tensor, units: Units, validate: bool = False) -> Tensor:  # (K, *state_shape)
+def completed_states(y: Tensor, seen: Tensor, units: Units, validate: bool = False) -> Tensor:  # (K, *state_shape)
     """Convert observations to states of the units, with an arbitrary state for missing values."""
     y = y.to(units.device)
     if units.is_categorical:

@@ -7,11 +7,12 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from tapmachine.posterior.channels.base import Channel, Evidence, Unknown
+from tapmachine.posterior.channels.base import Channel, Evidence, UnknownParameter
 from tapmachine.posterior.channels.evidence import (
-    as_states,
     check_alphabet,
     check_parameter,
+    completed_states,
+    has_two_states_or_categories,
     is_nan,
     state_count,
     state_evidence,
@@ -58,9 +59,17 @@ class BinarySymmetric(Channel):
             )
         return self.p
 
-    def unknown(self, y: Tensor, units: Units) -> Unknown | None:
+    @classmethod
+    def supports(cls, units: Units) -> bool:
+        return has_two_states_or_categories(units)
+
+    def check(self, units: Units) -> None:
+        if self.p is not None:
+            self._probability(state_count(units, "BinarySymmetric"))
+
+    def unknown(self, y: Tensor, units: Units) -> UnknownParameter | None:
         most = 1 - 1 / state_count(units, "BinarySymmetric")
-        return Unknown("p", 1e-3, most - 1e-3) if self.p is None else None
+        return UnknownParameter("p", 1e-3, most - 1e-3) if self.p is None else None
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         n_states = state_count(units, "BinarySymmetric")
@@ -77,7 +86,7 @@ class BinarySymmetric(Channel):
         n_states = state_count(units, "BinarySymmetric")
         p = self._probability(n_states)
         seen = check_alphabet(y, units)
-        states = as_states(y, seen, units)
+        states = completed_states(y, seen, units)
         if p == 0:
             return state_evidence(states, seen, torch.zeros_like(seen, dtype=torch.float64))
         odds = log1p(-p) - log(p) + log(n_states - 1)
@@ -95,7 +104,7 @@ class BinarySymmetric(Channel):
 
 @final
 @dataclass(frozen=True)
-class BinaryErasure(Channel):
+class Erasure(Channel):
     """Channel that erases the value of each unit with probability p, for units of any type.
 
     Args:
@@ -104,8 +113,8 @@ class BinaryErasure(Channel):
 
     Example:
         >>> import torch
-        >>> from tapmachine import BinaryErasure
-        >>> BinaryErasure(0.5).corrupt(torch.ones(1, 4))
+        >>> from tapmachine import Erasure
+        >>> Erasure(0.5).corrupt(torch.ones(1, 4))
         tensor([[nan, 1., nan, nan]])
     """
 
@@ -114,11 +123,11 @@ class BinaryErasure(Channel):
     p: float | None = None
 
     def __post_init__(self) -> None:
-        check_parameter("BinaryErasure", "p", self.p, 0, 1)
+        check_parameter("Erasure", "p", self.p, 0, 1)
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         if self.p is None:
-            raise ValueError("BinaryErasure: p is None; set it to draw observations")
+            raise ValueError("Erasure: p is None; set it to draw observations")
         hit = torch.rand(x.shape, generator=generator, device=x.device) < self.p
         return x.masked_fill(hit, torch.nan)
 
@@ -128,7 +137,7 @@ class BinaryErasure(Channel):
         seen = check_alphabet(y, units)
         known = seen.double()
         chance = torch.ones_like(known) if self.p is None else (1 - self.p) * known + self.p * (1 - known)
-        return state_evidence(as_states(y, seen, units), seen, chance.log())
+        return state_evidence(completed_states(y, seen, units), seen, chance.log())
 
 
 @final
@@ -170,16 +179,16 @@ class Missing(Channel):
     def rows(self, index: Tensor) -> Channel:
         return self if self.mask is None or self.mask.dim() == 1 else Missing(self.mask[index.to(self.mask.device)])
 
-    def at_face_value(self, y: Tensor) -> Tensor:
+    def as_states(self, y: Tensor) -> Tensor:
         y = y if y.is_floating_point() else y.to(torch.get_default_dtype())
         return y.masked_fill(self._hidden(y), torch.nan)
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
-        return self.at_face_value(x)
+        return self.as_states(x)
 
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         units = units or Binary(y.shape[-1])
         y = y.to(units.device)
-        y = self.at_face_value(y)
+        y = self.as_states(y)
         seen = check_alphabet(y, units)
-        return state_evidence(as_states(y, seen, units), seen, torch.zeros_like(seen, dtype=torch.float64))
+        return state_evidence(completed_states(y, seen, units), seen, torch.zeros_like(seen, dtype=torch.float64))

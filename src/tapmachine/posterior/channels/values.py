@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
-from tapmachine.posterior.channels.base import Channel, Evidence, Unknown
-from tapmachine.posterior.channels.evidence import check_numbers, check_parameter, is_nan, numbers_only, tilt_evidence
+from tapmachine.posterior.channels.base import Channel, Evidence, UnknownParameter
+from tapmachine.posterior.channels.evidence import (
+    check_numbers,
+    check_parameter,
+    have_numbers,
+    is_nan,
+    numbers_only,
+    tilt_evidence,
+)
 from tapmachine.units import Binary, Units
 from tapmachine.units.reweighted import Reweighted
 
@@ -50,10 +57,14 @@ class GaussianNoise(Channel):
             )
         return self.sigma
 
-    def unknown(self, y: Tensor, units: Units) -> Unknown | None:
+    @classmethod
+    def supports(cls, units: Units) -> bool:
+        return have_numbers(units)
+
+    def unknown(self, y: Tensor, units: Units) -> UnknownParameter | None:
         values = y[~is_nan(y)].double()
         spread = float(values.std(correction=0)) if len(values) else 0.0
-        return Unknown("sigma", 1e-3 * spread, spread) if self.sigma is None and spread > 0 else None
+        return UnknownParameter("sigma", 1e-3 * spread, spread) if self.sigma is None and spread > 0 else None
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
         return x + self._deviation() * torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
@@ -87,6 +98,10 @@ class _ByLikelihood(Channel):
     def _check(self, y: Tensor, units: Units) -> Tensor:
         return check_numbers(y, units)
 
+    @classmethod
+    def supports(cls, units: Units) -> bool:
+        return have_numbers(units) and units.is_bounded()
+
     def evidence(self, y: Tensor, units: Units | None = None) -> Evidence:
         raise ValueError(f"{type(self).__name__}: the likelihood is not a tilt exp(Dx − ½Ex²); use observe instead")
 
@@ -100,7 +115,7 @@ class _ByLikelihood(Channel):
         units.reject(impossible, y, "y", "the likelihood is 0 or NaN for every x")
         return observed, zero.double().sum(1)
 
-    def at_face_value(self, y: Tensor) -> None:
+    def as_states(self, y: Tensor) -> None:
         return None
 
 

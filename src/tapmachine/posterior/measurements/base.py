@@ -109,7 +109,7 @@ class Measurements(Channel):
             f"{type(self).__name__}: the evidence is not a tilt, because measurements mix units; use recover or denoise"
         )
 
-    def at_face_value(self, y: Tensor) -> None:
+    def as_states(self, y: Tensor) -> None:
         return None
 
     def check_size(self, n_components: int) -> None:

@@ -171,4 +171,4 @@ class TAP(MeanField):
         tilts: list[Tilt] | None = None,
     ) -> Tilt:
         incoming = self.incoming(couplings, layer_index, moments)
-        return layers[layer_index].tilt_in(*incoming, moments[layer_index].mean)  # B = θ − κa, A = −κ
+        return layers[layer_index].tilt_with_reaction(*incoming, moments[layer_index].mean)  # B = θ − κa, A = −κ

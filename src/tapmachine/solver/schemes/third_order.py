@@ -70,7 +70,7 @@ class ThirdOrderTAP(TAP):
         field, reaction = field + slopes.by_mean * cubic / 6, reaction + slopes.by_variance * cubic / 3
         if couplings.is_pairwise:
             reaction = reaction + _triangles(couplings, moments[0].variance)
-        return units.tilt_in(field, reaction, moments[layer_index].mean)
+        return units.tilt_with_reaction(field, reaction, moments[layer_index].mean)
 
     def value(self, layers: list[Units], couplings: Couplings, moments: list[Moments], tilts: list[Tilt]) -> Tensor:
         value = super().value(layers, couplings, moments, tilts)
