@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from tapmachine import RBM, Binary, rbm
-from tapmachine.data.columns import Schema
-from tapmachine.data.raw_columns import RawColumn
-from tapmachine.runs.table_units import units_for
+from tapmachine.data.columns import RawColumn
+from tapmachine.tables.schema import Schema
+from tapmachine.tables.table_units import units_for
 from tapmachine.training import Monitor, Trainer, momentum_sgd
 
 HIDDEN, REPEATS = 100, 3

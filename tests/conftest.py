@@ -9,7 +9,7 @@ import torch
 from run_cases import bars
 
 import tapmachine
-from tapmachine.training.tables import slabs
+from tapmachine.tables import slabs
 
 # Processes that tests start import the same package as the tests do, whatever folder they start in.
 _paths = [str(Path(tapmachine.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -22,7 +22,7 @@ from tapmachine.data.sources import read
 from tapmachine.runs.data import read_data
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
-from tapmachine.training.tables import slabs
+from tapmachine.tables import slabs
 
 SHARDS = (0, 70, 75, 200, 300)  # where they begin and end: some within a batch
 
@@ -262,7 +262,7 @@ from pathlib import Path
 from tapmachine.data import lazy_rows
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
-from tapmachine.training.tables import slabs
+from tapmachine.tables import slabs
 small, large, out, megabytes, large_bytes = sys.argv[1:]
 options = {"hidden": (5,), "epochs": 1, "batch_size": 1000, "objective": "cd"}
 run_training(Settings(small, **options), out + "/small")  # libraries set themselves up

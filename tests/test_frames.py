@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tapmachine import RBM
-from tapmachine.data.columns import Schema
-from tapmachine.data.frames import from_columns, to_columns
 from tapmachine.likelihood import exact_log_likelihood
 from tapmachine.machine.checks import in_double
+from tapmachine.tables.frames import from_columns, to_columns
+from tapmachine.tables.schema import Schema
 
 pd = pytest.importorskip("pandas")
 

@@ -37,6 +37,7 @@ ORDER = [
     "likelihood",
     "posterior",
     "training",
+    "tables",
     "analysis",
     "runs",
     "apps",

@@ -51,7 +51,7 @@ from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.machines import machine_of
 from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.runs.training import run_training
-from tapmachine.runs.visible_units import make_visible
+from tapmachine.tables.units import make_visible
 from tapmachine.training import Trainer
 
 

@@ -11,9 +11,9 @@ from run_cases import command
 
 from tapmachine import RBM, load
 from tapmachine.data.errors import DataError
-from tapmachine.data.sources import read
 from tapmachine.machine.checks import in_double
 from tapmachine.posterior.table import TablePosterior
+from tapmachine.tables.codec import read_rows as read
 
 pd = pytest.importorskip("pandas")
 
@@ -61,9 +61,9 @@ def table(text):
 
 def posterior_of(run, frame):
     """By way of the DataFrame: what the command line must come to."""
-    from tapmachine.data.frames import to_columns
     from tapmachine.runs.data import schema_of
     from tapmachine.runs.folder import RunFolder
+    from tapmachine.tables.frames import to_columns
 
     schema = schema_of(RunFolder(run))
     rows = torch.from_numpy(schema.encode(to_columns(frame)))

@@ -10,10 +10,10 @@ from tapmachine import Binary, Categorical, Gaussian, Mixed, exact_log_partition
 from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.posterior.table import TablePosterior
-from tapmachine.training.tables import start_for_table
-from tapmachine.training.tables.classes import Table, expectations, fit_classes
-from tapmachine.training.tables.columns import machine_of_classes, standardized_log_density
-from tapmachine.training.tables.selection import select
+from tapmachine.tables.class_machine import machine_of_classes, standardized_log_density
+from tapmachine.tables.classes import Table, expectations, fit_classes
+from tapmachine.tables.selection import select
+from tapmachine.tables.start import start_for_table
 
 UNITS = Mixed([Binary(2), Gaussian(2), Categorical(1, 3)])
 

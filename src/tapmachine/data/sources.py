@@ -9,7 +9,7 @@ import hashlib
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 
 from tapmachine.data.arrays import decompressed, from_idx
-from tapmachine.data.columns import Schema
 from tapmachine.data.errors import DataError
 from tapmachine.data.formats import read_file, read_folder
 from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.raw_columns import RawColumn
 from tapmachine.data.text import COMPLETE_ROWS, TextLayout
 
 __all__ = ["NAMED", "DataError", "DataSet", "as_rows", "digit_labels", "mnist_labels", "read"]
@@ -53,8 +51,7 @@ class DataSet:
             must not be scaled.
         layout: Layout of a text file.
         notes: Notes on how the data were processed.
-        schema: Schema with which the rows of a table with text were encoded.
-        columns: Columns of the table before encoding.
+        table: The columns of a table, or a DataFrame, instead of rows, if the source is a table with text.
     """
 
     rows: Array | LazyRows
@@ -63,8 +60,7 @@ class DataSet:
     scale_beyond: int | None = INTENSITIES
     layout: TextLayout | None = None
     notes: tuple[str, ...] = ()
-    schema: Schema | None = None
-    columns: tuple[RawColumn, ...] = ()
+    table: Any = None
 
     def digest(self) -> str:
         """SHA-256 digest of the rows, which does not depend on the file format."""
@@ -79,9 +75,8 @@ def read(
     source: str | Path,
     gaps: bool = False,
     scale_beyond: int | None = INTENSITIES,
-    schema: Schema | None = None,
-    columns: Mapping[str, str] | None = None,
-    optional: Sequence[str] = (),
+    as_table: bool = False,
+    texts: Collection[str] = (),
 ) -> DataSet:
     """Read rows from a named data set, a file or a directory of files.
 
@@ -94,11 +89,9 @@ def read(
         gaps: Whether missing values are allowed, as NaN or as empty cells of a .csv file (default: False).
         scale_beyond: Threshold for scaling bytes (uint8), which are divided by 255 if the largest one exceeds the
             threshold (default: 127). None disables scaling.
-        schema: Schema that the table must have. By default, the schema of a .csv or .parquet file with columns other
-            than numbers is inferred.
-        columns: Mapping from column names to kinds (real, count, binary or categorical) that override the inferred
-            kinds.
-        optional: Columns of the schema that may be missing.
+        as_table: Whether to return the columns of a .csv or .parquet file as a table (default: only if some of them are
+            not numbers). `tapmachine.tables.codec` encodes tables as rows.
+        texts: Names of columns to read as text.
 
     Returns:
         The rows and a description of the source.
@@ -122,44 +115,20 @@ def read(
         if Path(path).is_dir():
             arrays = read_folder(Path(path))
         else:
-            texts = () if schema is None else schema.texts
-            array, layout = read_file(Path(path), key, gaps, schema is not None or bool(columns), texts)
-            if isinstance(array, list):
-                return _from_table(array, str(source), gaps, layout, schema, columns, optional)
+            array, layout = read_file(Path(path), key, gaps, as_table, texts)
+            if not hasattr(array, "dtype"):
+                return DataSet(np.empty((0, 0)), str(source), scale_beyond=None, layout=layout, table=array)
             arrays = {str(source): array}
     except FileNotFoundError:
         raise DataError(f"{path}: file not found; named data sets: {', '.join(NAMED)}") from None
     except (OSError, EOFError, zlib.error, csv.Error, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
-    if columns or schema is not None:
+    if as_table:
         raise DataError(f"{path}: columns have no names; expected a table, such as a .csv file with a header")
     data_set = as_rows(arrays, str(source), gaps, scale_beyond)
     if layout is None:
         return data_set
     return replace(data_set, layout=layout, notes=data_set.notes + _notes_on_text(data_set, layout))
-
-
-def _from_table(
-    columns: list[RawColumn],
-    name: str,
-    gaps: bool,
-    layout: TextLayout | None,
-    schema: Schema | None,
-    kinds: Mapping[str, str] | None,
-    optional: Sequence[str],
-) -> DataSet:
-    """Encode the rows of a table that has columns of text."""
-    try:
-        own = schema or Schema.infer(columns, kinds)
-        rows = own.encode(columns, optional)
-    except ValueError as error:
-        raise DataError(f"{name}: {error}") from None
-    for column in [] if gaps else columns:
-        if column.gaps.any():
-            row = int(column.gaps.argmax())
-            raise DataError(f"{name}: row {row}, column {column.name!r} is empty; {COMPLETE_ROWS}")
-    notes = tuple(f"{name}: {line}" for line in own.describe().splitlines()) if schema is None else ()
-    return DataSet(rows, name, None, None, layout, notes, own, tuple(columns))
 
 
 def as_rows(

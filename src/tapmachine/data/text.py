@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tapmachine.data.columns import RawColumn
 from tapmachine.data.errors import DataError
-from tapmachine.data.raw_columns import RawColumn
 
 Array = np.ndarray[Any, Any]
 

@@ -16,10 +16,11 @@ from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.machine import BoltzmannMachine, dbm
 from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.posterior.table import TablePosterior
-from tapmachine.runs.new_machine import NewMachine, by_rows
 from tapmachine.runs.registry import OBJECTIVES, STARTS
 from tapmachine.runs.settings import Settings
-from tapmachine.runs.visible_units import UnitMaker, given_units, make_visible
+from tapmachine.tables.machine import NewMachine, by_rows
+from tapmachine.tables.start import MOST_ROWS, TableStart, start_for_table
+from tapmachine.tables.units import UnitMaker, given_units, make_visible
 from tapmachine.training import (
     Monitor,
     Objective,
@@ -34,7 +35,6 @@ from tapmachine.training import (
 from tapmachine.training.batches import IN_MEMORY, check_all_rows
 from tapmachine.training.gaps import completed_by_columns, fill_columns, has_gaps, take_gaps
 from tapmachine.training.pretraining import monitor_of_layer
-from tapmachine.training.tables import MOST_ROWS, TableStart, start_for_table
 from tapmachine.units import Gaussian, Mixed, Units
 from tapmachine.units.registry import UNIT_TYPES
 

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.data.columns import Schema
 from tapmachine.data.errors import DataError, RunError, RunWarning, SettingsError, warn
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, held_in_memory, spaced
-from tapmachine.data.sources import DataSet, read
 from tapmachine.machine.files import data_description
 from tapmachine.runs.build import bytes_scaled_beyond, prepare_gappy_rows, prepare_rows
 from tapmachine.runs.folder import MachineFile, RunFolder
 from tapmachine.runs.settings import Settings, check_names
 from tapmachine.runs.weights import digest_of_weights, read_weights
+from tapmachine.tables.codec import EncodedData, read_rows
+from tapmachine.tables.schema import Schema
 from tapmachine.training.gaps import fill_columns, has_gaps
 
 ENOUGH_COMPLETE = 100  # number of complete rows above which incomplete rows are dropped, not filled in
@@ -142,7 +142,7 @@ def read_data(settings: Settings) -> RunData[Rows]:
 def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | None = None) -> RunData[Rows]:
     """Implement `read_data`, with the argument `scale_beyond` of `data.sources.read`."""
     columns = settings.column_kinds if schema is None else None
-    source = read(settings.data, gaps=True, scale_beyond=scale_beyond, schema=schema, columns=columns)
+    source = read_rows(settings.data, schema, kinds=columns, gaps=True, scale_beyond=scale_beyond)
     with named(settings.data):
         x, notes = _prepared(settings, source)
     names = None if source.layout is None else source.layout.column_names()
@@ -165,7 +165,7 @@ def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | No
     if settings.validation is None:
         return data
     if isinstance(settings.validation, str):
-        other = read(settings.validation, gaps=True, scale_beyond=source.scale_beyond, schema=source.schema)
+        other = read_rows(settings.validation, source.schema, gaps=True, scale_beyond=source.scale_beyond)
         with named(settings.validation):
             held_out, other_notes = _prepared(settings, other)
             if held_out.shape[1] != x.shape[1]:
@@ -182,7 +182,7 @@ def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | No
     return replace(data, train=_between(x, 0, n_train), held_out=_between(x, n_train, len(x)), weights=of_train)
 
 
-def _prepared(settings: Settings, source: DataSet) -> tuple[Rows, tuple[str, ...]]:
+def _prepared(settings: Settings, source: EncodedData) -> tuple[Rows, tuple[str, ...]]:
     """Prepare rows according to the settings. Returns the rows, with NaN for missing values, and notes."""
     rows, notes = source.rows, source.notes
     if isinstance(rows, LazyRows) or rows.dtype.kind != "f" or not bool(np.isnan(rows).any()):

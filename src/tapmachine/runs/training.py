@@ -23,10 +23,10 @@ from tapmachine.runs.build import make_machine, make_trainer
 from tapmachine.runs.data import RunData, named, read_data, settings_of
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.machines import digests_of
-from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import ADJUSTABLE, Settings
-from tapmachine.runs.table_units import units_for
 from tapmachine.runs.weights import repeat_rows
+from tapmachine.tables.machine import NewMachine
+from tapmachine.tables.table_units import units_for
 from tapmachine.training import Monitor, Training, TrainingState, run_epochs
 from tapmachine.training.gaps import check_columns, has_gaps
 from tapmachine.training.monitor import Record

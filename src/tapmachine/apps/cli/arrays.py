@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from tapmachine.data.columns import Schema
-    from tapmachine.data.raw_columns import RawColumn
+    from tapmachine.data.columns import RawColumn
     from tapmachine.data.text import TextLayout
+    from tapmachine.tables.schema import Schema
 
 SUFFIXES = (".npy", ".csv", ".tsv", ".parquet")
 
@@ -72,7 +72,7 @@ def save_array(
         by_name = {column.name: column for column in observed}
         save_columns(path, [by_name[c.name].in_place_of(c) if c.name in by_name else c for c in columns], layout)
     elif path.suffix == ".parquet":
-        from tapmachine.data.raw_columns import RawColumn
+        from tapmachine.data.columns import RawColumn
 
         array = array if known is None else np.where(np.isnan(known), array, known)
         names = (layout and layout.column_names()) or tuple(str(column) for column in range(array.shape[1]))
@@ -90,9 +90,9 @@ def save_columns(path: Path, columns: "Sequence[RawColumn]", layout: "TextLayout
     """Write the columns of a table to a .csv, .tsv or .parquet file, with the row names of the layout."""
     from dataclasses import replace
 
-    from tapmachine.data.table_files import to_parquet
     from tapmachine.data.text import TextLayout, columns_as_cells
     from tapmachine.machine.files import write_atomically
+    from tapmachine.tables.frames import to_parquet
 
     layout = layout or TextLayout()
     if path.suffix == ".parquet":

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tapmachine.beliefs import Solution
-    from tapmachine.data.sources import DataSet
     from tapmachine.machine import BoltzmannMachine
     from tapmachine.posterior import Posterior
     from tapmachine.runs.folder import RunFolder
+    from tapmachine.tables.codec import EncodedData
 
 SHOWN = 12  # number of rows in a figure
 
@@ -243,7 +243,7 @@ def _summary(out: Path, posterior: "Posterior", what: str, variance: "Tensor") -
 
 def read_rows(
     folder: "RunFolder", source: str, are_states: bool, are_values: bool, say: Callable[[str], None]
-) -> tuple["DataSet", "Iterator[Tensor]"]:
+) -> tuple["EncodedData", "Iterator[Tensor]"]:
     """Read rows for the machine of a run.
 
     Bytes are scaled and states are binarized as in training. Counts are not scaled.
@@ -254,9 +254,9 @@ def read_rows(
     from dataclasses import replace
 
     from tapmachine.data.lazy_rows import LazyRows
-    from tapmachine.data.sources import read
     from tapmachine.runs.build import prepare_gappy_rows
     from tapmachine.runs.data import check_columns_of, named, scale_of_bytes, schema_of, settings_of
+    from tapmachine.tables.codec import read_rows as read
 
     settings = settings_of(folder)
     if not are_states:

@@ -25,9 +25,9 @@ from tapmachine.apps.cli.common import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tapmachine.data.columns import Schema
     from tapmachine.machine import BoltzmannMachine
     from tapmachine.runs.folder import RunFolder
+    from tapmachine.tables.schema import Schema
 
 
 @app.command(epilog="Example:  tapmachine info runs/d")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from tapmachine.data.columns import Schema
     from tapmachine.machine import BoltzmannMachine
+    from tapmachine.tables.schema import Schema
 
 
 @app.command(epilog="Example:  tapmachine sample runs/d --count 36 --out samples.npy --picture samples.png")
@@ -126,7 +126,7 @@ def _draw(
 def _given(text: str | None, names: Sequence[str], schema: "Schema | None") -> "Tensor | None":  # (n,)
     """Parse NAME=VALUE pairs into a row, with NaN for all other columns."""
     from tapmachine.data.declarations import pairs_from_text
-    from tapmachine.data.given import given_row
+    from tapmachine.tables.given import given_row
 
     if text is None:
         return None

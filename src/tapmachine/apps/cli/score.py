@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tapmachine.beliefs import Solution
-    from tapmachine.data.columns import Schema
-    from tapmachine.data.sources import DataSet
     from tapmachine.machine import BoltzmannMachine
+    from tapmachine.tables.codec import EncodedData
+    from tapmachine.tables.schema import Schema
 
 
 @app.command(epilog="Example:  tapmachine score runs/d new.npy --out scores.csv")
@@ -44,8 +44,8 @@ def score(
     import numpy as np
     import torch
 
+    from tapmachine.data.columns import RawColumn
     from tapmachine.data.lazy_rows import LazyRows
-    from tapmachine.data.raw_columns import RawColumn
     from tapmachine.data.text import TextLayout
     from tapmachine.runs.build import pick_device
     from tapmachine.runs.conditional import has_exact_posterior
@@ -89,7 +89,7 @@ def score(
         print(f"{out}: {len(scores)} rows, {average}")
 
 
-def _names(found: "DataSet") -> tuple[str, ...]:
+def _names(found: "EncodedData") -> tuple[str, ...]:
     """Return the column names, or an empty tuple if the columns have no names."""
     if found.schema is not None:
         return found.schema.names

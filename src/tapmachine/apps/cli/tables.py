@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from tapmachine.data.columns import Schema
-    from tapmachine.data.kinds import Column
-    from tapmachine.data.raw_columns import RawColumn
+    from tapmachine.data.columns import RawColumn
     from tapmachine.data.text import TextLayout
     from tapmachine.machine import BoltzmannMachine
     from tapmachine.posterior.table import TablePosterior
+    from tapmachine.tables.kinds import Column
+    from tapmachine.tables.schema import Schema
 
 TABLES = (".csv", ".tsv", ".parquet")
 ROWS_AT_A_TIME = 4096
@@ -46,16 +46,16 @@ def predict(
     import numpy as np
     import torch
 
-    from tapmachine.data.sources import read
     from tapmachine.runs.build import pick_device
     from tapmachine.runs.data import named, schema_of
+    from tapmachine.tables.codec import read_rows
 
     check_targets((out, TABLES))
     _check_level(interval)
     folder, machine = open_run(run, pick_device(device))
     own = schema_of(folder)
     optional = () if own is None or column not in own.names else (column,)
-    found = read(data, gaps=True, scale_beyond=None, schema=own, optional=optional)
+    found = read_rows(data, gaps=True, scale_beyond=None, schema=own, optional=optional)
     with warnings_as_lines(quiet), named(data):
         schema = own or plain_schema(folder, found.rows.shape[1])
         target = next((known for known in schema.columns if known.name == column), None)
@@ -81,7 +81,7 @@ def _prediction(
     machine: "BoltzmannMachine", rows: "Tensor", schema: "Schema", target: "Column", level: float
 ) -> "list[RawColumn]":
     """Predict the most probable category and all probabilities, or the mean and interval of a number."""
-    from tapmachine.data.raw_columns import RawColumn
+    from tapmachine.data.columns import RawColumn
 
     where, posterior = schema.components[target.name], exact_posterior(machine, rows)
     if target.kind in ("binary", "categorical"):
@@ -119,9 +119,9 @@ def exact_posterior(machine: "BoltzmannMachine", rows: "Tensor") -> "TablePoster
 
 def plain_schema(folder: Any, n_columns: int) -> "Schema":
     """Create a schema for a table of real numbers, which requires no encoding."""
-    from tapmachine.data.columns import Schema
-    from tapmachine.data.kinds import Column
     from tapmachine.machine.files import data_description
+    from tapmachine.tables.kinds import Column
+    from tapmachine.tables.schema import Schema
 
     names = data_description(folder.machine_path).get("columns") or [str(column) for column in range(n_columns)]
     if len(names) != n_columns:
@@ -137,7 +137,7 @@ def gap_columns(posterior: "TablePosterior", schema: "Schema", level: float) -> 
     """
     import numpy as np
 
-    from tapmachine.data.raw_columns import RawColumn
+    from tapmachine.data.columns import RawColumn
     from tapmachine.data.text import columns_as_cells
 
     _check_level(level)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from tapmachine.apps.estimator.tables import TableMachine, _has_schema
 from tapmachine.apps.estimator.uses import Array
-from tapmachine.data.frames import from_columns, from_numbers, library_of
 from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Missing
 from tapmachine.solver import TAP
+from tapmachine.tables.frames import from_columns, from_numbers, library_of
 
 CANDIDATE_ROWS = 2**16  # maximum number of rows per batch
 

@@ -12,10 +12,10 @@ from tapmachine.apps.estimator.columns import ColumnMachine
 from tapmachine.apps.estimator.tables import _has_schema
 from tapmachine.apps.estimator.uses import Array
 from tapmachine.data.checks import check_count
-from tapmachine.data.frames import from_columns, from_numbers, library_of
 from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.slabs import is_gaussian_mixture
 from tapmachine.posterior.table import TablePosterior
+from tapmachine.tables.frames import from_columns, from_numbers, library_of
 
 
 class CellMachine(ColumnMachine):

@@ -28,10 +28,10 @@ from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.rows import Rows, spaced
 from tapmachine.machine.checks import in_double
 from tapmachine.runs.build import make_machine, make_trainer, pick_device, prepare_gappy_rows, prepare_rows
-from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings
-from tapmachine.runs.table_units import units_for
-from tapmachine.runs.visible_units import UnitMaker
+from tapmachine.tables.machine import NewMachine
+from tapmachine.tables.table_units import units_for
+from tapmachine.tables.units import UnitMaker
 from tapmachine.training import Monitor, Training, run_epochs
 from tapmachine.training.monitor import Record
 

@@ -9,8 +9,9 @@ from sklearn.utils.validation import check_is_fitted
 from tapmachine.apps.estimator.input import dense_in_parts
 from tapmachine.apps.estimator.uses import Array, TrainedMachine
 from tapmachine.data.checks import check_count
-from tapmachine.data.columns import Schema
-from tapmachine.data.frames import (
+from tapmachine.posterior.channels import Channel, Missing
+from tapmachine.runs.conditional import conditional_samples
+from tapmachine.tables.frames import (
     FrameType,
     from_columns,
     from_numbers,
@@ -19,9 +20,8 @@ from tapmachine.data.frames import (
     series_of,
     to_columns,
 )
-from tapmachine.data.given import given_row
-from tapmachine.posterior.channels import Channel, Missing
-from tapmachine.runs.conditional import conditional_samples
+from tapmachine.tables.given import given_row
+from tapmachine.tables.schema import Schema
 
 
 def _has_schema(estimator: "TableMachine") -> bool:

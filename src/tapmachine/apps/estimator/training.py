@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tapmachine.apps.estimator.input import checked_weights
 from tapmachine.data.rows import Rows, spaced
-from tapmachine.runs.new_machine import NewMachine
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.weights import repeat_rows
+from tapmachine.tables.machine import NewMachine
 from tapmachine.training import Trainer, TrainingState
 from tapmachine.training.gaps import check_columns, fill_columns, has_gaps
 

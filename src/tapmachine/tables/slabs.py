@@ -6,7 +6,7 @@ from torch.nn.functional import softplus
 
 from tapmachine.likelihood.slabs import active_sets_log_partition
 from tapmachine.machine import BoltzmannMachine, rbm
-from tapmachine.training.tables.clusters import LOG_2PI, Clusters, Columns, folds, significantly_best
+from tapmachine.tables.clusters import LOG_2PI, Clusters, Columns, folds, significantly_best
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units
 
 MOST_STEPS, EVERY = 400, 10  # maximum number of steps, and steps between evaluations on held-out rows

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.training.tables.classes import Table
-from tapmachine.training.tables.clusters import Clusters, Columns, best_n_clusters, best_shrinkage
-from tapmachine.training.tables.columns import fit_table, machine_of_classes
-from tapmachine.training.tables.slabs import Slabs, best_n_steps
+from tapmachine.tables.class_machine import fit_table, machine_of_classes
+from tapmachine.tables.classes import Table
+from tapmachine.tables.clusters import Clusters, Columns, best_n_clusters, best_shrinkage
+from tapmachine.tables.slabs import Slabs, best_n_steps
 from tapmachine.units import Gaussian, Units
 
 MOST_SLABS = 8  # maximum number of fitted hidden units; the sum has 2^8 terms
@@ -76,7 +76,7 @@ def start_for_table(
 
     Example:
         >>> import torch
-        >>> from tapmachine.training.tables import start_for_table
+        >>> from tapmachine.tables.start import start_for_table
         >>> x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 100.0, 0.01])
         >>> start_for_table(x, 3).machine.summary()
         '3 Gaussian – 3 SpikeSlab'

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tapmachine.data.raw_columns import NUMBERS, RawColumn, check_numbers
+from tapmachine.data.columns import NUMBERS, RawColumn, check_numbers
 
 Array = np.ndarray[Any, Any]
 

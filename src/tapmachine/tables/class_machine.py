@@ -10,8 +10,8 @@ from tapmachine.data.rows import spaced
 from tapmachine.likelihood.products import ProductMixture
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.machine.whitening import in_coordinates
-from tapmachine.training.tables.classes import Table, fit_classes
-from tapmachine.training.tables.selection import SHRINKAGES, Selection, select
+from tapmachine.tables.classes import Table, fit_classes
+from tapmachine.tables.selection import SHRINKAGES, Selection, select
 from tapmachine.units import Categorical, Gaussian, Mixed, Units
 
 CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of classes to choose from

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from tapmachine.likelihood.products import ProductMixture
-from tapmachine.training.tables.classes import Table, expectations, fit_classes
-from tapmachine.training.tables.clusters import folds
+from tapmachine.tables.classes import Table, expectations, fit_classes
+from tapmachine.tables.clusters import folds
 
 SHRINKAGES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 1e-5)
 MORE_SHRINKAGE = (3.0, 10.0)  # factors to try with several classes, because correlations within classes are weaker

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.data.columns import Schema
-from tapmachine.data.raw_columns import NUMBERS, RawColumn
+from tapmachine.data.columns import NUMBERS, RawColumn
+from tapmachine.tables.schema import Schema
 
 
 def given_row(values: Mapping[str, Any], names: Sequence[str], schema: Schema | None = None) -> Tensor:  # (n,)
@@ -23,7 +23,7 @@ def given_row(values: Mapping[str, Any], names: Sequence[str], schema: Schema | 
         ValueError: If a column is unknown, or if a value does not match the kind of its column.
 
     Example:
-        >>> from tapmachine.data.given import given_row
+        >>> from tapmachine.tables.given import given_row
         >>> given_row({"b": "2.5"}, ["a", "b"])
         tensor([   nan, 2.5000], dtype=torch.float64)
     """

@@ -1,5 +1,6 @@
 """Conversion between DataFrames of pandas or polars and lists of columns; both libraries are imported on demand."""
 
+import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tapmachine.data.raw_columns import NUMBERS, RawColumn
+from tapmachine.data.columns import NUMBERS, RawColumn
+from tapmachine.data.errors import DataError
+from tapmachine.data.text import WHOLE, TextLayout
 
 Array = np.ndarray[Any, Any]
 
@@ -173,3 +176,26 @@ def series_of(values: Array, name: str, library: str, index: Any) -> Any:
     import pandas
 
     return pandas.Series(values, index=index, name=name)
+
+
+def to_parquet(columns: Sequence[RawColumn], layout: TextLayout | None) -> bytes:
+    """Return the content of a Parquet file that contains the given columns and the index columns of a layout."""
+    try:
+        import pandas
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise DataError("Parquet files require pandas and pyarrow: pip install pandas pyarrow") from None
+    index = None
+    if layout is not None and layout.index:
+        labels = [[int(row[place]) if _are_whole(layout, place) else row[place] for row in layout.index]
+                  for place in range(layout.n_index)]  # fmt: skip
+        names = [name or None for name in (layout.names or ("",) * layout.n_index)[: layout.n_index]]
+        index = pandas.MultiIndex.from_arrays(labels, names=names)
+        index = index.get_level_values(0) if layout.n_index == 1 else index
+    content = io.BytesIO()
+    from_columns(columns, "pandas", index).to_parquet(content, engine="pyarrow")
+    return content.getvalue()
+
+
+def _are_whole(layout: TextLayout, place: int) -> bool:
+    return all(WHOLE.fullmatch(row[place]) for row in layout.index)

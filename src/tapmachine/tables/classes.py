@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.likelihood.products import CHUNK_VALUES, LOG_2PI, ProductMixture
-from tapmachine.training.tables.clusters import WIDTH, k_means, shrunk
+from tapmachine.tables.clusters import WIDTH, k_means, shrunk
 from tapmachine.units import Gaussian, Mixed, Units
 
 MOST_ROWS = 128  # maximum number of rows per chunk; the rows of a chunk have similar numbers of missing values

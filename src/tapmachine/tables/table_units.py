@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tapmachine.data.columns import Block, Schema
+from tapmachine.tables.schema import Block, Schema
 from tapmachine.units import Binary, Categorical, Gaussian, Mixed, Poisson, Units
 
 
@@ -14,8 +14,9 @@ def units_for(schema: Schema) -> Units:
     Categorical units are always in a `Mixed` layer, whose states have one fewer dimension.
 
     Example:
-        >>> from tapmachine.data.columns import RawColumn, Schema
-        >>> from tapmachine.runs.table_units import units_for
+        >>> from tapmachine.data.columns import RawColumn
+        >>> from tapmachine.tables.schema import Schema
+        >>> from tapmachine.tables.table_units import units_for
         >>> units_for(Schema.infer([RawColumn.of("a", [0.5, 2.0]), RawColumn.of("b", ["x", "y"])]))
         Mixed(
           n=2

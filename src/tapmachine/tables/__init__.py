@@ -1,0 +1,1 @@
+"""Tables: kinds of columns, their encoding as states of the visible units, and machines fitted to them."""
