@@ -4,7 +4,8 @@ python benchmarks/peers.py [FOLDER] [--device cuda] [--hidden 500] [--rows 10000
 
 FOLDER contains MNIST's *-images-idx3-ubyte.gz; without FOLDER, MNIST is downloaded. The other libraries are
 scikit-learn, rbms 0.5.0, paysage 0.2.1 (which works with NumPy 2.4) and learnergy 2.0.2; libraries that are not
-installed are skipped. All measurements alternate within one process, since the speed of a shared machine varies over
+installed are skipped (`pip install -r benchmarks/peers.txt`, then `pip install --no-deps paysage==0.2.1
+learnergy==2.0.2`). All measurements alternate within one process, since the speed of a shared machine varies over
 time. The script prints a table for each question and writes all numbers to OUT/peers.csv:
 
  1. time of an epoch of PCD-k, with batches of 100, 100 chains and the same number of steps;

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from gallery import SCRIPTS, data_file, seconds_stated  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"  # not part of the project
-QUICK = {"denoising", "exchange_rbms", "hopfield", "inpainting", "recovery"}  # run by make test; the rest by test-slow
+QUICK = {"denoising", "exchange_rbms", "hopfield", "inpainting", "recovery"}  # all others are slow
 
 
 def cases() -> list:

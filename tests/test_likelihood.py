@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from machine_cases import UNITS, Tensors, machine_of
-from survey import covered, exact_samples, survey
+from survey import covered, exact_samples, survey, table
 from test_machine import DISCRETE, brute_force, small
 
 from tapmachine import (
@@ -521,6 +521,7 @@ def test_data_on_a_bound_that_float32_cannot_hold():
 @pytest.mark.slow
 def test_two_hundred_random_machines():
     results = survey(200)
+    print(table(results))
     # 99.7 % if the errors were normal; of 200, where 1 % are outside, more than 12 are once in 10⁶
     assert covered(results) >= 0.94
     for name, sign in (("forward", 1), ("reverse", -1)):

@@ -1,20 +1,27 @@
 """What a release consists of agrees with the package: versions, dependencies, workflows, citation."""
 
+import ast
 import re
+import sys
 import tomllib
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 import tapmachine
+from tapmachine.apps import doctor
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGE = Path(tapmachine.__file__).parent
+METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = METADATA["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-CONDA = {"torch": "pytorch", "matplotlib": "matplotlib-base"}  # packages that have another name there
 
 
 def test_citation():
@@ -22,18 +29,6 @@ def test_citation():
     assert citation["version"] == tapmachine.__version__
     assert citation["license"] == PROJECT["license"] == "MIT"
     assert citation["references"][0]["doi"] in (ROOT / "README.md").read_text()
-
-
-def test_the_conda_recipe_has_the_dependencies_of_the_package():
-    text = (ROOT / "conda.recipe" / "meta.yaml").read_text()
-    assert f'version = "{tapmachine.__version__}"' in text
-    run = re.search(r"  run:\n((?:    - .*\n)+)", text)
-    stated = dict(line.strip().removeprefix("- ").split(" ") for line in run[1].splitlines())
-    assert stated.pop("python") == PROJECT["requires-python"]
-    wanted = {CONDA.get(own.name, own.name): str(own.specifier) for own in map(Requirement, PROJECT["dependencies"])}
-    assert stated == wanted
-    for name, command in PROJECT["scripts"].items():
-        assert f"- {name} = {command}" in text
 
 
 def test_workflows_run_what_the_makefile_has():
@@ -54,7 +49,7 @@ def test_workflows_cover_the_versions_of_python_in_the_classifiers():
 
 
 def test_the_paper_cites_what_its_bibliography_has():
-    text, entries = (ROOT / "paper.md").read_text(), (ROOT / "paper.bib").read_text()
+    text, entries = ((ROOT / "docs" / "paper" / f"paper.{kind}").read_text() for kind in ("md", "bib"))
     keys = set(re.findall(r"@\w+\{(\w+),", entries))
     assert set(re.findall(r"@(\w+\d{4})", text)) == keys
     header = yaml.safe_load(text.split("---")[1])
@@ -62,6 +57,92 @@ def test_the_paper_cites_what_its_bibliography_has():
     assert 250 <= len(text.split("---", 2)[2].split()) <= 1000
 
 
-@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", ".pre-commit-config.yaml"])
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
 def test_files_that_contributors_look_for(name):
-    assert (ROOT / name).stat().st_size > 300
+    assert (ROOT / ".github" / name).stat().st_size > 300
+
+
+# ----- what is installed
+
+FOR_USERS = [own for name in EXTRAS if name not in ("dev", "docs") for own in EXTRAS[name]]
+
+
+def all_packages() -> tuple[set[str], set[str]]:
+    """Every package that a development environment gets, by what is installed here; and those which another one pins,
+    as torch does the libraries of a GPU.
+    """
+    names, pinned, seen = set[str](), set[str](), set[tuple[str, str]]()
+    waiting = [(Requirement(own), "") for own in (*METADATA["build-system"]["requires"], "editables")]
+    waiting.append((Requirement("tapmachine"), "dev"))
+    while waiting:
+        wanted, extra = waiting.pop()
+        name = canonical(wanted.name)
+        if any(rule.operator == "==" for rule in wanted.specifier):
+            pinned.add(name)
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        if name == "tapmachine":
+            needed = [*PROJECT["dependencies"], *EXTRAS.get(extra, ())]
+        else:
+            names.add(name)
+            needed = [own for own in distribution(name).requires or [] if applies(Requirement(own), extra)]
+        waiting += [(own, more) for own in map(Requirement, needed) for more in (own.extras or {""})]
+    return names, pinned
+
+
+def applies(wanted: Requirement, extra: str) -> bool:
+    return wanted.marker is None or wanted.marker.evaluate({"extra": extra})
+
+
+def direct_dependencies() -> list[str]:
+    return [*PROJECT["dependencies"], *FOR_USERS]
+
+
+def canonical(name: str) -> str:
+    """A package's name as all spell it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def versions_in(file: str) -> dict[str, Version]:
+    pins = (line.split("==") for line in (ROOT / "requirements" / file).read_text().splitlines() if line[0] != "#")
+    return {canonical(pin[0]): Version(pin[1]) for pin in pins if len(pin) == 2}
+
+
+def test_the_oldest_versions_tested_are_the_lower_bounds():
+    bounds = {}
+    for requirement in map(Requirement, direct_dependencies()):
+        (rule,) = requirement.specifier
+        assert rule.operator == ">="
+        bounds[canonical(requirement.name)] = Version(rule.version)
+    assert versions_in("oldest.txt") == bounds
+
+
+def test_every_package_is_pinned():
+    versions = versions_in("constraints.txt")
+    if any(Version(version(name).partition("+")[0]) != versions[name] for name in versions_in("oldest.txt")):
+        pytest.skip("the versions of constraints.txt are not installed: VERSIONS=oldest and newest have others")
+    names, pinned = all_packages()
+    assert len(names) > 50
+    assert names - pinned <= versions.keys()
+
+
+ELSEWHERE = {"sklearn": "scikit-learn", "PIL": "matplotlib"}  # which packages modules of other names come with
+
+
+def test_a_plain_installation_has_all_that_the_package_imports():
+    """Apart from the extras, without which everything but their file formats and DataFrames works."""
+    imported = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            imported |= {name.split(".")[0] for name in names}
+    imported -= {*sys.stdlib_module_names, "tapmachine", *(Requirement(own).name for own in FOR_USERS)}
+    asked_for = {Requirement(own).name for own in PROJECT["dependencies"]}
+    assert {ELSEWHERE.get(name, name) for name in imported} == asked_for
+
+
+def test_the_doctor_looks_for_every_dependency():
+    assert sorted(doctor.NEEDED) == sorted(Requirement(own).name for own in PROJECT["dependencies"])
+    assert {Requirement(own).name for own in FOR_USERS} <= doctor.OPTIONAL.keys()

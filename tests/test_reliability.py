@@ -1,4 +1,4 @@
-"""What may go wrong around a training, and what must hold then; the long forms are run by `make torture`."""
+"""What may go wrong around a training, and what must hold then; the long forms are slow tests."""
 
 import errno
 import gzip
@@ -655,7 +655,7 @@ def test_the_doctor_looks_at_the_installation_and_at_runs(data, tmp_path):
     assert json.loads(ask("--json")[1])[0]["verdict"] == "ok"
 
 
-# ----- many of them, by make torture
+# ----- many of them
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Write docs/reference.md: every public name with the summary of its docstring, grouped by namespace.
 
-Run `python tests/reference.py` after changing public names or their docstrings.
+Run `python tools/reference.py` after changing public names or their docstrings.
 """
 
 import inspect
@@ -17,7 +17,7 @@ HEAD = """\
 This page lists every public name with the summary of its docstring. The reference pages of the documentation site and
 `help(name)` have the details. Names in the first section are imported from `tapmachine` itself, all others from a
 namespace. If a heading shows a second name in parentheses, use that name in import statements. This file is generated
-by `python tests/reference.py`.
+by `python tools/reference.py`.
 
 ```python
 from tapmachine import Binary, rbm
@@ -45,6 +45,7 @@ def wrapped(text: str, indent: str = "  ") -> str:
 
 
 def section(title: str, module: ModuleType, names: list[str]) -> str:
+    """Markdown of a section."""
     lines = [wrapped(f"- `{name}`: {summary(getattr(module, name))}") for name in names]
     return "\n".join([f"## {title}", "", *lines, ""])
 

@@ -6,21 +6,17 @@ examples/gallery, generated from its docstring and its figure.
 
 import ast
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
+import reference
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import tapmachine
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-import reference  # noqa: E402
-
-import tapmachine  # noqa: E402
-
 GALLERY = sorted((ROOT / "examples" / "gallery").glob("[a-z]*.py"))
 TITLES = {
     "units": "Unit types",

@@ -1,10 +1,9 @@
 """Random machines with one hidden layer, of all unit types, weak to strong couplings: estimates against exact ln Z.
 
-`python tests/survey.py --machines 200` prints how often annealed importance sampling is right within three of its
-standard errors, and by how much TAP is off, for each strength of the couplings.
+The slow test of 200 machines prints how often annealed importance sampling is right within three of its standard
+errors, and by how much TAP is off, for each strength of the couplings.
 """
 
-import argparse
 import itertools
 import warnings
 from typing import NamedTuple
@@ -124,9 +123,3 @@ def table(results: list[Result]) -> str:
     means = f"mean error {bias[0]:+.1e} forward, {bias[1]:+.1e} reverse from exact samples"
     lines.append(f"\nall {len(results)}: within 3σ {covered(results):.3f}; {means}")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--machines", type=int, default=200)
-    print(table(survey(parser.parse_args().machines)))
