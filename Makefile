@@ -20,10 +20,11 @@ RELEASE := .venv-release
 # One single-threaded process per core is twice as fast as one process with a thread per core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-.PHONY: help demo test quick lint format docs gallery bench release-check clean
+.PHONY: help demo reproduce test quick lint format docs gallery bench release-check clean
 
 help:
 	@echo "make demo           train a machine on digits, denoise images, and write demo/report.html"
+	@echo "make reproduce      draw the figures of the paper with small machines (DATA=FOLDER: with the paper's machines)"
 	@echo "make test           run the tests (VERSIONS=oldest or newest: with other versions of the dependencies;"
 	@echo "                    ARGS='-m slow': the tests that take minutes)"
 	@echo "make quick          run the first case of every fast test (90 seconds on two cores)"
@@ -45,6 +46,9 @@ $(READY): pyproject.toml requirements/constraints.txt requirements/oldest.txt
 
 demo: $(READY)
 	$(BIN)/tapmachine demo --out demo
+
+reproduce: $(READY)
+	$(BIN)/python -m reproduction all $(if $(DATA),--data $(DATA),--quick)
 
 test: $(READY)
 	$(PYTEST) $(ARGS)

@@ -3,7 +3,8 @@
 from matplotlib.text import Text
 
 from tapmachine.analysis.style import FONT_SIZE, PAGE, PAGE_HEIGHT
-from tapmachine.apps.reproduce.lab import DPI
+
+DPI = 200  # of figures saved as PNG
 
 
 def style_faults(figure):
@@ -13,8 +14,8 @@ def style_faults(figure):
     for text in visible_texts(figure):
         if text.get_fontsize() < FONT_SIZE:
             faults.append(f"{text.get_text()!r} has {text.get_fontsize()} pt")
-        box = text.get_window_extent(dpi=DPI["png"])
-        if min(box.x0, box.y0) < -2 or box.x1 > width * DPI["png"] + 2 or box.y1 > height * DPI["png"] + 2:
+        box = text.get_window_extent(dpi=DPI)
+        if min(box.x0, box.y0) < -2 or box.x1 > width * DPI + 2 or box.y1 > height * DPI + 2:
             faults.append(f"{text.get_text()!r} lies outside: {box}")
     return faults
 

@@ -35,11 +35,7 @@ from tapmachine import (
 )
 from tapmachine.analysis import compare_schemes, receptive_fields
 from tapmachine.analysis.landscape import (
-    complexity,
     embed_landscape,
-    overlaps,
-    solutions_over_temperature,
-    spatial_correlation,
     track_landscape,
 )
 from tapmachine.beliefs import Tilt
@@ -94,7 +90,6 @@ CALLS = [
     ("compare_likelihoods", "n_runs", lambda n: compare_likelihoods(small(), X, schedule=2, n_runs=n)),
     ("compare_likelihoods", "n_visible", lambda n: compare_likelihoods(small(), X, schedule=2, n_visible=n)),
     ("compare_schemes", "max_sweeps", lambda n: compare_schemes(small(), X, max_sweeps=n)),
-    ("complexity", "n_bins", lambda n: complexity(X[:, 0], 6, n)),
     ("condition", "layer", lambda n: condition(small(), Tilt(0.0, 0.0), layer=n)),
     ("denoise", "n_neighbors", lambda n: denoise(small(), X, NOISE, data=X, n_neighbors=n)),
     ("denoise", "max_sweeps", lambda n: denoise(small(), X, NOISE, max_sweeps=n)),
@@ -107,7 +102,6 @@ CALLS = [
     ("gibbs_posterior", "n_sweeps", lambda n: gibbs_posterior(small(), X, NOISE, n)),
     ("linear_schedule", "n_temperatures", linear_schedule),
     ("nearest_neighbors", "k", lambda n: nearest_neighbors(X, X, n)),
-    ("overlaps", "n_pairs", lambda n: overlaps(X, n_pairs=n)),
     ("pretrain", "epochs", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=n)),
     ("pretrain", "batch_size", lambda n: pretrain(dbm([Binary(4), Binary(2), Binary(2)]), X, epochs=1, batch_size=n)),
     ("pseudo_log_likelihood", "n_visible", lambda n: pseudo_log_likelihood(small(), X, n)),
@@ -119,9 +113,6 @@ CALLS = [
     ("recover", "max_sweeps", lambda n: recover(small(), X, MIXED, max_sweeps=n)),
     ("solve", "max_sweeps", lambda n: solve(small(), X, max_sweeps=n)),
     ("solve", "batch_size", lambda n: solve(small(), X, batch_size=n)),
-    ("solutions_over_temperature", "max_sweeps", lambda n: solutions_over_temperature(small(), X, [1], max_sweeps=n)),
-    ("spatial_correlation", "n_neighbors", lambda n: spatial_correlation(X[:, 0], X, n)),
-    ("spatial_correlation", "n_permutations", lambda n: spatial_correlation(X[:, 0], X, 2, n)),
     ("track_landscape", "n_starts", lambda n: track_landscape({1: small()}, X, n_starts=n)),
     ("track_landscape", "max_sweeps", lambda n: track_landscape({1: small()}, X, n_starts=4, max_sweeps=n)),
 ]
@@ -191,7 +182,6 @@ def test_every_public_count_is_in_the_list():
         "EnergyBand",
         "Edge",
         "AnnealedEstimate",
-        "SolutionsAt",
     }
     missing = []
     for owner, value in public_names().items():

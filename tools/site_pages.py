@@ -73,6 +73,14 @@ def changelog_page() -> dict[str, str]:
     return {"changelog.md": (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")}
 
 
+def reproduction_pages() -> dict[str, str | Path]:
+    """The page on the reproduction of the paper, with links relative to docs/, and the figures it shows."""
+    folder = ROOT / "reproduction"
+    text = (folder / "README.md").read_text().replace("](../docs/", "](").replace("](results/", "](reproduction/")
+    shown = re.findall(r"\]\(reproduction/([^)]+)\)", text)
+    return {"reproduction.md": text, **{f"reproduction/{name}": folder / "results" / name for name in shown}}
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add generated pages, and pages of docs/ that are not listed in mkdocs.yml, to the navigation."""
     listed = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text()))
@@ -83,9 +91,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     }
     more["Gallery"] = sorted(gallery_pages(), key=lambda name: (name != "gallery/index.md", name))
     more["Reference"] = ["reference.md", *reference_pages()]
-    elsewhere = {"reference.md", "reproduction.md"}
-    more["Benchmarks"] += [name for name in more["Background"] if name == "reproduction.md"]
-    more["Background"] = [name for name in more["Background"] if name not in elsewhere] + ["changelog.md"]
+    more["Background"] = [name for name in more["Background"] if name != "reference.md"] + ["changelog.md"]
     for entry in config.nav or []:
         for title in entry.keys() & more.keys():
             entry[title] += [name for name in more[title] if name not in listed]
@@ -94,15 +100,17 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages to the site."""
-    for name, content in {**reference_pages(), **gallery_pages(), **changelog_page()}.items():
+    for name, content in {**reference_pages(), **gallery_pages(), **changelog_page(), **reproduction_pages()}.items():
         if (old := files.get_file_from_path(name)) is not None:
             files.remove(old)
-        files.append(File.generated(config, name, content=content))
+        source = {"abs_src_path": str(content)} if isinstance(content, Path) else {"content": content}
+        files.append(File.generated(config, name, **source))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Link every name in the overview of the reference to its entry."""
+    """Adapt links to the page on the reproduction, and link the names in the overview of the reference."""
+    markdown = markdown.replace("../reproduction/README.md", "reproduction.md")
     if page.file.src_uri != "reference.md":
         return markdown
     spaces = reference.namespaces()

@@ -7,13 +7,11 @@ from tapmachine.machine.files import load, save
 from tapmachine.machine.interchange import from_bernoulli_rbm, read_rbms, write_rbms
 from tapmachine.machine.rescaling import rescale
 from tapmachine.machine.sampler import gibbs, sample_solutions
-from tapmachine.machine.temperature import at_temperature, prior_log_normalizer
 
 __all__ = [
     "BoltzmannMachine",
     "Edge",
     "FileError",
-    "at_temperature",
     "clamp",
     "condition",
     "dbm",
@@ -22,7 +20,6 @@ __all__ = [
     "hidden_machine",
     "load",
     "pairwise",
-    "prior_log_normalizer",
     "rbm",
     "read_rbms",
     "rescale",

@@ -3,7 +3,6 @@
 from tapmachine.beliefs import Solution, Status
 from tapmachine.solver.driver import Progress, solve
 from tapmachine.solver.merging import MergedSolutions, merge_solutions
-from tapmachine.solver.schemes.adaptive_tap.printed import PrintedAdaptiveTAP
 from tapmachine.solver.schemes.adaptive_tap.scheme import AdaptiveTAP
 from tapmachine.solver.schemes.base import Scheme
 from tapmachine.solver.schemes.belief_propagation import BeliefPropagation, RelaxedBP
@@ -17,7 +16,6 @@ __all__ = [
     "BeliefPropagation",
     "MergedSolutions",
     "NaiveMeanField",
-    "PrintedAdaptiveTAP",
     "Progress",
     "RelaxedBP",
     "Scheme",

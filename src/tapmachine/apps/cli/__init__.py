@@ -9,7 +9,6 @@ from tapmachine.apps.cli import (
     posterior,
     recover,
     report,
-    reproduce,
     runs,
     sample,
     score,
@@ -20,11 +19,11 @@ from tapmachine.apps.cli.common import app, main
 
 ORDER = (  # order of the commands in --help
     "train", "info", "evaluate", "sample", "denoise", "impute", "predict", "recover", "score", "compare",
-    "landscape", "report", "convert", "reproduce", "doctor", "demo",
+    "landscape", "report", "convert", "doctor", "demo",
 )  # fmt: skip
 app.registered_commands.sort(key=lambda command: ORDER.index(command.callback.__name__ if command.callback else ""))
 
 __all__ = [
     "app", "compare", "demo", "doctor", "interchange", "landscape", "main", "posterior", "recover", "report",
-    "reproduce", "runs", "sample", "score", "tables", "train",
+    "runs", "sample", "score", "tables", "train",
 ]  # fmt: skip
