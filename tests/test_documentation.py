@@ -119,7 +119,7 @@ def test_the_documentations_commands_run(block, tmp_path, monkeypatch):
 
 
 def test_links_in_the_documentation_lead_somewhere():
-    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for path in [ROOT / "README.md", ROOT / "reproduction" / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text().replace("\n", " ")):
             if not target.startswith("http"):
                 assert (path.parent / target).exists(), f"{path.name}: {target}"
