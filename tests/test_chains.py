@@ -369,6 +369,7 @@ def test_chains_have_the_exact_gradient_on_average_and_vary_less(kinds, ratio):
     assert varies[0] < ratio * varies[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["TruncatedGaussian", "GaussBernoulli", "Gaussian", "Custom"])
 def test_chains_of_other_units_have_the_models_moments(kind):
     """Of units for which draws are stratified, and of ones for which they are not."""

@@ -172,6 +172,7 @@ def test_counts_are_sampled(precision):
     assert bool(((x.mean(0) - exact.mean).abs() < 6 * deviation).all())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("precision", "objective"),
     [(0.0, PCD(1)), (0.5, PCD(1)), (0.5, TAPObjective(n_particles=5, n_sweeps=1, merged=False))],
@@ -189,6 +190,7 @@ def test_counts_are_trained(precision, objective):
     assert float(exact_log_likelihood(student, x)) > alone + 0.1
 
 
+@pytest.mark.long
 def test_counts_are_trained_by_default_by_chains():
     """Centered, as their prior has a field: worth three nats on data of two kinds."""
     units, generator = counts(3, 0.5), torch.Generator().manual_seed(0)
@@ -244,6 +246,7 @@ def log_weight_of_counts(machine, x):  # (..., 3) -> (...): Σ_l P(l) exp(lB) = 
     return visible.log_prior(x).detach().sum(-1) + (hidden.field.detach().exp() * field.expm1()).sum(-1)
 
 
+@pytest.mark.long
 def test_estimators_where_nothing_can_be_enumerated():
     """Exact enumeration is refused; the others agree with a sum over a grid that holds all but 1e-12 of the mass."""
     machine = machine_of_two_layers()
@@ -288,6 +291,7 @@ def data_of_two_kinds(n=400):
     return Counts(4, 0.5).sample(Tilt(kind * torch.tensor([1.5, 1.5, -1.0, 0.0]), 0.0), generator).numpy()
 
 
+@pytest.mark.long
 def test_counts_through_the_estimator(tmp_path):
     x = data_of_two_kinds()
     model = RBM(n_hidden=3, visible=Counts, epochs=10, batch_size=10).fit(x)

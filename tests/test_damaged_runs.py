@@ -75,6 +75,7 @@ def swap(one, other):
     other.write_bytes(first)
 
 
+@pytest.mark.long
 def test_swapped_checkpoints(runs, tmp_path):
     folder = runs.copy(tmp_path / "run")
     swap(*sorted((folder / "checkpoints").glob("*.safetensors")))

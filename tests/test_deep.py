@@ -146,6 +146,7 @@ def test_fields_of_higher_layers():
 # ----- free energies and gradients
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 def test_gradients_against_differences(kinds, monkeypatch):
     """Of F(clamped) − F(free), each solved anew; no parameter's differs by more than 1e-6."""
@@ -198,6 +199,7 @@ def test_gradients_from_samples_are_the_models():
         torch.testing.assert_close(-weight.grad, expected, rtol=0, atol=bound)
 
 
+@pytest.mark.long
 def test_likelihoods_of_a_deep_machine_by_three_estimators():
     machine = deep(["Binary", "Spin", "Binary", "Binary"], scale=0.3)
     x = data_of(machine, 6)
@@ -212,6 +214,7 @@ def test_likelihoods_of_a_deep_machine_by_three_estimators():
     assert bool((weights <= exact.values + exact.log_partition + 1e-9).all())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "objective",
     [TAPObjective(), PCD(5), PCD(5, stratified=False), pytest.param(CD(5), marks=pytest.mark.slow)],
@@ -228,6 +231,7 @@ def test_training_lifts_the_likelihood(objective):
     assert float(exact_log_likelihood(machine, x).mean) > before + 0.5  # by 1.6 nats or more, as a rule
 
 
+@pytest.mark.long
 def test_layers_of_no_use_are_told_of():
     machine = dbm([Binary(16), Binary(8), Binary(4)])
     with pytest.warns(TrainingWarning, match="hidden layer 2 vary by only .* between rows"):
@@ -270,6 +274,7 @@ def test_a_machine_with_its_first_layer_pretrained_is_that_restricted_machine():
         pretrain(machine, x, data="means")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "double_inputs"),
     [
@@ -414,6 +419,7 @@ def test_what_is_refused(call, message):
 # ----- runs, the estimator, the command line
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:the means of hidden layer")
 def test_a_run_goes_on_in_every_stage(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", bars().numpy())
@@ -502,6 +508,7 @@ def test_the_estimator():
         RBM((6, "a")).fit(x)
 
 
+@pytest.mark.long
 def test_the_command_line(tmp_path):
     np.save(tmp_path / "x.npy", bars().reshape(-1, 4, 4).numpy())
     runner, run = CliRunner(), str(tmp_path / "run")
@@ -562,6 +569,7 @@ def test_real_values_and_categories_through_three_layers(units):
     assert float(exact_log_likelihood(machine, x).mean) > float(exact_log_likelihood(independent, x).mean) + 0.5
 
 
+@pytest.mark.long
 def test_doubling_in_other_units_of_measurement(tmp_path):
     """The lowest machine has columns twice, each with a shift of its own; its log-likelihood is not the data's."""
     x = 300 + 50 * np.random.default_rng(0).normal(size=(120, 6))

@@ -125,6 +125,7 @@ def test_a_fingerprint_is_of_the_rows_and_not_of_the_files(tmp_path, monkeypatch
     assert read(folder).digest() not in digests
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_the_same_shards_only(tmp_path, on_disk):
     folder = write_shards(tmp_path / "many", images("bytes"))
     settings = Settings(str(folder), hidden=(5,), epochs=1, batch_size=30)

@@ -52,6 +52,7 @@ def largest_difference(first, second):
     return max(float((one[name].double() - two[name].double()).abs().max()) for name in one)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [
@@ -107,6 +108,7 @@ if rank == 0:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("device", "options"),
     [
@@ -138,6 +140,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
         pass
 
 
+@pytest.mark.long
 def test_another_number_of_processes_goes_on(tmp_path, digits):
     """From two to three: chains are handed on, and the result is that of one process."""
     options = [digits, *BASE, "--dtype", "float64", "--epochs", "3"]
@@ -154,6 +157,7 @@ def test_another_number_of_processes_goes_on(tmp_path, digits):
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_killed_process_ends_the_run_which_can_go_on(tmp_path, digits):
     options = [digits, *BASE, "--dtype", "float64", "--epochs", "4000", "--measure-every", "4000"]
     running = torchrun("-m", "tapmachine", "train", *options, "--out", str(tmp_path / "run"))
@@ -188,6 +192,7 @@ assert before is None or len(os.listdir("/proc/self/task")) == before, "a thread
 """
 
 
+@pytest.mark.long
 def test_landscape_and_annealing_are_divided(tmp_path):
     """More starts than can be shared evenly, and fewer blocks of runs than processes.
 

@@ -60,6 +60,7 @@ def code_blocks(language: str) -> list:
     return found
 
 
+@pytest.mark.long
 @drifting_tap  # of which the guide tells
 @pytest.mark.parametrize("block", code_blocks("python"))
 def test_the_documentation_runs(block, tmp_path, monkeypatch):
@@ -88,6 +89,7 @@ def command_lines(block: str) -> list[list[str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("block", list(shell_blocks()))
 def test_the_documentations_commands_run(block, tmp_path, monkeypatch):
     copy(TABLE, tmp_path)

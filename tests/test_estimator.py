@@ -71,6 +71,7 @@ def test_scores_are_those_of_the_machine(digits):
     np.testing.assert_allclose(differences, 0, atol=1e-9)  # ln P = −F − ln Z
 
 
+@pytest.mark.long
 def test_features_and_back(digits):
     x = (digits[:300] > 0.5).astype(float)
     model = RBM(24, epochs=30, batch_size=10, random_state=1).fit(x)
@@ -87,6 +88,7 @@ def test_features_and_back(digits):
         model.inverse_transform(np.zeros((2, 3)))
 
 
+@pytest.mark.long
 def test_samples(digits):
     x = (digits[:300] > 0.5).astype(float)
     model = RBM(16, epochs=20).fit(x)
@@ -137,6 +139,7 @@ def test_values_beyond_the_training_data(digits):
         RBM(4, visible="binary", epochs=1).fit(x)
 
 
+@pytest.mark.long
 def test_the_scale_of_the_data_does_not_matter(digits):
     """Data times a power of two: the same machine in other units, and the same features."""
     x = digits[:200].astype(np.float32)
@@ -165,6 +168,7 @@ def test_bad_parameters(options, message, digits):
         RBM(**{"n_hidden": 4, "epochs": 1} | options).fit(digits[:100])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("visible", "scale", "shift"),
     [
@@ -190,6 +194,7 @@ def test_units_of_measurement_do_not_matter(visible, scale, shift, quick_tables)
     assert np.abs(np.corrcoef(features.T, kind[:, 0])[-1, :-1]).max() > 0.9
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:the final log-likelihood is")  # after two epochs
 def test_an_interval_wider_than_the_data(digits):
     x = digits[:200].astype(np.float32)
@@ -234,6 +239,7 @@ def test_chunks_of_rows_are_all_remembered():
     assert set(model.sample(100, n_sweeps=1).mean(1)) == {0.0, 1.0}
 
 
+@pytest.mark.long
 def test_categories():
     generator = np.random.default_rng(0)
     kind = generator.integers(0, 2, 300)

@@ -108,6 +108,7 @@ def test_couplings_that_are_too_strong_are_named():
 # ----- training two layers of Gaussian units
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DATA)
 def test_it_is_as_likely_as_scikit_learn_s_factor_analysis(name):
     make, allowed = DATA[name]
@@ -120,6 +121,7 @@ def test_it_is_as_likely_as_scikit_learn_s_factor_analysis(name):
     assert sum(history["divergences"]) == 0
 
 
+@pytest.mark.long
 def test_from_the_command_line_by_defaults(tmp_path):
     """Raw columns, whose deviations differ by a factor of 2,500, are as likely as standardized ones."""
     train, test = halves(load_wine().data)
@@ -166,6 +168,7 @@ def test_weights_of_rows_count_as_copies():
     assert scores[0] == pytest.approx(scores[1], abs=1e-9)
 
 
+@pytest.mark.long
 def test_small_weights_that_are_kept_grow():
     x = torch.tensor(standardized(five_columns()), dtype=torch.float32)
     machine = rbm(Gaussian(5), Gaussian(2))
@@ -209,6 +212,7 @@ def test_default_objectives():
         assert isinstance(default_objective(dbm(layers)), CD)
 
 
+@pytest.mark.long
 def test_binary_visible_units_learn_with_gaussian_hidden_ones():
     """Ten bits that mostly agree: exact ln P against independent units, and what the monitor says of it."""
     random = np.random.default_rng(3)
@@ -227,6 +231,7 @@ def test_binary_visible_units_learn_with_gaussian_hidden_ones():
     assert history["tap_log_sum_exp"][-1] == pytest.approx(exact, abs=0.5)
 
 
+@pytest.mark.long
 def test_bits_that_always_agree_do_not_make_weights_grow_without_bounds():
     """Chains that lose one of the two clusters did so."""
     x = (torch.rand((300, 1), generator=torch.Generator().manual_seed(0)) < 0.4).float().expand(300, 20).clone()

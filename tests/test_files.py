@@ -38,6 +38,7 @@ def test_what_is_saved_is_loaded(kinds, tmp_path):
         assert value.dtype == again.state_dict()[name].dtype, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_another_process_on_another_device_finds_the_same_free_energies(device, dtype, tmp_path):

@@ -111,6 +111,7 @@ def test_groups_are_connected_components(seed, count, n, spread):
     assert same_partition(groups(points[order], 0.1), found[order])
 
 
+@pytest.mark.long
 def test_groups_of_crowded_points():
     """Points of a plane, and corners of a cube that are all within three radii: neither takes long, nor much memory."""
     generator = torch.Generator().manual_seed(0)
@@ -481,6 +482,7 @@ def test_a_map_keeps_the_order_of_points_on_a_curve():
     assert torch.equal(again.solutions[0], placed.solutions[0])
 
 
+@pytest.mark.long
 def test_maps_of_solutions_by_all_layers(run):
     found = track_run(run, n_starts=100, epochs=[1, 20])
     placed = embed_landscape(found)

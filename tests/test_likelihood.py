@@ -234,6 +234,7 @@ def test_weights_are_unbiased_with_few_temperatures(kinds, sizes):
         assert abs(float(found.log_partition) - exact) < SIGMAS * float(found.standard_error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [["Spin", "Gaussian"], ["Spin", "Spin"]])
 def test_both_of_two_modes_are_found(kinds):
     """No field breaks the symmetry of the hidden layer, so that chains do not all go to one of two modes.
@@ -260,6 +261,7 @@ def test_runs_do_not_repeat_each_other():
     assert len(set(rows.log_weights.flatten().tolist())) == 80
 
 
+@pytest.mark.long
 def test_reverse_runs_from_few_samples_have_larger_errors():
     machine = machine_of(["Spin", "Spin"], [8, 5], seed=24, scale=0.4)
     samples = exact_samples(machine, 400)
@@ -354,6 +356,7 @@ def test_as_many_temperatures_as_needed(monkeypatch):
     assert torch.equal(ais_log_partition(strong, reverse=True).betas, found.betas)
 
 
+@pytest.mark.long
 def test_error_bars_are_those_of_repeated_estimates():
     machine = machine_of(["Binary", "Binary"], [10, 8], seed=11, scale=1.5)
     estimates = [ais_log_partition(machine, 10, n_runs=100, seed=seed) for seed in range(120)]
@@ -387,6 +390,7 @@ def test_schedules():
     assert torch.equal(linear_schedule(4), torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]).double())
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::tapmachine.data.errors.LikelihoodWarning")
 def test_an_adaptive_schedule_lets_the_weights_scatter_less():
     """All spins agree beyond some β, where the chains are slow; equal steps spend most temperatures elsewhere."""
@@ -487,6 +491,7 @@ def test_a_machine_without_a_partition_function():
     assert abs(float(found.log_partition) - expected) < SIGMAS * float(found.standard_error)
 
 
+@pytest.mark.long
 def test_a_machine_on_half_lines_without_a_partition_function():
     ray = rbm(TruncatedGaussian(3, 0.0, math.inf), TruncatedGaussian(2, 0.0, math.inf), torch.full((3, 2), 0.9))
     with pytest.raises(ValueError, match="ln Z is infinite or NaN: the couplings are too strong"):
@@ -742,6 +747,7 @@ def test_a_comparison_warns_when_tap_drifts_away():
     assert all(warning.filename == __file__ for warning in caught)
 
 
+@pytest.mark.long
 def test_a_comparison_warns_when_annealing_misses_a_mode():
     """Two modes, and a base that has the means of one of them: chains that agree with each other, and are wrong."""
     machine = rbm(Spin(30), Spin(3), torch.full((30, 3), 0.8))

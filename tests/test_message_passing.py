@@ -225,6 +225,7 @@ def test_the_gradient_of_adaptive_tap(name):
             assert own == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.long
 def test_adaptive_tap_is_closer_where_couplings_are_correlated():
     """Low-rank couplings, as trained ones have: on the geometric average the means are 2.4 times as close as TAP's.
 
@@ -248,6 +249,7 @@ def test_adaptive_tap_is_closer_where_couplings_are_correlated():
     assert np.mean(np.log(ratios)) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("scale", "count"), [(0.25, 30), (0.5, 10)])
 def test_the_better_scheme_is_better_on_average(scale, count):
     """Couplings among all units, N(0, s²/N): loops of three are what TAP does not see.
@@ -361,6 +363,7 @@ def test_correlations_of_a_saddle_are_refused():
         correlations(machine, saddle, NaiveMeanField())
 
 
+@pytest.mark.long
 def test_comparison(monkeypatch):
     machine = MACHINES["binary"](0.5)
     table = compare_schemes(machine)
@@ -387,6 +390,7 @@ def test_comparison(monkeypatch):
     assert "not available" not in table.table()
 
 
+@pytest.mark.long
 def test_training_with_adaptive_tap():
     x = (torch.rand(4, 20, generator=generator()) < 0.5).float().repeat(50, 1)
     gains = []

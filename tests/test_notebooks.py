@@ -59,6 +59,7 @@ def run(book, tmp_path):
     return outputs_of(book.cells)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebooks_run(path, kernels, tmp_path):
     nbformat = pytest.importorskip("nbformat")
@@ -76,6 +77,7 @@ def test_there_are_three_notebooks():
     assert [path.stem for path in NOTEBOOKS] == ["first_steps", "landscape", "table_with_gaps"]
 
 
+@pytest.mark.long
 def test_the_bar_in_a_kernel(kernels, tmp_path):
     """One output, updated in place, which ends at the last epoch with what was measured; nothing if not wanted."""
     nbformat = pytest.importorskip("nbformat")
@@ -169,6 +171,7 @@ def test_a_posterior(trained):
     assert cell == f"{mean:.3g} ± {deviation:.2g}"
 
 
+@pytest.mark.long
 def test_showing_needs_no_matplotlib():
     import subprocess
 

@@ -248,6 +248,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_a_unit_type_is_a_class_and_a_line_in_the_registry(tmp_path):
     """Its word is on the command line, bytes are its states, and its machines are saved and loaded."""
     rows = np.random.default_rng(0).poisson([[1, 6, 3], [5, 1, 3]] * 40, (80, 3)).astype(np.uint8)

@@ -139,6 +139,7 @@ def eventually(page, condition):
         page.wait_for_timeout(50)
 
 
+@pytest.mark.long
 def test_pointing_at_a_solution_shows_it(visit, page_of):
     page = visit("images")
     machines = KeptMachines(page_of("images"))
@@ -162,6 +163,7 @@ def test_pointing_at_a_solution_shows_it(visit, page_of):
         eventually(page, lambda: np.abs(gray(examples.first) / 255 - first).max() < 0.01)  # noqa: B023
 
 
+@pytest.mark.long
 def test_a_real_pointer_and_clicks_that_pin(visit):
     page = visit("images")
     smallest = page.locator(CIRCLES).last  # drawn on top
@@ -234,6 +236,7 @@ def test_leaves_of_the_tree_show_their_solution(visit):
     assert page.locator(".leaf.chosen").count() == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["images", "bars", "categories", "numbers"])
 @pytest.mark.parametrize(
     ("size", "colors"),
@@ -365,6 +368,7 @@ def test_every_figure_can_be_saved(visit, tmp_path):
             assert np.ptp(pixels) > 100
 
 
+@pytest.mark.long
 def test_two_runs_side_by_side(visit, page_of, tmp_path):
     folders = [RunFolder(page_of("images")), RunFolder(page_of("bars"))]
     options = Options(n_starts=60, title="Both")

@@ -49,6 +49,7 @@ def run_of_table(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.long
 def test_the_page_of_a_table(run_of_table):
     done = write_report(RunFolder(run_of_table))
     found, text = done.findings[0], done.path.read_text()
@@ -193,6 +194,7 @@ def test_labels_from_files(suffix, run_of_table, tmp_path):
     assert labels_of(data, None) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

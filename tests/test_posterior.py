@@ -212,6 +212,7 @@ def test_what_channels_do_to_data():
 # ----- the posterior, against enumeration
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_posterior_means_are_close_to_exact_ones(count):
     """Machines with 12 visible units, weak to moderate weights; TAP is off by 0.001, naive mean field by 0.01."""
@@ -240,6 +241,7 @@ def test_the_evidence_is_close_to_the_exact_one():
         torch.testing.assert_close(found, evidence, atol=0.01, rtol=0)
 
 
+@pytest.mark.long
 def test_the_evidence_ranks_noise_as_the_exact_one_does():
     """Where the exact one of 60 rows differs by more than a nat, less than a sixtieth of one for each."""
     grid = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -315,6 +317,7 @@ def test_posterior_of_a_pairwise_machine_and_of_categories():
     torch.testing.assert_close(noisy.mean.sum(-1), torch.ones(1, 3).double())
 
 
+@pytest.mark.long
 def test_real_values():
     """Gaussian units and noise have a Gaussian posterior, which TAP has exactly for the means of this machine."""
     weights = 0.2 * torch.randn(4, 3, dtype=torch.float64, generator=generator())
@@ -499,6 +502,7 @@ def test_what_does_not_converge_is_said():
 # ----- parameters from data
 
 
+@pytest.mark.long
 def test_the_noise_is_found():
     machine = random_machine(4, 12, 4, scale=1.0)
     x = gibbs(machine, torch.zeros(200, 12, dtype=torch.float64), 100, generator())[0]
@@ -748,6 +752,7 @@ def digits():
     return (load_digits().data / 16 > 0.5).astype(np.float64)
 
 
+@pytest.mark.long
 def test_the_estimator_denoises_and_imputes(digits):
     model = RBM(n_hidden=32, epochs=10).fit(digits[:1500])
     x = digits[1500:1600]
@@ -789,6 +794,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
 
+@pytest.mark.long
 def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
     x = digits[1500:1540]
     noisy = BinarySymmetric(0.2).corrupt(torch.from_numpy(x)).numpy()
@@ -826,6 +832,7 @@ def test_the_command_line_denoises_imputes_and_scores(run, digits, tmp_path):
     assert invoke("score", run, tmp_path / "x.npy", "-q").stdout.splitlines() == table
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

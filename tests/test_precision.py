@@ -58,6 +58,7 @@ for format, wanted in (("float32", "ieee"), ("tf32", "tf32"), ("bfloat16", "tf32
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has only one setting")
 def test_a_setting_for_each_device_is_respected():
     """Torch lets one set it by device, too, and then refuses to tell it as one."""

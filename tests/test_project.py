@@ -52,6 +52,7 @@ def test_imports_go_one_way(path):
                 assert layer_of(name) <= own, f"{path.name} imports {name}, which lies above it"
 
 
+@pytest.mark.long
 def test_importing_is_quiet_and_has_no_side_effects():
     code = (
         "import torch; before = (torch.get_default_dtype(), torch.get_num_threads(), torch.initial_seed());"
@@ -62,6 +63,7 @@ def test_importing_is_quiet_and_has_no_side_effects():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.long
 def test_importing_is_quick():
     """Without what would double the time that it takes: torch's compiler, matplotlib, scikit-learn."""
     code = (

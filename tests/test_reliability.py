@@ -106,6 +106,7 @@ def test_a_training_stopped_between_batches_goes_on_to_the_bit(deep):
         assert {n: v for n, v in before.items() if n != "seconds"} == {n: v for n, v in after.items() if n != "seconds"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_is_answered_by_a_checkpoint(data, tmp_path, kind):
     """In the midst of the fifth epoch, and before another batch is taken; checkpoints are due after four and eight."""
@@ -148,6 +149,7 @@ def stopped_and_resumed(data, tmp_path, number, kind, wait):
 # ----- writes that fail
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "code",
     [errno.ENOSPC, *(pytest.param(code, marks=pytest.mark.slow) for code in (errno.EFBIG, errno.EACCES, errno.EROFS))],
@@ -184,6 +186,7 @@ def test_a_write_that_fails_leaves_the_old_checkpoint(data, tmp_path, monkeypatc
     assert failures >= 8
 
 
+@pytest.mark.long
 def test_a_full_disk_is_one_line_on_the_command_line(data, tmp_path):
     """EFBIG, from the system itself: no file may be larger than a few bytes."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import signal; "
@@ -264,6 +267,7 @@ def race(data, folder):
     return codes
 
 
+@pytest.mark.long
 def test_of_two_processes_one_is_refused(data, tmp_path):
     arguments = started(data, tmp_path / "run", epochs=10**6)
     with subprocess.Popen(arguments) as process:
@@ -380,6 +384,7 @@ def test_a_training_that_diverges_for_ever_ends_with_4(data, objective, tmp_path
 # ----- the same again
 
 
+@pytest.mark.long
 def test_threads_and_batches_do_not_matter(data):
     x = torch.tensor(bars()).double()
 

@@ -277,6 +277,7 @@ def test_a_finished_run_is_trained_further(data, tmp_path, shape):
     assert torch.equal(again.machine.weights[0], run.machine.weights[0])
 
 
+@pytest.mark.long
 @idle_layers
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_extended_run_that_is_killed_ends_in_the_same_bits(data, tmp_path, monkeypatch, shape):
@@ -351,6 +352,7 @@ def test_what_divergences_have_cut_stays_cut_in_a_longer_run(data, tmp_path, mon
     assert rates == pytest.approx([0.05 * 0.01 ** (4 / 6), 0.05 * 0.01 ** (5 / 6)], rel=1e-9)
 
 
+@pytest.mark.long
 @idle_layers
 def test_a_pretraining_stays_as_long_as_it_was(data, tmp_path):
     """By default it is as long as the training: 10 epochs; and stays 10 with 20, however the run is asked for."""
@@ -435,6 +437,7 @@ def assert_the_same_bits_after_kills(data, tmp_path, epochs, batches):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.long
 def test_a_killed_run_ends_in_the_same_bits(data, tmp_path):
     assert_the_same_bits_after_kills(data, tmp_path, 8, [3 * 30 + 7])
 
@@ -527,6 +530,7 @@ def test_commands_take_the_file_of_a_machine(data, tmp_path, machine_file):
     assert (tmp_path / "mine-landscape" / "solutions.csv").exists()
 
 
+@pytest.mark.long
 def test_a_page_about_the_file_of_a_machine(data, tmp_path, machine_file, monkeypatch):
     monkeypatch.setattr(findings, "TEMPERATURES", 50)
     for options, path in (((), tmp_path / "mine.html"), (("--out", tmp_path / "o.html"), tmp_path / "o.html")):
@@ -561,6 +565,7 @@ def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
         assert errors.count("\n") == 1, errors
 
 
+@pytest.mark.long
 def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
     file = tmp_path / "file"
     file.write_text("hello")
@@ -581,6 +586,7 @@ def test_errors_are_one_line_and_exit_code_2(data, tmp_path):
         assert errors.count("\n") == 1, errors
 
 
+@pytest.mark.long
 def test_an_interrupted_run_says_how_to_go_on(data, tmp_path):
     done = struck(signal.SIGINT, 2 * 30 + 7, *command_for(data, tmp_path / "run", 10))
     assert done.returncode == 130, done.stderr
@@ -655,6 +661,7 @@ def test_every_option_of_train_names_its_default():
             assert found[1] == value.removesuffix(".0"), line
 
 
+@pytest.mark.long
 def test_a_diverging_run_exits_with_4(data, tmp_path):
     code, _, errors = command(
         "train", data, "--hidden", "5", "--visible", "gaussian", "--hidden-units", "binary", "--objective", "tap",
@@ -706,6 +713,7 @@ def test_a_run_goes_on_by_its_folder_alone(data, tmp_path):
         CliRunner().invoke(app, ["train", "--out", folder, "--seed", "6"], catch_exceptions=False)
 
 
+@pytest.mark.long
 def test_data_of_any_scale_are_trained_as_well(tmp_path):
     """In other units everything is the same but the log-likelihood, a density's, and that by what it should be."""
     x = np.random.default_rng(0).beta(2, 5, (200, 5)).astype(np.float32)
@@ -730,6 +738,7 @@ def test_small_data_need_no_batch_size(tmp_path):
     assert float(exact_log_likelihood(run.machine, x).mean) > float(exact_log_likelihood(independent, x).mean) + 0.2
 
 
+@pytest.mark.long
 @drifting_tap
 def test_the_demo(tmp_path, monkeypatch):
     """As `make demo` runs it, but for fewer temperatures: what its page promises, and how much it prints."""
@@ -758,6 +767,7 @@ def test_the_demo(tmp_path, monkeypatch):
     assert seconds < 100  # 25 on an idle core; the clock goes faster where cores are shared
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["categories", "numbers"])
 def test_a_report_on_what_are_no_images(kind, tmp_path, monkeypatch, quick_tables):
     monkeypatch.setattr(findings, "TEMPERATURES", 100)
@@ -832,6 +842,7 @@ def test_files_of_others_stay(data, tmp_path):
     assert film.exists()
 
 
+@pytest.mark.long
 def test_values_that_do_not_fit_are_named_with_their_file(tmp_path):
     x = 300 * np.random.default_rng(0).random((50, 6))
     np.save(tmp_path / "x.npy", x)

@@ -47,6 +47,7 @@ def test_order_of_the_error(architecture, kind):
     check_order(architecture, kind, N_MACHINES // 5 if kind in ("Binary", "Spin") else N_MACHINES // 10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["Binary", "Spin", "mixed"])
 def test_order_of_the_error_of_four_layers(kind):
     check_order("four layers", kind, N_MACHINES // 10)

@@ -64,6 +64,7 @@ def test_a_score_is_the_exact_log_likelihood_where_enumeration_is_quick(fitted, 
     assert fitted.score(held_out) > independent.mean() + 2  # where TAP's number was below it
 
 
+@pytest.mark.long
 def test_a_score_is_annealed_elsewhere_and_within_its_error(digits, monkeypatch):
     model = RBM(12, epochs=10).fit(digits[:1200])
     exact = exact_log_likelihood(model.machine_, rows(digits[1200:]))
@@ -159,6 +160,7 @@ def test_a_log_likelihood_that_tap_over_counts_is_warned_of_at_once():
         )
 
 
+@pytest.mark.long
 def test_the_cheap_number_of_an_epoch_is_unbiased(digits):
     """Annealing over 100 temperatures against enumeration, on a trained machine."""
     machine = RBM(14, epochs=10).fit(digits[:600]).machine_
@@ -189,6 +191,7 @@ def test_samples_differ_from_call_to_call_and_repeat_after_a_fit(fitted, digits)
     np.testing.assert_array_equal(fitted.sample(20, random_state=1), fitted.sample(20, random_state=1))
 
 
+@pytest.mark.long
 def test_history_has_log_likelihoods_without_being_verbose(digits):
     model = RBM(4, epochs=20).fit(digits[:300])
     measured = [record["epoch"] for record in model.history_ if "log_likelihood" in record]

@@ -106,6 +106,7 @@ def test_which_trainings_end_with_an_average(averaged, own_optimizer):
         assert same(parameters(machine), last) != is_averaged
 
 
+@pytest.mark.long
 def test_averages_vary_less_than_the_last_values():
     """Of eight trainings with a learning rate that does not fall."""
     spread = []
@@ -226,6 +227,7 @@ def test_the_best_epoch_is_kept_and_training_stops():
     assert len(below) in (PATIENCE, PATIENCE + 1)  # by errors of each measurement, which differ a little
 
 
+@pytest.mark.long
 def test_stopping_early_can_be_resumed():
     whole = over_fitting()
     records = run(whole)
@@ -300,6 +302,7 @@ def test_what_counts_as_the_best_machine():
     assert bool((machine.weights[0] == 4.0).all())
 
 
+@pytest.mark.long
 def test_a_run_with_held_out_rows_stops_and_is_finished(tmp_path):
     np.save(tmp_path / "x.npy", clusters(40, 40).numpy())
     np.save(tmp_path / "y.npy", clusters(200, 40, seed=1).numpy())
@@ -369,6 +372,7 @@ def test_epochs_that_are_measured():
     assert [epoch for epoch in range(1, 11) if Monitor(every=4).is_due(epoch, 10)] == [1, 4, 8, 10]
 
 
+@pytest.mark.long
 def test_many_hidden_units_for_few_rows_do_not_harm_much():
     """100 of them, 200 rows of 250 columns, nothing held out: with ten times as many epochs they lose 20 nats."""
     x, held_out, scores = clusters(200, 250, k=8, noise=0.1), clusters(300, 250, seed=1, k=8, noise=0.1), []

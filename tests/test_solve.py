@@ -505,6 +505,7 @@ def test_float32_and_float64_agree():
     np.testing.assert_allclose(coarse.free_energy.numpy(), fine.free_energy.numpy(), atol=1e-4)
 
 
+@pytest.mark.long
 @needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize(

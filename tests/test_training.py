@@ -137,6 +137,7 @@ def test_gradient_against_the_papers_formulas():
     torch.testing.assert_close(-machine.weights[0].grad, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", UNITS)
 def test_gradient_against_differences_of_solved_free_energies(kind):
     """At a solution the gradient with the moments held fixed is that of F, solved anew."""
@@ -205,6 +206,7 @@ def test_centered_gradients():
     torch.testing.assert_close(machine.layers[1].field.grad, raw[2] - weight.T @ mu, rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_centered_gradients_of_small_batches_are_on_average_those_of_all_data():
     """Offsets that are the batch's own means would take a share of 2/M off the correlations: here all of them."""
     machine = machine_of(["Binary", "Spin"], [5, 3], seed=3, scale=0.3)
@@ -267,6 +269,7 @@ def test_centered_gradients_of_a_deep_machine():
         torch.testing.assert_close(got[f"layers.{number}.field"], fields[number], rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [["GaussBernoulli", "Binary"], ["Categorical", "Spin", "Binary"]])
 def test_centered_training_of_other_units(kinds):
     assert gain_by_training(kinds, centered=True, l1=1e-4) > 0.2
@@ -390,6 +393,7 @@ def test_starts(start, kind, n_particles):
 # ----- the loop
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "objective",
     [None, TAPObjective(), pytest.param(TAPObjective(n_sweeps=None), marks=pytest.mark.slow), CD(1), PCD(5, 400)],
@@ -436,6 +440,7 @@ def test_same_seed_same_weights():
     assert not torch.equal(found[0], found[2])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["TruncatedGaussian", "GaussBernoulli", "Gaussian", "Categorical", "Spin", "Custom"])
 def test_training_of_every_unit_type(kind):
     assert gain_by_training([kind, "Binary"]) > 0.2
@@ -566,6 +571,7 @@ def test_the_loss_is_a_few_calls_below_fit(objective, monkeypatch):
 # ----- what goes wrong
 
 
+@pytest.mark.long
 def test_a_divergence_is_taken_back_and_the_step_size_cut():
     machine = rbm(TruncatedGaussian(6), Binary(3))
     x = torch.rand(60, 6, generator=torch.Generator().manual_seed(0))
@@ -660,6 +666,7 @@ def test_bad_input(call, message):
         call(rbm(Binary(3), Binary(2)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["Binary", "TruncatedGaussian", "GaussBernoulli"])
 def test_constant_columns_and_equal_rows(kind):
     machine = machine_of([kind, "Binary"], [4, 3], seed=8, scale=0.01).float()
@@ -705,6 +712,7 @@ def test_older_versions_of_torch_do_not_compile(version, monkeypatch):
         solve(machine, compile=True)
 
 
+@pytest.mark.long
 @needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize(
@@ -971,6 +979,7 @@ def test_a_training_that_is_taken_up_again_goes_on_to_the_bit(objective, adam):
 # ----- what went wrong once
 
 
+@pytest.mark.long
 def test_a_divergence_goes_back_to_where_the_loss_was_finite():
     """A step may lead to finite parameters at which F is not; the next one has to go back further than to those."""
     generator = torch.Generator().manual_seed(0)
@@ -1002,6 +1011,7 @@ def test_a_divergence_of_a_deep_machine_is_caught():
     assert all(bool(torch.isfinite(p).all()) for p in machine.parameters())
 
 
+@pytest.mark.long
 def test_units_that_cannot_be_inverted_are_trained():
     """A prior that is right already stays so."""
 
@@ -1090,6 +1100,7 @@ def test_both_sides_of_a_deep_loss_use_one_scheme():
 # ----- real-valued data with columns that hardly vary
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "epochs"), [(Gaussian, 10), (TruncatedGaussian, 3), (TruncatedGaussBernoulli, 3)])
 def test_columns_that_are_constant_or_nearly_so(kind, epochs):
     """One row in 400 stands out by hundreds of standard deviations of its column; V must not follow it to 0."""

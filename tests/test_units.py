@@ -406,6 +406,7 @@ def numbers(most):
     return st.floats(-most, most, allow_subnormal=DENORMALS)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(u=numbers(1e4), v=numbers(1e4), b=numbers(1e4), a=numbers(1e4), low=numbers(5))
 def test_any_truncated_gaussian_stays_in_range(u, v, b, a, low):
@@ -763,6 +764,7 @@ def test_cpu_and_gpu_agree(case, dtype):
         torch.testing.assert_close(a, b.cpu(), rtol=limit, atol=limit)
 
 
+@pytest.mark.long
 @every_case
 def test_graphs_can_be_traced(case):
     """ln Z and moments compile without a break: no look at the values, no branch on them."""
