@@ -20,6 +20,7 @@ ORDER = [
     "accelerator",
     "units",
     "machine",
+    "exact",
     "solver",
     "likelihood",
     "posterior",

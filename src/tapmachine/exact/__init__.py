@@ -1,0 +1,7 @@
+"""Machines whose visible units are a finite mixture, with exact densities, conditional distributions and samples."""
+
+from tapmachine.exact.conditioned import Conditioned
+from tapmachine.exact.mixture import HiddenUnits, Mixture, Part, row_groups
+from tapmachine.exact.recognize import mixture_of
+
+__all__ = ["Conditioned", "HiddenUnits", "Mixture", "Part", "mixture_of", "row_groups"]

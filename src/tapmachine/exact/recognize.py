@@ -1,0 +1,144 @@
+"""Recognition of machines whose visible units are a finite mixture."""
+
+import math
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Tilt
+from tapmachine.exact.gaussian import Slabs, active_sets, blocks_of, infinite
+from tapmachine.exact.mixture import HiddenUnits, Mixture
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import fingerprint
+from tapmachine.units import Categorical, Gaussian, SpikeSlab
+
+
+@torch.no_grad()
+def mixture_of(machine: BoltzmannMachine) -> Mixture | None:
+    """Return the distribution of a machine's visible units as a mixture in float64, or None.
+
+    The distribution is a mixture if the visible units are `Gaussian` units coupled to hidden `SpikeSlab` units, to one
+    `Categorical` hidden unit or to both, which may stand beside `Gaussian` hidden units. In a `Mixed` visible layer,
+    the other columns must be coupled only to the categorical unit, as in machines fitted to tables. A mixture has at
+    most 4,096 components: one for each set of active units and each category, of which the category varies fastest.
+
+    The mixture is kept with the machine until its parameters change.
+
+    Raises:
+        EstimateError: If Z is infinite.
+
+    Example:
+        >>> from tapmachine import Binary, Gaussian, SpikeSlab, rbm
+        >>> from tapmachine.exact import mixture_of
+        >>> mixture_of(rbm(Gaussian(3), SpikeSlab(2))).means.shape
+        torch.Size([4, 3])
+        >>> mixture_of(rbm(Binary(3), Binary(2))) is None
+        True
+    """
+    slabs = Slabs.of(machine)
+    if slabs is None or not _is_mixture(machine):
+        return None
+    digest = fingerprint(machine)
+    known: tuple[str, Mixture] | None = machine.__dict__.get("_mixture")
+    if known is None or known[0] != digest:
+        known = machine.__dict__["_mixture"] = (digest, _mixture(machine, slabs))
+    return known[1]
+
+
+def _is_mixture(machine: BoltzmannMachine) -> bool:
+    """Return whether all columns that are not Gaussian are coupled only to the categorical hidden unit."""
+    weights = machine.weights[0].detach()
+    others = torch.ones(len(weights), dtype=torch.bool, device=weights.device)
+    others[_real_columns(machine)] = False
+    labels = [block for block, _ in blocks_of(machine.layers[1]) if type(block) is Categorical]
+    if bool(others.any()) and not labels:
+        return False
+    sends = [
+        weights[others, first : first + block.n].any()
+        for block, first in blocks_of(machine.layers[1])
+        if type(block) is not Categorical
+    ]
+    return not any(map(bool, sends))
+
+
+def _real_columns(machine: BoltzmannMachine) -> Tensor:
+    blocks = blocks_of(machine.layers[0])
+    places = [torch.arange(first, first + block.n) for block, first in blocks if type(block) is Gaussian]
+    return torch.cat([torch.arange(0), *places]).to(machine.device)
+
+
+def _mixture(machine: BoltzmannMachine, slabs: Slabs) -> Mixture:
+    """Convert a machine to a mixture.
+
+    In coordinates y relative to the mean of `slabs.base()`, the exponent of a set of active units and a category is
+    linear·y − ½ y·precision·y, up to a constant.
+    """
+    base = slabs.base()
+    active = active_sets(slabs.weights.shape[1], slabs.weights)  # (S, s)
+    precisions = base.matrix - (active.unsqueeze(1) * slabs.weights / slabs.precision) @ slabs.weights.T
+    lower, failed = torch.linalg.cholesky_ex(precisions)
+    if bool(failed.any()):
+        raise infinite()
+    field = slabs.field + base.mean @ slabs.weights
+    linear = (active @ (slabs.weights * (field / slabs.precision)).T).unsqueeze(1) + slabs.centers.T  # (S, K, n)
+    means = torch.cholesky_solve(linear.mT, lower).mT
+    of_slabs = slabs._replace(field=field).log_odds_at_rest
+    log_weights = (active @ of_slabs).unsqueeze(1) + slabs.log_shares + base.mean @ slabs.centers
+    log_weights = log_weights + 0.5 * (linear * means).sum(2)
+    log_det = lower.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True) - base.lower.diagonal().log().sum()
+    at_rest = torch.nn.functional.softplus(slabs.log_odds_at_rest).sum()
+    log_weights = (log_weights - log_det + base.log_partition - at_rest).flatten()
+    blocks, places, fields = [], [], []
+    for block, first in blocks_of(machine.layers[0]):
+        if type(block) is Gaussian:
+            continue
+        blocks.append(deepcopy(block).double().requires_grad_(False))
+        places.append(first)
+        fields.append(
+            _fields(machine, first, blocks[-1].state_shape).repeat(len(active), *[1] * len(block.state_shape))
+        )
+        log_weights = log_weights + blocks[-1].log_partition(Tilt(fields[-1], 0.0)).sum(1)
+    hidden = _hidden_units(machine, slabs, active)
+    return Mixture(
+        log_weights,
+        (base.mean + means).flatten(0, 1),
+        torch.cholesky_inverse(lower),
+        _real_columns(machine),
+        tuple(blocks),
+        tuple(places),
+        tuple(fields),
+        hidden,
+    )
+
+
+def _fields(machine: BoltzmannMachine, place: int, shape: tuple[int, ...]) -> Tensor:  # (K, *state_shape)
+    """Return the field of each category on a block of the visible units."""
+    label, first = next((b, first) for b, first in blocks_of(machine.layers[1]) if isinstance(b, Categorical))
+    weights = machine.weights[0].double()[place : place + math.prod(shape), first : first + label.q]
+    return weights.T.unflatten(1, shape)
+
+
+def _hidden_units(machine: BoltzmannMachine, slabs: Slabs, active: Tensor) -> HiddenUnits:
+    """Return the coefficients of the hidden units for each component."""
+    n_states, parts = slabs.centers.shape[1], []
+    sets = active.repeat_interleave(n_states, 0)  # (C, s)
+    for block, _ in blocks_of(machine.layers[1]):
+        if isinstance(block, Categorical):
+            states = torch.eye(n_states, dtype=active.dtype, device=active.device).repeat(len(active), 1)
+            parts.append((states, torch.zeros_like(states), torch.zeros_like(states)))
+            continue
+        assert isinstance(block, Gaussian | SpikeSlab)
+        is_active = active.new_ones((len(sets), block.n))
+        if isinstance(block, SpikeSlab):
+            is_active = torch.zeros_like(is_active)
+            is_active[:, slabs.coupled] = sets
+        scale = is_active / block.precision.double()
+        offset, noise = scale * block.field.double(), scale
+        if isinstance(block, SpikeSlab):  # units without weights have the moments of their prior
+            prior = deepcopy(block).double().moments(Tilt(torch.zeros_like(block.field, dtype=active.dtype), 0.0))
+            offset = torch.where(slabs.coupled, offset, prior.mean)
+            noise = torch.where(slabs.coupled, noise, prior.variance)
+        parts.append((offset, scale, noise))
+    weights = machine.weights[0].double()[_real_columns(machine)]
+    return HiddenUnits(weights, *(torch.cat(z, 1) for z in zip(*parts, strict=True)), machine.layers[1].state_shape)
