@@ -50,7 +50,7 @@ class Gains:
         """Return the changes for Q values of one unit in each row, shape (Q, N)."""
         change = values - self.x[self.row, unit]
         weights = self.weights[unit]  # (N, 1 or q, n_hidden)
-        if self.visible.is_categorical:
+        if change.dim() == 3:
             moved = torch.einsum("anq,nqh->anh", change, weights)
         else:
             moved = change.unsqueeze(-1) * weights.squeeze(1)

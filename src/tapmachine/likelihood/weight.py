@@ -61,7 +61,7 @@ def check_normalizable(machine: BoltzmannMachine) -> None:
 def _tail_deviations(layer: Units, size: int) -> Tensor:  # (size,)
     """Standard deviations of the tails of priors on the whole real line, with 0 for all other units."""
     lower, upper = layer.bounds()
-    unbounded = (torch.isinf(lower) & torch.isinf(upper)).expand(layer.n if not layer.is_categorical else size)
+    unbounded = (torch.isinf(lower) & torch.isinf(upper)).expand(size)
     if not bool(unbounded.any()):
         return torch.zeros(size, dtype=layer.dtype, device=layer.device)
     tails = layer.tail_precision()

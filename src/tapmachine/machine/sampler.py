@@ -168,7 +168,6 @@ def sweep_units(
     for unit in range(units.n):
         draws = units.sample(Tilt(tempered(field), 0.0), generator).select(over_units, unit)
         moved = draws - x.select(over_units, unit)
-        moved = moved if units.is_categorical else moved.unsqueeze(-1)
-        field += (moved @ by_unit[unit]).view(field.shape)
+        field += (moved.reshape(*moved.shape[:over_units], -1) @ by_unit[unit]).view(field.shape)
         x.select(over_units, unit).copy_(draws)
     return x

@@ -66,7 +66,7 @@ def anomaly_score(
     double, gaps = in_double(machine), is_nan(x)
     complete, empty = ~gaps.any(1), gaps.all(1)
     score = torch.full((len(x),), torch.nan, dtype=torch.float64, device=x.device)
-    whole = _as_data(machine, x[complete])
+    whole = machine.layers[0].from_data(x[complete])
     if scheme is None and can_be_whitened(double):
         return _exact_scores(double, whole, score, complete, empty)
     if solutions is None:
@@ -110,11 +110,6 @@ def _with_gaps(machine: BoltzmannMachine, x: Tensor, solutions: Solution, scheme
     return posterior.free_energy.where(posterior.converged, torch.nan)
 
 
-def _as_data(machine: BoltzmannMachine, x: Tensor) -> Tensor:
-    """Convert complete rows to the data format, in which state indices are integers."""
-    return x.long() if machine.layers[0].is_categorical else x
-
-
 @torch.no_grad()
 def conditional_surprise(
     machine: BoltzmannMachine, x: Tensor | np.ndarray[Any, Any], scheme: Scheme | None = None
@@ -142,7 +137,7 @@ def conditional_surprise(
         raise ValueError(
             f"x[{int(is_nan(x).any(1).nonzero()[0])}] has missing values; expected complete rows; use impute first"
         )
-    double, rows = for_scoring(machine, _as_data(machine, x))
+    double, rows = for_scoring(machine, machine.layers[0].from_data(x))
     units = double.layers[0]
     everything = torch.arange(units.n, device=rows.device)
     first = torch.tensor(units.unit_starts, device=rows.device)  # first component of each unit

@@ -279,7 +279,7 @@ def _default_starts(
 
 def _as_numbers(units: Units, values: Tensor) -> Tensor:
     """Convert states to rows of numbers, with one-hot vectors for categorical units and NaN for missing values."""
-    if not units.is_categorical or values.dim() > 2:  # numbers, or one-hot already
+    if len(units.state_shape) == 1 or values.dim() > 2:  # numbers, or one-hot already
         return values.flatten(1).to(units.dtype)
     seen = ~torch.isnan(values) if values.is_floating_point() else torch.ones_like(values, dtype=torch.bool)
     one_hot = torch.nn.functional.one_hot(torch.where(seen, values, 0).long(), units.state_shape[1]).to(units.dtype)

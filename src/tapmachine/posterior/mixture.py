@@ -10,7 +10,7 @@ from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.data.errors import PosteriorWarning, warn
 from tapmachine.posterior.channels import Channel
 from tapmachine.solver.merging import ROUGHLY_SAME, spread
-from tapmachine.units import Lattice, Mixed, Units
+from tapmachine.units import Units
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,18 @@ class Posterior:
         For units with more than two numeric states, the state nearest to the mean is returned. For real-valued units,
         the mean is returned.
         """
-        return self.mean.argmax(-1) if self.units.is_categorical else _nearest_states(self.units, self.mean)
+        return self.units.to_data(self.units.nearest_states(self.mean))
+
+    @property
+    def values(self) -> Tensor:  # (K, n)
+        """Means of the visible units in the format of the data; the most probable states of categorical units."""
+        return self.mean if len(self.units.state_shape) == 1 else self.states
+
+    @property
+    def deviation(self) -> Tensor:  # (K, n)
+        """Standard deviation of each visible unit; for categorical units, of the one-hot vector around its mean."""
+        variance = self.variance if len(self.units.state_shape) == 1 else self.variance.sum(-1)
+        return variance.clamp(min=0).sqrt()
 
     @property
     def converged(self) -> Tensor:  # (K,), bool
@@ -73,25 +84,6 @@ class Posterior:
         pictures = thumbnails(self.mean, "posterior means") + thumbnails(deviation, "standard deviations")
         shown = pictures or first_rows(self.mean, deviation)
         return card("Posterior", f"<div>{escape(repr(self)[10:-1])}</div>", shown)
-
-
-def _nearest_states(units: Units, mean: Tensor) -> Tensor:  # (K, n) -> (K, n)
-    """Return the states nearest to the means; for categorical units in a mixed layer, the most probable states."""
-    if isinstance(units, Mixed):
-        parts = zip(units.blocks, mean.split(units.sizes, -1), strict=True)
-        return torch.cat([_nearest_states(block, part) for block, part in parts], -1)  # type: ignore[arg-type]
-    if units.is_categorical:
-        q = units.state_shape[1]
-        return torch.nn.functional.one_hot(mean.unflatten(-1, (-1, q)).argmax(-1), q).flatten(-2).to(mean.dtype)
-    if isinstance(units.support, Lattice):
-        start, step = units.support.start, units.support.step
-        return start + step * ((mean - start) / step).round()
-    n_states = units.support.n_states
-    if n_states is None:
-        return mean
-    digits = torch.arange(n_states, device=mean.device)
-    values = units.decode(digits.unsqueeze(-1).expand(-1, units.n))
-    return values.gather(0, (mean - values.unsqueeze(1)).abs().argmin(0))
 
 
 class Part(NamedTuple):

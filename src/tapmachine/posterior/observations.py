@@ -38,9 +38,10 @@ def check_free(machine: BoltzmannMachine) -> None:
 def as_examples(machine: BoltzmannMachine, data: Tensor | np.ndarray[Any, Any]) -> Tensor:  # (N, *state_shape)
     """Convert complete rows of data to states of the visible layer."""
     rows = as_tensor(data, "data")
-    if machine.layers[0].is_categorical and rows.is_floating_point() and rows.dim() == 2:
-        check_alphabet(rows, machine.layers[0])
-        rows = rows.long()
+    units = machine.layers[0]
+    if len(units.state_shape) == 2 and rows.is_floating_point() and rows.dim() == 2:
+        check_alphabet(rows, units)
+        rows = units.from_data(rows)
     try:
         return check_rows(machine, rows)
     except ValueError as error:

@@ -41,7 +41,7 @@ def random_start(
     """
     n_particles = check_count("n_particles", n_particles)
     generator = generator or torch.Generator(machine.device).manual_seed(0)
-    mean = random_means(machine.layers[0], n_particles, generator)
+    mean = machine.layers[0].random_means(n_particles, generator)
     return Moments(mean, torch.zeros_like(mean))
 
 
@@ -76,24 +76,8 @@ def noisy_start(
     generator = generator or torch.Generator(machine.device).manual_seed(0)
     replaced = torch.rand(len(mean), units.n, device=mean.device, generator=generator) < noise
     replaced = replaced.view(len(mean), units.n, *[1] * (mean.dim() - 2))
-    mean = torch.where(replaced, random_means(units, len(mean), generator), mean)
+    mean = torch.where(replaced, units.random_means(len(mean), generator), mean)
     return Moments(mean, torch.zeros_like(mean))
-
-
-@torch.no_grad()
-def random_means(units: Units, count: int, generator: torch.Generator) -> Tensor:  # (count, *state_shape)
-    """Draw random points inside the support of a layer's units."""
-    shape = (count, *units.state_shape)
-    if units.is_categorical:
-        arrivals = torch.empty(shape, dtype=units.dtype, device=units.device).exponential_(generator=generator)
-        return arrivals / arrivals.sum(-1, keepdim=True)
-    lower, upper = units.bounds()
-    share = torch.rand(shape, dtype=units.dtype, device=units.device, generator=generator)
-    mean = lower + (upper - lower) * share
-    if bool(torch.isfinite(upper - lower).all()):
-        return mean
-    draws = units.sample(Tilt(torch.zeros_like(share), 0.0), generator)
-    return torch.where(torch.isfinite(mean), mean, draws)
 
 
 def fitting(machine: BoltzmannMachine, starts: StartingPoint | np.ndarray) -> StartingPoint:
@@ -116,13 +100,7 @@ def fitting(machine: BoltzmannMachine, starts: StartingPoint | np.ndarray) -> St
 
 def _fitting_moments(units: Units, moments: Moments) -> Moments:
     moved = Moments(*(check_tensor(z, "start").to(units.device, units.dtype) for z in moments))
-    return moved if moments.mean.dtype == units.dtype else normalized(units, moved)
-
-
-def normalized(units: Units, moments: Moments) -> Moments:
-    """Rescale the probabilities of categorical units to sum to 1 after a change of dtype."""
-    mean, variance = moments
-    return Moments(mean / mean.sum(-1, keepdim=True) if units.is_categorical else mean, variance)
+    return moved if moments.mean.dtype == units.dtype else Moments(units.normalized(moved.mean), moved.variance)
 
 
 @torch.no_grad()
@@ -171,7 +149,7 @@ def prior_moments(units: Units, n_particles: int) -> Moments:
     mean, variance = units.moments(no_tilt)
     finite = torch.isfinite(mean) & torch.isfinite(variance)
     lower, upper = units.bounds()
-    somewhere = torch.full_like(mean, 1 / mean.shape[-1] if units.is_categorical else 0.0).clamp(lower, upper)
+    somewhere = torch.zeros_like(mean).clamp(lower, upper)
     return Moments(torch.where(finite, mean, somewhere), torch.where(finite, variance, 0.0))
 
 

@@ -27,7 +27,7 @@ def units_for(schema: Schema) -> Units:
         )
     """
     blocks = [_units_of(block) for block in schema.blocks()]
-    return blocks[0] if len(blocks) == 1 and not blocks[0].is_categorical else Mixed(blocks)
+    return blocks[0] if len(blocks) == 1 and len(blocks[0].state_shape) == 1 else Mixed(blocks)
 
 
 def _units_of(block: Block) -> Units:

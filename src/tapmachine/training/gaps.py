@@ -21,7 +21,6 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.machine.conditioning import clamp
 from tapmachine.machine.sampler import draw_layers, sweep_chain
-from tapmachine.units import Units
 
 N_SWEEPS = 3  # number of sweeps of a row's chain whenever the row is in a batch
 ROUNDS = 50  # rounds of stochastic EM, for machines that are initialized by a fit to the data
@@ -47,14 +46,14 @@ def take_gaps(machine: BoltzmannMachine, x: Tensor) -> tuple[Tensor, Tensor | No
     if not has_gaps(x) or tuple(x.shape[1:]) not in ((units.n,), units.state_shape):
         return check_rows(machine, x), None
     x = x.to(machine.device, machine.dtype)
-    by_number = units.is_categorical and x.dim() == 2
+    by_number = len(units.state_shape) == 2 and x.dim() == 2
     missing = x.isnan()
     if x.dim() == 3:  # one-hot vectors
         partly = missing.any(-1) & ~missing.all(-1)
         if bool(partly.any()):
             row, unit = partly.nonzero()[0].tolist()
             raise ValueError(f"x[{row}, {unit}] is partly missing; expected NaN in all components of a missing unit")
-    anything = _any_state(units)
+    anything = units.any_state()
     filled = torch.where(missing, anything.argmax(-1).to(x) if by_number else anything, x)
     if by_number:
         fraction = filled != filled.round()
@@ -64,11 +63,6 @@ def take_gaps(machine: BoltzmannMachine, x: Tensor) -> tuple[Tensor, Tensor | No
         filled = filled.long()
     states = check_rows(machine, filled)
     return states, missing.flatten(2).all(-1) if missing.dim() > 2 else missing
-
-
-def _any_state(units: Units) -> Tensor:  # state_shape
-    nothing = torch.zeros(units.state_shape, dtype=units.dtype, device=units.device)
-    return units.sample(Tilt(nothing, 0.0), torch.Generator(units.device).manual_seed(0))
 
 
 def check_columns(missing: Tensor, names: Sequence[str] | None = None) -> None:

@@ -9,12 +9,12 @@ from torch.nn.functional import logsigmoid, softplus
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
-from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import sum_over_rows
 from tapmachine.units.numerics.draws import draw_bits
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.numerics.roots import logistic_root
 from tapmachine.units.numerics.third_cumulants import Slopes
+from tapmachine.units.states import Values
 from tapmachine.units.support import BITS, SPINS
 
 

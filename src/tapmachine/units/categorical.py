@@ -9,10 +9,10 @@ from torch.nn.functional import log_softmax, one_hot
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
-from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import sum_over_rows
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.numerics.roots import simplex_root
+from tapmachine.units.states import Values
 from tapmachine.units.support import Simplex
 
 

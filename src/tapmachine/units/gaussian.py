@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.units.base import Units
-from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import SMALLEST_SPREAD, column_moments, sum_over_rows
 from tapmachine.units.numerics.intervals import smaller_terms, wide
+from tapmachine.units.states import Values
 
 
 @final

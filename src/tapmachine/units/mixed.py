@@ -54,38 +54,33 @@ class Mixed(Units):
         self.blocks = nn.ModuleList(blocks)
 
     @property
-    def _blocks(self) -> list[Units]:
+    def parts(self) -> list[Units]:
         return list(self.blocks)  # type: ignore[arg-type]
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of columns of each block: n, or n·q for a `Categorical` block."""
-        return [math.prod(block.state_shape) for block in self._blocks]
 
     def extra_repr(self) -> str:
         return f"n={self.n}"
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._blocks[0].dtype
+        return self.parts[0].dtype
 
     @property
     def device(self) -> torch.device:
-        return self._blocks[0].device
+        return self.parts[0].device
 
     # ----- states
 
     @property
     def categorical_blocks(self) -> list[tuple[int, int, int]]:
         starts = accumulate(self.sizes, initial=0)
-        blocks = zip(starts, self._blocks, strict=False)
+        blocks = zip(starts, self.parts, strict=False)
         return [(i, b.n, b.state_shape[1]) for i, b in blocks if b.is_categorical]
 
     @property
     def unit_starts(self) -> list[int]:
         starts: list[int] = []
         first = 0
-        for block, size in zip(self._blocks, self.sizes, strict=True):
+        for block, size in zip(self.parts, self.sizes, strict=True):
             starts += range(first, first + size, size // block.n)
             first += size
         return starts
@@ -93,7 +88,7 @@ class Mixed(Units):
     @property
     def support(self) -> Support:
         """Common support of all blocks; if supports differ, the smallest finite set or interval that contains them."""
-        supports = {BITS if isinstance(block.support, Simplex) else block.support for block in self._blocks}
+        supports = {BITS if isinstance(block.support, Simplex) else block.support for block in self.parts}
         if len(supports) == 1:
             return supports.pop()
         values = {value for support in supports if isinstance(support, FiniteSet) for value in support.values}
@@ -103,11 +98,11 @@ class Mixed(Units):
 
     @property
     def has_two_states(self) -> bool:
-        return len({block.support for block in self._blocks}) == 1 and self._blocks[0].has_two_states
+        return len({block.support for block in self.parts}) == 1 and self.parts[0].has_two_states
 
     @cached_property
     def has_counts(self) -> bool:
-        return any(block.has_counts for block in self._blocks)
+        return any(block.has_counts for block in self.parts)
 
     def per_unit(self, terms: Tensor) -> Tensor:
         """Sum the terms of each categorical unit over its components; the sum is stored at the first component."""
@@ -118,24 +113,27 @@ class Mixed(Units):
         return _flat(block, of_units, of_units.dim() + 1)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        lower, upper = zip(*(block.bounds() for block in self._blocks), strict=True)
+        lower, upper = zip(*(block.bounds() for block in self.parts), strict=True)
         return self._joined(lower), self._joined(upper)
 
     def tail_precision(self) -> Tensor:
-        tails = [block.tail_precision() for block in self._blocks]
-        return self._joined([t[0] if b.is_categorical else t for b, t in zip(self._blocks, tails, strict=True)])
+        tails = [block.tail_precision() for block in self.parts]
+        return self._joined([t[0] if b.is_categorical else t for b, t in zip(self.parts, tails, strict=True)])
 
     def _joined(self, values: Sequence[Tensor]) -> Tensor:  # () or (n_b,) each -> (n,)
         return torch.cat([value.expand(n) for value, n in zip(values, self.sizes, strict=True)])
 
     def n_states(self) -> list[int] | None:
-        counts = [block.n_states() for block in self._blocks]
+        counts = [block.n_states() for block in self.parts]
         return None if None in counts else [count for block in counts for count in block or []]
 
     def decode(self, digits: Tensor) -> Tensor:
-        parts = digits.split([block.n for block in self._blocks], -1)
-        states = [block.decode(part) for block, part in zip(self._blocks, parts, strict=True)]
-        return torch.cat([_flat(block, x, x.dim()) for block, x in zip(self._blocks, states, strict=True)], -1)
+        parts = digits.split([block.n for block in self.parts], -1)
+        states = [block.decode(part) for block, part in zip(self.parts, parts, strict=True)]
+        return torch.cat([_flat(block, x, x.dim()) for block, x in zip(self.parts, states, strict=True)], -1)
+
+    def nearest_states(self, mean: Tensor) -> Tensor:
+        return self._each(lambda block, part: block.nearest_states(part), mean)
 
     def check_states(self, x: Tensor, validate: bool = True) -> Tensor:
         return self._each(lambda block, part: block.check_states(part, validate), self.as_states(x))
@@ -236,19 +234,19 @@ class Mixed(Units):
 
     @property
     def reaction_shape(self) -> tuple[int, ...]:
-        return (sum(math.prod(block.reaction_shape) for block in self._blocks),)
+        return (sum(math.prod(block.reaction_shape) for block in self.parts),)
 
     def _reactions(self, reaction: Tensor) -> list[Tensor]:
-        shapes = [block.reaction_shape for block in self._blocks]
+        shapes = [block.reaction_shape for block in self.parts]
         parts = reaction.split([math.prod(shape) for shape in shapes], -1)
         return [part.unflatten(-1, shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def weight_products(self, weights: Tensor) -> Tensor:
         parts = weights.split(self.sizes, -1)
-        return torch.cat([b.weight_products(part) for b, part in zip(self._blocks, parts, strict=True)], -1)
+        return torch.cat([b.weight_products(part) for b, part in zip(self.parts, parts, strict=True)], -1)
 
     def reaction_precision(self, reaction: Tensor) -> Tensor:
-        parts = zip(self._blocks, self._reactions(reaction), strict=True)
+        parts = zip(self.parts, self._reactions(reaction), strict=True)
         return self._joined_results((block, (block.reaction_precision(kappa),)) for block, kappa in parts)[0]
 
     def reaction_energy(self, reaction: Tensor, moments: Moments) -> Tensor:
@@ -267,7 +265,7 @@ class Mixed(Units):
     def _precisions(self, value: Tensor | float, like: Tensor) -> list[Tensor | float]:
         """Split a precision into the parts of the blocks; a scalar is repeated."""
         if isinstance(value, int | float):
-            return [value] * len(self._blocks)
+            return [value] * len(self.parts)
         return [part for _, part in self._split([value.expand_as(like)])]
 
     def field_with_mean(self, mean: Tensor) -> Tensor:
@@ -278,7 +276,7 @@ class Mixed(Units):
         parts = [tensor.expand(*tensor.shape[:-1], self.n).split(self.sizes, -1) for tensor in tensors]
         return [
             (block, *(part.unflatten(-1, block.state_shape) for part in of_block))
-            for block, *of_block in zip(self._blocks, *parts, strict=True)
+            for block, *of_block in zip(self.parts, *parts, strict=True)
         ]
 
     def _each(self, function: Callable[..., Any], *tensors: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
-from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import sum_over_rows
 from tapmachine.units.numerics.counts import count_weights, draw_counts, draw_poisson
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.numerics.third_cumulants import Slopes
+from tapmachine.units.states import Values
 from tapmachine.units.support import Lattice
 
 HALVINGS = 50  # number of bisection steps for the field of a unit with evidence

@@ -12,11 +12,11 @@ from torch.nn.functional import logsigmoid
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
-from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import column_moments
 from tapmachine.units.numerics.draws import bernoulli
 from tapmachine.units.numerics.intervals import wide
 from tapmachine.units.numerics.third_cumulants import third_cumulant_of_mixture
+from tapmachine.units.states import Values
 from tapmachine.units.support import Interval
 from tapmachine.units.truncated_gaussian import TruncatedGaussian
 

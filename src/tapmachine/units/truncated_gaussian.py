@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.rows import Rows
 from tapmachine.units.base import Units
-from tapmachine.units.checks import Values
 from tapmachine.units.numerics.columns import SMALLEST_SPREAD, column_moments
 from tapmachine.units.numerics.interval_draws import sample_interval
 from tapmachine.units.numerics.intervals import (
@@ -21,6 +20,7 @@ from tapmachine.units.numerics.intervals import (
 from tapmachine.units.numerics.third_cumulants import Slopes, slopes
 from tapmachine.units.numerics.truncation import cumulants, log_density, third_cumulant, tilted_interval
 from tapmachine.units.numerics.truncation_rules import DEVICE_CHUNK, WINDOW_CHUNK, Prior, TiltedInterval
+from tapmachine.units.states import Values
 from tapmachine.units.support import Interval
 
 LARGEST_VARIANCE = 0.9  # maximum variance of a fitted prior, relative to the largest possible variance for its mean

@@ -14,7 +14,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, in_double
 from tapmachine.solver import TAP, Progress, Scheme, solve
 from tapmachine.solver.merging import SAME, as_points, distances, groups, merge_solutions, spread
-from tapmachine.solver.starts import StartingPoint, fitting, normalized, random_means, starting_moments
+from tapmachine.solver.starts import StartingPoint, fitting, starting_moments
 from tapmachine.units import Units
 
 ROUGH_TOLERANCE = 1e-10  # easily reached in float32
@@ -140,7 +140,7 @@ def find_solutions(
         rough = solve(machine, moments, scheme, tol=ROUGH_TOLERANCE, max_sweeps=max_sweeps)
         moments = list(rough.moments)
     pairs = zip(double.layers, moments, strict=False)
-    moments = [normalized(units, Moments(*(z.double() for z in layer))) for units, layer in pairs]
+    moments = [Moments(units.normalized(mean.double()), variance.double()) for units, (mean, variance) in pairs]
     solutions = solve(double, moments, scheme, tol=TOLERANCE, max_sweeps=max_sweeps, callback=callback)
     solutions = gathered_solutions(solutions)
     distinct = merge_solutions(double, solutions, same=same)
@@ -196,7 +196,7 @@ def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
     generator = torch.Generator(machine.device).manual_seed(0)
     at = as_points(machine, list(solutions.moments))
     directions = [
-        random_means(units, len(solutions), generator) - own.mean
+        units.random_means(len(solutions), generator) - own.mean
         for units, own in zip(machine.layers, solutions.moments, strict=True)
     ]
     size = torch.full_like(solutions.free_energy, NUDGE)
@@ -216,4 +216,4 @@ def _is_stable(machine: BoltzmannMachine, solutions: Solution, scheme: Scheme) -
 
 def _moved(units: Units, moments: Moments, by: Tensor) -> Moments:
     lower, upper = units.bounds()
-    return normalized(units, Moments((moments.mean + by).clamp(lower, upper), moments.variance))
+    return Moments(units.normalized((moments.mean + by).clamp(lower, upper)), moments.variance)

@@ -184,7 +184,7 @@ def _restore(
     train = training_rows(folder).to(machine.device) if examples and not is_table else None
     with warnings_as_lines(quiet), named(source):
         posterior = denoise(machine, y, channel, data=train)
-    many = units.is_categorical
+    many = len(units.state_shape) == 2
     result = posterior.states if rounded or many else posterior.mean
     variance = (posterior.variance.sum(-1) if many else posterior.variance).clamp(min=0)
     stays = noise is None and settings_of(folder).binarize is None

@@ -129,12 +129,10 @@ def recover(
     with warnings_as_lines(quiet), named(y):
         double = in_double(machine)  # float32 free energies are not precise enough to compare solutions
         posterior = recover_signals(double, np.asarray(measured.rows), channel, **options)
-    has_states = machine.layers[0].is_categorical
-    result = posterior.states if rounded or has_states else posterior.mean
-    save_array(out, result if has_states else result.to(machine.dtype))
+    result = posterior.states if rounded else posterior.values
+    save_array(out, result.to(machine.dtype) if result.is_floating_point() else result)
     if std is not None:
-        variance = posterior.variance.sum(-1) if has_states else posterior.variance
-        save_array(std, variance.clamp(min=0).sqrt().to(machine.dtype))
+        save_array(std, posterior.deviation.to(machine.dtype))
     if not quiet:
         print(_summary(out, posterior, kind, noise is None, used))
     if picture is not None and shape is not None:  # last, so that results do not depend on Matplotlib

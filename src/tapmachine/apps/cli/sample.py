@@ -86,7 +86,7 @@ def sample(
     generator = torch.Generator(machine.device).manual_seed(seed)
     names = columns or [str(column) for column in range(starts.shape[1])]
     drawn = _draw(machine, starts, _given(given, names, schema), n_sweeps, start_from, generator, quiet).cpu()
-    drawn = drawn.argmax(-1) if machine.layers[0].is_categorical else drawn  # as in the data
+    drawn = machine.layers[0].to_data(drawn)
     save_array(out, drawn, TextLayout(names=None if columns is None else tuple(columns)), schema=schema)
     if not quiet:
         print(f"{out}: {count} samples")

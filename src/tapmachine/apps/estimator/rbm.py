@@ -348,7 +348,7 @@ class RBM(CellMachine):
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
         self._n_features_out = machine.sizes[-1]
         self._training = training
-        self._starts = starts.long() if machine.layers[0].is_categorical and starts.dim() == 2 else starts
+        self._starts = machine.layers[0].from_data(starts)
         self._double = in_double(machine)
         self._log_partition = None  # computed on first access
         self._draws = np.random.RandomState(training.settings.seed)

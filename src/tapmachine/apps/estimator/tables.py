@@ -199,7 +199,7 @@ class TableMachine(TrainedMachine):
         row = given_row(given, names, self.schema_)
         starts, generator = self._chain_starts(check_count("n_samples", n_samples), random_state)
         drawn = conditional_samples(self._double, row.to(self._double.device), starts, n_sweeps, generator)
-        drawn = drawn.argmax(-1) if self.machine_.layers[0].is_categorical else drawn
+        drawn = self.machine_.layers[0].to_data(drawn)
         return self._as_frame(drawn.cpu().numpy().astype(np.float64))
 
     @dense_in_parts

@@ -86,7 +86,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             solution = solve(clamp(self._double, values, layer=top, validate=False), None)
             warn_of_failures(solution, "visible means")
             visible = solution.moments[0].mean
-        visible = visible.argmax(-1) if self.machine_.layers[0].is_categorical else visible
+        visible = self.machine_.layers[0].to_data(visible)
         return visible.detach().cpu().numpy().astype(hidden.dtype, copy=False)
 
     def free_energy(self, X: Any) -> Array:
@@ -172,7 +172,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             return as_gaussian_mixture(self._double).sample(n_samples, generator).cpu().numpy()
         start = check_rows(self.machine_, self._some_starts(n_samples, seeds))
         visible = gibbs(self.machine_, start, n_sweeps, generator)[0]
-        states = visible.argmax(-1) if self.machine_.layers[0].is_categorical else visible
+        states = self.machine_.layers[0].to_data(visible)
         return states.cpu().numpy().astype(np.float64)
 
     def _chain_starts(self, n: int, random_state: Any) -> tuple[Tensor, torch.Generator]:
@@ -261,10 +261,7 @@ class TrainedMachine(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def _estimates(self, posterior: Posterior, dtype: Any, return_std: bool) -> Any:
         """Return posterior means or most probable categories and, with `return_std`, standard deviations."""
-        has_states = self.machine_.layers[0].is_categorical
-        mean = posterior.states if has_states else posterior.mean
-        variance = posterior.variance.sum(-1) if has_states else posterior.variance
-        results = [z.cpu().numpy().astype(dtype, copy=False) for z in (mean, variance.clamp(min=0).sqrt())]
+        results = [z.cpu().numpy().astype(dtype, copy=False) for z in (posterior.values, posterior.deviation)]
         return tuple(results) if return_std else results[0]
 
     def _rows_with_gaps(self, array: Array) -> Tensor:

@@ -84,7 +84,7 @@ def columns_of(data: RunData[Tensor], machine: BoltzmannMachine) -> list[Column]
     units, n = machine.layers[0], data.train.shape[1]
     names = data.names or tuple(f"column {place}" for place in range(n))
     kind, categories = "real", tuple[str, ...]()
-    if units.is_categorical:
+    if len(units.state_shape) == 2:
         kind, categories = "categorical", tuple(map(str, range(units.state_shape[1])))
     elif units.has_two_states:
         kind, categories = "binary", ("−1", "1") if float(units.bounds()[0].min()) < 0 else ("0", "1")

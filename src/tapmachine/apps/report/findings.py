@@ -114,7 +114,7 @@ def look_at(
     has_solutions = not (can_be_whitened(machine) or is_product_mixture(machine))
     data = data_for(folder, source, gaps=not has_solutions)
     known = labels_of(data, labels)
-    shape = data.image_shape if has_solutions and not machine.layers[0].is_categorical else None
+    shape = data.image_shape if has_solutions and len(machine.layers[0].state_shape) == 1 else None
     alone = isinstance(folder, MachineFile)
     settings = {"file": str(folder.path), "data": source} if alone else folder.settings() or {}
     name, records = folder.path.stem if alone else folder.path.resolve().name, folder.records()

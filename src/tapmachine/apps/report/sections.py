@@ -182,7 +182,7 @@ def fields_for_script(found: Findings) -> list[dict[str, Any]]:
     if found.image_shape is None or found.landscape is None:
         return []
     starts = found.landscape.track.starts
-    x = starts.argmax(-1) if found.machine.layers[0].is_categorical else starts
+    x = found.machine.layers[0].to_data(starts)
     means = hidden_means(found.machine, x.to(found.machine.device, found.machine.dtype))
     layers = []
     for ranking, own in zip(found.rankings, means, strict=True):

@@ -101,7 +101,7 @@ def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, 
     which = torch.randint(len(complete), (N_CHAINS,), generator=torch.Generator().manual_seed(seed))
     start = check_rows(machine, complete[which].to(machine.device))
     drawn = gibbs(machine, start, SAMPLE_SWEEPS, generator)[0].cpu()
-    return drawn.argmax(-1) if machine.layers[0].is_categorical else drawn, False
+    return machine.layers[0].to_data(drawn), False
 
 
 def _most_associated(columns: list[Column], values: list[Array]) -> list[int]:

@@ -21,7 +21,7 @@ class View:
 
     def __init__(self, found: Findings) -> None:
         units, shape = found.machine.layers[0], found.image_shape
-        if units.is_categorical:
+        if len(units.state_shape) == 2:
             self.kind, height, width = "heat", units.state_shape[1], min(units.n, MOST_BARS)
         elif shape is not None and shape[0] * shape[1] == units.n:
             largest = max(1.0, max(shape) / MOST_PIXELS)

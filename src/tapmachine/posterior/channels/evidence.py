@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tapmachine.beliefs import Tilt
 from tapmachine.data.checks import check_tensor
 from tapmachine.posterior.channels.base import Evidence
 from tapmachine.units import Units
@@ -83,7 +82,7 @@ def check_alphabet(y: Tensor, units: Units) -> Tensor:
 def completed_states(y: Tensor, seen: Tensor, units: Units, validate: bool = False) -> Tensor:  # (K, *state_shape)
     """Convert observations to states of the units, with an arbitrary state for missing values."""
     y = y.to(units.device)
-    if units.is_categorical:
+    if not have_numbers(units):
         numbers = torch.where(seen, y, 0)
         if validate:
             q = units.state_shape[1]
@@ -96,12 +95,8 @@ def completed_states(y: Tensor, seen: Tensor, units: Units, validate: bool = Fal
             wrong = (in_part.any(-1) & ~in_part.all(-1)).repeat_interleave(q, -1)
             wrong = torch.nn.functional.pad(wrong, (start, units.n - start - n * q)) & ~seen
             units.reject(wrong, y, "y", "expected NaN in all components of a missing categorical unit")
-    somewhere = units.sample(
-        Tilt(torch.zeros(units.n, dtype=units.dtype, device=units.device), 0.0),
-        torch.Generator(units.device).manual_seed(0),
-    )
     try:
-        return units.check_states(torch.where(seen, y.to(units.dtype), somewhere), validate=validate)
+        return units.check_states(torch.where(seen, y.to(units.dtype), units.any_state()), validate=validate)
     except ValueError as error:
         raise ValueError(str(error).replace(": x[", ": y[", 1)) from None
 

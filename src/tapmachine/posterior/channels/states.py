@@ -13,6 +13,7 @@ from tapmachine.posterior.channels.evidence import (
     check_parameter,
     completed_states,
     has_two_states_or_categories,
+    have_numbers,
     is_nan,
     state_count,
     state_evidence,
@@ -75,7 +76,7 @@ class BinarySymmetric(Channel):
         n_states = state_count(units, "BinarySymmetric")
         p, known = self._probability(n_states), check_alphabet(x, units).to(x.device)
         hit = known & (torch.rand(x.shape, generator=generator, device=x.device) < p)
-        if units.is_categorical:
+        if not have_numbers(units):
             other = torch.randint(1, n_states, x.shape, generator=generator, device=x.device).to(x.dtype)
             return torch.where(hit, (x + other) % n_states, x)
         return torch.where(hit, sum(two_states(units)) - x, x)
@@ -90,7 +91,7 @@ class BinarySymmetric(Channel):
         if p == 0:
             return state_evidence(states, seen, torch.zeros_like(seen, dtype=torch.float64))
         odds = log1p(-p) - log(p) + log(n_states - 1)
-        if units.is_categorical:
+        if not have_numbers(units):
             field = odds * states * seen.unsqueeze(-1)
             scale = log(p / (n_states - 1)) * seen.double()
         else:

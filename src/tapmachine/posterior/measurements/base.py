@@ -98,7 +98,7 @@ class Measurements(Channel):
         return f"{type(self).__name__}({m} measurements of {n} components, noise={noise})"
 
     def draw(self, x: Tensor, generator: torch.Generator, units: Units) -> Tensor:
-        states = units.check_states(x.to(units.dtype) if not units.is_categorical else x.long(), validate=False)
+        states = units.check_states(units.from_data(x.to(units.dtype)), validate=False)
         flat = states.flatten(1)
         self.check_size(flat.shape[1])
         z = self.operator.to(flat.device, flat.dtype).forward(flat) + self.bias.to(flat)

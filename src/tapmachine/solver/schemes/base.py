@@ -62,5 +62,5 @@ class Scheme(ABC):
 def refuse_mixed_states(machine: BoltzmannMachine, scheme: str) -> None:
     """Raise a ValueError if a mixed layer has categorical units, for schemes that need separate layers."""
     for index, layer in enumerate(machine.layers):
-        if layer.categorical_blocks and not layer.is_categorical:
+        if layer.categorical_blocks and len(layer.state_shape) == 1:
             raise ValueError(f"layer {index}: {scheme} does not support Categorical units in a Mixed layer; use TAP()")

@@ -72,7 +72,7 @@ class _TwoMoments(MessagePassing):
 
 def _two_states(units: Units) -> tuple[float, float] | None:
     """Return the two values of two-state units, or None for categorical units."""
-    if units.is_categorical:
+    if len(units.state_shape) == 2:
         return None
     base = unconditioned(units)
     if not base.has_two_states:
