@@ -37,7 +37,7 @@ def models_of(lab: Lab) -> list[Model]:
 
 def name_of(lab: Lab, model: Model) -> str:
     """Return the name of a model in the table: the number of hidden units, and the start unless it is the batch."""
-    return f"{lab.model(model).hidden[0]}" + ("" if model.start == "batch" else f", {model.start} starts")
+    return f"{lab.model(model).hidden[0]}" + (", noisy starts" if model.noisy_starts else "")
 
 
 def estimates(

@@ -5,7 +5,7 @@ import io
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from reproduction.models import BINARY, FACES, Model, quick
 from reproduction.procedure import Procedure
+from reproduction.training import prepared_for
 from tapmachine.analysis.style import figure_style
 from tapmachine.data.errors import MissingDataError, RunError, TrainingWarning
 from tapmachine.data.sources import digit_labels, mnist_labels, read
@@ -165,23 +166,22 @@ class Lab:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TrainingWarning)  # the experiments show the same problems
                 begun = time.perf_counter()
-                run_training(settings, folder.path, self.device, progress=False)
+                prepare = prepared_for(self.model(model), self.procedure)
+                run_training(settings, folder.path, self.device, progress=False, prepare=prepare)
                 self.say(f"{model.name}: {time.perf_counter() - begun:.0f} s")
         return folder
 
-    def machines(self, model: Model) -> Mapping[int, BoltzmannMachine]:
-        """Return the machines saved during training, by epoch, including the initial and final machines."""
-        return MachinesFromStart(self.run(model), self.device, self.settings(model))
-
-    def machine(self, model: Model) -> BoltzmannMachine:
-        """Return the final machine of a model."""
-        machines = self.machines(model)
-        return machines[max(machines)]
+    def machine(self, model: Model, epoch: int | None = None) -> BoltzmannMachine:
+        """Return the machine of a model at a kept epoch, at epoch 0, which runs do not save, or after the last one."""
+        if epoch == 0:
+            return initial_machine(self.settings(model), self.device, prepared_for(self.model(model), self.procedure))
+        kept = KeptMachines(self.run(model), self.device)
+        return kept[max(kept) if epoch is None else epoch]
 
     def epochs(self, model: Model) -> list[int]:
         """Return the saved epochs at which solutions are measured."""
-        kept, asked = sorted(self.machines(model)), set(self.model(model).measured)
-        return [epoch for epoch in kept if not asked or epoch in asked or epoch in (0, kept[-1])]
+        kept, asked = sorted(KeptMachines(self.run(model))), set(self.model(model).measured)
+        return [0, *(epoch for epoch in kept if not asked or epoch in asked or epoch == kept[-1])]
 
     # ----- tables and figures
 
@@ -218,18 +218,6 @@ class Lab:
                 figure.savefig(content, format=kind, dpi=DPI[kind])
             write_atomically(self.path(f"{name}.{kind}"), content.getvalue())
         return self.path(f"{name}.{kinds[0]}")
-
-
-class MachinesFromStart(KeptMachines):
-    """Machines saved in a run, and the initial machine at epoch 0, which runs do not save."""
-
-    def __init__(self, run: RunFolder, device: str, settings: Settings) -> None:
-        super().__init__(run, device)
-        self.settings = settings
-        self.epochs = [0, *self.epochs]
-
-    def __getitem__(self, epoch: int) -> BoltzmannMachine:
-        return initial_machine(self.settings, self.device) if epoch == 0 else super().__getitem__(epoch)
 
 
 @cache

@@ -48,11 +48,11 @@ def table(lab: Lab) -> list[Row]:
 
     def make() -> Iterable[Row]:
         by_tap = {row["epoch"]: row for row in likelihood_table(lab, BINARY_500)}
-        machines, x = lab.machines(BINARY_500), starts(lab, BINARY_500)
+        x = starts(lab, BINARY_500)
         train = lab.rows(BINARY)[0]
         schedule = linear_schedule(300) if lab.quick else paper_schedule()
         for epoch in lab.epochs(BINARY_500):
-            machine = machines[epoch]
+            machine = lab.machine(BINARY_500, epoch)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", LikelihoodWarning)  # the standard error is in the table
                 estimate = ais_log_partition(machine, schedule, N_RUNS, data=train, seed=lab.seed)

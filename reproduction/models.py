@@ -31,7 +31,7 @@ class Model:
         measured: Epochs at which solutions are measured, if their machines are kept (default: all kept epochs).
         n_starts: Number of training rows from which solutions are searched (default: 10,000).
         hidden_units: Type of the hidden units (default: binary).
-        start: Starting point of the solutions in a gradient step (default: the batch).
+        noisy_starts: Whether the solutions of a gradient step start from a noisy batch instead of the batch.
         sampled: Whether to train with contrastive divergence instead of TAP (default: False).
     """
 
@@ -51,7 +51,7 @@ class Model:
     measured: tuple[int, ...] = ()
     n_starts: int = 10_000
     hidden_units: str = "binary"
-    start: str = "batch"
+    noisy_starts: bool = False
     sampled: bool = False
 
     def settings(
@@ -73,21 +73,17 @@ class Model:
             binarize=0.5 if self.data == BINARY else None,
             visible=VISIBLE[self.data],
             interval=None if self.data == BINARY else (0.0, 1.0),
-            rescale=procedure.rescale,
             hidden=self.hidden,
             hidden_units=self.hidden_units,
             pretrain=self.pretrain,
-            pretrain_layers="all",
             epochs=self.epochs,
             batch_size=self.batch_size,
-            objective="cd" if self.sampled else procedure.objective,
+            objective="cd" if self.sampled else "tap",
             n_sweeps=self.sweeps if self.sampled else procedure.n_sweeps(self.sweeps, quick),
             n_particles=None if self.sampled else self.particles,
-            start=self.start,
             learning_rate=self.learning_rate,
             decay=self.decay,
             momentum=self.momentum,
-            field_momentum=procedure.field_momentum,
             weight_decay=self.weight_decay,
             centered=None if procedure.centered else False,
             averaged=False,
@@ -142,7 +138,7 @@ DISCUSSED = (
     replace(_DISCUSSED, name="bounded-hopfield", hidden_units="truncated-gaussian"),
     replace(_DISCUSSED, name="spike-slab", hidden_units="gauss-bernoulli"),
 )
-NOISY_500 = replace(BINARY_500, name="noisy-starts-500", start="noisy")
+NOISY_500 = replace(BINARY_500, name="noisy-starts-500", noisy_starts=True)
 ALL_MODELS = (*TABLE, *DEEP_MODELS, *DISCUSSED, NOISY_500)
 
 QUICK_EPOCHS = 24

@@ -30,12 +30,6 @@ class Procedure:
     rescale: bool = True
     centered: bool = False
 
-    @property
-    def objective(self) -> str:
-        """Name of the objective in the settings of a run."""
-        average = "tap-unique" if self.unique_solutions else "tap-average"
-        return f"{average}-explicit" if self.printed_iteration else average
-
     def scheme(self) -> Scheme:
         """Return the scheme used to find solutions."""
         return TAP("explicit", 0.0) if self.printed_iteration else TAP()

@@ -48,7 +48,7 @@ def solutions_at(lab: Lab, model: Model, epoch: int, begin: StartingPoint = None
     """
     begin = starts(lab, model) if begin is None else begin
     scheme = lab.procedure.scheme()
-    return find_solutions(lab.machines(model)[epoch], begin, scheme, stability=False, max_sweeps=MAX_SWEEPS)
+    return find_solutions(lab.machine(model, epoch), begin, scheme, stability=False, max_sweeps=MAX_SWEEPS)
 
 
 def solutions_table(lab: Lab, model: Model) -> list[Row]:
@@ -103,7 +103,7 @@ def _getter(measured: Callable[[], dict[str, list[Row]]], kind: str) -> Callable
 
 
 def _measured(lab: Lab, model: Model, epoch: int) -> dict[str, list[Row]]:
-    machine, rows = lab.machines(model)[epoch], starts(lab, model)
+    machine, rows = lab.machine(model, epoch), starts(lab, model)
     landscape = solutions_at(lab, model, epoch)
     constant = prior_log_normalizer(machine)
     solutions: list[Row] = [

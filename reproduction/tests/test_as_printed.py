@@ -10,9 +10,11 @@ from sklearn.datasets import load_digits
 from reproduction.lab import Lab
 from reproduction.models import BINARY, FACES, Model
 from reproduction.printed import PrintedAdaptiveTAP
-from reproduction.procedure import AS_PRINTED, Procedure
+from reproduction.procedure import AS_PRINTED, SWITCHES, Procedure
+from reproduction.training import NoisyBatch, UniqueSolutions, objective_of
 from tapmachine import (
     RBM,
+    TAP,
     AdaptiveTAP,
     BeliefPropagation,
     Binary,
@@ -29,6 +31,7 @@ from tapmachine.machine import boltzmann
 from tapmachine.runs.registry import hidden_words
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import free_energy_from
+from tapmachine.training.starts import FromBatch
 from tapmachine.units.registry import word_for
 
 N_ROWS, N_VISIBLE, N_HIDDEN, STEPS = 30, 6, 3, 4
@@ -124,9 +127,9 @@ def test_a_few_steps_by_hand(data, procedure, tmp_path, monkeypatch):
         weight_decay=EPSILON, momentum=ETA, sweeps=60, keep_every=1,
     )  # fmt: skip
     lab = Lab(tmp_path / "lab", procedure=procedure).open()
-    machines = lab.machines(model)
-    assert list(machines) == [0, *range(1, STEPS + 1)]
-    W, visible, hidden = parameters(machines[0])
+    assert lab.epochs(model) == [0, *range(1, STEPS + 1)]
+    first_machine = lab.machine(model, 0)
+    W, visible, hidden = parameters(first_machine)
     first = np.abs(W).max()
     scale = 0.5 if data == FACES and procedure.rescale else 1.0
     # x = scale·x': what training sees
@@ -136,10 +139,10 @@ def test_a_few_steps_by_hand(data, procedure, tmp_path, monkeypatch):
         visible["V"] *= scale**2
     W = by_hand(x / scale, scale * W, visible, hidden, procedure, gamma) / scale
     expected = [W, visible["U"] / scale, hidden["U"]] + ([visible["V"] / scale**2] if data == FACES else [])
-    trained_W, trained, trained_hidden = parameters(machines[STEPS])
+    trained_W, trained, trained_hidden = parameters(lab.machine(model))
     found = [trained_W, trained["U"], trained_hidden["U"]] + ([trained["V"]] if data == FACES else [])
     assert first > 0.5
-    assert np.abs(visible["U"] / scale - parameters(machines[0])[1]["U"]).max() > 0.02
+    assert np.abs(visible["U"] / scale - parameters(first_machine)[1]["U"]).max() > 0.02
     for by_reproduce, by_formula in zip(found, expected, strict=True):
         np.testing.assert_allclose(by_reproduce, by_formula, rtol=1e-4, atol=1e-4)
 
@@ -148,26 +151,25 @@ def test_every_switch_changes_what_is_trained():
     """And only the parts that it is about."""
     model = Model("tiny", FACES, (3,))
     usual = model.settings("x", "y", 0)
-    changed = {
-        "printed_iteration": {"objective": ("tap-average", "tap-average-explicit"), "n_sweeps": (10, 41)},
-        "unique_solutions": {"objective": ("tap-average", "tap-unique")},
-        "field_momentum": {"field_momentum": (True, False)},
-        "rescale": {"rescale": (True, False)},
-        "centered": {"centered": (False, None)},
-    }
-    for name, expected in changed.items():
-        procedure = replace(Procedure(), **{name: not getattr(Procedure(), name)})
+    changed = {"printed_iteration": {"n_sweeps": (10, 41)}, "centered": {"centered": (False, None)}}
+    for name in SWITCHES:
+        procedure = Procedure().switched([name])
         settings = model.settings("x", "y", 0, procedure)
         differences = {
             key: (value, getattr(settings, key))
             for key, value in vars(usual).items()
             if value != getattr(settings, key)
         }
-        assert differences == expected
+        assert differences == changed.get(name, {})
         assert procedure.differences() == {name: getattr(procedure, name)}
     assert (Procedure().name, AS_PRINTED.name) == ("", "as-printed")
-    assert model.settings("x", "y", 0, AS_PRINTED).objective == "tap-unique-explicit"
     assert repr(AS_PRINTED.scheme()) == "TAP(update='explicit', damping=0.0)"
+    objectives = [repr(objective_of(model, procedure, 41)) for procedure in (Procedure(), AS_PRINTED)]
+    assert objectives == [
+        "TAPObjective(FromBatch(), n_particles=100, n_sweeps=41, TAP(), merged=False)",
+        "UniqueSolutions(FromBatch(), 100, 41, TAP(update='explicit', damping=0.0))",
+    ]
+    assert repr(objective_of(replace(model, sampled=True), AS_PRINTED, 4)) == "CD(4)"
 
 
 def test_unique_solutions_count_once():
@@ -176,7 +178,11 @@ def test_unique_solutions_count_once():
     up = torch.ones(1, 10, dtype=torch.float64)
     gradients = []
     for starts, unique in ((torch.cat((up, -up)), False), (torch.cat((up, up, up, -up)), True)):
-        objective = TAPObjective(n_sweeps=100, merged=False, unique=unique)
+        objective = (
+            UniqueSolutions(FromBatch(), len(starts), 100, TAP())
+            if unique
+            else TAPObjective(n_sweeps=100, merged=False)
+        )
         context = Context(machine, starts, starts, torch.Generator())
         value, _ = objective.model_free_energy(context, objective.prepare(context))
         gradients.append([value.detach(), *torch.autograd.grad(value, list(machine.parameters()))])
@@ -184,8 +190,15 @@ def test_unique_solutions_count_once():
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
     plain = TAPObjective(n_sweeps=100, merged=False).model_free_energy(context, ())[0]
     assert abs(float(plain.detach() - gradients[0][0])) > 0.1, "three of four starts count more"
-    with pytest.raises(ValueError, match="unique=True requires merged=False"):
-        TAPObjective(unique=True)
+
+
+def test_noisy_starts_are_the_batch_with_some_units_drawn():
+    machine = rbm(Binary(50), Binary(2))
+    batch = torch.ones(200, 50)
+    context = Context(machine, batch, batch, torch.Generator().manual_seed(0))
+    x, _ = NoisyBatch(0.4).begin(context, 100, ())
+    assert x.shape == (100, 50)
+    assert float((x == 0).float().mean()) == pytest.approx(0.2, abs=0.02)  # half of the units that are drawn
 
 
 # ----- adaptive TAP as printed

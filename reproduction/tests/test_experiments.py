@@ -191,7 +191,7 @@ def test_settings_are_those_of_table_one():
     assert (DEEP_2.hidden, DEEP_3.hidden) == ((500, 500), (500, 500, 500))
     assert {(m.pretrain, m.learning_rate) for m in (DEEP_2, DEEP_3)} == {(50, 0.001)}
     own = BINARY_500.settings("mnist", "mnist-test", 3)
-    assert (own.objective, own.start, own.centered, own.binarize, own.seed) == ("tap-average", "batch", False, 0.5, 3)
+    assert (own.objective, own.centered, own.binarize, own.seed) == ("tap", False, 0.5, 3)
     assert quick(BINARY_500).data == BINARY_500.data
 
 

@@ -32,6 +32,8 @@ from tapmachine.training.gaps import check_columns, has_gaps
 from tapmachine.training.monitor import Record
 
 Say = Callable[[str], None]
+Prepared = tuple[Settings, NewMachine, Training]
+Prepare = Callable[[Settings, RunData[Rows], torch.device | str], Prepared]
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def run_training(
     device: torch.device | str = "cpu",
     progress: bool | None = None,
     say: Say = lambda line: None,
+    prepare: Prepare | None = None,
 ) -> FinishedRun:
     """Train a machine in a run directory, or continue a run.
 
@@ -69,6 +72,7 @@ def run_training(
         device: Device on which to train (default: "cpu").
         progress: Whether to show progress, as for `fit`.
         say: Callback that receives progress messages.
+        prepare: Function that creates the machine and its trainer from the settings and the data (default: `prepared`).
 
     Returns:
         The trained machine, the records of all epochs, and the training rows.
@@ -89,7 +93,7 @@ def run_training(
     data = read_data(settings)
     for note in data.notes:
         say(note)
-    settings, new, trainer = _prepared(settings, data, device)
+    settings, new, trainer = (prepare or prepared)(settings, data, device)
     say(f"visible units {new.why}")
     first = world().leads  # all processes train, but only the first one writes
     with run if first else nullcontext():  # locked
@@ -128,14 +132,14 @@ def run_training(
         return FinishedRun(new.in_units_of_data(), run.records(), data.train, resumed_at)
 
 
-def initial_machine(settings: Settings, device: torch.device | str = "cpu") -> BoltzmannMachine:
+def initial_machine(
+    settings: Settings, device: torch.device | str = "cpu", prepare: Prepare | None = None
+) -> BoltzmannMachine:
     """Return the machine of a run before the first epoch, in the units of the data."""
-    return _prepared(settings, read_data(settings), device)[1].in_units_of_data()
+    return (prepare or prepared)(settings, read_data(settings), device)[1].in_units_of_data()
 
 
-def _prepared(
-    settings: Settings, data: RunData[Rows], device: torch.device | str
-) -> tuple[Settings, NewMachine, Training]:
+def prepared(settings: Settings, data: RunData[Rows], device: torch.device | str) -> Prepared:
     """Return the settings with defaults for the data, a new machine, and its trainer."""
     with named(settings.data):
         train, weights = data.train, data.weights
