@@ -181,8 +181,8 @@ def test_columns_of_very_different_scales_are_pointed_out():
         ({"start": "data"}, "start cannot be used with objective 'default'; use one of tap"),
         (
             {"n_sweeps": 3},
-            "n_sweeps cannot be used with objective 'default'; use one of tap, tap-average, tap-unique, "
-            "tap-average-explicit, tap-unique-explicit, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd",
+            "n_sweeps cannot be used with objective 'default'; use one of tap, adaptive-tap, "
+            "belief-propagation, relaxed-bp, cd, pcd",
         ),
     ],
 )

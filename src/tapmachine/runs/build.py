@@ -123,8 +123,8 @@ def make_objective(settings: Settings) -> Objective | None:
     }
     arguments = {argument: values.get(name, getattr(settings, name)) for name, argument in entry.arguments.items()}
     if entry.scheme is not None:
-        arguments["scheme"] = resolve_name(entry.scheme)(**entry.scheme_arguments)
-    objective: Objective = resolve_name(entry.home)(**arguments, **entry.fixed)
+        arguments["scheme"] = resolve_name(entry.scheme)()
+    objective: Objective = resolve_name(entry.home)(**arguments)
     return objective
 
 

@@ -5,7 +5,7 @@ An entry in one of these tables makes a class available in settings and commands
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tapmachine.units.registry import UNIT_TYPES
 
@@ -19,16 +19,12 @@ class ObjectiveWord:
         arguments: Mapping from settings to arguments of the class.
         n_sweeps: Default of the setting `n_sweeps`.
         scheme: Location of the mean-field scheme as `module:name`; None for the default scheme.
-        fixed: Other arguments of the class.
-        scheme_arguments: Arguments of the scheme.
     """
 
     home: str | None
     arguments: Mapping[str, str]
     n_sweeps: int = 10
     scheme: str | None = None
-    fixed: Mapping[str, bool] = field(default_factory=dict)
-    scheme_arguments: Mapping[str, str | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,17 +61,10 @@ _TRAINING, _CHANNELS = "tapmachine.training", "tapmachine.posterior.channels"
 _MEASUREMENTS = "tapmachine.posterior.measurements"
 
 _TAP = f"{_TRAINING}:TAPObjective", {"start": "start", "n_particles": "n_particles", "n_sweeps": "n_sweeps"}
-_UNIQUE = {"merged": False, "unique": True}
-_SCHEME = "tapmachine.solver:TAP"
-_EXPLICIT: dict[str, str | float] = {"update": "explicit", "damping": 0.0}  # [alg:rbmInf]
 
 OBJECTIVES: dict[str, ObjectiveWord] = {
     "default": ObjectiveWord(None, {}),
     "tap": ObjectiveWord(*_TAP),
-    "tap-average": ObjectiveWord(*_TAP, fixed={"merged": False}),
-    "tap-unique": ObjectiveWord(*_TAP, fixed=_UNIQUE),
-    "tap-average-explicit": ObjectiveWord(*_TAP, 100, _SCHEME, {"merged": False}, _EXPLICIT),
-    "tap-unique-explicit": ObjectiveWord(*_TAP, 100, _SCHEME, _UNIQUE, _EXPLICIT),  # the paper's, as printed
     "adaptive-tap": ObjectiveWord(*_TAP, scheme="tapmachine.solver:AdaptiveTAP"),
     "belief-propagation": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:BeliefPropagation"),
     "relaxed-bp": ObjectiveWord(*_TAP, n_sweeps=20, scheme="tapmachine.solver:RelaxedBP"),

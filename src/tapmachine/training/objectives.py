@@ -19,7 +19,6 @@ from tapmachine.training.free_energies import (
     finite_free_energy_from,
     free_energy_from,
     mixture,
-    unique_weights,
 )
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
@@ -47,8 +46,6 @@ class TAPObjective(Objective):
             from the mixture and reported. A step is undone if more than half of the particles have a non-finite F. For
             machines without count units, a step is undone if any particle has a non-finite F. With several processes,
             each process computes all merged solutions.
-        unique: Whether to average F over distinct solutions instead of particles, so that each solution counts once
-            (default: False). Requires `merged=False`.
 
     Example:
         >>> from tapmachine import AdaptiveTAP, TAPObjective
@@ -67,26 +64,19 @@ class TAPObjective(Objective):
         n_sweeps: int | None = 10,
         scheme: Scheme | None = None,
         merged: bool | None = None,
-        unique: bool = False,
     ) -> None:
         self.start = start or FromBatch()
         self.n_particles = None if n_particles is None else check_count("n_particles", n_particles)
         self.n_sweeps = None if n_sweeps is None else check_count("n_sweeps", n_sweeps)
         self.scheme = scheme or TAP()
         self.merged = not self.start.samples_machine if merged is None else merged
-        if unique and self.merged:
-            raise ValueError(
-                "unique=True requires merged=False: with merged=True, solutions are weighted by probability"
-            )
-        self.unique = unique
-        self.is_split = not (self.merged or unique or self.start.is_random)
+        self.is_split = not (self.merged or self.start.is_random)
         self.can_be_captured = n_sweeps is not None and self.scheme.can_be_captured
         self.gains_by_compilation = n_sweeps is not None
         self.has_many_sweeps = n_sweeps is not None and n_sweeps > MOST_UNROLLED_SWEEPS
 
     def __repr__(self) -> str:
         options = f"n_particles={self.n_particles}, n_sweeps={self.n_sweeps}, {self.scheme}, merged={self.merged}"
-        options += ", unique=True" if self.unique else ""
         return f"TAPObjective({self.start}, {options})"
 
     @property
@@ -135,8 +125,6 @@ class TAPObjective(Objective):
             carry = self.start.finish(moments[0].mean, carry)
         if n_excluded is not None:
             return mixture(context.machine, moments, values, weights), (*carry, n_excluded)
-        if self.unique:
-            weights = unique_weights(context.machine, moments, weights)
         value = average(values, weights)
         if context.world.size == 1:
             return value, carry

@@ -74,11 +74,10 @@ class RBM(CellMachine):
             types and values of the columns). `print(model.schema_.describe())` shows the kinds.
         epochs: Number of passes over the data (default: enough for 20,000 gradient steps, but between 50 and 300).
         batch_size: Number of rows per gradient step (default: a quarter of the rows, but between 10 and 100).
-        objective: Training objective: default, tap, tap-average, tap-unique, tap-average-explicit,
-            tap-unique-explicit, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd.
-            With default, the objective of `tapmachine.fit` is used.
+        objective: Training objective: default, tap, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd. With
+            default, the objective of `tapmachine.fit` is used.
         n_sweeps: Number of TAP or Gibbs sweeps per gradient step (default: 1 for cd, 20 for belief-propagation and
-            relaxed-bp, 100 for explicit TAP, and 10 otherwise).
+            relaxed-bp, and 10 otherwise).
         n_particles: Number of TAP solutions or Gibbs chains (default: the batch size).
         start: Starting points of the TAP solutions: batch, data, noisy, random, persistent, chains.
         learning_rate: Initial learning rate, for data scaled to about 1 (default: chosen from the data).
