@@ -14,7 +14,7 @@ from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from tapmachine.analysis.landscape import track_landscape
-from tapmachine.runs.machines import KeptMachines
+from tapmachine.runs.session import Session
 
 
 def main() -> None:
@@ -27,8 +27,8 @@ def main() -> None:
     with np.load(options.data) as file:
         x, truth = file["haplotypes"].astype(float), file["super_population"]
     start = time.perf_counter()
-    machines = KeptMachines(options.run)
-    found = track_landscape(machines, machines.training_rows(), n_starts=len(x), epochs=options.epochs)
+    session = Session(options.run)
+    found = track_landscape(session.machines, session.training_data().train, n_starts=len(x), epochs=options.epochs)
     print(f"{found}, {found.tree}, {time.perf_counter() - start:.0f} s")
     print(f"lineages: {dict(zip(found.epochs, found.tree.n_lineages, strict=True))}")
     print(f"{'clusters':>10}{'tree':>8}{'of size':>40}{'k-means':>10}{'Ward':>8}")

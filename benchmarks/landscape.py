@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from tapmachine.analysis.landscape import track_landscape
-from tapmachine.runs.machines import KeptMachines
+from tapmachine.runs.session import Session
 from tapmachine.solver.merging import groups
 
 
@@ -47,8 +47,10 @@ def tracking(run: Path, starts: int, device: str, epochs: list[int] | None) -> N
         print(f"{text}{found.n_not_converged} not converged, {now - last:.2f} s", flush=True)
         last = now
 
-    machines = KeptMachines(run, device)
-    found = track_landscape(machines, machines.training_rows(), n_starts=starts, epochs=epochs, callback=tell)
+    session = Session(run, device)
+    found = track_landscape(
+        session.machines, session.training_data().train, n_starts=starts, epochs=epochs, callback=tell
+    )
     total = time.perf_counter() - start
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     tree = total - last + start

@@ -12,8 +12,8 @@ from reproduction.lab import Lab
 from reproduction.models import ALL_MODELS
 from reproduction.parallel import default_jobs, from_words, run_task, run_tasks, tasks_of
 from reproduction.procedure import AS_PRINTED, SWITCHES, Procedure
+from tapmachine.accelerator.devices import pick_device
 from tapmachine.apps.cli.common import BAD_INPUT, fail, one_line_errors, speaker, warnings_as_lines
-from tapmachine.runs.build import pick_device
 
 FORMATS = ("png", "pdf", "svg")
 

@@ -24,7 +24,7 @@ from tapmachine.data.sources import digit_labels, mnist_labels, read
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import write_atomically
 from tapmachine.runs.folder import RunFolder
-from tapmachine.runs.machines import KeptMachines
+from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import initial_machine, run_training
 
@@ -175,7 +175,7 @@ class Lab:
         """Return the machine of a model at a kept epoch, at epoch 0, which runs do not save, or after the last one."""
         if epoch == 0:
             return initial_machine(self.settings(model), self.device, prepared_for(self.model(model), self.procedure))
-        kept = KeptMachines(self.run(model), self.device)
+        kept = Session(self.run(model).path, self.device).machines
         return kept[max(kept) if epoch is None else epoch]
 
     def epochs(self, model: Model) -> list[int]:

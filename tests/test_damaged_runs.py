@@ -14,7 +14,7 @@ from tapmachine import load
 from tapmachine.data.errors import RunError, RunWarning
 from tapmachine.machine import files
 from tapmachine.runs.folder import RunFolder
-from tapmachine.runs.machines import machine_of
+from tapmachine.runs.session import read_machine
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 
@@ -33,7 +33,7 @@ class Runs:
         run_training(Settings(str(folder / "bars.npy"), **options, seed=1), self.other)
         self.names = [str(path.relative_to(self.one)) for path in sorted(self.one.rglob("*")) if path.suffix]
         run = RunFolder(self.one)
-        self.machines = {epoch: machine_of(run, epoch).state_dict() for epoch in (None, 1, 2, 3)}
+        self.machines = {epoch: read_machine(run, epoch)[0].state_dict() for epoch in (None, 1, 2, 3)}
 
     def copy(self, folder):
         shutil.copytree(self.one, folder)
@@ -44,7 +44,7 @@ class Runs:
         refused = 0
         for epoch, before in self.machines.items():
             try:
-                found = machine_of(RunFolder(folder), epoch).state_dict()
+                found = read_machine(RunFolder(folder), epoch)[0].state_dict()
             except (ValueError, OSError) as error:
                 refused += str(folder) in str(error)
                 continue
@@ -97,14 +97,14 @@ def test_machines_of_another_run_or_epoch(runs, tmp_path):
     folder = runs.copy(tmp_path / "run")
     shutil.copy(runs.other / "machine.safetensors", folder / "machine.safetensors")
     with pytest.raises(RunError, match="belongs to a run with settings different from"):
-        machine_of(RunFolder(folder))
+        read_machine(RunFolder(folder))
     shutil.copy(runs.one / "machines/epoch-000001.safetensors", folder / "machine.safetensors")
     with pytest.raises(RunError, match="machine of epoch 1; expected epoch 3"):
-        machine_of(RunFolder(folder))
+        read_machine(RunFolder(folder))
     swap(folder / "machines/epoch-000001.safetensors", folder / "machines/epoch-000002.safetensors")
     for epoch, found in ((1, 2), (2, 1)):
         with pytest.raises(RunError, match=f"machine of epoch {found}; expected epoch {epoch}"):
-            machine_of(RunFolder(folder), epoch)
+            read_machine(RunFolder(folder), epoch)
 
 
 def test_settings_that_were_changed(runs, tmp_path):
@@ -119,7 +119,7 @@ def test_settings_that_were_changed(runs, tmp_path):
     with pytest.raises(RunError, match="the checkpoint belongs to a run with different settings"):
         run_training(Settings(**given), folder)
     with pytest.raises(RunError, match="belongs to a run with settings different from"):
-        machine_of(RunFolder(folder))
+        read_machine(RunFolder(folder))
 
 
 @pytest.mark.parametrize(

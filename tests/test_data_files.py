@@ -16,8 +16,8 @@ from tapmachine.data.errors import DataError
 from tapmachine.data.sources import read
 from tapmachine.data.text import as_cells
 from tapmachine.machine.files import read_tensors, write_tensors
-from tapmachine.runs.data import read_data, read_data_of
-from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.data import read_data
+from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 
@@ -141,7 +141,7 @@ def test_held_out_bytes_are_scaled_as_those_that_are_trained_on(tmp_path):
     assert [line for line in lines if SCALED in line] == [
         f"{tmp_path}/x.npy: {SCALED}", f"{tmp_path}/dark.npy: {SCALED}"
     ]  # fmt: skip
-    held_out = read_data_of(RunFolder(tmp_path / "run")).held_out
+    held_out = Session(tmp_path / "run").data().held_out
     np.testing.assert_array_equal(held_out, (intensities(10, seed=1) // 4).astype(np.float32) / 255)
 
 

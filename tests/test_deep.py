@@ -46,7 +46,6 @@ from tapmachine.apps.cli import app
 from tapmachine.data.errors import HiddenWarning, SettingsError, TrainingWarning
 from tapmachine.likelihood import exact_moments
 from tapmachine.machine import hidden_machine, sample_solutions
-from tapmachine.runs.data import settings_of
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.runs.training import run_training
@@ -468,7 +467,7 @@ def test_the_first_layer_is_pretrained_for_as_many_epochs_by_default(tmp_path):
     settings = Settings(str(tmp_path / "x.npy"), hidden=(5, 4), epochs=5, batch_size=20)
     records = run_training(settings, tmp_path / "run").records
     assert [record["layer"] for record in records] == [1.0] * 5 + [0.0] * 5
-    assert settings_of(RunFolder(tmp_path / "run")).all_epochs == 10
+    assert RunFolder(tmp_path / "run").settings().all_epochs == 10
 
 
 def test_settings_that_a_run_was_written_without_have_their_defaults(tmp_path):

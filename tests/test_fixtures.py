@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from tapmachine import exact_log_likelihood, load
-from tapmachine.apps.doctor import check_run
+from tapmachine.apps.cli.doctor import check_run
 from tapmachine.data.sources import read
 from tapmachine.machine.files import FORMAT, data_description
-from tapmachine.runs.data import settings_of
 from tapmachine.runs.folder import RunFolder
-from tapmachine.runs.machines import machine_of
+from tapmachine.runs.session import read_machine
 from tapmachine.runs.training import run_training
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -52,10 +51,10 @@ def test_runs_of_earlier_versions(version, tmp_path, monkeypatch):
     run = RunFolder("run")
     assert not [finding.words for finding in check_run(run.path) if finding.verdict == "problem"]
     assert run.last_epoch() == known["epochs"]
-    for machine in (machine_of(run), machine_of(run, known["epochs"])):
+    for machine in (read_machine(run)[0], read_machine(run, known["epochs"])[0]):
         assert machine.weights[0].flatten().tolist() == pytest.approx(known["weights"], abs=1e-9)
         assert log_likelihood(machine) == pytest.approx(known["log_likelihood"], abs=1e-6)
-    done = run_training(settings_of(run), run.path)
+    done = run_training(run.settings(), run.path)
     assert done.resumed_at == known["epochs"]
     assert [record["epoch"] for record in done.records] == [1, 2, 3, 4]
     assert log_likelihood(done.machine) == pytest.approx(known["after_4_epochs"], abs=1e-3)

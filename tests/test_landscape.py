@@ -49,7 +49,7 @@ from tapmachine.analysis.landscape.find import count_at
 from tapmachine.apps.cli import app
 from tapmachine.data.errors import EstimateError, RunError
 from tapmachine.runs.folder import RunFolder
-from tapmachine.runs.machines import KeptMachines
+from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 from tapmachine.solver import merge_solutions, noisy_start, random_start
@@ -426,8 +426,8 @@ def run(tmp_path_factory):
 
 
 def track_run(folder, **options):
-    machines = KeptMachines(folder)
-    return track_landscape(machines, machines.training_rows(), **options)
+    session = Session(folder)
+    return track_landscape(session.machines, session.training_data().train, **options)
 
 
 def test_tracking_a_run(run):
@@ -454,7 +454,7 @@ def test_a_run_without_kept_machines_has_its_last_one(run, tmp_path):
     (tmp_path / "s" / "machines" / "epoch-best.safetensors").touch()
     assert track_run(tmp_path / "s", n_starts=20).epochs == [2, 4, 5]
     with pytest.raises(RunError, match="not a run directory"):
-        KeptMachines(tmp_path / "nothing")
+        Session(tmp_path / "nothing")
 
 
 def test_which_machines_are_kept():

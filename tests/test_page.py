@@ -21,8 +21,7 @@ from tapmachine.analysis.landscape import track_landscape
 from tapmachine.apps.report import Options, findings, write_report, writing
 from tapmachine.apps.report.figures import Figure
 from tapmachine.display.images import LEVELS, sheet
-from tapmachine.runs.folder import RunFolder
-from tapmachine.runs.machines import KeptMachines
+from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 
@@ -82,7 +81,7 @@ def page_of(tmp_path_factory):
                 warnings.filterwarnings("ignore", message=r"epoch \d+: TAP's log-likelihood is")
                 run_training(Settings(str(folder / "x.npy"), **options), folder / "run")
                 warnings.filterwarnings("ignore", message=r"TAP and \w+ disagree")
-                write_report(RunFolder(folder / "run"), options=Options(n_starts=100, labels=labels_in(folder, kind)))
+                write_report(Session(folder / "run"), options=Options(n_starts=100, labels=labels_in(folder, kind)))
             made[kind] = folder / "run"
         return made[kind]
 
@@ -142,8 +141,8 @@ def eventually(page, condition):
 @pytest.mark.long
 def test_pointing_at_a_solution_shows_it(visit, page_of):
     page = visit("images")
-    machines = KeptMachines(page_of("images"))
-    found = track_landscape(machines, machines.training_rows(), n_starts=100)
+    machines = Session(page_of("images")).machines
+    found = track_landscape(machines, machines.session.training_data().train, n_starts=100)
     last = found.snapshots[-1]
     circles = page.locator(CIRCLES)
     assert circles.count() == last.n_solutions
@@ -183,8 +182,8 @@ def test_a_real_pointer_and_clicks_that_pin(visit):
 
 def test_the_slider_goes_through_the_epochs(visit, page_of):
     page = visit("images")
-    machines = KeptMachines(page_of("images"))
-    found = track_landscape(machines, machines.training_rows(), n_starts=100)
+    machines = Session(page_of("images")).machines
+    found = track_landscape(machines, machines.session.training_data().train, n_starts=100)
     for position, snapshot in enumerate(found.snapshots):
         page.locator('[data-part="epoch"]').fill(str(position))
         assert (
@@ -299,8 +298,8 @@ def test_labels_color_the_map_the_tree_and_the_samples(visit):
 
 def test_what_is_said_is_true_of_the_epoch_shown(visit, page_of):
     page = visit("images")
-    machines = KeptMachines(page_of("images"))
-    found = track_landscape(machines, machines.training_rows(), n_starts=100)
+    machines = Session(page_of("images")).machines
+    found = track_landscape(machines, machines.session.training_data().train, n_starts=100)
     assert len({snapshot.n_solutions for snapshot in found.snapshots}) > 1
     for position, snapshot in enumerate(found.snapshots):
         page.locator('[data-part="epoch"]').fill(str(position))
@@ -370,7 +369,7 @@ def test_every_figure_can_be_saved(visit, tmp_path):
 
 @pytest.mark.long
 def test_two_runs_side_by_side(visit, page_of, tmp_path):
-    folders = [RunFolder(page_of("images")), RunFolder(page_of("bars"))]
+    folders = [Session(page_of("images")), Session(page_of("bars"))]
     options = Options(n_starts=60, title="Both")
     path = write_report(*folders, options=options, out=tmp_path / "both.html").path
     page = visit(path)
@@ -462,7 +461,7 @@ def page_with(tmp_path_factory):
     run_training(Settings(str(folder / HARM), **options), folder / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(findings, "TEMPERATURES", 20)
-        found = findings.look_at(RunFolder(folder / "run"), n_starts=20)
+        found = findings.look_at(Session(folder / "run"), n_starts=20)
 
     def make(names=()):
         told = replace(

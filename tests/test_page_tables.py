@@ -18,7 +18,7 @@ from tapmachine.apps.report.labels import make_labels
 from tapmachine.apps.report.responses import classes_of, hidden_responses
 from tapmachine.apps.report.tree import branches
 from tapmachine.data.errors import DataError
-from tapmachine.runs.folder import RunFolder
+from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
 
@@ -51,7 +51,7 @@ def run_of_table(tmp_path_factory):
 
 @pytest.mark.long
 def test_the_page_of_a_table(run_of_table):
-    done = write_report(RunFolder(run_of_table))
+    done = write_report(Session(run_of_table))
     found, text = done.findings[0], done.path.read_text()
     table_found = found.table
     assert table_found is not None
@@ -79,7 +79,7 @@ def test_the_page_of_a_table(run_of_table):
 
 @pytest.mark.parametrize(("size", "colors"), [("desk", "light"), ("phone", "dark")])
 def test_tables_on_every_screen(size, colors, visit, run_of_table):  # noqa: F811
-    path = write_report(RunFolder(run_of_table)).path
+    path = write_report(Session(run_of_table)).path
     page = visit(path, viewport=SIZES[size], color_scheme=colors)
     assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["width"]
     assert page.evaluate("window.harmed") is None
@@ -99,7 +99,7 @@ def test_a_page_about_a_real_valued_table(tmp_path, quick_tables):
     code, out, errors = command("report", str(tmp_path / "run"))
     assert (code, out.strip()) == (0, str(tmp_path / "run" / "report.html")), errors
     text = (tmp_path / "run" / "report.html").read_text()
-    pairs = write_report(RunFolder(tmp_path / "run")).findings[0].table
+    pairs = write_report(Session(tmp_path / "run")).findings[0].table
     assert pairs.paired == ["left", "right", "alone"]
     for matrix in pairs.associations:
         assert matrix[0, 1] < -0.9
@@ -182,11 +182,10 @@ def test_labels_from_files(suffix, run_of_table, tmp_path):
     else:
         path.write_text("\n".join((["species"] if suffix == "header" else []) + names.tolist()))
     from tapmachine.apps.report.labels import labels_of
-    from tapmachine.runs.data import data_for
 
-    data = data_for(RunFolder(run_of_table), gaps=True)
+    data = Session(run_of_table).data(gaps=True)
     with pytest.warns(UserWarning, match="missing values are dropped"):
-        complete = data_for(RunFolder(run_of_table))
+        complete = Session(run_of_table).data()
     for own in (data, complete):
         found = labels_of(own, str(path))
         rows = torch.arange(len(own.train)) if own.index is None else own.index

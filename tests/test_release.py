@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 import tapmachine
-from tapmachine.apps import doctor
+from tapmachine.apps.cli import doctor
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 ROOT = Path(__file__).parents[1]

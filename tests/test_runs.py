@@ -46,9 +46,8 @@ from tapmachine.data.errors import (
 )
 from tapmachine.data.sources import read
 from tapmachine.machine.files import data_description
-from tapmachine.runs.data import settings_of
 from tapmachine.runs.folder import RunFolder
-from tapmachine.runs.machines import machine_of
+from tapmachine.runs.session import read_machine
 from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.runs.training import run_training
 from tapmachine.tables.units import make_visible
@@ -269,10 +268,10 @@ def test_a_finished_run_is_trained_further(data, tmp_path, shape):
     for epoch, rate in enumerate(joint):
         assert rate == pytest.approx(joint[0] * decay ** (epoch / (4 if epoch < 4 else 8)), rel=1e-9)
     for epoch in (None, *range(1, done + 5)):  # those from before, too
-        machine_of(RunFolder(folder), epoch)
+        read_machine(RunFolder(folder), epoch)
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [event["changes"] for event in events if event["event"] == "settings changed"] == [["epochs was 4 and is 8"]]
-    again = run_training(settings_of(RunFolder(folder)), folder)
+    again = run_training(RunFolder(folder).settings(), folder)
     assert again.resumed_at == done + 4
     assert torch.equal(again.machine.weights[0], run.machine.weights[0])
 
@@ -311,7 +310,7 @@ def test_an_extended_run_that_is_killed_ends_in_the_same_bits(data, tmp_path, mo
             patch.setattr(where, name, action)
             with pytest.raises((KeyboardInterrupt, StoppedRun)):
                 run_training(settings(data, **options, epochs=8), folder)
-        found = settings_of(RunFolder(folder))
+        found = RunFolder(folder).settings()
         assert found.epochs == 8
         run_training(found, folder)
         assert what_is_left(folder) == what_is_left(whole)
@@ -374,8 +373,8 @@ def test_fewer_epochs_and_what_is_recorded(data, tmp_path):
     run_training(settings(data, **options), folder, say=said.append)
     assert f"{folder}: measure_every was None and is 3" in said
     assert f"{folder}: the run is finished after 4 epochs" in said
-    assert settings_of(RunFolder(folder)).save_every == 2
-    assert machine_of(RunFolder(folder)).sizes == (16, 5)
+    assert RunFolder(folder).settings().save_every == 2
+    assert read_machine(RunFolder(folder))[0].sizes == (16, 5)
 
 
 def test_more_epochs_on_the_command_line(data, tmp_path):

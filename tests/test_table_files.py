@@ -61,11 +61,10 @@ def table(text):
 
 def posterior_of(run, frame):
     """By way of the DataFrame: what the command line must come to."""
-    from tapmachine.runs.data import schema_of
-    from tapmachine.runs.folder import RunFolder
+    from tapmachine.runs.session import Session
     from tapmachine.tables.frames import to_columns
 
-    schema = schema_of(RunFolder(run))
+    schema = Session(run).schema
     rows = torch.from_numpy(schema.encode(to_columns(frame)))
     return schema, TablePosterior.of(in_double(load(run)), rows)
 

@@ -1,7 +1,7 @@
 """Training rows and held-out rows of runs, and other data prepared in the same way."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -10,13 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapmachine.data.errors import DataError, RunError, RunWarning, SettingsError, warn
+from tapmachine.data.errors import DataError, RunWarning, SettingsError, warn
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, held_in_memory, spaced
-from tapmachine.machine.files import data_description
 from tapmachine.runs.build import bytes_scaled_beyond, prepare_gappy_rows, prepare_rows
-from tapmachine.runs.folder import MachineFile, RunFolder
-from tapmachine.runs.settings import Settings, check_names
+from tapmachine.runs.settings import Settings
 from tapmachine.runs.weights import digest_of_weights, read_weights
 from tapmachine.tables.codec import EncodedData, read_rows
 from tapmachine.tables.schema import Schema
@@ -136,11 +134,11 @@ def named(source: str) -> Iterator[None]:
 
 def read_data(settings: Settings) -> RunData[Rows]:
     """Read the training rows and held-out rows of a run."""
-    return _read_data(settings, bytes_scaled_beyond(settings))
+    return read_prepared(settings, bytes_scaled_beyond(settings))
 
 
-def _read_data(settings: Settings, scale_beyond: int | None, schema: Schema | None = None) -> RunData[Rows]:
-    """Implement `read_data`, with the argument `scale_beyond` of `data.sources.read`."""
+def read_prepared(settings: Settings, scale_beyond: int | None, schema: Schema | None = None) -> RunData[Rows]:
+    """Read data as `read_data` does, with the arguments `scale_beyond` and `schema` of `data.sources.read`."""
     columns = settings.column_kinds if schema is None else None
     source = read_rows(settings.data, schema, kinds=columns, gaps=True, scale_beyond=scale_beyond)
     with named(settings.data):
@@ -194,66 +192,3 @@ def _prepared(settings: Settings, source: EncodedData) -> tuple[Rows, tuple[str,
 
 def _between(x: Rows, first: int, last: int) -> Rows:
     return x.between(first, last) if isinstance(x, LazyRows) else x[first:last]
-
-
-def settings_of(run: RunFolder) -> Settings:
-    """Return the settings of a run."""
-    try:
-        return Settings(**check_names(run.settings() or {}, str(run.path / "settings.json")))
-    except TypeError as error:
-        raise RunError(f"{run.path / 'settings.json'}: {error}") from None
-
-
-def scale_of_bytes(run: RunFolder) -> int | None:
-    """Return the argument `scale_beyond` of `data.sources.read` that scales bytes as in training."""
-    usual = bytes_scaled_beyond(settings_of(run))
-    scale_beyond: int | None = data_description(run.machine_path).get("scale_beyond", usual)
-    return scale_beyond
-
-
-def schema_of(run: RunFolder) -> Schema | None:
-    """Return the schema of the training data, or None if the data are not a table with text."""
-    found = data_description(run.machine_path).get("schema")
-    return None if found is None else Schema.from_dict(found)
-
-
-def check_columns_of(run: RunFolder, names: Sequence[str] | None) -> None:
-    """Raise a ValueError if column names differ from those of the training data."""
-    known = data_description(run.machine_path).get("columns")
-    if known is None or names is None or schema_of(run) is not None or len(known) != len(names):
-        return  # the number of columns and schemas are checked elsewhere
-    for place, (name, there) in enumerate(zip(names, known, strict=True)):
-        if name != there:
-            raise ValueError(f"column {place + 1} is {name!r}, but was {there!r} in training; reorder the columns")
-
-
-def read_data_of(run: RunFolder, gaps: bool = False) -> RunData[Tensor]:
-    """Read the data of a run into memory. See `RunData.in_memory` for the argument `gaps`.
-
-    Raises:
-        RunError: If the data have changed since training, or if the run is a machine file without data.
-    """
-    if isinstance(run, MachineFile):
-        raise RunError(f"{run.path}: a machine file has no data")
-    settings = settings_of(run)
-    data = read_data(settings)
-    if data.digest != data_description(run.machine_path).get("sha256"):
-        raise RunError(f"{settings.data}: the data have changed since {run.path} was trained")
-    return data.in_memory(gaps)
-
-
-def data_for(run: RunFolder, source: str | None = None, gaps: bool = False) -> RunData[Tensor]:
-    """Read data from a source (default: the data of the run) and prepare them as in training.
-
-    See `RunData.in_memory` for the argument `gaps`.
-    """
-    if source is None:
-        try:
-            return read_data_of(run, gaps)
-        except RunError as error:
-            raise RunError(f"{error}; use --data FILE") from None
-    settings = replace(settings_of(run), data=source, validation=None, weights=None)
-    data = _read_data(settings, scale_of_bytes(run), schema_of(run))
-    with named(source):
-        check_columns_of(run, data.names)
-    return data.in_memory(gaps)

@@ -33,7 +33,7 @@ from tapmachine.machine.files import (
     write_tensors,
 )
 from tapmachine.runs.records import Record, describe_damage, read_records, set_aside, write_records
-from tapmachine.units.registry import UNIT_TYPES
+from tapmachine.runs.settings import Settings, check_names
 
 KEPT = 2  # number of checkpoints; if the last one is damaged, the previous one is used
 
@@ -50,6 +50,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock: int | None = None
+        self._known: tuple[tuple[int, ...], tuple[Settings, list[str]]] | None = None
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path}: not a directory; expected a run directory")
 
@@ -96,42 +97,40 @@ class RunFolder:
 
     # ----- settings
 
-    def settings(self) -> Description | None:
+    def settings(self) -> Settings | None:
         """Return the settings of the run, or None for a new directory."""
-        content = self._settings_file()
-        return None if content is None else content["settings"]
+        content = self._content()
+        return None if content is None else content[0]
 
-    def earlier_digests(self) -> list[str]:
-        """Return the digests of earlier settings, which had another number of epochs or other recording intervals."""
-        content = self._settings_file() or {}
-        return [str(digest) for digest in content.get("earlier", ())]
+    def digests(self) -> list[str]:
+        """Return the digests of the current settings and of earlier ones, which had another number of epochs.
 
-    def _settings_file(self) -> Description | None:
+        A new directory has no digests.
+        """
+        content = self._content()
+        return [] if content is None else [*content[1], content[0].digest()]
+
+    def _content(self) -> tuple[Settings, list[str]] | None:
+        """Return the settings and earlier digests. The file is read again only if it was replaced."""
         path = self.path / "settings.json"
         try:
-            text = path.read_text()
+            status = path.stat()
+            state = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if self._known is None or self._known[0] != state:
+                self._known = state, _settings_and_digests(path, path.read_text())
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{path}: cannot be read: {error}") from None
-        try:
-            content = json.loads(text)
-            version, settings = content["format"], content["settings"]
-        except (ValueError, RecursionError, TypeError, KeyError):
-            raise RunError(f"{path}: not a settings file of a run") from None
-        if version != FORMAT:
-            raise RunError(f"{path}: unsupported format {version!r}; expected {FORMAT}")
-        if not isinstance(settings, dict) or not isinstance(content.get("earlier", []), list):
-            raise RunError(f"{path}: not a settings file of a run")
-        return dict(content)
+        return self._known[1]
 
-    def write_settings(self, settings: Description, earlier: Sequence[str] = ()) -> None:
+    def write_settings(self, settings: Settings, earlier: Sequence[str] = ()) -> None:
         """Write the settings and the digests of earlier settings to one file.
 
         The file is replaced atomically, so a killed run has either the old or the new settings. The digests identify
         checkpoints and machines saved with earlier settings.
         """
-        content = {"format": FORMAT, "settings": settings} | ({"earlier": list(earlier)} if earlier else {})
+        content = {"format": FORMAT, "settings": settings.as_json()} | ({"earlier": list(earlier)} if earlier else {})
         write_atomically(self.path / "settings.json", (json.dumps(content, indent=2) + "\n").encode())
 
     # ----- records
@@ -274,44 +273,21 @@ class RunFolder:
         return self.path / "machines" / f"epoch-{epoch:06d}.safetensors"
 
 
-class MachineFile(RunFolder):
-    """Machine file used like a run directory that has no data, records or kept machines.
-
-    Args:
-        path: Path of a file written by `save`.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._lock = None
-        self._description = read_tensors(self.path, "machine")[1]
-
-    @property
-    def machine_path(self) -> Path:
-        """Path to the machine file."""
-        return self.path
-
-    def settings(self) -> Description:
-        """Return the settings that determine how data are prepared for the machine."""
-        name, dtype = self._description["layers"][0]["type"], self._description["dtype"]
-        raw = [word for word, entry in UNIT_TYPES.items() if entry.raw_bytes and entry.home.endswith(f":{name}")]
-        return {
-            "data": str(self.path),
-            "visible": raw[0] if raw else "auto",
-            "dtype": dtype if dtype == "float64" else "float32",
-        }
-
-    def earlier_digests(self) -> list[str]:
-        """Return the digest of the settings of the run that saved the machine, if any."""
-        return [str(self._description["data"]["run"])] if "run" in self._description.get("data", {}) else []
-
-    def records(self) -> list[Record]:
-        """Return an empty list, because a machine file has no records."""
-        return []
-
-    def last_epoch(self) -> int:
-        """Return the epoch at which the machine was saved, or 0 if unknown."""
-        return int(self._description.get("data", {}).get("epoch", 0))
+def _settings_and_digests(path: Path, text: str) -> tuple[Settings, list[str]]:
+    """Parse the settings file of a run."""
+    try:
+        content = json.loads(text)
+        version, settings, earlier = content["format"], content["settings"], content.get("earlier", [])
+    except (ValueError, RecursionError, TypeError, KeyError):
+        raise RunError(f"{path}: not a settings file of a run") from None
+    if version != FORMAT:
+        raise RunError(f"{path}: unsupported format {version!r}; expected {FORMAT}")
+    if not isinstance(settings, dict) or not isinstance(earlier, list):
+        raise RunError(f"{path}: not a settings file of a run")
+    try:
+        return Settings(**check_names(settings, str(path))), [str(digest) for digest in earlier]
+    except TypeError as error:
+        raise RunError(f"{path}: {error}") from None
 
 
 def _sha256(path: Path) -> str:

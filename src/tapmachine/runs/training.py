@@ -20,9 +20,8 @@ from tapmachine.data.errors import RunError, Stopped, StoppedRun
 from tapmachine.data.rows import Rows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.runs.build import make_machine, make_trainer
-from tapmachine.runs.data import RunData, named, read_data, settings_of
+from tapmachine.runs.data import RunData, named, read_data
 from tapmachine.runs.folder import RunFolder
-from tapmachine.runs.machines import digests_of
 from tapmachine.runs.settings import ADJUSTABLE, Settings
 from tapmachine.runs.weights import repeat_rows
 from tapmachine.tables.machine import NewMachine
@@ -55,7 +54,7 @@ class FinishedRun:
 
 def run_training(
     settings: Settings,
-    folder: str | Path,
+    folder: str | Path | RunFolder,
     device: torch.device | str = "cpu",
     progress: bool | None = None,
     say: Say = lambda line: None,
@@ -68,7 +67,7 @@ def run_training(
             larger, and `measure_every`, `save_every` and `keep_every` may differ. A larger number of epochs also
             continues a finished run. The learning rate of epoch t is then initial·decay^(t/epochs) with the new number
             of epochs.
-        folder: Path to the run directory.
+        folder: Run directory, or its path.
         device: Device on which to train (default: "cpu").
         progress: Whether to show progress, as for `fit`.
         say: Callback that receives progress messages.
@@ -86,7 +85,7 @@ def run_training(
             f"matmul_precision {settings.matmul_precision} requires a GPU; omit --matmul-precision, or continue the "
             "run on a machine with a GPU"
         )
-    run, asked = RunFolder(folder), settings
+    run, asked = folder if isinstance(folder, RunFolder) else RunFolder(folder), settings
     settings = _for_run(run, settings)
     if settings.pretrain != asked.pretrain:
         say(f"{run.path}: the number of pretraining epochs remains {settings.pretrain}")
@@ -99,12 +98,12 @@ def run_training(
     with run if first else nullcontext():  # locked
         _for_run(run, settings)
         resumed_at = _resume(run, trainer, data.digest, settings, say)
-        digests, changes = digests_of(run), _changes(run, settings)
+        digests, changes = run.digests(), _changes(run, settings)
         wait_for_all()  # all processes have read the settings before they are overwritten
         if first:
             # From now on, an extended run has the new number of epochs. Its existing checkpoints and machines are
             # identified by the digests of earlier settings. A run killed before the next checkpoint repeats this.
-            run.write_settings(settings.as_json(), [digest for digest in digests if digest != settings.digest()])
+            run.write_settings(settings, [digest for digest in digests if digest != settings.digest()])
             if changes:
                 run.note("settings changed", epoch=resumed_at, changes=list(changes.values()))
             run.forget_records_after(resumed_at)
@@ -193,7 +192,8 @@ def _stopped_by_signals(trainer: Training) -> Iterator[list[str]]:
 
 def _changes(run: RunFolder, settings: Settings) -> dict[str, str]:
     """Return messages about settings that differ from those of the run, by name. A new run has no differences."""
-    return {} if run.settings() is None else settings.changes_from(settings_of(run))
+    before = run.settings()
+    return {} if before is None else settings.changes_from(before)
 
 
 def _for_run(run: RunFolder, settings: Settings) -> Settings:
@@ -207,9 +207,9 @@ def _for_run(run: RunFolder, settings: Settings) -> Settings:
         raise RunError(
             f"{run.path}: not a run directory and not empty (it contains {others[0]}); choose another directory"
         )
-    if run.settings() is None:
+    before = run.settings()
+    if before is None:
         return settings
-    before = settings_of(run)
     settings = settings.continuing(before)
     changes = _changes(run, settings)
     fixed = [words for name, words in changes.items() if name not in ADJUSTABLE]
@@ -235,7 +235,7 @@ def _resume(run: RunFolder, trainer: Training, data: str, settings: Settings, sa
     epoch, tensors, values = found
     if values["data"] != data:
         raise RunError(f"{run.path}: the data have changed since this run began; choose another directory")
-    known = [*digests_of(run), settings.digest()]
+    known = [*run.digests(), settings.digest()]
     if values.get("settings") not in known:
         raise RunError(f"{run.path}: the checkpoint belongs to a run with different settings; nothing was changed")
     try:

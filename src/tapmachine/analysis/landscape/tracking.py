@@ -144,7 +144,7 @@ def track_landscape(
 
     Args:
         machines: Mapping from epochs to machines. For a run directory, use
-            `tapmachine.runs.machines.KeptMachines(folder)`.
+            `tapmachine.runs.session.Session(folder).machines`.
         starts: Rows of shape (K, n_visible), such as `training_rows()` of the kept machines, or visible moments, such
             as `random_start(machine, K)`.
         scheme: Mean-field scheme (default: `TAP()`).
@@ -169,7 +169,7 @@ def track_landscape(
     if not isinstance(machines, Mapping):
         raise ValueError(
             f"machines is a {type(machines).__name__}; expected a mapping from epochs to machines, such as "
-            "KeptMachines(folder)"
+            "Session(folder).machines"
         )
     if not machines:
         raise ValueError("machines is empty; expected a machine for at least one epoch")

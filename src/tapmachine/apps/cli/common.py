@@ -1,20 +1,17 @@
 """The command-line application, options shared by several commands, and error handling."""
 
+import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from tapmachine import __version__
-
-if TYPE_CHECKING:
-    from tapmachine.machine import BoltzmannMachine
-    from tapmachine.runs.folder import RunFolder
 
 app = typer.Typer(
     name="tapmachine",
@@ -37,6 +34,23 @@ def with_default(text: str, default: str) -> str:
     """
     sentence, *rest = re.split(r"\.(?= |$)", text, maxsplit=1)
     return f"{sentence} (default: {default}).{''.join(rest)}"
+
+
+def with_options(
+    options: Sequence[inspect.Parameter], after: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the argument `**` of a command by options, which follow the parameter `after`."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters.values()
+        parameters = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+        place = [parameter.name for parameter in parameters].index(after) + 1
+        parameters[place:place] = options
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return command
+
+    return decorated
 
 
 Run = Annotated[Path, typer.Argument(help="Run directory or machine file.", show_default=False)]
@@ -131,18 +145,6 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show
         yield
-
-
-def open_run(path: Path, device: str = "cpu") -> tuple["RunFolder", "BoltzmannMachine"]:
-    """Open a run directory or a machine file and load its machine. A machine file is treated as a run without data."""
-    from tapmachine.data.errors import RunError
-    from tapmachine.runs.folder import MachineFile, RunFolder
-    from tapmachine.runs.machines import machine_of
-
-    folder = MachineFile(path) if path.is_file() else RunFolder(path)
-    if folder.settings() is None or not folder.machine_path.exists():
-        raise RunError(f"{path}: not a run directory, or no checkpoint has been saved yet")
-    return folder, machine_of(folder, device=device)
 
 
 def numbers(name: str, text: str | None, kind: type[int] | type[float]) -> tuple[float, ...] | None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import AsJson, Data, Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import AsJson, Data, Device, Quiet, Run, app, speaker, warnings_as_lines
 
 
 @app.command(epilog="Example:  tapmachine compare runs/d --starts 20")
@@ -22,17 +22,18 @@ def compare(
     The table shows free energy, errors of means and correlations,
     convergence and time.
     """
+    from tapmachine.accelerator.devices import pick_device
     from tapmachine.analysis.schemes import compare_schemes
     from tapmachine.data.rows import spaced
     from tapmachine.machine.checks import check_rows
     from tapmachine.machine.whitening import check_mean_field
-    from tapmachine.runs.build import pick_device
-    from tapmachine.runs.data import data_for
+    from tapmachine.runs.session import Session
 
-    folder, machine = open_run(run, pick_device(device))
+    session = Session(run, pick_device(device))
+    machine = session.machine
     check_mean_field(machine)
     with warnings_as_lines(quiet):
-        rows = check_rows(machine, spaced(data_for(folder, data).train, starts).to(machine.device))
+        rows = check_rows(machine, spaced(session.data(data).train, starts).to(machine.device))
     say = speaker(quiet or as_json)
     with warnings_as_lines(quiet):
         found = compare_schemes(machine, rows, callback=lambda name: say(f"{name} …"))

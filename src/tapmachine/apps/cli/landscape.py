@@ -1,11 +1,24 @@
 """Command `tapmachine landscape`, which finds the TAP solutions of a run."""
 
+import io
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tapmachine.apps.cli.common import Data, Device, Quiet, Run, app, numbers, open_run, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Data, Device, Quiet, Run, app, numbers, speaker, warnings_as_lines
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tapmachine.analysis.landscape import LandscapeTrack, Snapshot
+    from tapmachine.machine import BoltzmannMachine
+    from tapmachine.solver.starts import StartingPoint
+
+STARTS = ("data", "noisy", "random")
+NOISE = 0.1  # fraction of the values that are replaced in noisy starting points
+LINE = "{:>8}{:>11}{:>9}{:>15}{:>12}{:>12}"
+HEADER = LINE.format("epoch", "solutions", "stable", "not converged", "mean F", "lowest F")
 
 
 @app.command(epilog="Example:  tapmachine landscape runs/d --starts 1000")
@@ -34,52 +47,94 @@ def landscape(
 
     The output directory contains tables, figures and the tree of solutions.
     """
+    from tapmachine.accelerator.devices import pick_device
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.analysis.landscape import diagnose, track_landscape
-    from tapmachine.analysis.landscape.embedding import embed_over_starts
     from tapmachine.analysis.plots import new_figure
-    from tapmachine.apps.landscape import HEADER, STARTS, draw, make_files, make_starts, table_line, write_files
     from tapmachine.machine.checks import check_rows
+    from tapmachine.machine.files import write_atomically
     from tapmachine.machine.whitening import check_mean_field
-    from tapmachine.runs.build import pick_device
-    from tapmachine.runs.data import data_for, named
-    from tapmachine.runs.machines import KeptMachines
+    from tapmachine.runs.data import named
+    from tapmachine.runs.session import Session
 
     new_figure(1, 1)  # fails early if Matplotlib is not installed
     if start_from not in STARTS:
         raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")
     chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
-    folder, machine = open_run(run)
-    check_mean_field(machine)
     out = out or (run / "landscape" if run.is_dir() else run.with_name(f"{run.stem}-landscape"))
-    out.mkdir(parents=True, exist_ok=True)  # fails before the computation
     quiet = quiet or not leads()
     say = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
-    with warnings_as_lines(quiet):
-        rows_of_run = data_for(folder, data)
-    train = rows_of_run.train
     with warnings_as_lines(quiet), together(pick_device(device)) as device_of_process:
-        machines = KeptMachines(folder, device_of_process)
-        machine = machines[max(machines)]
+        session = Session(run, device_of_process)
+        machine, machines = session.machine, session.machines
+        check_mean_field(machine)
+        out.mkdir(parents=True, exist_ok=True)  # fails before the computation
+        rows = session.data(data)
         with named(data or str(run)):
-            check_rows(machine, train)  # before the computation
+            check_rows(machine, rows.train)  # before the computation
         say(HEADER)
         track = track_landscape(
             machines,
-            make_starts(start_from, machine, train, starts),
+            _starts(start_from, machine, rows.train, starts),
             epochs=chosen,
             n_starts=starts,
             same=same,
-            callback=lambda snapshot: say(table_line(snapshot)),
+            callback=lambda snapshot: say(_line(snapshot)),
         )
         if not leads():
             return
         speaker(quiet)("drawing figures …")
-        embedding = embed_over_starts(track)
-        pictures = draw(track, embedding, machine, train, rows_of_run.image_shape)
-    files = make_files(track, embedding, pictures)
-    write_files(out, files)
+        files = _files(track, machine, rows.train, rows.image_shape)
+    for name, content in files.items():
+        write_atomically(out / name, content)
     last = track.snapshots[-1]
     if not quiet:
-        print(f"At epoch {last.epoch}:", *diagnose(last, machine, train, rows_of_run.held_out), sep="\n")
+        print(f"At epoch {last.epoch}:", *diagnose(last, machine, rows.train, rows.held_out), sep="\n")
         print(f"{out}: {', '.join(files)}")
+
+
+def _starts(kind: str, machine: "BoltzmannMachine", rows: "Tensor", count: int) -> "StartingPoint":
+    """Create starting points: all rows of the data, `count` noisy rows or `count` random points."""
+    from tapmachine.data.rows import spaced
+    from tapmachine.solver import noisy_start, random_start
+
+    if kind == "noisy":
+        return noisy_start(machine, spaced(rows, count), NOISE)
+    return random_start(machine, count) if kind == "random" else rows
+
+
+def _line(snapshot: "Snapshot") -> str:
+    """Format the results of one epoch as a table line below `HEADER`."""
+    energies = (snapshot.mean_free_energy, float(snapshot.free_energy[0])) if snapshot.n_solutions else ()
+    counts = (snapshot.epoch, snapshot.n_solutions, int(snapshot.stable.sum()), snapshot.n_not_converged)
+    return LINE.format(*counts, *(f"{value:.2f}" for value in energies), *["–"] * (2 - len(energies)))
+
+
+def _files(
+    track: "LandscapeTrack", machine: "BoltzmannMachine", rows: "Tensor", image_shape: tuple[int, int] | None
+) -> dict[str, bytes]:
+    """Create the tables, the tree of solutions, and the figures of the landscape and the receptive fields.
+
+    Returns:
+        A dictionary from file names to file contents.
+    """
+    from tapmachine.analysis.landscape import figures
+    from tapmachine.analysis.landscape.embedding import embed_over_starts
+    from tapmachine.analysis.receptive import rank_all_fields
+
+    embedding = embed_over_starts(track)
+    files = {
+        "epochs.csv": figures.epochs_table(track).encode(),
+        "solutions.csv": figures.solutions_table(track, embedding).encode(),
+        "starts.csv": figures.starts_table(track).encode(),
+        "tree.nwk": (track.tree.newick() + "\n").encode(),
+    }
+    pictures = figures.landscape_pictures(track, embedding, image_shape)
+    for ranking in rank_all_fields(machine, rows.to(machine.device)):
+        name = "receptive_fields" if ranking.layer == 1 else f"receptive_fields_{ranking.layer}"
+        pictures[name] = figures.fields_picture(ranking, image_shape)
+    for name, picture in pictures.items():
+        content = io.BytesIO()
+        picture.figure.savefig(content, format="png", dpi=120)
+        files[f"{name}.png"] = content.getvalue()
+    return files

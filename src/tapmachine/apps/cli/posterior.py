@@ -1,25 +1,28 @@
 """Commands `tapmachine denoise` and `tapmachine impute`, which use a machine as the prior."""
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tapmachine.apps.cli.arrays import SUFFIXES, check_targets, default_target, save_array, save_columns
-from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, app, open_run, speaker, warnings_as_lines
-from tapmachine.apps.cli.noise import Noise
+from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, app, speaker, warnings_as_lines, with_options
 from tapmachine.apps.cli.tables import beside, exact_posterior, gap_columns, plain_schema
 from tapmachine.runs.registry import CHANNELS
+from tapmachine.units.registry import word_for
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tapmachine.beliefs import Solution
-    from tapmachine.machine import BoltzmannMachine
     from tapmachine.posterior import Posterior
-    from tapmachine.runs.folder import RunFolder
+    from tapmachine.posterior.channels import Channel
+    from tapmachine.runs.session import Session
     from tapmachine.tables.codec import EncodedData
+    from tapmachine.units import Units
 
 SHOWN = 12  # number of rows in a figure
 
@@ -44,8 +47,81 @@ PictureFile = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Results:
+    """Output files for a posterior.
+
+    Attributes:
+        out: File for the means or the most probable states.
+        std: File for the standard deviations, or None.
+        picture: File for a picture of the first rows, or None.
+        rounded: Whether to write the most probable states instead of means.
+    """
+
+    out: Path
+    std: Path | None
+    picture: Path | None
+    rounded: bool
+
+    def check(self) -> None:
+        """Check the paths before the computation. Raises ValueError if a file cannot be written."""
+        check_targets((self.out, SUFFIXES), (self.std, SUFFIXES), (self.picture, (".png",)))
+
+    def check_picture(self, session: "Session") -> None:
+        """Raise a ValueError if a picture was requested of data that are not images."""
+        if self.picture is not None and session.image_shape is None:
+            raise ValueError(f"{session.path}: the data are not images; --picture is available for image data only")
+
+    def states(self, posterior: "Posterior") -> "Tensor":
+        """Return the means or, for categories and with --rounded, the most probable states."""
+        return posterior.states if self.rounded or posterior.mean.dim() > 2 else posterior.mean
+
+    def draw(self, rows: "Mapping[str, Tensor]", shape: tuple[int, int] | None, height: float = 2.2) -> None:
+        """Draw the first rows, if a picture was requested. Called last, so that results do not need Matplotlib."""
+        if self.picture is None or shape is None:
+            return
+        from tapmachine.analysis.plots import image_strips, new_figure
+
+        figure = new_figure(9, height)
+        image_strips(figure.subplots(), {name: z[:SHOWN].cpu() for name, z in rows.items()}, shape)
+        figure.savefig(self.picture, dpi=100)
+
+
+def variances(posterior: "Posterior") -> "Tensor":  # (K, n)
+    """Return the variance of each unit, summed over the categories of categorical units."""
+    return (posterior.variance.sum(-1) if posterior.variance.dim() > 2 else posterior.variance).clamp(min=0)
+
+
+def not_converged(posterior: "Posterior") -> int:
+    """Return the number of rows without a converged solution."""
+    return int((~posterior.converged).sum())
+
+
+def training_rows(session: "Session") -> "Tensor":
+    """Read the training rows of a run."""
+    try:
+        with warnings_as_lines(quiet=False):
+            return session.training_data().train.to(session.machine.device)
+    except ValueError as error:
+        raise ValueError(f"{error}; use --no-examples to run without example rows") from None
+
+
+def _channel_options() -> list[inspect.Parameter]:
+    """Create the options of `denoise` for the parameters of all channels."""
+    helps = {name: text for entry in CHANNELS.values() for name, text in reversed(entry.parameters.items())}
+    for entry in reversed(CHANNELS.values()):  # the first channel with a parameter describes it
+        helps |= entry.parameters
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(name, kind, default=None, annotation=Annotated[float | None, typer.Option(help=text)])
+        for name, text in helps.items()
+    ]
+
+
 @app.command(epilog="Example:  tapmachine denoise runs/d noisy.npy --channel bsc --p 0.2 --out clean.npy")
+@with_options(_channel_options(), after="channel")
 def denoise(
+    *,
     run: Run,
     noisy: Annotated[str, typer.Argument(help="Noisy rows. NaN marks unobserved values.", show_default=False)],
     out: Out = None,
@@ -57,27 +133,40 @@ def denoise(
             show_default=False,
         ),
     ] = None,
-    p: Annotated[float | None, typer.Option(help="Probability of a flip (default: estimated).")] = None,
-    sigma: Annotated[
-        float | None, typer.Option(help="Standard deviation of Gaussian noise (default: estimated).")
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="Mean count for a value of 1 (Poisson noise).")] = None,
     std: Deviations = None,
     rounded: Rounded = False,
     examples: Examples = True,
     picture: PictureFile = None,
     device: Device = "auto",
     quiet: Quiet = False,
+    **parameters: float | None,
 ) -> None:
     """Denoise rows with a machine as the prior.
 
     The output contains posterior means.
     """
+    from tapmachine.accelerator.devices import pick_device
+    from tapmachine.runs.session import Session
+
     if channel is not None and channel not in CHANNELS:
         raise ValueError(f"--channel is {channel!r}; expected one of {', '.join(CHANNELS)}")
-    noise = Noise(channel, {"p": p, "sigma": sigma, "rate": rate})
-    out = out or default_target("denoised", noisy)
-    _restore(run, noisy, noise, out, std, rounded, examples, picture, device, quiet)
+    results = Results(out or default_target("denoised", noisy), std, picture, rounded)
+    results.check()
+    session = Session(run, pick_device(device))
+    results.check_picture(session)
+    units = session.machine.layers[0]
+    name, noise = _channel(channel, parameters, units)
+    data, y = _read(session, noisy, noise, quiet)
+    if name == "gaussian" and parameters["sigma"] is None and noise.unknown(y, units) is None:
+        raise ValueError(f"{noisy}: all values are equal, so the noise level cannot be estimated; set --sigma")
+    posterior = _posterior(session, y, noise, examples, noisy, quiet)
+    save_array(results.out, results.states(posterior), data.layout, None, data.schema)
+    _save_deviations(std, posterior, data)
+    if not quiet:
+        why = "" if channel else f", the default for {_kind(units)} visible units"
+        what = f"denoised with channel {name}{_in_words(name, posterior.channel, parameters)}{why}"
+        print(_summary(results.out, posterior, what, variances(posterior)))
+    results.draw({"given": y, "restored": results.states(posterior).to(y.dtype)}, session.image_shape)
 
 
 @app.command(epilog="Example:  tapmachine impute runs/d gaps.csv --out filled.csv --std uncertainty.csv")
@@ -108,173 +197,130 @@ def impute(
     Missing numbers are replaced by posterior means, and missing categories
     by the most probable ones.
     """
-    out = out or default_target("imputed", data)
-    _restore(run, data, None, out, std, rounded, examples, picture, device, quiet)
+    import numpy as np
+
+    from tapmachine.accelerator.devices import pick_device
+    from tapmachine.posterior.channels import Missing
+    from tapmachine.runs.session import Session
+
+    results = Results(out or default_target("imputed", data), std, picture, rounded)
+    results.check()
+    session = Session(run, pick_device(device))
+    results.check_picture(session)
+    rows, y = _read(session, data, Missing(), quiet)
+    posterior = _posterior(session, y, Missing(), examples, data, quiet)
+    stays = session.settings.binarize is None  # observed values are written unchanged
+    known = np.asarray(rows.rows) if stays and rows.schema is None else None
+    columns = rows.columns if stays else ()
+    save_array(results.out, results.states(posterior), rows.layout, known, rows.schema, columns)
+    _save_deviations(std, posterior, rows)
+    if not quiet:
+        n_gaps = int(y.isnan().sum()) if rows.schema is None else rows.schema.n_gaps(y.cpu().numpy())
+        what = f"with {n_gaps} missing values filled in"
+        print(_summary(results.out, posterior, what, variances(posterior)[y.isnan()]))
+    results.draw({"given": y, "restored": results.states(posterior).to(y.dtype)}, session.image_shape)
     if interval is not None or draws:
-        _write_gaps(run, data, out, interval, draws, device, seed, quiet)
+        _write_gaps(session, rows, y, results.out, (interval, draws, seed), quiet)
 
 
 def _write_gaps(
-    run: Path, source: str, out: Path, interval: float | None, draws: int, device: str, seed: int, quiet: bool
+    session: "Session", data: "EncodedData", y: "Tensor", out: Path, how: tuple[float | None, int, int], quiet: bool
 ) -> None:
     """Write the intervals and probabilities of missing cells, and multiple imputations."""
     import torch
 
-    from tapmachine.runs.build import pick_device
     from tapmachine.runs.data import named
 
-    folder, machine = open_run(run, pick_device(device))
-    found, parts = read_rows(folder, source, True, True, lambda line: None)
-    say = speaker(quiet)
-    with named(source):
-        posterior = exact_posterior(machine, torch.cat(list(parts)).to(machine.device))
-        schema = found.schema or plain_schema(folder, found.rows.shape[1])
+    (interval, draws, seed), say = how, speaker(quiet)
+    with named(data.name):
+        posterior = exact_posterior(session.machine, y)
         if interval is not None:
+            schema = data.schema or plain_schema(session.columns, data.rows.shape[1])
             path = beside(out, "gaps").with_suffix(".csv" if out.suffix == ".npy" else out.suffix)
             save_columns(path, gap_columns(posterior, schema, interval))
             say(f"{path}: one line per missing cell")
-        generator = torch.Generator(machine.device).manual_seed(seed)
+        generator = torch.Generator(y.device).manual_seed(seed)
         for number, rows in enumerate(posterior.draws(draws, generator) if draws else (), 1):
-            save_array(beside(out, str(number)), rows, found.layout, None, found.schema, found.columns)
+            save_array(beside(out, str(number)), rows, data.layout, None, data.schema, data.columns)
         if draws:
             say(f"{beside(out, '1')} to {beside(out, str(draws)).name}: multiple imputations")
 
 
-def _restore(
-    run: Path,
-    source: str,
-    noise: Noise | None,
-    out: Path,
-    std: Path | None,
-    rounded: bool,
-    examples: bool,
-    picture: Path | None,
-    device: str,
-    quiet: bool,
-) -> None:
-    """Denoise rows and write the results. If `noise` is None, only fill in missing values."""
-    import numpy as np
+def _read(session: "Session", source: str, channel: "Channel", quiet: bool) -> "tuple[EncodedData, Tensor]":
+    """Read observations."""
     import torch
 
-    from tapmachine.analysis.plots import image_strips, new_figure
-    from tapmachine.machine.files import data_description
+    from tapmachine.posterior.channels import PoissonNoise
+
+    data, parts = session.read(source, channel.sees_states, not isinstance(channel, PoissonNoise))
+    for note in data.notes:
+        speaker(quiet)(note)
+    return data, torch.cat(list(parts)).to(session.machine.device)
+
+
+def _posterior(
+    session: "Session", y: "Tensor", channel: "Channel", examples: bool, source: str, quiet: bool
+) -> "Posterior":
     from tapmachine.posterior import denoise
-    from tapmachine.posterior.channels import Missing
-    from tapmachine.runs.build import pick_device
     from tapmachine.runs.conditional import has_exact_posterior
-    from tapmachine.runs.data import named, settings_of
+    from tapmachine.runs.data import named
 
-    check_targets((out, SUFFIXES), (std, SUFFIXES), (picture, (".png",)))
-    folder, machine = open_run(run, pick_device(device))
-    say, units = speaker(quiet), machine.layers[0]
-    is_table = has_exact_posterior(machine)
-    shape = data_description(folder.machine_path).get("image_shape")
-    if picture is not None and shape is None:
-        raise ValueError(f"{run}: the data are not images; --picture is available for image data only")
-    name, channel = ("", Missing()) if noise is None else noise.channel(units)
-    found, parts = read_rows(folder, source, channel.sees_states, name != "poisson", say)
-    y = torch.cat(list(parts)).to(machine.device)
-    if (
-        name == "gaussian"
-        and noise is not None
-        and noise.given.get("sigma") is None
-        and channel.unknown(y, units) is None
-    ):
-        raise ValueError(f"{source}: all values are equal, so the noise level cannot be estimated; set --sigma")
-    train = training_rows(folder).to(machine.device) if examples and not is_table else None
+    train = training_rows(session) if examples and not has_exact_posterior(session.machine) else None
     with warnings_as_lines(quiet), named(source):
-        posterior = denoise(machine, y, channel, data=train)
-    many = len(units.state_shape) == 2
-    result = posterior.states if rounded or many else posterior.mean
-    variance = (posterior.variance.sum(-1) if many else posterior.variance).clamp(min=0)
-    stays = noise is None and settings_of(folder).binarize is None
-    known = np.asarray(found.rows) if stays and found.schema is None else None
-    save_array(out, result, found.layout, known, found.schema, found.columns if stays else ())
-    deviation = variance.sqrt()
-    if found.schema is not None:
-        deviation = torch.from_numpy(found.schema.spread(variance.cpu().numpy()))
-    if std is not None:
-        save_array(std, deviation, found.layout)
-    if noise is None:
-        n_gaps = int(y.isnan().sum()) if found.schema is None else found.schema.n_gaps(y.cpu().numpy())
-        what, variance = f"with {n_gaps} missing values filled in", variance[y.isnan()]
-    else:
-        what = noise.in_words(name, posterior.channel, units)
-    if not quiet:
-        print(_summary(out, posterior, what, variance))
-    if picture is not None and shape is not None:  # last, so that results do not depend on Matplotlib
-        figure = new_figure(9, 2.2)
-        rows = {"given": y, "restored": result.to(y.dtype)}
-        image_strips(figure.subplots(), {name: z[:SHOWN].cpu() for name, z in rows.items()}, (shape[0], shape[1]))
-        figure.savefig(picture, dpi=100)
+        return denoise(session.machine, y, channel, data=train)
 
 
-def free_solutions(folder: "RunFolder", machine: "BoltzmannMachine", say: Callable[[str], None]) -> "Solution | None":
-    """Compute the TAP solutions of the machine from the run's data. Returns None if the data are not available."""
-    from tapmachine.likelihood.tap import solve_from_rows
-    from tapmachine.runs.data import read_data_of
+def _save_deviations(path: Path | None, posterior: "Posterior", data: "EncodedData") -> None:
+    """Write the standard deviations, in the units of the data."""
+    import torch
 
-    try:
-        with warnings_as_lines(quiet=False):
-            rows = read_data_of(folder).train
-    except ValueError as error:
-        say(f"tapmachine: warning: {error}; ln Z is estimated from the scored rows instead")
-        return None
-    return solve_from_rows(machine, rows.to(machine.device))
-
-
-def training_rows(folder: "RunFolder") -> "Tensor":
-    """Read the training rows of a run."""
-    from tapmachine.runs.data import read_data_of
-
-    try:
-        with warnings_as_lines(quiet=False):
-            return read_data_of(folder).train
-    except ValueError as error:
-        raise ValueError(f"{error}; use --no-examples to run without example rows") from None
+    if path is not None:
+        variance = variances(posterior)
+        known = None if data.schema is None else data.schema.spread(variance.cpu().numpy())
+        save_array(path, variance.sqrt() if known is None else torch.from_numpy(known), data.layout)
 
 
 def _summary(out: Path, posterior: "Posterior", what: str, variance: "Tensor") -> str:
-    failed = int((~posterior.converged).sum())
+    failed = not_converged(posterior)
     said = f", {failed} not converged" if failed else ""
     deviation = f"; typical standard deviation {float(variance.mean().sqrt()):.3g}" if variance.numel() else ""
     return f"{out}: {len(posterior)} rows {what}{said}{deviation}"
 
 
-def read_rows(
-    folder: "RunFolder", source: str, are_states: bool, are_values: bool, say: Callable[[str], None]
-) -> tuple["EncodedData", "Iterator[Tensor]"]:
-    """Read rows for the machine of a run.
+def _channel(name: str | None, parameters: Mapping[str, float | None], units: "Units") -> tuple[str, "Channel"]:
+    """Create a channel, by default the first one that supports the visible units, and return its name with it."""
+    suitable = [word for word, entry in CHANNELS.items() if resolve_name(entry.home).supports(units)]
+    name = name or suitable[0]
+    if name not in suitable:
+        others = " or ".join(f"--channel {word}" for word in suitable)
+        raise ValueError(f"--channel {name} does not support {_kind(units)} visible units; use {others}")
+    entry = CHANNELS[name]
+    values = {option: value for option, value in parameters.items() if value is not None}
+    for option in values:
+        if option not in entry.parameters:
+            others = " or ".join(f"--{parameter}" for parameter in entry.parameters)
+            raise ValueError(f"--{option} is not available for --channel {name}; use {others}")
+    missing = next((parameter for parameter in entry.parameters if parameter not in values), None)
+    if missing and entry.required:
+        raise ValueError(f"missing --{missing}: --channel {name} requires a value")
+    try:
+        channel: Channel = resolve_name(entry.home)(**values)
+        channel.check(units)
+    except ValueError as error:  # of a parameter, after the name of the class
+        raise ValueError(f"--{str(error).partition(': ')[2]}") from None
+    return name, channel
 
-    Bytes are scaled and states are binarized as in training. Counts are not scaled.
 
-    Returns:
-        The data set, and an iterator over parts of its rows as visible states.
-    """
-    from dataclasses import replace
-
-    from tapmachine.data.lazy_rows import LazyRows
-    from tapmachine.runs.build import prepare_gappy_rows
-    from tapmachine.runs.data import check_columns_of, named, scale_of_bytes, schema_of, settings_of
-    from tapmachine.tables.codec import read_rows as read
-
-    settings = settings_of(folder)
-    if not are_states:
-        settings = replace(settings, binarize=None)
-    found = read(
-        source, gaps=True, scale_beyond=scale_of_bytes(folder) if are_values else None, schema=schema_of(folder)
+def _in_words(name: str, channel: Any, given: Mapping[str, float | None]) -> str:
+    """Describe the values of the parameters of a channel."""
+    values = {parameter: getattr(channel, parameter) for parameter in CHANNELS[name].parameters}
+    return "".join(
+        f" ({parameter}={value:.4g}{', estimated' if given[parameter] is None else ''})"
+        for parameter, value in values.items()
+        if value is not None
     )
-    for note in found.notes:
-        say(note)
-    if settings.binarize is not None:
-        say(f"values above {settings.binarize:g} are set to 1 and all others to 0, as in training")
 
-    def parts() -> "Iterator[Tensor]":
-        rows = found.rows
-        for part in (own for _, own in rows.parts()) if isinstance(rows, LazyRows) else (rows,):
-            with named(source):
-                yield prepare_gappy_rows(settings, part)
 
-    with named(source):
-        check_columns_of(folder, None if found.layout is None else found.layout.column_names())
-    return found, parts()
+def _kind(units: "Units") -> str:
+    """Return the name of the unit type, as in --visible."""
+    return word_for(units) or type(units).__name__

@@ -7,16 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tapmachine.apps.cli.arrays import SUFFIXES, check_targets, default_target, save_array
-from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
-from tapmachine.apps.cli.posterior import SHOWN, Deviations, PictureFile, Rounded, training_rows
+from tapmachine.apps.cli.arrays import default_target, save_array
+from tapmachine.apps.cli.common import Device, Quiet, Run, app, speaker, warnings_as_lines
+from tapmachine.apps.cli.posterior import (
+    Deviations,
+    Examples,
+    PictureFile,
+    Results,
+    Rounded,
+    not_converged,
+    training_rows,
+    variances,
+)
 from tapmachine.runs.registry import MEASUREMENTS
 
 if TYPE_CHECKING:
     from tapmachine.data.sources import DataSet
+    from tapmachine.machine import BoltzmannMachine
     from tapmachine.posterior import Posterior
     from tapmachine.posterior.measurements import Measurements
-    from tapmachine.runs.folder import RunFolder
+    from tapmachine.runs.session import Session
 
 
 @app.command(epilog="Example:  tapmachine recover runs/d y.npy --matrix F.npy --out signals.npy")
@@ -83,10 +93,7 @@ def recover(
     ] = None,
     std: Deviations = None,
     rounded: Rounded = False,
-    examples: Annotated[
-        bool,
-        typer.Option("--examples/--no-examples", help="Also use similar rows of the run's data as starting points."),
-    ] = True,
+    examples: Examples = True,
     picture: PictureFile = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -97,50 +104,41 @@ def recover(
     """
     import numpy as np
 
+    from tapmachine.accelerator.devices import pick_device
     from tapmachine.machine.checks import in_double
     from tapmachine.posterior.measurements import recover as recover_signals
-    from tapmachine.posterior.measurements.recovery import check_measurements, fitting_engine
-    from tapmachine.runs.build import pick_device
+    from tapmachine.posterior.measurements.recovery import fitting_engine
     from tapmachine.runs.data import named
+    from tapmachine.runs.session import Session
 
     _check_words(kind, noise, edges, engine)
-    out = out or default_target("recovered", y)
-    check_targets((out, SUFFIXES), (std, SUFFIXES), (picture, (".png",)))
-    folder, machine = open_run(run, pick_device(device))
-    shape = _image_shape(folder) if picture is not None else None
-    say = speaker(quiet)
-    operator, measured = (_read(source) for source in (matrix, y))
-    offset = None if bias is None else _bias(bias)
-    with named(matrix):
-        channel = check_measurements(_channel(kind, np.asarray(operator.rows), noise, offset, edges), machine)
-    n_measurements = channel.operator.shape[0]
-    if measured.rows.shape[1] != n_measurements:
+    results = Results(out or default_target("recovered", y), std, picture, rounded)
+    results.check()
+    session = Session(run, pick_device(device))
+    results.check_picture(session)
+    machine, measured = session.machine, _read(y)
+    channel, notes = _measurements(kind, matrix, noise, bias, edges, machine)
+    if measured.rows.shape[1] != channel.operator.shape[0]:
         raise ValueError(
             f"{y}: shape {measured.rows.shape} does not match {matrix} of shape {channel.operator.shape}; "
-            f"expected (n_signals, {n_measurements})"
+            f"expected (n_signals, {channel.operator.shape[0]})"
         )
     with named(y):
         channel.check_measurements(np.asarray(measured.rows))
-    for note in (*operator.notes, *measured.notes, *_notes_on_training(folder)):
-        say(note)
-    train = training_rows(folder).to(machine.device) if examples else None
+    for note in (*notes, *measured.notes, *_notes_on_training(session)):
+        speaker(quiet)(note)
+    train = training_rows(session) if examples else None
     used = engine or fitting_engine(channel, machine)
-    options: dict[str, Any] = {"data": train, "engine": engine}
     with warnings_as_lines(quiet), named(y):
         double = in_double(machine)  # float32 free energies are not precise enough to compare solutions
-        posterior = recover_signals(double, np.asarray(measured.rows), channel, **options)
-    result = posterior.states if rounded else posterior.values
-    save_array(out, result.to(machine.dtype) if result.is_floating_point() else result)
+        posterior = recover_signals(double, np.asarray(measured.rows), channel, data=train, engine=engine)
+    states = results.states(posterior)
+    save_array(results.out, states if posterior.mean.dim() > 2 else states.to(machine.dtype))
     if std is not None:
-        save_array(std, posterior.deviation.to(machine.dtype))
+        save_array(std, variances(posterior).sqrt().to(machine.dtype))
     if not quiet:
-        print(_summary(out, posterior, kind, noise is None, used))
-    if picture is not None and shape is not None:  # last, so that results do not depend on Matplotlib
-        from tapmachine.analysis.plots import image_strips, new_figure
-
-        figure = new_figure(9, 1.2)
-        image_strips(figure.subplots(), {"recovered": result[:SHOWN].to(machine.dtype).cpu()}, shape)
-        figure.savefig(picture, dpi=100)
+        print(_summary(results.out, posterior, kind, noise is None, used))
+    results.draw({"recovered": states.to(machine.dtype)}, session.image_shape, 1.2)
 
 
 def _check_words(kind: str, noise: float | None, edges: str | None, engine: str | None) -> None:
@@ -169,15 +167,24 @@ def _read(source: str) -> "DataSet":
     return read(source, gaps=True, scale_beyond=None)
 
 
-def _channel(kind: str, matrix: Any, noise: float | None, bias: Any, edges: str | None) -> "Measurements":
-    """Create the measurement model from the command-line options."""
+def _measurements(
+    kind: str, matrix: str, noise: float | None, bias: str | None, edges: str | None, machine: "BoltzmannMachine"
+) -> "tuple[Measurements, tuple[str, ...]]":
+    """Create the measurement model from the command-line options, and return it with the notes on the matrix."""
+    import numpy as np
+
+    from tapmachine.posterior.measurements.recovery import check_measurements
+    from tapmachine.runs.data import named
+
+    operator = _read(matrix)
     arguments: dict[str, Any] = {} if noise is None else {"noise": noise}
     if bias is not None:
-        arguments["bias"] = bias
+        arguments["bias"] = _bias(bias)
     if edges is not None:
         arguments["edges"] = _edges(edges)
-    channel: Measurements = resolve_name(MEASUREMENTS[kind].home)(matrix, **arguments)
-    return channel
+    with named(matrix):
+        channel = resolve_name(MEASUREMENTS[kind].home)(np.asarray(operator.rows), **arguments)
+        return check_measurements(channel, machine), operator.notes
 
 
 def _bias(text: str) -> Any:
@@ -211,24 +218,12 @@ def _edges(text: str) -> list[float]:
         raise ValueError(f"--edges is {text!r}; expected increasing numbers, as in 0,0.5,1") from None
 
 
-def _image_shape(folder: "RunFolder") -> tuple[int, int]:
-    from tapmachine.machine.files import data_description
-
-    shape = data_description(folder.machine_path).get("image_shape")
-    if shape is None:
-        raise ValueError(f"{folder.path}: the data are not images; --picture is available for image data only")
-    return shape[0], shape[1]
-
-
-def _notes_on_training(folder: "RunFolder") -> list[str]:
+def _notes_on_training(session: "Session") -> list[str]:
     """Describe how the training data were transformed. The measurement matrix must match the transformed data."""
-    from tapmachine.machine.files import data_description
-    from tapmachine.runs.data import settings_of
-
-    threshold = settings_of(folder).binarize
+    threshold = session.settings.binarize
     if threshold is not None:
         return [f"signals have values 0 and 1, because the run's data were binarized at {threshold:g}"]
-    if data_description(folder.machine_path).get("scale_beyond") == 1:
+    if session.description.get("scale_beyond") == 1:
         return ["signals lie in [0, 1], because the run's data were scaled from bytes (0–255)"]
     return []
 
@@ -238,7 +233,7 @@ def _summary(out: Path, posterior: "Posterior", kind: str, estimated: bool, engi
     noise = ""
     if MEASUREMENTS[kind].has_noise:
         noise = f"noise {channel.noise:.4g}{', estimated' if estimated and kind == 'linear' else ''}; "
-    failed = int((~posterior.converged).sum())
+    failed = not_converged(posterior)
     convergence = f"{failed} not converged" if failed else "all converged"
     each = f"{channel.operator.shape[0]} {kind.removesuffix('s')} measurements each"
     return f"{out}: {len(posterior)} signals from {each} ({noise}engine {engine}), {convergence}"

@@ -16,7 +16,6 @@ from tapmachine.apps.cli.common import (
     Run,
     Seed,
     app,
-    open_run,
     speaker,
     summary,
     warnings_as_lines,
@@ -26,35 +25,33 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tapmachine.machine import BoltzmannMachine
-    from tapmachine.runs.folder import RunFolder
+    from tapmachine.runs.session import Session
     from tapmachine.tables.schema import Schema
 
 
 @app.command(epilog="Example:  tapmachine info runs/d")
 def info(run: Run, as_json: AsJson = False) -> None:
     """Show the data, the machine and the training progress of a run directory or machine file."""
-    from tapmachine.machine.files import data_description
-    from tapmachine.runs.data import schema_of, settings_of
-    from tapmachine.runs.folder import MachineFile
+    from tapmachine.runs.session import Session
 
-    folder, machine = open_run(run)
     with warnings_as_lines(quiet=False):
-        settings, records = folder.settings() or {}, folder.records()
-    epochs = folder.last_epoch() or 0  # read from the checkpoints, because records may be damaged
+        session = Session(run)
+        records = session.records()
+    settings, machine = session.settings.as_json(), session.machine.summary()
     if as_json:
-        print(json.dumps({"settings": settings, "machine": machine.summary(), "epochs": epochs, "records": records}))
+        print(json.dumps({"settings": settings, "machine": machine, "epochs": session.epoch, "records": records}))
         return
-    changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
-    print(f"{run}: {machine.summary()}, {machine.dtype}".replace("torch.", ""))
-    if isinstance(folder, MachineFile):
-        known = {name: value for name, value in data_description(run).items() if value is not None}
+    print(f"{run}: {machine}, {session.machine.dtype}".replace("torch.", ""))
+    if session.run is None:
+        known = {name: value for name, value in session.description.items() if value is not None}
         print("data: " + (", ".join(f"{name} {value}" for name, value in known.items()) or "unknown"))
         return
-    print(f"data: {settings.get('data')}")
-    asked = settings_of(folder).all_epochs
-    print(f"epochs: {epochs} of {asked}; {summary(records[-1]) if records else 'none yet'}")
-    if (schema := schema_of(folder)) is not None:
-        print("columns:", *schema.describe().splitlines(), sep="\n  ")
+    print(f"data: {settings['data']}")
+    last = summary(records[-1]) if records else "none yet"  # the epoch is that of the last checkpoint
+    print(f"epochs: {session.epoch} of {session.settings.all_epochs}; {last}")
+    if session.schema is not None:
+        print("columns:", *session.schema.describe().splitlines(), sep="\n  ")
+    changed = {name: value for name, value in settings.items() if value is not None and name != "data"}
     print("settings: " + ", ".join(f"{name} {value}" for name, value in changed.items()))
 
 
@@ -94,17 +91,19 @@ def evaluate(
     The TAP estimate is shown for comparison. The column "per unit" is the
     mean divided by the number of visible and hidden units.
     """
+    from tapmachine.accelerator.devices import pick_device
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.likelihood import compare_likelihoods
-    from tapmachine.runs.build import pick_device
-    from tapmachine.runs.data import named, schema_of
+    from tapmachine.runs.data import named
+    from tapmachine.runs.session import Session
     from tapmachine.training.gaps import take_gaps
 
     quiet = quiet or not leads()
     say = speaker(quiet or as_json)
     with warnings_as_lines(quiet), together(pick_device(device)) as own:
-        folder, machine = open_run(run, own)
-        sets = {name: x.to(machine.device) for name, x in _data_to_score(folder, data, say).items()}
+        session = Session(run, own)
+        machine = session.machine
+        sets = {name: x.to(machine.device) for name, x in _data_to_score(session, data, say).items()}
         complete: dict[str, Tensor] = {}
         missing: dict[str, Tensor | None] = {}
         for name, x in sets.items():
@@ -121,7 +120,7 @@ def evaluate(
                 shown = [row if data is None else _of_file(row, data) for row in table.as_dicts()]
                 print(json.dumps([_without_nan(row) for row in shown]) if as_json else table.table(names))
             return
-        rows = _scores(machine, complete, missing, exact, seed, say, schema_of(folder))
+        rows = _scores(machine, complete, missing, exact, seed, say, session.schema)
     if not leads():
         return
     if as_json:
@@ -138,10 +137,8 @@ def evaluate(
     print("per unit: the mean divided by the number of visible and hidden units")
 
 
-def _data_to_score(folder: "RunFolder", data: str | None, say: Callable[[str], None]) -> dict[str, "Tensor"]:
-    from tapmachine.runs.data import data_for
-
-    found = data_for(folder, data, gaps=True)
+def _data_to_score(session: "Session", data: str | None, say: Callable[[str], None]) -> dict[str, "Tensor"]:
+    found = session.data(data, gaps=True)
     if data is not None:
         for note in found.notes:
             say(note)

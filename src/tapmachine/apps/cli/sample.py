@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tapmachine.apps.cli.arrays import SUFFIXES, save_array
-from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, app, open_run, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Device, Quiet, Run, Seed, app, speaker, warnings_as_lines
 
 if TYPE_CHECKING:
     import torch
@@ -58,12 +58,11 @@ def sample(
     """
     import torch
 
+    from tapmachine.accelerator.devices import pick_device
     from tapmachine.analysis.plots import image_grid, new_figure
     from tapmachine.data.text import TextLayout
-    from tapmachine.machine.files import data_description
-    from tapmachine.runs.build import pick_device
     from tapmachine.runs.conditional import has_exact_posterior
-    from tapmachine.runs.data import data_for, schema_of
+    from tapmachine.runs.session import Session
 
     if start_from not in ("data", "solutions"):
         raise ValueError(f"--from is {start_from!r}; expected data or solutions")
@@ -71,18 +70,18 @@ def sample(
         raise ValueError("--given cannot be combined with --from solutions")
     if out.suffix not in SUFFIXES or out.is_dir():
         raise ValueError(f"{out}: expected a .npy, .csv, .tsv or .parquet output file, such as samples.npy")
-    folder, machine = open_run(run, pick_device(device))
-    shape = data_description(folder.machine_path).get("image_shape")
+    session = Session(run, pick_device(device))
+    machine, shape = session.machine, session.image_shape
     if picture is not None and shape is None:
         raise ValueError(f"{run}: the data are not images; --picture is available for image data only")
-    columns, schema = data_description(folder.machine_path).get("columns"), schema_of(folder)
+    columns, schema = session.columns, session.schema
     if has_exact_posterior(machine) and start_from == "data":
         starts = torch.full((count, math.prod(machine.layers[0].state_shape)), torch.nan)
     else:
         with warnings_as_lines(quiet=False):
-            data = data_for(folder, source)
+            data = session.data(source)
         rows = torch.randint(len(data.train), (count,), generator=torch.Generator().manual_seed(seed))
-        starts, columns = data.train[rows], columns or data.names
+        starts, columns = data.train[rows], columns or (None if data.names is None else list(data.names))
     generator = torch.Generator(machine.device).manual_seed(seed)
     names = columns or [str(column) for column in range(starts.shape[1])]
     drawn = _draw(machine, starts, _given(given, names, schema), n_sweeps, start_from, generator, quiet).cpu()
@@ -92,7 +91,7 @@ def sample(
         print(f"{out}: {count} samples")
     if picture is not None and shape is not None:  # last, so that samples do not depend on Matplotlib
         figure = new_figure(6, 6)
-        image_grid(figure.subplots(), drawn, (shape[0], shape[1]))
+        image_grid(figure.subplots(), drawn, shape)
         figure.savefig(picture, dpi=100)
 
 

@@ -1,14 +1,13 @@
 """Command `tapmachine score`, which scores the surprise of rows and columns."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tapmachine.apps.cli.arrays import SUFFIXES, check_targets, save_array, save_columns
-from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
-from tapmachine.apps.cli.posterior import free_solutions, read_rows
+from tapmachine.apps.cli.common import Device, Quiet, Run, app, speaker, warnings_as_lines
 from tapmachine.apps.cli.tables import ROWS_AT_A_TIME, TABLES, exact_posterior, print_columns
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from tapmachine.beliefs import Solution
     from tapmachine.machine import BoltzmannMachine
+    from tapmachine.runs.session import Session
     from tapmachine.tables.codec import EncodedData
     from tapmachine.tables.schema import Schema
 
@@ -44,17 +44,20 @@ def score(
     import numpy as np
     import torch
 
+    from tapmachine.accelerator.devices import pick_device
     from tapmachine.data.columns import RawColumn
     from tapmachine.data.lazy_rows import LazyRows
     from tapmachine.data.text import TextLayout
-    from tapmachine.runs.build import pick_device
     from tapmachine.runs.conditional import has_exact_posterior
     from tapmachine.runs.data import named
+    from tapmachine.runs.session import Session
 
     check_targets((out, TABLES), (units, SUFFIXES))
-    folder, machine = open_run(run, pick_device(device))
-    say = speaker(quiet)
-    found, parts = read_rows(folder, data, True, True, say)
+    session, say = Session(run, pick_device(device)), speaker(quiet)
+    machine = session.machine
+    found, parts = session.read(data)
+    for note in found.notes:
+        say(note)
     names = _names(found)
     with warnings_as_lines(quiet), named(data):
         is_table = has_exact_posterior(machine)
@@ -63,7 +66,7 @@ def score(
             raise ValueError("has missing values; --units requires complete rows, or a machine trained on a table")
         if not is_table:
             say("computing TAP solutions …")
-            solutions = free_solutions(folder, machine, say)
+            solutions = _free_solutions(session, say)
         results = [
             _scores(machine, part, found.schema, solutions, is_table, units is not None, bool(names) and top > 0)
             for part in _small(parts, machine)
@@ -87,6 +90,19 @@ def score(
         worst = int(scores.nan_to_num(-torch.inf).argmax())
         average = f"{scores.nanmean():.4g} nats on average, highest for row {worst} ({scores[worst]:.4g})"
         print(f"{out}: {len(scores)} rows, {average}")
+
+
+def _free_solutions(session: "Session", say: Callable[[str], None]) -> "Solution | None":
+    """Compute the TAP solutions of the machine from the run's data. Returns None if the data are not available."""
+    from tapmachine.likelihood.tap import solve_from_rows
+
+    try:
+        with warnings_as_lines(quiet=False):
+            rows = session.training_data().train
+    except ValueError as error:
+        say(f"tapmachine: warning: {error}; ln Z is estimated from the scored rows instead")
+        return None
+    return solve_from_rows(session.machine, rows.to(session.machine.device))
 
 
 def _names(found: "EncodedData") -> tuple[str, ...]:

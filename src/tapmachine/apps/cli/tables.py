@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tapmachine.apps.cli.arrays import check_targets, save_columns
-from tapmachine.apps.cli.common import Device, Quiet, Run, app, open_run, speaker, warnings_as_lines
+from tapmachine.apps.cli.common import Device, Quiet, Run, app, speaker, warnings_as_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,18 +46,19 @@ def predict(
     import numpy as np
     import torch
 
-    from tapmachine.runs.build import pick_device
-    from tapmachine.runs.data import named, schema_of
+    from tapmachine.accelerator.devices import pick_device
+    from tapmachine.runs.data import named
+    from tapmachine.runs.session import Session
     from tapmachine.tables.codec import read_rows
 
     check_targets((out, TABLES))
     _check_level(interval)
-    folder, machine = open_run(run, pick_device(device))
-    own = schema_of(folder)
+    session = Session(run, pick_device(device))
+    machine, own = session.machine, session.schema
     optional = () if own is None or column not in own.names else (column,)
     found = read_rows(data, gaps=True, scale_beyond=None, schema=own, optional=optional)
     with warnings_as_lines(quiet), named(data):
-        schema = own or plain_schema(folder, found.rows.shape[1])
+        schema = own or plain_schema(session.columns, found.rows.shape[1])
         target = next((known for known in schema.columns if known.name == column), None)
         if target is None:
             raise ValueError(f"--column is {column!r}; expected one of {', '.join(map(repr, schema.names))}")
@@ -117,13 +118,12 @@ def exact_posterior(machine: "BoltzmannMachine", rows: "Tensor") -> "TablePoster
     return TablePosterior.of(in_double(machine), rows.double())
 
 
-def plain_schema(folder: Any, n_columns: int) -> "Schema":
+def plain_schema(columns: "list[str] | None", n_columns: int) -> "Schema":
     """Create a schema for a table of real numbers, which requires no encoding."""
-    from tapmachine.machine.files import data_description
     from tapmachine.tables.kinds import Column
     from tapmachine.tables.schema import Schema
 
-    names = data_description(folder.machine_path).get("columns") or [str(column) for column in range(n_columns)]
+    names = columns or [str(column) for column in range(n_columns)]
     if len(names) != n_columns:
         raise ValueError(f"has {n_columns} columns; expected {len(names)}, as in the training data")
     return Schema(tuple(Column(name, "real", "float", "float64", "") for name in names))

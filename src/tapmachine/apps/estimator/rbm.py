@@ -12,6 +12,7 @@ import torch
 from sklearn.utils import Tags, check_random_state
 from torch import Tensor
 
+from tapmachine.accelerator.devices import pick_device
 from tapmachine.apps.estimator.gaps import CellMachine
 from tapmachine.apps.estimator.input import weighted_lazy_rows
 from tapmachine.apps.estimator.training import (
@@ -27,7 +28,7 @@ from tapmachine.data.declarations import kinds
 from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.rows import Rows, spaced
 from tapmachine.machine.checks import in_double
-from tapmachine.runs.build import make_machine, make_trainer, pick_device, prepare_gappy_rows, prepare_rows
+from tapmachine.runs.build import make_machine, make_trainer, prepare_gappy_rows, prepare_rows
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.machine import NewMachine
 from tapmachine.tables.table_units import units_for

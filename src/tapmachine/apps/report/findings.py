@@ -27,9 +27,8 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.machine.sampler import gibbs
 from tapmachine.machine.whitening import can_be_whitened
-from tapmachine.runs.data import RunData, data_for
-from tapmachine.runs.folder import MachineFile, RunFolder
-from tapmachine.runs.machines import KeptMachines
+from tapmachine.runs.data import RunData
+from tapmachine.runs.session import KeptMachines, Session
 from tapmachine.training.gaps import take_gaps
 
 N_STARTS = 500
@@ -92,8 +91,7 @@ class Findings:
 
 
 def look_at(
-    folder: RunFolder,
-    device: str = "cpu",
+    session: Session,
     n_starts: int = N_STARTS,
     say: Say = lambda line: None,
     source: str | None = None,
@@ -102,22 +100,20 @@ def look_at(
     """Track the TAP solutions of a run over its epochs, score its last machine and draw samples.
 
     Args:
-        folder: Run directory or machine file.
-        device: Device to compute on (default: cpu).
+        session: Run directory or machine file, with its machine on the device to compute on.
         n_starts: Maximum number of data rows used as starting points (default: 500).
         say: Callback that receives progress messages (default: messages are ignored).
         source: Data set to use instead of the run's data. Required for machine files.
         labels: Path of a file with one label per row of the data (default: built-in labels, if any).
     """
-    machines = KeptMachines(folder, device)
-    machine = machines[max(machines)]
+    machines, machine = session.machines, session.machine
     has_solutions = not (can_be_whitened(machine) or is_product_mixture(machine))
-    data = data_for(folder, source, gaps=not has_solutions)
+    data = session.data(source, gaps=not has_solutions)
     known = labels_of(data, labels)
     shape = data.image_shape if has_solutions and len(machine.layers[0].state_shape) == 1 else None
-    alone = isinstance(folder, MachineFile)
-    settings = {"file": str(folder.path), "data": source} if alone else folder.settings() or {}
-    name, records = folder.path.stem if alone else folder.path.resolve().name, folder.records()
+    alone, records = session.run is None, session.records()
+    settings = {"file": str(session.path), "data": source} if alone else session.settings.as_json()
+    name = session.path.stem if alone else session.path.resolve().name
     table = None
     if shape is None:
         say("comparing columns of data and samples …")

@@ -16,7 +16,7 @@ from tapmachine.apps.report.findings import N_STARTS, Findings, Say, look_at
 from tapmachine.apps.report.scripted import for_script
 from tapmachine.display.html import escape, items, table
 from tapmachine.machine.files import write_atomically
-from tapmachine.runs.folder import MachineFile, RunFolder
+from tapmachine.runs.session import Session
 
 # The page loads no external resources.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -28,7 +28,6 @@ class Options:
     """Options of a report page.
 
     Attributes:
-        device: Device to compute on (default: cpu).
         n_starts: Maximum number of data rows used as starting points of TAP solutions (default: 500).
         data: Data set to use instead of the run's data. Required for machine files.
         labels: Path of a .npy or .csv file with one label per row of the data (default: built-in labels, if any).
@@ -36,7 +35,6 @@ class Options:
         command: Command shown on the page (default: `tapmachine report` with the run directories).
     """
 
-    device: str = "cpu"
     n_starts: int = N_STARTS
     data: str | None = None
     labels: str | None = None
@@ -57,7 +55,7 @@ class Report(NamedTuple):
 
 
 def write_report(
-    *folders: RunFolder,
+    *sessions: Session,
     options: Options | None = None,
     more: Sequence[Figure] = (),
     say: Say = lambda line: None,
@@ -66,7 +64,7 @@ def write_report(
     """Write a report page on one or more runs. Several runs are shown side by side.
 
     Args:
-        folders: Run directories or machine files.
+        sessions: Run directories or machine files.
         options: Options of the page (default: `Options()`).
         more: Additional figures, shown at the top of the page (default: none).
         say: Callback that receives progress messages (default: messages are ignored).
@@ -77,12 +75,12 @@ def write_report(
     """
     options = options or Options()
     findings = []
-    for folder in folders:
-        heard = say if len(folders) == 1 else lambda line, path=folder.path: say(f"{path}: {line}")
-        findings.append(look_at(folder, options.device, options.n_starts, heard, options.data, options.labels))
-    first = folders[0].path
-    path = out or (first.with_suffix(".html") if isinstance(folders[0], MachineFile) else first / "report.html")
-    command = options.command or f"tapmachine report {' '.join(str(folder.path) for folder in folders)}"
+    for session in sessions:
+        heard = say if len(sessions) == 1 else lambda line, path=session.path: say(f"{path}: {line}")
+        findings.append(look_at(session, options.n_starts, heard, options.data, options.labels))
+    first = sessions[0].path
+    path = out or (first.with_suffix(".html") if sessions[0].run is None else first / "report.html")
+    command = options.command or f"tapmachine report {' '.join(str(session.path) for session in sessions)}"
     write_atomically(path, page(findings, options.title, more, command).encode())
     return Report(path, findings)
 
