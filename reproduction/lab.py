@@ -180,7 +180,7 @@ class Lab:
 
     def epochs(self, model: Model) -> list[int]:
         """Return the saved epochs at which solutions are measured."""
-        kept, asked = sorted(KeptMachines(self.run(model))), set(self.model(model).measured)
+        kept, asked = sorted(Session(self.run(model).path).machines), set(self.model(model).measured)
         return [0, *(epoch for epoch in kept if not asked or epoch in asked or epoch == kept[-1])]
 
     # ----- tables and figures
