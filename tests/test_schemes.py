@@ -269,16 +269,14 @@ def test_bad_arguments_of_a_scheme(arguments):
 
 
 def test_updates_that_do_not_fit_the_machine():
-    with pytest.raises(ValueError, match="'sequential' requires a pairwise machine"):
-        solve(machine_of(["Binary", "Binary"], [3, 2], 0), scheme=TAP("sequential"))
     with pytest.raises(ValueError, match="'implicit' requires layers"):
         solve(machine_of(["Binary"], [3], 0), scheme=TAP("implicit"))
 
 
 @pytest.mark.parametrize("kinds", [["Spin"], ["Binary"], ["TruncatedGaussian"], ["Categorical"]], ids="-".join)
-def test_pairwise_updates_agree(kinds):
+def test_dampings_of_a_pairwise_machine_agree(kinds):
     machine = machine_of(kinds, [5], seed=8, scale=0.4)
-    found = [solve(machine, scheme=TAP(update), tol=1e-22) for update in ("explicit", "sequential")]
+    found = [solve(machine, scheme=TAP("explicit", damping), tol=1e-22) for damping in (None, 0.3)]
     assert all(bool(solution.converged) for solution in found)
     torch.testing.assert_close(found[0].free_energy, found[1].free_energy, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(found[0].moments[0].mean, found[1].moments[0].mean, rtol=0, atol=1e-9)

@@ -251,14 +251,6 @@ def test_clamped_units_are_fields_on_the_others():
     torch.testing.assert_close(clamped.free_energy, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.3])
-def test_fixed_damping(damping):
-    machine = machine_of(["TruncatedGaussian", "GaussBernoulli"], [6, 4], seed=23, scale=0.5)
-    adaptive, fixed = (solve(machine, scheme=ThirdOrderTAP(d), tol=1e-18) for d in (None, damping))
-    assert bool(fixed.converged)
-    torch.testing.assert_close(fixed.free_energy, adaptive.free_energy, rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.parametrize("units", [Categorical(3, 4), Mixed([Binary(1), Categorical(2, 3)])], ids=repr)
 def test_categorical_units_are_refused(units):
     with pytest.raises(ValueError, match=r"layer 1: ThirdOrderTAP does not support Categorical units; use TAP\(\)"):

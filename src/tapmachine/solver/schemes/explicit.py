@@ -1,4 +1,4 @@
-"""Explicit and sequential iterations, which update whole layers and single units, respectively."""
+"""Explicit iterations, which insert the previous moments of all neighbors into the equations of a layer."""
 
 from typing import NamedTuple, final
 
@@ -80,13 +80,7 @@ class DampedDescent(MeanFieldProcess):
     respect to the moments is the difference between these values and the current tilts, and the derivative of the
     moments with respect to the tilts is a covariance matrix. A sufficiently small step therefore lowers F for every
     machine and every order of the expansion. The step length increases again after successful steps.
-
-    With a fixed damping d, every step has length 1 − d and is accepted whether or not F decreases.
     """
-
-    def __init__(self, equations: Equations, couplings: Couplings, damping: float | None = None) -> None:
-        super().__init__(equations, couplings)
-        self.damping = damping
 
     def begin(self, layers: list[Units], moments: list[Moments | None]) -> DampedState:
         first, tilts = from_below(layers, self.couplings.weights, moments), [Tilt(0.0, 0.0)] * len(layers)
@@ -97,8 +91,7 @@ class DampedDescent(MeanFieldProcess):
             failed = self.add_failures(failed, index, tilts[index], first[index])
         value = self.equations.value(layers, self.couplings, first, tilts)
         infinite = torch.full_like(first[0].mean.flatten(1)[:, 0], torch.inf)
-        size = torch.full_like(infinite, 1.0 if self.damping is None else 1 - self.damping)
-        return DampedState(tuple(first), tuple(tilts), value, infinite, size, failed)
+        return DampedState(tuple(first), tuple(tilts), value, infinite, torch.ones_like(infinite), failed)
 
     def moments(self, state: DampedState) -> list[Moments]:
         return list(state.moments)
@@ -116,8 +109,6 @@ class DampedDescent(MeanFieldProcess):
             failed = self.add_failures(failed, index, tilts[index], moments[index])
         value = self.equations.value(layers, self.couplings, moments, tilts)
         residual = self.change(list(state.moments), moments) / state.size**2
-        if self.damping is not None:
-            return DampedState(tuple(moments), tuple(tilts), value, residual, state.size, failed), residual
         noise = 100 * torch.finfo(residual.dtype).eps * (1 + value.abs())
         rises = value > state.free_energy + noise
         # If the change in F is within rounding errors, the residual must decrease instead.
@@ -130,49 +121,3 @@ class DampedDescent(MeanFieldProcess):
         old = state._replace(size=shorter, residual=2 * state.residual)
         kept: DampedState = choose(~worse, new, old)
         return kept, torch.where(worse, torch.finfo(residual.dtype).max, residual)
-
-
-class SequentialState(NamedTuple):
-    """Moments of the only layer, the fields B that produce them, and a mask of failed particles."""
-
-    moments: Moments
-    fields: Tensor
-    unnormalizable: Tensor
-
-
-@final
-class SequentialDescent(MeanFieldProcess):
-    """Coordinate descent for pairwise machines.
-
-    Each update moves one unit to the exact minimum of F with the other units fixed, so F never increases. The iteration
-    is simple but expensive: a sweep takes n³ operations per particle, because each update needs the fields from all
-    units.
-    """
-
-    def begin(self, layers: list[Units], moments: list[Moments | None]) -> SequentialState:
-        if self.couplings.has_matrices_in_mixed_layers:
-            raise ValueError("update='sequential' does not support Categorical units in a Mixed layer; use 'explicit'")
-        first = from_below(layers, self.couplings.weights, moments)[0]
-        failed = torch.zeros(len(first.mean), dtype=torch.bool, device=first.mean.device)
-        return self._sweep(layers[0], SequentialState(first, torch.zeros_like(first.mean), failed))
-
-    def moments(self, state: SequentialState) -> list[Moments]:
-        return [state.moments]
-
-    def step(self, layers: list[Units], state: SequentialState) -> tuple[SequentialState, Tensor]:
-        new = self._sweep(layers[0], state)
-        return new, self.change([state.moments], [new.moments])
-
-    def _sweep(self, units: Units, state: SequentialState) -> SequentialState:
-        mean, variance, fields = (z.clone() for z in (*state.moments, state.fields))
-        failed = state.unnormalizable
-        for unit in range(units.n):
-            incoming = self.equations.incoming(self.couplings, 0, [Moments(mean, variance)])
-            settled, new_fields = units.settle(incoming.mean, incoming.variance, fields, steps=self.root_steps)
-            mean[:, unit], variance[:, unit] = settled.mean[:, unit], settled.variance[:, unit]
-            fields[:, unit] = new_fields[:, unit]
-            if self.unbounded[0]:
-                here = slice(unit, unit + 1)
-                tilt = Tilt(incoming.mean[:, here], incoming.variance[:, here])
-                failed = self.add_failures(failed, 0, tilt, Moments(mean[:, here], variance[:, here]))
-        return SequentialState(Moments(mean, variance), fields, failed)

@@ -21,11 +21,11 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver.process import Process
 from tapmachine.solver.schemes.base import Scheme
 from tapmachine.solver.schemes.couplings import Couplings, Incoming, free_energy, total
-from tapmachine.solver.schemes.explicit import DampedDescent, FixedDamping, SequentialDescent
+from tapmachine.solver.schemes.explicit import DampedDescent, FixedDamping
 from tapmachine.solver.schemes.layered import LayeredDescent
 from tapmachine.units import Units
 
-Update = Literal["implicit", "explicit", "sequential"]
+Update = Literal["implicit", "explicit"]
 
 
 class MeanField(Scheme):
@@ -35,8 +35,8 @@ class MeanField(Scheme):
     """
 
     def __init__(self, update: Update | None = None, damping: float | None = None, accelerate: bool = True) -> None:
-        if update not in (None, "implicit", "explicit", "sequential"):
-            raise ValueError(f"update is {update!r}; expected 'implicit', 'explicit' or 'sequential'")
+        if update not in (None, "implicit", "explicit"):
+            raise ValueError(f"update is {update!r}; expected 'implicit' or 'explicit'")
         if damping is not None and not 0 <= damping < 1:
             raise ValueError(f"damping is {damping!r}; expected a number in [0, 1)")
         if damping is not None and update != "explicit":
@@ -89,14 +89,8 @@ class MeanField(Scheme):
         update = self.update or ("explicit" if machine.is_pairwise else "implicit")
         if update == "implicit":
             if machine.is_pairwise:
-                raise ValueError(
-                    "update='implicit' requires layers; for a pairwise machine, use 'sequential' or 'explicit'"
-                )
+                raise ValueError("update='implicit' requires layers; for a pairwise machine, use 'explicit'")
             return LayeredDescent(self, couplings, self.accelerate)
-        if update == "sequential":
-            if not machine.is_pairwise:
-                raise ValueError("update='sequential' requires a pairwise machine; if there are layers, use 'implicit'")
-            return SequentialDescent(self, couplings)
         if self.damping is not None:
             return FixedDamping(self, couplings, self.damping)
         return DampedDescent(self, couplings)
@@ -149,8 +143,7 @@ class TAP(MeanField):
         update: Type of update (default: "implicit" for a layered machine, "explicit" for a pairwise machine).
             "implicit" solves exactly for alternating layers with the other layers held fixed, so F decreases with every
             half-sweep. "explicit" inserts the previous moments into the equations, as in the paper; all units of a
-            pairwise machine are updated in parallel. "sequential" is for pairwise machines: it solves exactly for one
-            unit at a time, which is slow.
+            pairwise machine are updated in parallel.
         damping: Weight of the previous moments in an explicit update, at least 0 (as in the paper) and less than 1. By
             default, it is adapted for each particle so that F decreases.
         accelerate: Whether to extrapolate implicit sweeps if this lowers F further (default: True).

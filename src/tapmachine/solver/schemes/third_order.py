@@ -33,24 +33,20 @@ class ThirdOrderTAP(TAP):
     The scheme adds the term −⅙ΣW³κ₃κ₃' to F, where κ₃ is the third cumulant of a unit. In a pairwise machine, it also
     adds −Σ_{i<j<k} J_ij J_jk J_ki c_i c_j c_k. Units that are symmetric under their tilts, such as Gaussian units, have
     κ₃ = 0. If all units on one side of the couplings of a layered machine are symmetric, the solutions are the same as
-    with TAP. The update is explicit.
-
-    Args:
-        damping: Weight of the previous tilts in an update, at least 0 and less than 1. By default, it is adapted for
-            each particle so that F decreases.
+    with TAP. The update is explicit, with a damping that is adapted for each particle so that F decreases.
     """
 
-    def __init__(self, damping: float | None = None) -> None:
-        super().__init__("explicit", damping)
+    def __init__(self) -> None:
+        super().__init__("explicit")
 
     def __repr__(self) -> str:
-        return f"ThirdOrderTAP({'' if self.damping is None else f'damping={self.damping}'})"
+        return "ThirdOrderTAP()"
 
     def bind(self, machine: BoltzmannMachine) -> Process:
         for layer_index, layer in enumerate(machine.layers):
             if layer.categorical_blocks:
                 raise ValueError(f"layer {layer_index}: ThirdOrderTAP does not support Categorical units; use TAP()")
-        return DampedDescent(self, Couplings(machine), self.damping)
+        return DampedDescent(self, Couplings(machine))
 
     def tilt(
         self,
