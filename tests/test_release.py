@@ -41,6 +41,12 @@ def test_workflows_run_what_the_makefile_has():
             assert target in targets, f"{path.name}: make {target}"
 
 
+def test_workflows_leave_out_the_system_that_the_install_page_leaves_out():
+    """Run directories import fcntl, which Windows does not have."""
+    assert "Windows is not supported" in (ROOT / "docs" / "start" / "install.md").read_text()
+    assert not [path.name for path in WORKFLOWS if "windows" in path.read_text()]
+
+
 def test_workflows_cover_the_versions_of_python_in_the_classifiers():
     matrix = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())["jobs"]["test"]["strategy"]
     stated = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)}

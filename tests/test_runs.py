@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -237,6 +237,16 @@ def test_other_settings_or_data_are_refused(data, tmp_path):
     (tmp_path / "run" / "settings.json").write_text('{"format": 7, "settings": {}}')
     with pytest.raises(RunError, match="unsupported format 7; expected 1"):
         run_training(settings(data), tmp_path / "run")
+
+
+def test_binary_and_automatic_hidden_units_are_different_settings(tmp_path):
+    """Above real-valued columns, automatic hidden units are not binary."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(60, 3)) * [1, 10, 100])
+    chosen = Settings(str(tmp_path / "x.npy"), hidden=(2,), hidden_units="binary", epochs=1)
+    run_training(chosen, tmp_path / "run")
+    with pytest.raises(RunError, match="other settings: hidden_units was 'binary' and is 'auto'; choose another"):
+        run_training(replace(chosen, hidden_units="auto"), tmp_path / "run")
+    assert chosen.digest() != replace(chosen, hidden_units="auto").digest()
 
 
 # ----- more epochs than a run was begun with

@@ -294,8 +294,6 @@ class Settings:
 
     def _meaning(self) -> dict[str, Any]:
         values, hints = {**self.as_json(), "pretrain": self.pretrain_epochs}, get_type_hints(type(self))
-        if self.hidden_units == "binary":  # the default of earlier versions
-            values["hidden_units"] = "auto"
         return {name: _as_floats(value) if holds_floats(hints[name]) else value for name, value in values.items()}
 
 
