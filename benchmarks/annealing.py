@@ -12,9 +12,10 @@ import torch
 from timing import seconds
 
 from tapmachine import Binary, ais_log_partition, rbm
-from tapmachine.likelihood import linear_schedule, paper_schedule
+from tapmachine.likelihood import linear_schedule
 from tapmachine.likelihood.annealing.paths import path_to, seeded
 from tapmachine.likelihood.annealing.runs import anneal
+from tapmachine.likelihood.annealing.schedules import paper_schedule
 
 N_VISIBLE, N_RUNS, REPEATS = 784, 100, 7
 

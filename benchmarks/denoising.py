@@ -18,7 +18,8 @@ from torch import Tensor
 from tapmachine import Binary, BinarySymmetric, Missing, denoise, load
 from tapmachine.analysis.plots import denoising_curves, image_strips, new_figure
 from tapmachine.analysis.scores import log_loss, mcc
-from tapmachine.posterior import gibbs_posterior, nearest_neighbors, pointwise_estimate
+from tapmachine.posterior import gibbs_posterior
+from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 
 NOISE = tuple(round(0.05 * step, 2) for step in range(11))
 

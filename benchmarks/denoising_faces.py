@@ -18,7 +18,7 @@ from tapmachine import Binary, Gaussian, GaussianNoise, TruncatedGaussian, denoi
 from tapmachine.analysis.plots import image_strips, new_figure
 from tapmachine.analysis.scores import psnr
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.posterior import pointwise_estimate
+from tapmachine.posterior.baselines import pointwise_estimate
 
 SIDE = 19
 

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from tapmachine.analysis.landscape import track_landscape
+from tapmachine.landscape import track_landscape
 from tapmachine.runs.session import Session
 
 

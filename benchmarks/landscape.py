@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tapmachine.analysis.landscape import track_landscape
+from tapmachine.landscape import track_landscape
 from tapmachine.runs.session import Session
 from tapmachine.solver.merging import groups
 

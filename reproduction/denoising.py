@@ -11,8 +11,9 @@ from reproduction.models import BINARY, BINARY_MODELS, Model
 from tapmachine.analysis.plots import denoising_curves, new_figure
 from tapmachine.analysis.scores import mcc
 from tapmachine.analysis.style import PAGE, panel_title, shared_legend, styled
-from tapmachine.posterior import denoise, nearest_neighbors, pointwise_estimate
-from tapmachine.posterior.channels import BinarySymmetric
+from tapmachine.channels import BinarySymmetric
+from tapmachine.posterior import denoise
+from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.units import Binary
 
 if TYPE_CHECKING:

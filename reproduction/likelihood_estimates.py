@@ -11,13 +11,8 @@ from reproduction.solutions import likelihood_table, starts
 from tapmachine.analysis.plots import new_figure
 from tapmachine.analysis.style import COLUMN, ORANGE, SKY, shared_legend, styled
 from tapmachine.data.errors import LikelihoodWarning
-from tapmachine.likelihood import (
-    ais_log_likelihood,
-    ais_log_partition,
-    linear_schedule,
-    paper_schedule,
-    pseudo_log_likelihood,
-)
+from tapmachine.likelihood import ais_log_likelihood, ais_log_partition, linear_schedule, pseudo_log_likelihood
+from tapmachine.likelihood.annealing.schedules import paper_schedule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,11 +19,11 @@ from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import Prepared
 from tapmachine.solver import Scheme
 from tapmachine.tables.units import make_visible
-from tapmachine.training import CD, Monitor, Objective, Pretraining, PretrainingTrainer, TAPObjective, Trainer
+from tapmachine.training import CD, Monitor, Objective, Pretraining, TAPObjective, Trainer
 from tapmachine.training.context import Carry, Context
 from tapmachine.training.free_energies import average, free_energy_from, unique_weights
 from tapmachine.training.optimizers import geometric_decay, momentum_sgd
-from tapmachine.training.pretraining import monitor_of_layer
+from tapmachine.training.pretraining import PretrainingTrainer, monitor_of_layer
 from tapmachine.training.starts import FromBatch, Start
 
 

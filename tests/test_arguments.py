@@ -34,14 +34,16 @@ from tapmachine import (
     solve,
 )
 from tapmachine.analysis import compare_schemes, receptive_fields
-from tapmachine.analysis.landscape import (
+from tapmachine.beliefs import Tilt
+from tapmachine.data.checks import check_count
+from tapmachine.landscape import (
     embed_landscape,
     track_landscape,
 )
-from tapmachine.beliefs import Tilt
-from tapmachine.data.checks import check_count
-from tapmachine.likelihood import adaptive_schedule, linear_schedule, solve_from_rows
-from tapmachine.posterior import gibbs_posterior, nearest_neighbors
+from tapmachine.likelihood import adaptive_schedule, linear_schedule
+from tapmachine.likelihood.tap import solve_from_rows
+from tapmachine.posterior import gibbs_posterior
+from tapmachine.posterior.baselines import nearest_neighbors
 from tapmachine.solver import random_start
 from tapmachine.training import Chains, Monitor, Trainer, geometric_decay, momentum_sgd
 from tapmachine.training.pretraining import Pretraining, PretrainingTrainer

@@ -27,9 +27,8 @@ from tapmachine import (
     rbm,
 )
 from tapmachine.accelerator.distributed import World
-from tapmachine.training import default_objective
 from tapmachine.training.context import Context
-from tapmachine.training.objectives import ExactGaussian
+from tapmachine.training.objectives import ExactGaussian, default_objective
 from tapmachine.units.numerics.interval_draws import FAR, NARROW, _invert_normal, _invert_pieces, sample_interval
 from tapmachine.units.numerics.intervals import RULES
 from tapmachine.units.numerics.strata import lattice, strata

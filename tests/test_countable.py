@@ -33,12 +33,13 @@ from tapmachine import (
     solve,
     tap_log_likelihood,
 )
+from tapmachine.channels import GaussianNoise
 from tapmachine.data.errors import EstimateError, FileError
 from tapmachine.likelihood import exact_moments
-from tapmachine.posterior.channels import GaussianNoise
 from tapmachine.runs.build import make_machine
 from tapmachine.runs.settings import Settings
-from tapmachine.training import Monitor, default_objective, momentum_sgd
+from tapmachine.training import Monitor, momentum_sgd
+from tapmachine.training.objectives import default_objective
 from tapmachine.training.step import can_be_centered
 from tapmachine.units import Interval
 

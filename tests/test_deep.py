@@ -45,14 +45,16 @@ from tapmachine.analysis import hidden_means, receptive_fields
 from tapmachine.apps.cli import app
 from tapmachine.data.errors import HiddenWarning, SettingsError, TrainingWarning
 from tapmachine.likelihood import exact_moments
-from tapmachine.machine import hidden_machine, sample_solutions
+from tapmachine.machine import sample_solutions
+from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings, read_settings
 from tapmachine.runs.training import run_training
-from tapmachine.training import Monitor, Pretraining, PretrainingTrainer, Trainer, free_energies, momentum_sgd
+from tapmachine.training import Monitor, Pretraining, Trainer, free_energies, momentum_sgd
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import clamped_free_energy, summed_over_odd_layers
 from tapmachine.training.layer_machines import _twice
+from tapmachine.training.pretraining import PretrainingTrainer
 
 QUIET = Monitor(n_starts=0)
 ODD = Custom(2, lambda x: -x, values=torch.tensor([0.0, 1.0]))

@@ -34,20 +34,13 @@ from tapmachine import (
     solve,
 )
 from tapmachine.analysis import maps, plots, receptive_fields
-from tapmachine.analysis.landscape import (
-    LandscapeTrack,
-    Snapshot,
-    SolutionTree,
-    diagnose,
-    embed_landscape,
-    energy_bands,
-    track_landscape,
-)
 from tapmachine.analysis.landscape.diagnosis import density, density_curve
 from tapmachine.analysis.landscape.figures import epochs_table, landscape_pictures
 from tapmachine.analysis.landscape.find import count_at
+from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.apps.cli import app
 from tapmachine.data.errors import EstimateError, RunError
+from tapmachine.landscape import LandscapeTrack, SolutionTree, diagnose, embed_landscape, energy_bands, track_landscape
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings

@@ -37,9 +37,10 @@ from tapmachine import (
 )
 from tapmachine.beliefs import Status
 from tapmachine.data.errors import LikelihoodWarning
-from tapmachine.likelihood import adaptive_schedule, linear_schedule, paper_schedule
+from tapmachine.likelihood import adaptive_schedule, linear_schedule
 from tapmachine.likelihood.annealing.paths import path_to, seeded
 from tapmachine.likelihood.annealing.runs import resample
+from tapmachine.likelihood.annealing.schedules import paper_schedule
 from tapmachine.likelihood.compare import LikelihoodRow, _disagreements
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import merge_solutions, random_start

@@ -37,7 +37,7 @@ from tapmachine import (
 )
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.likelihood.weight import log_weight
-from tapmachine.posterior.measurements import state_evolution
+from tapmachine.measurements import state_evolution
 from tapmachine.posterior.measurements.operators import as_operator
 
 ENGINES = ("gamp", "vamp", "ep")

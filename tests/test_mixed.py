@@ -26,7 +26,7 @@ from tapmachine import (
     rbm,
     solve,
 )
-from tapmachine.analysis.landscape import find_solutions
+from tapmachine.landscape import find_solutions
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior import anomaly_score, conditional_surprise, gibbs_posterior
 

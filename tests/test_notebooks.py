@@ -21,8 +21,8 @@ from tapmachine import (
     pairwise,
     rbm,
 )
-from tapmachine.analysis.landscape import track_landscape
 from tapmachine.display import notebook
+from tapmachine.landscape import track_landscape
 from tapmachine.posterior import Posterior
 from tapmachine.training import History
 from tapmachine.training.progress import Reporter

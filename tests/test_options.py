@@ -22,9 +22,9 @@ from tapmachine.analysis.schemes import _usual_schemes
 from tapmachine.apps.cli import app
 from tapmachine.apps.cli.common import with_default
 from tapmachine.apps.cli.train import parameter
+from tapmachine.channels import Channel
 from tapmachine.data.declarations import POSITIVE, default_in_words, from_text, option_of, setting
 from tapmachine.data.errors import SettingsError
-from tapmachine.posterior.channels import Channel
 from tapmachine.runs.build import make_machine, make_objective
 from tapmachine.runs.registry import CHANNELS, OBJECTIVES, STARTS, hidden_words, visible_words
 from tapmachine.runs.settings import LAYER_DATA, Settings, read_settings

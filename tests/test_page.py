@@ -17,10 +17,10 @@ from PIL import Image
 from run_cases import PATIENCE
 
 from tapmachine import __version__
-from tapmachine.analysis.landscape import track_landscape
 from tapmachine.apps.report import Options, findings, write_report, writing
 from tapmachine.apps.report.figures import Figure
 from tapmachine.display.images import LEVELS, sheet
+from tapmachine.landscape import track_landscape
 from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training

@@ -11,13 +11,13 @@ from scipy.stats import contingency, f_oneway
 from test_page import SIZES, Elements, browser, page_of, visit  # noqa: F401
 
 from tapmachine import Binary, Categorical, Gaussian, Mixed, gibbs, rbm
-from tapmachine.analysis.landscape import SolutionTree
 from tapmachine.apps.report import write_report
 from tapmachine.apps.report.columns import Column, association, bin_edges, summarize
 from tapmachine.apps.report.labels import make_labels
 from tapmachine.apps.report.responses import classes_of, hidden_responses
 from tapmachine.apps.report.tree import branches
 from tapmachine.data.errors import DataError
+from tapmachine.landscape import SolutionTree
 from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training

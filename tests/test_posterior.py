@@ -48,14 +48,8 @@ from tapmachine.apps.cli import app
 from tapmachine.beliefs import Status
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.likelihood.weight import log_weight
-from tapmachine.posterior import (
-    anomaly_score,
-    conditional_surprise,
-    estimate_channel,
-    gibbs_posterior,
-    nearest_neighbors,
-    pointwise_estimate,
-)
+from tapmachine.posterior import anomaly_score, conditional_surprise, estimate_channel, gibbs_posterior
+from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.units.reweighted import Reweighted
 
 NAN = float("nan")

@@ -38,13 +38,13 @@ from tapmachine import (
     tap_log_likelihood,
 )
 from tapmachine.apps.cli import app
+from tapmachine.channels import BinarySymmetric
 from tapmachine.data import arrays as data_files
 from tapmachine.data.errors import DataError, FileError
 from tapmachine.data.sources import read
 from tapmachine.likelihood.annealing.paths import LayeredPath
 from tapmachine.likelihood.annealing.runs import BLOCK
 from tapmachine.machine.files import write_tensors
-from tapmachine.posterior.channels import BinarySymmetric
 from tapmachine.runs.build import make_machine, make_trainer, prepare_rows
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings

@@ -16,9 +16,10 @@ from tapmachine.data.errors import Stopped, TrainingWarning
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.unbiased import CAREFUL, unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.runs.settings import Settings
-from tapmachine.training import Monitor, Trainer, TrainingState, default_learning_rate, momentum_sgd
+from tapmachine.training import Monitor, Trainer, default_learning_rate, momentum_sgd
 from tapmachine.training.captured import _snapshot
 from tapmachine.training.selection import PATIENCE, BestMachine
+from tapmachine.training.state import TrainingState
 
 QUIET = Monitor(n_starts=0)
 LIKELY = Monitor(n_starts=0, likelihood=True)

@@ -89,8 +89,8 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
 
 def test_every_public_name_is_in_the_reference(pages):
     ids = set().union(*(page.ids for path, page in pages.items() if path.parent.name == "reference"))
-    spaces = reference.namespaces()
-    wanted = {f"{module.__name__}.{name}" for module in spaces.values() for name in module.__all__}
+    spaces = reference.modules()
+    wanted = {f"tapmachine.{space}.{name}" for space, module in spaces.items() for name in module.__all__}
     covered = {name.rpartition(".")[2] for name in wanted}
     wanted |= {f"tapmachine.{name}" for name in tapmachine.__all__ if name not in spaces and name not in covered}
     assert len(wanted) > 100

@@ -30,7 +30,8 @@ from tapmachine import (
 )
 from tapmachine.accelerator.replay import Replay
 from tapmachine.beliefs import Solution, Status
-from tapmachine.solver import Progress, random_start
+from tapmachine.solver import random_start
+from tapmachine.solver.driver import Progress
 from tapmachine.solver.process import over_tensors
 from tapmachine.solver.schemes import couplings
 from tapmachine.solver.starts import starting_moments

@@ -54,7 +54,6 @@ from tapmachine.training import (
     Persistent,
     RandomPoints,
     Trainer,
-    TrainingState,
     free_energies,
     geometric_decay,
     momentum_sgd,
@@ -65,6 +64,7 @@ from tapmachine.training.batches import Batches
 from tapmachine.training.context import Context
 from tapmachine.training.free_energies import clamped_free_energy, sweep_from
 from tapmachine.training.loss import loss
+from tapmachine.training.state import TrainingState
 from tapmachine.training.step import Step
 
 QUIET = Monitor(n_starts=0)

@@ -1,4 +1,4 @@
-"""Write docs/reference.md: every public name with the summary of its docstring, grouped by namespace.
+"""Write docs/reference.md: every public name with the summary of its docstring, grouped by module.
 
 Run `python tools/reference.py` after changing public names or their docstrings.
 """
@@ -15,9 +15,8 @@ HEAD = """\
 # Reference
 
 This page lists every public name with the summary of its docstring. The reference pages of the documentation site and
-`help(name)` have the details. Names in the first section are imported from `tapmachine` itself, all others from a
-namespace. If a heading shows a second name in parentheses, use that name in import statements. This file is generated
-by `python tools/reference.py`.
+`help(name)` have the details. Names in the first section are imported from `tapmachine` itself, all others from the
+module in the heading of their section.
 
 ```python
 from tapmachine import Binary, rbm
@@ -33,8 +32,8 @@ def summary(thing: object) -> str:
     return (inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " ")
 
 
-def namespaces() -> dict[str, ModuleType]:
-    """Public namespaces by name."""
+def modules() -> dict[str, ModuleType]:
+    """Public modules by name."""
     values = {name: getattr(tapmachine, name) for name in tapmachine.__all__}
     return {name: value for name, value in values.items() if isinstance(value, ModuleType)}
 
@@ -52,16 +51,13 @@ def section(title: str, module: ModuleType, names: list[str]) -> str:
 
 def text() -> str:
     """Content of docs/reference.md."""
-    spaces = namespaces()
+    spaces = modules()
     parts = [HEAD, section("tapmachine", tapmachine, [name for name in tapmachine.__all__ if name not in spaces])]
     for name, module in spaces.items():
-        title = f"tapmachine.{name}"
-        if module.__name__ != title:  # a short name, for attributes; imports need the full one
-            title += f" ({module.__name__})"
         rest = [own for own in module.__all__ if own not in tapmachine.__all__]
         also = [f"`{own}`" for own in module.__all__ if own in tapmachine.__all__]
-        part = section(title, module, rest)
-        head = summary(module) + (f" Also available in this namespace: {', '.join(also)}." if also else "")
+        part = section(f"tapmachine.{name}", module, rest)
+        head = summary(module) + (f" Also available in this module: {', '.join(also)}." if also else "")
         parts.append(part.replace("\n\n", f"\n\n{wrapped(head, '')}\n\n", 1))
     return "\n".join(parts)
 

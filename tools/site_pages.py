@@ -34,15 +34,14 @@ TITLES = {
 
 def reference_pages() -> dict[str, str]:
     """Markdown of the reference by file name: a page for top-level names, and a page for each namespace."""
-    spaces = reference.namespaces()
+    spaces = reference.modules()
     covered = {name for module in spaces.values() for name in module.__all__}
     rest = [name for name in tapmachine.__all__ if name not in spaces and name not in covered]
     pages = {"reference/basics.md": _page("Estimator and basics", "", [f"tapmachine.{name}" for name in rest])}
     for name, module in spaces.items():
         title = TITLES.get(name, name.capitalize())
-        head = f"`tapmachine.{name}`" + ("" if module.__name__.endswith(f"e.{name}") else f" (`{module.__name__}`)")
-        names = [f"{module.__name__}.{own}" for own in module.__all__]
-        pages[f"reference/{name}.md"] = _page(title, f"{head}: {reference.summary(module)}", names)
+        names = [f"tapmachine.{name}.{own}" for own in module.__all__]
+        pages[f"reference/{name}.md"] = _page(title, f"`tapmachine.{name}`: {reference.summary(module)}", names)
     return pages
 
 
@@ -113,9 +112,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     markdown = markdown.replace("../reproduction/README.md", "reproduction.md")
     if page.file.src_uri != "reference.md":
         return markdown
-    spaces = reference.namespaces()
+    spaces = reference.modules()
     where = {
         **{name: f"tapmachine.{name}" for name in tapmachine.__all__},
-        **{own: f"{module.__name__}.{own}" for module in spaces.values() for own in module.__all__},
+        **{own: f"tapmachine.{name}.{own}" for name, module in spaces.items() for own in module.__all__},
     }
     return re.sub(r"^- `(\w+)`", lambda m: f"- [`{m[1]}`][{where[m[1]]}]", markdown, flags=re.MULTILINE)

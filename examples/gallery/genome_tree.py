@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from tapmachine import Binary, TAPObjective, fit, rbm
-from tapmachine.analysis.landscape import track_landscape
+from tapmachine.landscape import track_landscape
 from tapmachine.training import momentum_sgd
 
 path = sys.argv[1] if len(sys.argv) > 1 else "genomes_805snp.npz"

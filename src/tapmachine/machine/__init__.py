@@ -1,8 +1,8 @@
 """Boltzmann machines: construction, conditioning, rescaling, sampling, saving and exchange formats."""
 
 from tapmachine.data.errors import FileError
-from tapmachine.machine.boltzmann import BoltzmannMachine, Edge, dbm, pairwise, rbm
-from tapmachine.machine.conditioning import clamp, condition, hidden_machine
+from tapmachine.machine.boltzmann import BoltzmannMachine, dbm, pairwise, rbm
+from tapmachine.machine.conditioning import clamp, condition
 from tapmachine.machine.files import load, save
 from tapmachine.machine.interchange import from_bernoulli_rbm, read_rbms, write_rbms
 from tapmachine.machine.rescaling import rescale
@@ -10,14 +10,12 @@ from tapmachine.machine.sampler import gibbs, sample_solutions
 
 __all__ = [
     "BoltzmannMachine",
-    "Edge",
     "FileError",
     "clamp",
     "condition",
     "dbm",
     "from_bernoulli_rbm",
     "gibbs",
-    "hidden_machine",
     "load",
     "pairwise",
     "rbm",

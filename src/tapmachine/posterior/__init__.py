@@ -2,7 +2,6 @@
 
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.posterior.anomaly import anomaly_score, conditional_surprise
-from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.posterior.denoising import denoise, estimate_channel, gibbs_posterior, impute
 from tapmachine.posterior.mixture import Posterior
 
@@ -15,6 +14,4 @@ __all__ = [
     "estimate_channel",
     "gibbs_posterior",
     "impute",
-    "nearest_neighbors",
-    "pointwise_estimate",
 ]

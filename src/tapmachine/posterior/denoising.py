@@ -23,7 +23,8 @@ from tapmachine.posterior.gaussian_mixture import exact_posterior, has_exact_pos
 from tapmachine.posterior.measurements import Measurements, recover
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, as_observations
-from tapmachine.solver import AdaptiveTAP, Progress, Scheme, solve
+from tapmachine.solver import AdaptiveTAP, Scheme, solve
+from tapmachine.solver.driver import Progress
 from tapmachine.solver.starts import StartingPoint, starting_moments
 from tapmachine.units import Units
 

@@ -25,7 +25,6 @@ from tapmachine.training import (
     Monitor,
     Objective,
     Pretraining,
-    PretrainingTrainer,
     Trainer,
     Training,
     default_learning_rate,
@@ -34,7 +33,7 @@ from tapmachine.training import (
 )
 from tapmachine.training.batches import IN_MEMORY, check_all_rows
 from tapmachine.training.gaps import completed_by_columns, fill_columns, has_gaps, take_gaps
-from tapmachine.training.pretraining import monitor_of_layer
+from tapmachine.training.pretraining import PretrainingTrainer, monitor_of_layer
 from tapmachine.units import Gaussian, Mixed, Units
 from tapmachine.units.registry import UNIT_TYPES
 

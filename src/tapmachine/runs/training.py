@@ -26,9 +26,11 @@ from tapmachine.runs.settings import ADJUSTABLE, Settings
 from tapmachine.runs.weights import repeat_rows
 from tapmachine.tables.machine import NewMachine
 from tapmachine.tables.table_units import units_for
-from tapmachine.training import Monitor, Training, TrainingState, run_epochs
+from tapmachine.training import Monitor, Training
 from tapmachine.training.gaps import check_columns, has_gaps
+from tapmachine.training.loop import run_epochs
 from tapmachine.training.monitor import Record
+from tapmachine.training.state import TrainingState
 
 Say = Callable[[str], None]
 Prepared = tuple[Settings, NewMachine, Training]

@@ -1,8 +1,8 @@
 """Mean-field schemes, and the solver for their fixed points."""
 
 from tapmachine.beliefs import Solution, Status
-from tapmachine.solver.driver import Progress, solve
-from tapmachine.solver.merging import MergedSolutions, merge_solutions
+from tapmachine.solver.driver import solve
+from tapmachine.solver.merging import merge_solutions
 from tapmachine.solver.schemes.adaptive_tap.scheme import AdaptiveTAP
 from tapmachine.solver.schemes.base import Scheme
 from tapmachine.solver.schemes.belief_propagation import BeliefPropagation, RelaxedBP
@@ -14,9 +14,7 @@ __all__ = [
     "TAP",
     "AdaptiveTAP",
     "BeliefPropagation",
-    "MergedSolutions",
     "NaiveMeanField",
-    "Progress",
     "RelaxedBP",
     "Scheme",
     "Solution",

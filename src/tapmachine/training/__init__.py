@@ -3,15 +3,13 @@
 from tapmachine.accelerator.precision import matmul_precision
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning
 from tapmachine.training.chains import CD, PCD, Chains
-from tapmachine.training.loop import History, Training, fit, run_epochs
+from tapmachine.training.loop import History, Training, fit
 from tapmachine.training.loss import Objective
 from tapmachine.training.monitor import Monitor
-from tapmachine.training.objectives import TAPObjective, default_objective
+from tapmachine.training.objectives import TAPObjective
 from tapmachine.training.optimizers import default_learning_rate, geometric_decay, momentum_sgd
-from tapmachine.training.pretraining import Pretraining, PretrainingTrainer, pretrain
-from tapmachine.training.progress import TensorBoard
+from tapmachine.training.pretraining import Pretraining, pretrain
 from tapmachine.training.starts import FromBatch, FromData, NoisyBatch, Persistent, RandomPoints, Start
-from tapmachine.training.state import TrainingState
 from tapmachine.training.trainer import Trainer
 
 __all__ = [
@@ -27,22 +25,17 @@ __all__ = [
     "Objective",
     "Persistent",
     "Pretraining",
-    "PretrainingTrainer",
     "RandomPoints",
     "Start",
     "Stopped",
     "TAPObjective",
-    "TensorBoard",
     "Trainer",
     "Training",
-    "TrainingState",
     "TrainingWarning",
     "default_learning_rate",
-    "default_objective",
     "fit",
     "geometric_decay",
     "matmul_precision",
     "momentum_sgd",
     "pretrain",
-    "run_epochs",
 ]

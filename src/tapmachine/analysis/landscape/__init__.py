@@ -1,17 +1,15 @@
 """Landscape of a machine's solutions: search, counts, embedding in a plane, and changes during training."""
 
-from tapmachine.analysis.landscape.diagnosis import EnergyBand, diagnose, energy_bands
+from tapmachine.analysis.landscape.diagnosis import diagnose, energy_bands
 from tapmachine.analysis.landscape.embedding import Embedding, embed_landscape
 from tapmachine.analysis.landscape.find import Landscape, count_at, find_solutions
-from tapmachine.analysis.landscape.tracking import LandscapeTrack, Snapshot, track_landscape
+from tapmachine.analysis.landscape.tracking import LandscapeTrack, track_landscape
 from tapmachine.analysis.landscape.tree import SolutionTree
 
 __all__ = [
     "Embedding",
-    "EnergyBand",
     "Landscape",
     "LandscapeTrack",
-    "Snapshot",
     "SolutionTree",
     "count_at",
     "diagnose",

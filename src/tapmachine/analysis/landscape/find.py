@@ -12,7 +12,8 @@ from tapmachine.beliefs import Moments, Solution, Status
 from tapmachine.likelihood.tap import MAX_SWEEPS, TOLERANCE
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine, in_double
-from tapmachine.solver import TAP, Progress, Scheme, solve
+from tapmachine.solver import TAP, Scheme, solve
+from tapmachine.solver.driver import Progress
 from tapmachine.solver.merging import SAME, as_points, distances, groups, merge_solutions, spread
 from tapmachine.solver.starts import StartingPoint, fitting, starting_moments
 from tapmachine.units import Units

@@ -11,7 +11,8 @@ from tapmachine.apps.cli.common import Data, Device, Quiet, Run, app, numbers, s
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tapmachine.analysis.landscape import LandscapeTrack, Snapshot
+    from tapmachine.analysis.landscape import LandscapeTrack
+    from tapmachine.analysis.landscape.tracking import Snapshot
     from tapmachine.machine import BoltzmannMachine
     from tapmachine.solver.starts import StartingPoint
 

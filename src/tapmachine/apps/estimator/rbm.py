@@ -33,7 +33,8 @@ from tapmachine.runs.settings import Settings
 from tapmachine.tables.machine import NewMachine
 from tapmachine.tables.table_units import units_for
 from tapmachine.tables.units import UnitMaker
-from tapmachine.training import Monitor, Training, run_epochs
+from tapmachine.training import Monitor, Training
+from tapmachine.training.loop import run_epochs
 from tapmachine.training.monitor import Record
 
 N_MEASURED = 5  # number of epochs after the first at which the log-likelihood is measured

@@ -12,8 +12,9 @@ from tapmachine.data.rows import Rows, spaced
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.weights import repeat_rows
 from tapmachine.tables.machine import NewMachine
-from tapmachine.training import Trainer, TrainingState
+from tapmachine.training import Trainer
 from tapmachine.training.gaps import check_columns, fill_columns, has_gaps
+from tapmachine.training.state import TrainingState
 
 N_STARTS = 100  # number of stored rows, used as starting points of solutions and samples
 

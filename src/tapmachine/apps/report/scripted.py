@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tapmachine.analysis.landscape import Snapshot
+from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.apps.report.findings import Findings, LandscapeFindings
 from tapmachine.apps.report.views import View
 from tapmachine.display.images import sheet

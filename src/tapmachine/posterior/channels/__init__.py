@@ -1,7 +1,7 @@
 """Noisy channels P(y|x), which convert observations y into evidence about states x."""
 
-from tapmachine.posterior.channels.base import Channel, Evidence, Observed, UnknownParameter
-from tapmachine.posterior.channels.evidence import check_alphabet, check_numbers, state_evidence, tilt_evidence
+from tapmachine.posterior.channels.base import Channel, Evidence, UnknownParameter
+from tapmachine.posterior.channels.evidence import check_alphabet, state_evidence, tilt_evidence
 from tapmachine.posterior.channels.states import BinarySymmetric, Erasure, Missing
 from tapmachine.posterior.channels.values import CustomNoise, GaussianNoise, PoissonNoise
 
@@ -13,11 +13,9 @@ __all__ = [
     "Evidence",
     "GaussianNoise",
     "Missing",
-    "Observed",
     "PoissonNoise",
     "UnknownParameter",
     "check_alphabet",
-    "check_numbers",
     "state_evidence",
     "tilt_evidence",
 ]

@@ -1,7 +1,7 @@
 """Recovery of signals from measurements that mix their components, such as y = g(Fx + b + noise)."""
 
 from tapmachine.posterior.measurements.base import Measurements, Response
-from tapmachine.posterior.measurements.evolution import Evolution, state_evolution
+from tapmachine.posterior.measurements.evolution import state_evolution
 from tapmachine.posterior.measurements.kinds import (
     CountMeasurements,
     LinearMeasurements,
@@ -14,7 +14,6 @@ from tapmachine.posterior.measurements.recovery import recover
 
 __all__ = [
     "CountMeasurements",
-    "Evolution",
     "FunctionOperator",
     "LinearMeasurements",
     "MagnitudeMeasurements",
