@@ -17,7 +17,19 @@ PACKAGE = Path(tapmachine.__file__).parent
 
 # The tree is the architecture: every folder may import those before it, and itself. The last three only give names.
 ORDER = [
-    *("display", "beliefs", "data", "accelerator", "units", "machine", "exact", "solver", "likelihood", "posterior"),
+    *(
+        "lazy",
+        "display",
+        "beliefs",
+        "data",
+        "accelerator",
+        "units",
+        "machine",
+        "exact",
+        "solver",
+        "likelihood",
+        "posterior",
+    ),
     *("training", "tables", "analysis", "runs", "apps", "channels", "measurements", "landscape"),
 ]
 

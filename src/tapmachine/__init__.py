@@ -20,10 +20,9 @@ Example:
     torch.Size([4, 2])
 """
 
-import ast
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tapmachine.lazy import lazy_names
 
 __version__ = "0.1.0"
 
@@ -85,22 +84,4 @@ if TYPE_CHECKING:  # isort: off
     from tapmachine import training as training, landscape as landscape, analysis as analysis
 # isort: on
 
-_HOMES = {
-    alias.name: statement.module
-    for statement in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
-    if isinstance(statement, ast.ImportFrom) and str(statement.module).startswith("tapmachine")
-    for alias in statement.names
-}
-__all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tapmachine' has no attribute {name!r}")
-    home = import_module(str(_HOMES[name]))
-    value = globals()[name] = import_module(f"tapmachine.{name}") if home.__name__ == __name__ else getattr(home, name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

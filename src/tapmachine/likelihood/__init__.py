@@ -1,29 +1,25 @@
 """Log-likelihoods and ln Z, computed exactly, by TAP or by annealed importance sampling, and pseudo-likelihoods."""
 
-from tapmachine.data.errors import EstimateError, LikelihoodWarning
-from tapmachine.likelihood.annealing.estimate import AnnealedEstimate, ais_log_likelihood, ais_log_partition
-from tapmachine.likelihood.annealing.schedules import adaptive_schedule, linear_schedule
-from tapmachine.likelihood.compare import LikelihoodComparison, compare_likelihoods
-from tapmachine.likelihood.exact import ExactMoments, exact_log_likelihood, exact_log_partition, exact_moments
-from tapmachine.likelihood.pseudo import pseudo_log_likelihood
-from tapmachine.likelihood.result import LogLikelihood
-from tapmachine.likelihood.tap import tap_log_likelihood
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AnnealedEstimate",
-    "EstimateError",
-    "ExactMoments",
-    "LikelihoodComparison",
-    "LikelihoodWarning",
-    "LogLikelihood",
-    "adaptive_schedule",
-    "ais_log_likelihood",
-    "ais_log_partition",
-    "compare_likelihoods",
-    "exact_log_likelihood",
-    "exact_log_partition",
-    "exact_moments",
-    "linear_schedule",
-    "pseudo_log_likelihood",
-    "tap_log_likelihood",
-]
+from tapmachine.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tapmachine.data.errors import EstimateError as EstimateError
+    from tapmachine.data.errors import LikelihoodWarning as LikelihoodWarning
+    from tapmachine.likelihood.annealing.estimate import AnnealedEstimate as AnnealedEstimate
+    from tapmachine.likelihood.annealing.estimate import ais_log_likelihood as ais_log_likelihood
+    from tapmachine.likelihood.annealing.estimate import ais_log_partition as ais_log_partition
+    from tapmachine.likelihood.annealing.schedules import adaptive_schedule as adaptive_schedule
+    from tapmachine.likelihood.annealing.schedules import linear_schedule as linear_schedule
+    from tapmachine.likelihood.compare import LikelihoodComparison as LikelihoodComparison
+    from tapmachine.likelihood.compare import compare_likelihoods as compare_likelihoods
+    from tapmachine.likelihood.exact import ExactMoments as ExactMoments
+    from tapmachine.likelihood.exact import exact_log_likelihood as exact_log_likelihood
+    from tapmachine.likelihood.exact import exact_log_partition as exact_log_partition
+    from tapmachine.likelihood.exact import exact_moments as exact_moments
+    from tapmachine.likelihood.pseudo import pseudo_log_likelihood as pseudo_log_likelihood
+    from tapmachine.likelihood.result import LogLikelihood as LogLikelihood
+    from tapmachine.likelihood.tap import tap_log_likelihood as tap_log_likelihood
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,9 +1,8 @@
 """Unit types of Boltzmann machines, such as `Binary` and `Gaussian`."""
 
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tapmachine.units.registry import UNIT_TYPES
+from tapmachine.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tapmachine.units.base import Units as Units
@@ -22,17 +21,4 @@ if TYPE_CHECKING:
     from tapmachine.units.truncated_gauss_bernoulli import TruncatedGaussBernoulli as TruncatedGaussBernoulli
     from tapmachine.units.truncated_gaussian import TruncatedGaussian as TruncatedGaussian
 
-# Classes are imported on first access. The registry does not need torch, which keeps --help fast.
-_HOMES = {unit_type.home.partition(":")[2]: unit_type.home for unit_type in UNIT_TYPES.values()}
-_HOMES |= {"Custom": "tapmachine.units.custom:Custom", "Mixed": "tapmachine.units.mixed:Mixed"}
-_HOMES |= {"Units": "tapmachine.units.base:Units"}
-_HOMES |= {name: f"tapmachine.units.support:{name}" for name in ("FiniteSet", "Interval", "Lattice", "Simplex")}
-
-__all__ = [*sorted(_HOMES)]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tapmachine.units' has no attribute {name!r}")
-    value = globals()[name] = resolve_name(_HOMES[name])
-    return value
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -108,9 +108,9 @@ def training_rows(session: "Session") -> "Tensor":
 
 def _channel_options() -> list[inspect.Parameter]:
     """Create the options of `denoise` for the parameters of all channels."""
-    helps = {name: text for entry in CHANNELS.values() for name, text in reversed(entry.parameters.items())}
-    for entry in reversed(CHANNELS.values()):  # the first channel with a parameter describes it
-        helps |= entry.parameters
+    helps: dict[str, str] = {}
+    for entry in CHANNELS.values():
+        helps = {**helps, **{name: text for name, text in entry.parameters.items() if name not in helps}}
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
         inspect.Parameter(name, kind, default=None, annotation=Annotated[float | None, typer.Option(help=text)])

@@ -131,7 +131,7 @@ def recover(
     used = engine or fitting_engine(channel, machine)
     with warnings_as_lines(quiet), named(y):
         double = in_double(machine)  # float32 free energies are not precise enough to compare solutions
-        posterior = recover_signals(double, np.asarray(measured.rows), channel, data=train, engine=engine)
+        posterior = recover_signals(double, np.asarray(measured.rows), channel, data=train, engine=engine)  # type: ignore[arg-type]
     states = results.states(posterior)
     save_array(results.out, states if posterior.mean.dim() > 2 else states.to(machine.dtype))
     if std is not None:
