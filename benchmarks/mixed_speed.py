@@ -17,7 +17,6 @@ import torch
 from tapmachine import RBM, Binary, rbm
 from tapmachine.data.columns import RawColumn
 from tapmachine.tables.schema import Schema
-from tapmachine.tables.table_units import units_for
 from tapmachine.training import Monitor, Trainer, momentum_sgd
 
 HIDDEN, REPEATS = 100, 3
@@ -70,7 +69,7 @@ def main() -> None:
     x = torch.from_numpy(schema.encode(columns)).float()
     bits = (torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) < 0.3).float()
     print(f"{n_rows} rows, {n_columns} columns, {x.shape[1]} components, {torch.get_num_threads()} threads", flush=True)
-    mixed, binary = epoch_seconds(trainer_of(units_for(schema), x), trainer_of(Binary(x.shape[1]), bits))
+    mixed, binary = epoch_seconds(trainer_of(schema.units(), x), trainer_of(Binary(x.shape[1]), bits))
     for name, place in (("wall-clock time", 0), ("CPU time", 1)):
         ratio = mixed[place] / binary[place]
         print(f"gradient epoch: mixed {mixed[place]:.2f} s, binary {binary[place]:.2f} s {name}, ratio {ratio:.2f}")

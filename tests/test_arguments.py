@@ -73,8 +73,6 @@ CALLS = [
     ("RBM", "epochs", lambda n: RBM(2, epochs=n).fit(X)),
     ("RBM", "batch_size", lambda n: RBM(2, epochs=1, batch_size=n).fit(X)),
     ("RBM", "pretrain", lambda n: RBM((2, 2), epochs=1, pretrain=n).fit(X)),
-    ("RBM", "n_sweeps", lambda n: RBM(2, epochs=1, objective="pcd", n_sweeps=n).fit(X)),
-    ("RBM", "n_particles", lambda n: RBM(2, epochs=1, objective="pcd", n_particles=n).fit(X)),
     ("Simplex", "n_states", Simplex),
     ("Chains", "k", Chains),
     ("TAPObjective", "n_particles", lambda n: TAPObjective(n_particles=n)),

@@ -12,10 +12,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tapmachine import RBM, exact_log_likelihood, load, save
 from tapmachine.data.errors import DataWarning
+from tapmachine.training import TAPObjective
 
 
 def quick(visible, **options):
-    return RBM(3, visible=visible, epochs=1, n_particles=10, objective="tap", n_sweeps=1, **options)
+    return RBM(3, visible=visible, epochs=1, objective=TAPObjective(n_particles=10, n_sweeps=1), **options)
 
 
 def not_for_batches(estimator):
@@ -259,7 +260,7 @@ def test_categories():
 def test_on_a_gpu_and_back(visible, digits):
     """Data of any scale on a GPU; what was trained there is read and used without one."""
     x = (255 * digits[:200]).astype(np.float32)
-    model = RBM(4, visible=visible, epochs=1, batch_size=50, objective="tap", n_sweeps=2, device="cuda").fit(x)
+    model = RBM(4, visible=visible, epochs=1, batch_size=50, objective=TAPObjective(n_sweeps=2), device="cuda").fit(x)
     assert model.machine_.device.type == "cuda"
     again = pickle.loads(pickle.dumps(model))
     assert {p.device.type for p in again.machine_.parameters()} == {"cpu"}

@@ -7,6 +7,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
 
 from tapmachine import RBM
 from tapmachine.likelihood import exact_log_likelihood
@@ -79,11 +82,11 @@ def test_a_table_with_gaps_comes_back_with_index_types_and_categories():
 
 def test_components_are_grouped_by_kind():
     schema = schema_of(penguins())
-    assert [(block.kind, block.n, block.q) for block in schema.blocks()] == [
-        ("real", 2, 1),
+    assert schema.blocks() == [
+        ("real", 1, 2),
         ("count", 1, 1),
-        ("binary", 2, 1),
-        ("categorical", 2, 3),
+        ("binary", 1, 2),
+        ("categorical", 3, 2),
     ]
     covered = sorted(itertools.chain(*(range(11)[where] for where in schema.components.values())))
     assert covered == list(range(11))
@@ -255,3 +258,20 @@ def test_floats_are_numbers_as_ever(quick_tables):
     with pytest.raises(ValueError, match="Column 0 is 'other', but was 'mass'"):
         model.transform(frame[["other", "mass"]])
     assert list(model.sample(2, given={"mass": 4.0})["mass"]) == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("names", [["species", "size"], ["species", "alive", "sex"]])
+def test_a_survey_without_real_columns_has_samples_and_features(names):
+    """The only hidden unit is categorical: its states are features."""
+    frame = penguins(120)[names]
+    model = RBM().fit(frame)
+    pd.testing.assert_series_equal(model.sample(5).dtypes, frame.dtypes)
+    features = model.transform(frame)
+    assert features.shape == (120, len(model.get_feature_names_out()))
+    np.testing.assert_allclose(features.sum(1), 1)
+    back = model.inverse_transform(features)
+    assert list(back.columns) == names
+    pipeline = make_pipeline(RBM(random_state=0), LogisticRegression())
+    label = penguins(120)["year"] % 2
+    assert cross_val_score(pipeline, frame, label, cv=3).shape == (3,)
+    assert np.isfinite(model.score(frame))

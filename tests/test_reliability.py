@@ -45,7 +45,7 @@ from tapmachine.data.sources import read
 from tapmachine.likelihood.annealing.paths import LayeredPath
 from tapmachine.likelihood.annealing.runs import BLOCK
 from tapmachine.machine.files import write_tensors
-from tapmachine.runs.build import make_machine, make_trainer, prepare_rows
+from tapmachine.runs.build import codec_of, make_machine, make_trainer
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.training import run_training
@@ -416,7 +416,7 @@ def trained_weights(seed, threads):
     torch.set_num_threads(threads)
     try:
         chosen = Settings("given", hidden=(5,), visible=visible, epochs=2, batch_size=20, seed=seed, dtype="float64")
-        x = prepare_rows(chosen, VALUES[visible](bars(200)))
+        x = codec_of(chosen).rows(VALUES[visible](bars(200)))
         new = make_machine(chosen, x)
         trainer = make_trainer(chosen, new, x, None, Monitor(n_starts=0))
         for _ in range(chosen.epochs):

@@ -31,9 +31,9 @@ from tapmachine.likelihood.unbiased import unbiased_log_partition
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine.whitening import can_be_whitened, in_coordinates, whiten
 from tapmachine.posterior import anomaly_score
+from tapmachine.tables import start as tables
 from tapmachine.tables.clusters import Clusters, Columns
 from tapmachine.tables.slabs import Slabs
-from tapmachine.training import tables
 
 
 def draws(*shape, seed=0):

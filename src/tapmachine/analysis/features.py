@@ -8,7 +8,7 @@ from tapmachine.data.errors import HiddenWarning, warn
 from tapmachine.likelihood.weight import CHUNK_VALUES
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
-from tapmachine.machine.conditioning import hidden_machine
+from tapmachine.machine.conditioning import clamp, hidden_machine
 from tapmachine.solver import Scheme, solve
 
 
@@ -46,6 +46,32 @@ def hidden_means(machine: BoltzmannMachine, x: Tensor, scheme: Scheme | None = N
     solution = solve(hidden_machine(machine, rows, validate=False), None, scheme)
     warn_of_failures(solution, "hidden means")
     return [moments.mean for moments in solution.moments]
+
+
+@torch.no_grad()
+def visible_means(machine: BoltzmannMachine, features: Tensor) -> Tensor:  # (N, n_hidden) -> (N, *state_shape)
+    """Compute the means of the visible units given values of the last layer.
+
+    The means are exact for machines with one hidden layer, and mean-field solutions for deep machines.
+
+    Args:
+        machine: A machine with at least one hidden layer.
+        features: States or means of the last layer, of shape (N, n_hidden).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, rbm
+        >>> from tapmachine.analysis.features import visible_means
+        >>> tuple(visible_means(rbm(Binary(6), Binary(4)), torch.zeros(5, 4)).shape)
+        (5, 6)
+    """
+    top = len(machine.layers) - 1
+    values = features.to(machine.device, machine.dtype).unflatten(1, machine.layers[top].state_shape)
+    if top == 1:
+        return machine.conditional(0, [None, values]).mean
+    solution = solve(clamp(machine, values, layer=top, validate=False), None)
+    warn_of_failures(solution, "visible means")
+    return solution.moments[0].mean
 
 
 def warn_of_failures(solution: Solution, what: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from tapmachine.data.errors import SettingsError
 
-KINDS_OF_COLUMNS = ("real", "count", "binary", "categorical")  # as in tables/kinds.py, which loads NumPy
+KINDS_OF_COLUMNS = ("real", "count", "binary", "categorical")  # in the order of encoded rows
 KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false", type(None): "null"}
 
 

@@ -1,7 +1,7 @@
 """Access to rows in memory, on disk or in sparse matrices, in evenly spaced samples or in parts."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -71,3 +71,16 @@ def from_array(values: np.ndarray[Any, Any], name: str) -> Tensor:
         raise ValueError(f"{name} contains {values.dtype.name}; expected real numbers of at most 64 bits")
     # torch requires writable memory and native byte order.
     return torch.from_numpy(np.require(values, values.dtype.newbyteorder("="), ("C", "W")))
+
+
+def by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
+    """Apply a function to rows: in parts if the rows are in memory, or on reading if the rows are on disk."""
+    if isinstance(x, LazyRows):
+        return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
+    results: Tensor | None = None
+    for first, part in parts(x):
+        result = function(part)
+        results = result.new_empty((len(x), *result.shape[1:])) if results is None else results
+        results[first : first + len(result)] = result
+    assert results is not None
+    return results

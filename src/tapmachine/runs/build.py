@@ -1,15 +1,14 @@
 """Construction of the machine, the objective and the trainer from settings."""
 
 import math
+from collections.abc import Sequence
 from pkgutil import resolve_name
-from typing import overload
 
 import torch
 from torch import Tensor
 
 from tapmachine.data.errors import SettingsError
-from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Array, Rows, from_array, held_in_memory, parts, spaced
+from tapmachine.data.rows import Rows, held_in_memory, parts, spaced
 from tapmachine.data.sources import INTENSITIES
 from tapmachine.likelihood.observed import draw_missing_of_mixture
 from tapmachine.likelihood.products import is_product_mixture
@@ -18,7 +17,9 @@ from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.posterior.table import TablePosterior
 from tapmachine.runs.registry import OBJECTIVES, STARTS
 from tapmachine.runs.settings import Settings
-from tapmachine.tables.machine import NewMachine, by_rows
+from tapmachine.tables.codec import Codec
+from tapmachine.tables.machine import ScaledMachine
+from tapmachine.tables.schema import Schema
 from tapmachine.tables.start import MOST_ROWS, TableStart, start_for_table
 from tapmachine.tables.units import UnitMaker, given_units, make_visible
 from tapmachine.training import (
@@ -31,7 +32,7 @@ from tapmachine.training import (
     geometric_decay,
     momentum_sgd,
 )
-from tapmachine.training.batches import IN_MEMORY, check_all_rows
+from tapmachine.training.batches import check_all_rows
 from tapmachine.training.gaps import completed_by_columns, fill_columns, has_gaps, take_gaps
 from tapmachine.training.pretraining import PretrainingTrainer, monitor_of_layer
 from tapmachine.units import Gaussian, Mixed, Units
@@ -39,7 +40,6 @@ from tapmachine.units.registry import UNIT_TYPES
 
 LARGEST_SCALED = 8.0  # largest value after scaling, if the data are not shifted
 TYPICAL_DEVIATION = 0.3  # standard deviation of data that are uniform in [0, 1]
-SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions scale with the square of values, and must fit into float32
 
 
 def make_machine(
@@ -48,7 +48,7 @@ def make_machine(
     held_out: Rows | None = None,
     units: UnitMaker | None = None,
     weights: Tensor | None = None,
-) -> NewMachine:
+) -> ScaledMachine:
     """Create a machine for data of shape (N, n). Its visible units also support the held-out rows.
 
     If `units` is passed, the data are not rescaled. Tables with `Mixed` units, which may have missing values (NaN), are
@@ -76,7 +76,7 @@ def make_machine(
     layers = [visible, *(hidden.make_hidden(n).to(dtype) for n in settings.hidden)]
     generator = torch.Generator().manual_seed(settings.seed)
     machine = dbm(layers, generator=generator)
-    return NewMachine(machine, scale, shift, (bounds[0].clone(), bounds[1].clone()), why)
+    return ScaledMachine(machine, scale, shift, (bounds[0].clone(), bounds[1].clone()), why)
 
 
 def is_table(settings: Settings, visible: Units) -> bool:
@@ -84,12 +84,12 @@ def is_table(settings: Settings, visible: Units) -> bool:
     return isinstance(visible, Gaussian | Mixed) and settings.hidden_units == "auto" and len(settings.hidden) == 1
 
 
-def _for_table(start: TableStart, dtype: torch.dtype, why: str) -> NewMachine:
+def _for_table(start: TableStart, dtype: torch.dtype, why: str) -> ScaledMachine:
     # In the units of the data, correlations would be differences of large numbers.
     machine = start.machine.to(torch.float64 if start.transform is None else dtype)
     bounds = machine.layers[0].bounds()
     why = "; ".join([why, *start.notes])
-    return NewMachine(machine, 1.0, start.shift, (bounds[0].clone(), bounds[1].clone()), why, start.transform, True)
+    return ScaledMachine(machine, 1.0, start.shift, (bounds[0].clone(), bounds[1].clone()), why, start.transform, True)
 
 
 def _units_of_measurement(visible: Units, x: Rows) -> tuple[float, Tensor]:
@@ -129,11 +129,12 @@ def make_objective(settings: Settings) -> Objective | None:
 
 def make_trainer(
     settings: Settings,
-    new: NewMachine,
+    new: ScaledMachine,
     x: Rows,
     held_out: Rows | None,
     monitor: Monitor,
     weights: Tensor | None = None,
+    objective: Objective | None = None,
 ) -> Training:
     """Create the trainer of a machine for unscaled data.
 
@@ -159,14 +160,27 @@ def make_trainer(
 
     def make_joint() -> Trainer:
         is_warm = is_fitted or settings.pretrain_epochs > 0
-        trainer = _trainer(settings, machine, x, epochs, monitor, rate, measured, warm_start=is_warm, weights=weights)
+        trainer = _trainer(
+            settings,
+            machine,
+            x,
+            epochs,
+            monitor,
+            rate,
+            measured,
+            warm_start=is_warm,
+            weights=weights,
+            objective=objective,
+        )
         trainer.batches.missing = missing if missing is not None else trainer.batches.missing
         return trainer
 
     def make_for_layer(own: BoltzmannMachine, states: Tensor, stage: int) -> Trainer:
         measure = monitor_of_layer(monitor, stage, settings.double_inputs)
         n_epochs = settings.pretrain_epochs
-        return _trainer(settings, own, states, n_epochs, measure, rate, warm_start=True, weights=weights)
+        return _trainer(
+            settings, own, states, n_epochs, measure, rate, warm_start=True, weights=weights, objective=objective
+        )
 
     if settings.pretrain_epochs == 0:
         return make_joint()
@@ -177,7 +191,7 @@ def make_trainer(
     return PretrainingTrainer(machine, first, pretraining, make_for_layer, make_joint, epochs, settings.seed, weights)
 
 
-def _completed_table(new: NewMachine, x: Tensor, seed: int) -> Tensor:
+def _completed_table(new: ScaledMachine, x: Tensor, seed: int) -> Tensor:
     """Fill in the missing values of a table with draws from the fitted machine."""
     machine, draws = in_double(new.in_units_of_data()), torch.Generator(x.device).manual_seed(seed)
     if is_product_mixture(machine):
@@ -207,6 +221,7 @@ def _trainer(
     held_out: Tensor | None = None,
     warm_start: bool = False,
     weights: Tensor | None = None,
+    objective: Objective | None = None,
 ) -> Trainer:
     some = completed_by_columns(machine, x, settings.seed) if isinstance(x, Tensor) and has_gaps(x) else x
     if rate is None:
@@ -217,7 +232,7 @@ def _trainer(
         x,
         epochs=epochs,
         batch_size=settings.batch_size,
-        objective=make_objective(settings),
+        objective=objective or make_objective(settings),
         optimizer=optimizer,
         scheduler=geometric_decay(optimizer, settings.decay, max(1, epochs)),
         validation=held_out,
@@ -240,44 +255,7 @@ def bytes_scaled_beyond(settings: Settings) -> int | None:
     return None if are_states or max(values) > 1 or settings.binarize == 1 else INTENSITIES
 
 
-def prepare_gappy_rows(settings: Settings, rows: Array) -> Tensor:
-    """Prepare rows as in `prepare_rows`, keeping missing values as NaN."""
-    values = torch.from_numpy(rows)
-    missing = torch.isnan(values)
-    filled: Tensor = prepare_rows(settings, torch.where(missing, 0.0, values).numpy())
-    return filled.to(dtype=getattr(torch, settings.dtype)).masked_fill(missing, torch.nan)
-
-
-@overload
-def prepare_rows(settings: Settings, rows: Array) -> Tensor: ...
-
-
-@overload
-def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows: ...
-
-
-def prepare_rows(settings: Settings, rows: Array | LazyRows) -> Rows:
-    """Convert the rows of a data set to a tensor and binarize them according to the settings.
-
-    Rows on disk stay on disk and are binarized when they are read.
-    """
-    dtype, threshold = getattr(torch, settings.dtype), settings.binarize
-    x = rows if isinstance(rows, LazyRows) else from_array(rows, "x")
-    if threshold is not None:
-        return by_rows(lambda part: (_complete(part) > threshold).to(dtype), x)
-    if settings.visible == "categorical":
-        if not all(bool(((part >= 0) & (part == part.round())).all()) for _, part in parts(x)):
-            raise SettingsError("visible is 'categorical', but not all values are non-negative integers")
-        return by_rows(lambda part: part.long(), x)
-    largest = max(float(part.abs().max()) for _, part in parts(x))
-    if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
-        raise SettingsError(
-            f"the largest value is {largest:g}; scale the data to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}"
-        )
-    return x.to(dtype) if isinstance(x, Tensor) else by_rows(lambda part: part.to(dtype), x)
-
-
-def _complete(part: Tensor) -> Tensor:
-    if has_gaps(part):
-        raise ValueError(f"values are missing (NaN); {IN_MEMORY}")
-    return part
+def codec_of(settings: Settings, schema: Schema | None = None, names: Sequence[str] | None = None) -> Codec:
+    """Return the codec of data with the given settings."""
+    names = None if names is None else tuple(names)
+    return Codec(names, schema, None, settings.binarize, settings.visible == "categorical", settings.dtype)

@@ -13,7 +13,7 @@ from torch import Tensor
 from tapmachine.data.errors import DataError, RunWarning, SettingsError, warn
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, held_in_memory, spaced
-from tapmachine.runs.build import bytes_scaled_beyond, prepare_gappy_rows, prepare_rows
+from tapmachine.runs.build import bytes_scaled_beyond, codec_of
 from tapmachine.runs.settings import Settings
 from tapmachine.runs.weights import digest_of_weights, read_weights
 from tapmachine.tables.codec import EncodedData, read_rows
@@ -184,10 +184,10 @@ def _prepared(settings: Settings, source: EncodedData) -> tuple[Rows, tuple[str,
     """Prepare rows according to the settings. Returns the rows, with NaN for missing values, and notes."""
     rows, notes = source.rows, source.notes
     if isinstance(rows, LazyRows) or rows.dtype.kind != "f" or not bool(np.isnan(rows).any()):
-        return prepare_rows(settings, rows), notes
+        return codec_of(settings).rows(rows), notes
     n_missing = int(np.isnan(rows).sum())
     note = f"{source.name}: {n_missing} of {rows.size} values ({n_missing / rows.size:.1%}) are missing"
-    return prepare_gappy_rows(settings, rows), (*notes, note)
+    return codec_of(settings).rows(rows), (*notes, note)
 
 
 def _between(x: Rows, first: int, last: int) -> Rows:

@@ -12,7 +12,7 @@ from tapmachine.data.errors import RunError
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.files import read_tensors, rebuild
-from tapmachine.runs.build import bytes_scaled_beyond, prepare_gappy_rows
+from tapmachine.runs.build import bytes_scaled_beyond, codec_of
 from tapmachine.runs.data import RunData, named, read_data, read_prepared
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.records import Record
@@ -134,7 +134,7 @@ class Session:
             rows = data.rows
             for part in (own for _, own in rows.parts()) if isinstance(rows, LazyRows) else (rows,):
                 with named(source):
-                    yield prepare_gappy_rows(settings, part)
+                    yield codec_of(settings).rows(part)
 
         return data, parts()
 

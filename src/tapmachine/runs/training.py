@@ -24,8 +24,7 @@ from tapmachine.runs.data import RunData, named, read_data
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.settings import ADJUSTABLE, Settings
 from tapmachine.runs.weights import repeat_rows
-from tapmachine.tables.machine import NewMachine
-from tapmachine.tables.table_units import units_for
+from tapmachine.tables.machine import ScaledMachine
 from tapmachine.training import Monitor, Training
 from tapmachine.training.gaps import check_columns, has_gaps
 from tapmachine.training.loop import run_epochs
@@ -33,7 +32,7 @@ from tapmachine.training.monitor import Record
 from tapmachine.training.state import TrainingState
 
 Say = Callable[[str], None]
-Prepared = tuple[Settings, NewMachine, Training]
+Prepared = tuple[Settings, ScaledMachine, Training]
 Prepare = Callable[[Settings, RunData[Rows], torch.device | str], Prepared]
 
 
@@ -149,7 +148,7 @@ def prepared(settings: Settings, data: RunData[Rows], device: torch.device | str
                 check_columns(train.isnan(), data.names)
             train, weights = repeat_rows(train, weights)
         settings = settings.for_rows(len(train))
-        units = None if data.schema is None else units_for(data.schema)
+        units = None if data.schema is None else data.schema.units()
         new = make_machine(settings, train, data.held_out, units, weights)
         new.machine.to(device)
         monitor = Monitor(every=settings.measure_every, scale=new.scale, shift=new.shift, transform=new.transform)
@@ -281,7 +280,7 @@ def _reschedule(trainer: Training, settings: Settings) -> None:
             group["lr"] = rate
 
 
-def _save(run: RunFolder, trainer: Training, new: NewMachine, settings: Settings, data: RunData[Rows]) -> None:
+def _save(run: RunFolder, trainer: Training, new: ScaledMachine, settings: Settings, data: RunData[Rows]) -> None:
     epoch, last = trainer.finished, trainer.is_over
     origin = data.description() | {"run": settings.digest(), "epoch": epoch}
     partial = trainer.is_mid_epoch

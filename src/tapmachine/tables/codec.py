@@ -1,15 +1,266 @@
-"""Encoding of tables as rows of numbers."""
+"""Codec of a table: how rows of any form become states of the visible units, and how states become rows again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tapmachine.data.columns import RawColumn
-from tapmachine.data.errors import DataError
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.data.columns import NUMBERS, RawColumn
+from tapmachine.data.errors import DataError, SettingsError
+from tapmachine.data.lazy_rows import LazyRows
+from tapmachine.data.rows import Rows, by_rows, from_array, parts
 from tapmachine.data.sources import INTENSITIES, DataSet, read
 from tapmachine.data.text import COMPLETE_ROWS
-from tapmachine.tables.frames import library_of, to_columns
-from tapmachine.tables.schema import Schema
+from tapmachine.tables.frames import (
+    FrameType,
+    from_columns,
+    from_numbers,
+    has_float_columns_only,
+    library_of,
+    matrix_and_names,
+    series_of,
+    to_columns,
+)
+from tapmachine.tables.schema import Column, Schema
+
+Array = np.ndarray[Any, Any]
+
+SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # precisions scale with the square of values, and must fit into float32
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Conversion of rows of data to states of the visible units, and back.
+
+    Rows are first encoded as numbers: columns of a table become standardized numbers, counts, 0 or 1, and one-hot
+    categories; for plain arrays, the encoding is the identity. Missing values are NaN. Encoded rows then become tensors
+    that the visible units accept. A codec is saved with its machine, so that other rows are converted in the same way.
+
+    Attributes:
+        names: Names of the columns; None for arrays.
+        schema: Kinds of the columns of a table; None if the columns are numbers that need no encoding.
+        frame: Type of the DataFrame with the training data, which results have as well; None for arrays and files.
+        binarize: Threshold of binarization; None if values are not binarized.
+        has_states: Whether the columns of a plain array are the numbers of categorical states.
+        dtype: Data type of tensors of real numbers.
+
+    Example:
+        >>> import pandas
+        >>> from tapmachine.tables.codec import Codec
+        >>> frame = pandas.DataFrame({"mass": [1.0, 3.0], "kind": ["a", "b"]})
+        >>> codec = Codec.infer(frame)
+        >>> codec.encode(frame)
+        array([[-1.,  0.],
+               [ 1.,  1.]])
+        >>> codec.decode(codec.encode(frame))
+           mass kind
+        0   1.0    a
+        1   3.0    b
+    """
+
+    names: tuple[str, ...] | None = None
+    schema: Schema | None = None
+    frame: FrameType | None = None
+    binarize: float | None = None
+    has_states: bool = False
+    dtype: str = "float32"
+
+    @classmethod
+    def infer(cls, X: Any, kinds: Mapping[str, str] | None = None, coded: bool = True, **others: Any) -> "Codec":
+        """Create the codec of training data.
+
+        Args:
+            X: Training data: a DataFrame, or anything else with rows of numbers.
+            kinds: Mapping from column names to kinds (real, count, binary or categorical) that override the inferred
+                kinds.
+            coded: Whether the columns of a DataFrame are encoded by their kinds, unless all of them are floats
+                (default: True).
+            others: Other attributes of the codec.
+        """
+        if library_of(X) is None:
+            if kinds is not None:
+                raise ValueError("columns is set, but X has no column names; pass X as a DataFrame")
+            _, names = matrix_and_names(X)
+            return cls(None if names is None else tuple(names), **others)
+        if kinds is not None and not coded:
+            raise ValueError("columns cannot be combined with visible, binarize or interval")
+        frame, schema = FrameType.of(X), None
+        if coded and (kinds is not None or not has_float_columns_only(X)):
+            schema = Schema.infer(to_columns(X), kinds)
+        return cls(frame.names, schema, frame, **others)
+
+    # ----- rows in
+
+    def encode(self, X: Any, gaps: bool = True, optional: Sequence[str] = ()) -> Array:  # (N, n_components)
+        """Encode rows as numbers, with NaN for missing values.
+
+        Args:
+            X: DataFrame or list of columns, if the codec has a schema. Otherwise, rows of numbers.
+            gaps: Whether values may be missing (default: True).
+            optional: Names of columns that may be absent and are missing in all rows then.
+
+        Raises:
+            ValueError: If the columns or their values do not match the schema.
+        """
+        if self.schema is None:
+            return np.asarray(X)
+        if library_of(X) is None and not isinstance(X, list):
+            names = self.schema.names
+            raise ValueError(
+                f"X is a {type(X).__name__}; expected a DataFrame with the columns "
+                f"{', '.join(map(repr, names[:5]))}{', …' if len(names) > 5 else ''}"
+            )
+        columns = X if isinstance(X, list) else to_columns(X)
+        if len(columns) and len(columns[0].values) == 0:
+            raise ValueError("X has no rows (n_samples=0)")
+        rows = self.schema.encode(columns, optional)
+        for column in () if gaps else columns:
+            if column.gaps.any():
+                where = int(column.gaps.argmax())
+                raise ValueError(f"column {column.name!r} is missing in row {where}; expected complete rows")
+        return rows
+
+    def encode_without(self, X: Any, column: str) -> Array:  # (N, n_components)
+        """Encode rows in which all values of one column, which may be absent, are missing."""
+        self.column(column)
+        others = [own for own in to_columns(X) if own.name != column] if library_of(X) else X
+        return self.encode(others, optional=[column])
+
+    def given(self, values: Mapping[Any, Any], n_columns: int | None = None) -> Tensor:  # (n_components,)
+        """Encode a row with known values in some columns and NaN in all others.
+
+        Args:
+            values: Known values by column name, or by column number for arrays. Numbers may be strings.
+            n_columns: Number of columns, if the columns have no names.
+
+        Raises:
+            ValueError: If a column is unknown, or if a value does not match the kind of its column.
+        """
+        names: Sequence[Any] = range(n_columns or 0) if self.names is None else self.names
+        for name in values:
+            if name not in names:
+                raise ValueError(f"given has column {name!r}; expected one of {', '.join(map(repr, names))}")
+        if self.schema is None:
+            row = [_number(name, values[name]) if name in values else np.nan for name in names]
+            return torch.tensor(row, dtype=torch.float64)
+        columns = []
+        for column in self.schema.columns:
+            value = values.get(column.name)
+            if isinstance(value, str) and column.type in NUMBERS:
+                is_truth = column.type == "bool" and value in ("True", "False")
+                value = value == "True" if is_truth else _number(column.name, value)
+            columns.append(RawColumn.of(column.name, [value], column.dtype))
+        return torch.from_numpy(self.schema.encode(columns)[0])
+
+    def rows(self, encoded: Array | LazyRows, dtype: torch.dtype | None = None) -> Rows:
+        """Convert encoded rows to a tensor for the visible units, with NaN for missing values.
+
+        Values are binarized, and states of categories become integers unless some of them are missing. Rows on disk
+        stay on disk and are converted when they are read.
+        """
+        dtype = dtype or getattr(torch, self.dtype)
+        x = encoded if isinstance(encoded, LazyRows) else from_array(encoded, "x")
+        missing = torch.isnan(x) if isinstance(x, Tensor) and x.is_floating_point() else None
+        if missing is not None and bool(missing.any()):
+            complete = self._complete_rows(torch.where(missing, 0.0, x), dtype)
+            assert isinstance(complete, Tensor)
+            return complete.to(dtype).masked_fill(missing, torch.nan)
+        return self._complete_rows(x, dtype)
+
+    def _complete_rows(self, x: Rows, dtype: torch.dtype) -> Rows:
+        threshold = self.binarize
+        if threshold is not None:
+            return by_rows(lambda part: (_complete(part) > threshold).to(dtype), x)
+        if self.has_states:
+            if not all(bool(((part >= 0) & (part == part.round())).all()) for _, part in parts(x)):
+                raise SettingsError("visible is 'categorical', but not all values are non-negative integers")
+            return by_rows(lambda part: part.long(), x)
+        largest = max(float(part.abs().max()) for _, part in parts(x))
+        if largest and not SMALLEST_VALUE < largest < LARGEST_VALUE:
+            raise SettingsError(
+                f"the largest value is {largest:g}; scale the data to between {SMALLEST_VALUE:g} and {LARGEST_VALUE:g}"
+            )
+        return x.to(dtype) if isinstance(x, Tensor) else by_rows(lambda part: part.to(dtype), x)
+
+    # ----- rows out
+
+    def decode(self, rows: Array, like: Any = None, keep: bool = False) -> Any:  # (N, n_components)
+        """Decode encoded rows, or means of encoded rows.
+
+        Args:
+            rows: Encoded rows.
+            like: Data whose type the result has (default: the training data). For an array, rows are not decoded.
+            keep: Whether values that are known in `like` are kept, for tables with a schema (default: False).
+
+        Returns:
+            A DataFrame with the index of `like`, or the rows themselves.
+        """
+        library = library_of(like)
+        if self.frame is None or (like is not None and library is None):
+            return rows
+        index = getattr(like, "index", None)
+        library = library or self.frame.library
+        if self.schema is None:
+            dtypes = self.frame.dtypes if library == self.frame.library else ()
+            return from_numbers(rows, self.frame.names, library, index, dtypes)
+        decoded = self.schema.decode(rows)
+        if keep:
+            decoded = [own.filled_from(other) for own, other in zip(to_columns(like), decoded, strict=True)]
+        return from_columns(decoded, library, index)
+
+    def deviations(self, deviation: Array) -> Array:  # (N, n_components) -> (N, n_columns)
+        """Return the standard deviation of each value in the units of the data, given those of its components."""
+        return deviation if self.schema is None else self.schema.spread(deviation**2)
+
+    def log_scale(self, encoded: Array) -> Array | float:  # (N, n_components) -> (N,)
+        """Return the logarithm of the Jacobian of each row: ln P(data) = ln P(encoded) − log_scale."""
+        return 0.0 if self.schema is None else self.schema.log_scale(encoded)
+
+    def column(self, name: str) -> tuple[Column, slice]:
+        """Return a column of the schema and its components in encoded rows.
+
+        Raises:
+            ValueError: If the table has no such column.
+        """
+        columns = () if self.schema is None else self.schema.columns
+        for column in columns:
+            if column.name == name:
+                assert self.schema is not None
+                return column, self.schema.components[name]
+        raise ValueError(f"column is {name!r}; expected one of {', '.join(repr(own.name) for own in columns)}")
+
+    def columns_like(self, columns: Sequence[RawColumn], like: Any) -> Any:
+        """Return decoded columns as a DataFrame with the library and the index of `like`."""
+        return from_columns(columns, library_of(like) or "pandas", getattr(like, "index", None))
+
+    def frame_like(self, values: Array, like: Any, names: Sequence[str] | None = None) -> Any:  # (N, n)
+        """Return numbers as a DataFrame with the index of `like`, or as they are if `like` is no DataFrame."""
+        library, names = library_of(like), names or self.names
+        if library is None or names is None:
+            return values
+        return from_numbers(values, names, library, getattr(like, "index", None))
+
+    def series_like(self, values: Array, name: str, like: Any) -> Any:  # (N,)
+        """Return numbers as a Series with the index of `like`, or as they are if `like` is no DataFrame."""
+        library = library_of(like)
+        return values if library is None else series_of(values, name, library, getattr(like, "index", None))
+
+
+def _number(name: Any, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"given has the value {value!r} for column {name!r}; expected a number") from None
+
+
+def _complete(part: Tensor) -> Tensor:
+    if part.is_floating_point() and bool(part.isnan().any()):
+        raise ValueError("values are missing (NaN); training with missing values requires a tensor in memory")
+    return part
 
 
 @dataclass(frozen=True)

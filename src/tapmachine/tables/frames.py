@@ -26,6 +26,16 @@ def library_of(table: Any) -> str | None:
     return None
 
 
+def matrix_and_names(X: Any) -> tuple[Any, list[str] | None]:
+    """Return the matrix and the column names of an AnnData object. Return other input unchanged, without names."""
+    module = sys.modules.get("anndata")  # an AnnData object exists only if anndata was imported
+    if module is None or not isinstance(X, module.AnnData):
+        return X, None
+    if X.X is None:
+        raise ValueError("X is an AnnData object without a matrix; set X.X")
+    return (X.to_memory() if X.isbacked else X).X, [str(name) for name in X.var_names]
+
+
 def has_float_columns_only(frame: Any) -> bool:
     """Return whether all columns of a DataFrame have a floating-point dtype."""
     if library_of(frame) == "polars":

@@ -1,22 +1,20 @@
-"""New machines, and the scaling that is applied to the training data."""
+"""Machines in training, and the scaling that is applied to their training data."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tapmachine.data.lazy_rows import LazyRows
-from tapmachine.data.rows import Rows, parts, place_of
+from tapmachine.data.rows import Rows, by_rows, parts, place_of
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.rescaling import rescale
 from tapmachine.machine.whitening import in_coordinates
 
 
 @dataclass(frozen=True)
-class NewMachine:
-    """New machine for data that are scaled to a standard deviation of about 0.3, as for uniform data in [0, 1].
+class ScaledMachine:
+    """Machine for data that are scaled to a standard deviation of about 0.3, as for uniform data in [0, 1].
 
     Attributes:
         machine: Machine with small random weights, or fitted by `start_for_table`.
@@ -84,16 +82,3 @@ class NewMachine:
             value = f"{place_of(first + row, x)}, column {column} is {part[row, column]:g}"
             ends = (float(bound.expand(part.shape[1])[column]) for bound in (lower, upper))
             raise ValueError("{}; expected a value from {:g} to {:g}".format(value, *ends))
-
-
-def by_rows(function: Callable[[Tensor], Tensor], x: Rows) -> Rows:
-    """Apply a function to rows: in parts if the rows are in memory, or on reading if the rows are on disk."""
-    if isinstance(x, LazyRows):
-        return x.mapped(lambda part: function(torch.from_numpy(part)).numpy())
-    results: Tensor | None = None
-    for first, part in parts(x):
-        result = function(part)
-        results = result.new_empty((len(x), *result.shape[1:])) if results is None else results
-        results[first : first + len(result)] = result
-    assert results is not None
-    return results

@@ -125,7 +125,7 @@ def _draw(
 def _given(text: str | None, names: Sequence[str], schema: "Schema | None") -> "Tensor | None":  # (n,)
     """Parse NAME=VALUE pairs into a row, with NaN for all other columns."""
     from tapmachine.data.declarations import pairs_from_text
-    from tapmachine.tables.given import given_row
+    from tapmachine.tables.codec import Codec
 
     if text is None:
         return None
@@ -133,4 +133,4 @@ def _given(text: str | None, names: Sequence[str], schema: "Schema | None") -> "
     for name, value in pairs.items():
         if not value:
             raise ValueError(f"--given has {name!r} without a value; expected NAME=VALUE pairs separated by commas")
-    return given_row(pairs, names if schema is None else schema.names, schema)
+    return Codec(tuple(names) if schema is None else schema.names, schema).given(pairs)

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from tapmachine.data.text import TextLayout
     from tapmachine.machine import BoltzmannMachine
     from tapmachine.posterior.table import TablePosterior
-    from tapmachine.tables.kinds import Column
-    from tapmachine.tables.schema import Schema
+    from tapmachine.tables.schema import Column, Schema
 
 TABLES = (".csv", ".tsv", ".parquet")
 ROWS_AT_A_TIME = 4096
@@ -120,8 +119,7 @@ def exact_posterior(machine: "BoltzmannMachine", rows: "Tensor") -> "TablePoster
 
 def plain_schema(columns: "list[str] | None", n_columns: int) -> "Schema":
     """Create a schema for a table of real numbers, which requires no encoding."""
-    from tapmachine.tables.kinds import Column
-    from tapmachine.tables.schema import Schema
+    from tapmachine.tables.schema import Column, Schema
 
     names = columns or [str(column) for column in range(n_columns)]
     if len(names) != n_columns:

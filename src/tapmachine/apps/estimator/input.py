@@ -1,6 +1,5 @@
-"""Input of the estimator: AnnData objects, row weights, and sparse matrices, which are made dense in parts."""
+"""Input of the estimator: validation by scikit-learn, row weights, and sparse matrices made dense in parts."""
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,44 +9,61 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from scipy.sparse import issparse
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 from torch import Tensor
 
+from tapmachine.data.errors import DataWarning, warn
 from tapmachine.data.lazy_rows import SPARSE_VALUES, LazyRows
-from tapmachine.runs.weights import repeated
+from tapmachine.runs.weights import repeat_rows, repeated
+from tapmachine.tables.codec import Codec
+from tapmachine.tables.frames import matrix_and_names
+from tapmachine.units import Units
 
 Array = np.ndarray[Any, Any]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-
-def is_anndata(X: Any) -> bool:
-    """Return whether X is an AnnData object."""
-    module = sys.modules.get("anndata")  # an AnnData object exists only if anndata was imported
-    return module is not None and isinstance(X, module.AnnData)
+FLOATS = (np.float64, np.float32)
 
 
-def matrix_of(X: Any) -> tuple[Any, list[str] | None]:
-    """Return the matrix and the column names of an AnnData object. Return other input unchanged, without names."""
-    if not is_anndata(X):
-        return X, None
-    if X.X is None:
-        raise ValueError("X is an AnnData object without a matrix; set X.X")
-    return (X.to_memory() if X.isbacked else X).X, [str(name) for name in X.var_names]
+def encoded(model: Any, X: Any, gaps: bool = True, reset: bool = False) -> Any:
+    """Encode rows as numbers: a dense array, or a sparse matrix in CSR format. The names of columns are checked.
 
-
-def check_names(names: list[str], fitted: Any) -> None:
-    """Raise a ValueError if the column names of an AnnData object differ from those of the training data."""
-    if len(names) != fitted.n_features_in_:
-        raise ValueError(f"X has {len(names)} columns; expected {fitted.n_features_in_}, as in the training data")
-    for place, (name, known) in enumerate(zip(names, getattr(fitted, "feature_names_in_", names), strict=True)):
+    Args:
+        model: Estimator with the attribute `_codec`.
+        X: Rows of any supported type.
+        gaps: Whether values may be missing (default: True).
+        reset: Whether X is training data, whose number and names of columns are stored (default: False).
+    """
+    if not reset:
+        check_is_fitted(model)
+    codec: Codec = model._codec
+    if codec.schema is not None:
+        rows = codec.encode(X, gaps)
+        if reset:
+            model.feature_names_in_ = np.array(codec.schema.names, dtype=object)
+            model.n_features_in_ = len(codec.schema.names)
+        return rows
+    matrix, names = matrix_and_names(X)
+    finite = "allow-nan" if gaps else True
+    options: dict[str, Any] = {"dtype": FLOATS, "accept_sparse": "csr", "ensure_all_finite": finite}
+    if names is None:
+        with _columns_named(model, X):
+            return validate_data(model, matrix, reset=reset, **options)
+    checked = check_array(matrix, **options)
+    if reset:
+        model.n_features_in_, model.feature_names_in_ = len(names), np.array(names, dtype=object)
+    if len(names) != model.n_features_in_:
+        raise ValueError(f"X has {len(names)} columns; expected {model.n_features_in_}, as in the training data")
+    for place, (name, known) in enumerate(zip(names, getattr(model, "feature_names_in_", names), strict=True)):
         if name != known:
             raise ValueError(
                 f"column {place} is {name!r}, but was {known!r} in training; use X[:, model.feature_names_in_]"
             )
+    return checked
 
 
 @contextmanager
-def columns_named(fitted: Any, X: Any) -> Iterator[None]:
+def _columns_named(fitted: Any, X: Any) -> Iterator[None]:
     """Add the name of the first wrong column to scikit-learn's error about the order of columns."""
     try:
         yield
@@ -63,6 +79,23 @@ def columns_named(fitted: Any, X: Any) -> Iterator[None]:
         raise ValueError(f"{str(error).rstrip()} {where}") from None
 
 
+def clipped(x: Tensor, units: Units) -> Tensor:
+    """Clip values to the bounds of the visible units, which come from the training data, with a warning."""
+    lower, upper = (bound.detach() for bound in units.bounds())
+    outside = (x < lower) | (x > upper)
+    count = int(outside.sum())
+    if not count:
+        return x
+    row, column = outside.nonzero()[0].tolist()
+    warn(
+        f"{count} value{'s' if count > 1 else ''} outside the interval of the training data clipped; the "
+        f"first is {x[row, column]:g} in row {row}, column {column}. To widen the interval, fit with "
+        "interval=(low, high)",
+        DataWarning,
+    )
+    return torch.clamp(x, lower, upper)
+
+
 def lazy_rows(matrix: Any) -> LazyRows:
     """Wrap a sparse matrix so that rows become dense when they are read. Raises ValueError for missing values."""
     gaps = np.flatnonzero(np.isnan(matrix.data))
@@ -75,26 +108,26 @@ def lazy_rows(matrix: Any) -> LazyRows:
     return LazyRows({"X": matrix})
 
 
-def weighted_lazy_rows(matrix: Any, sample_weight: Any) -> tuple[LazyRows, Tensor | None]:
-    """Apply sample weights to the rows of a sparse matrix.
+def weighted(x: Any, sample_weight: Any, checked: Any) -> tuple[Any, Tensor | None]:
+    """Apply sample weights to the rows of a tensor or a sparse matrix.
 
     Returns:
         The rows and their weights. If all weights are small integers, rows are repeated and the weights are None.
+
+    Raises:
+        ValueError: If a weight is negative or not finite, or if all weights are 0.
     """
     if sample_weight is None:
-        return lazy_rows(matrix), None
-    weights = torch.from_numpy(checked_weights(sample_weight, matrix))
-    times = repeated(weights)
-    return (lazy_rows(matrix), weights) if times is None else (lazy_rows(matrix[times.numpy()]), None)
-
-
-def checked_weights(sample_weight: Any, rows: Any) -> Array:
-    """Return the sample weights as an array. Raises ValueError unless each row has a finite, non-negative weight."""
-    weights: Array = _check_sample_weight(sample_weight, rows, dtype=np.float64)
+        return x, None
+    weights: Array = _check_sample_weight(sample_weight, checked, dtype=np.float64)
     if (weights < 0).any() or not weights.sum() > 0:
         first = f"weight {int(np.argmax(weights < 0))} is negative" if (weights < 0).any() else "all weights are 0"
         raise ValueError(f"sample_weight: {first}; expected non-negative weights, at least one of them positive")
-    return weights
+    share = torch.from_numpy(weights)
+    if isinstance(x, Tensor):
+        return repeat_rows(x, share)
+    times = repeated(share)
+    return (x, share) if times is None else (x[times.numpy()], None)
 
 
 def dense_in_parts(method: Method) -> Method:
@@ -102,10 +135,12 @@ def dense_in_parts(method: Method) -> Method:
 
     @wraps(method)
     def on_parts(self: Any, X: Any, *arguments: Any, **options: Any) -> Any:
-        matrix, _ = matrix_of(X)
+        matrix, _ = matrix_and_names(X)
         if not issparse(matrix) or matrix.shape[0] == 0:
             return method(self, X, *arguments, **options)
-        parts = _dense_parts(self._sparse(X))
+        matrix = encoded(self, X)
+        step = max(1, SPARSE_VALUES // max(1, matrix.shape[1]))
+        parts = (matrix[first : first + step].toarray() for first in range(0, matrix.shape[0], step))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "X does not have valid feature names")  # names were checked before
             results = [method(self, part, *arguments, **options) for part in parts]
@@ -114,9 +149,3 @@ def dense_in_parts(method: Method) -> Method:
         return np.concatenate(results)
 
     return on_parts  # type: ignore[return-value]
-
-
-def _dense_parts(matrix: Any) -> Iterator[Array]:
-    step = max(1, SPARSE_VALUES // max(1, matrix.shape[1]))
-    for first in range(0, matrix.shape[0], step):
-        yield matrix[first : first + step].toarray()

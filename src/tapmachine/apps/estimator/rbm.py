@@ -1,68 +1,64 @@
 """The scikit-learn estimator `RBM`."""
 
-import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import fields, replace
-from typing import Any, Self, get_type_hints
+from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags, check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from tapmachine.accelerator.devices import pick_device
-from tapmachine.apps.estimator.gaps import CellMachine
-from tapmachine.apps.estimator.input import weighted_lazy_rows
-from tapmachine.apps.estimator.training import (
-    N_STARTS,
-    LastTraining,
-    check_observed,
-    starts_from,
-    take_up,
-    weighted_rows,
-    whole_number,
-)
-from tapmachine.data.declarations import kinds
-from tapmachine.data.errors import TrainingWarning, warn
-from tapmachine.data.rows import Rows, spaced
-from tapmachine.machine.checks import in_double
-from tapmachine.runs.build import make_machine, make_trainer, prepare_gappy_rows, prepare_rows
-from tapmachine.runs.settings import Settings
-from tapmachine.tables.machine import NewMachine
-from tapmachine.tables.table_units import units_for
+from tapmachine.analysis.features import hidden_means, visible_means
+from tapmachine.apps.estimator.input import FLOATS, clipped, dense_in_parts, encoded
+from tapmachine.apps.estimator.training import Trained, all_or_nothing, train, train_further
+from tapmachine.data.checks import check_count
+from tapmachine.data.errors import LikelihoodWarning, TrainingWarning, warn
+from tapmachine.likelihood.unbiased import TOLERANCE, LogPartition, unbiased_log_likelihood, unbiased_log_partition
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.posterior import Posterior, denoise
+from tapmachine.posterior.channels import Channel, Missing
+from tapmachine.posterior.denoising import check_channel
+from tapmachine.posterior.measurements import Measurements, recover
+from tapmachine.tables import cells
+from tapmachine.tables.frames import library_of
 from tapmachine.tables.units import UnitMaker
-from tapmachine.training import Monitor, Training
-from tapmachine.training.loop import run_epochs
-from tapmachine.training.monitor import Record
+from tapmachine.training import Objective
+from tapmachine.training.gaps import take_gaps
 
-N_MEASURED = 5  # number of epochs after the first at which the log-likelihood is measured
+Array = np.ndarray[Any, Any]
 
 
-class RBM(CellMachine):
+def _has_schema(model: "RBM") -> bool:
+    return getattr(model, "schema_", None) is not None
+
+
+class RBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A Restricted or Deep Boltzmann Machine with the scikit-learn interface.
 
-    The estimator trains like `tapmachine.fit`. All other functions of the package can be applied to the fitted machine,
-    `machine_`. With the same `random_state`, all results are reproducible, including scores and sequences of samples.
+    Rows are arrays, sparse matrices, AnnData objects or DataFrames, and NaN marks missing values. Columns of DataFrames
+    other than floats are modeled by their kinds (`schema_`). A table of numbers with different ranges, or of several
+    kinds, is fitted by maximum likelihood with a small machine whose posteriors, scores and samples are exact; `epochs`
+    and `batch_size` have no effect then. Other data are trained like in `tapmachine.fit`. All functions of the package
+    can be applied to the fitted machine, `machine_`. With the same `random_state`, all results are reproducible.
 
-    By default, hidden units are binary. The exception is a single hidden layer above Gaussian visible units, the
-    default for real-valued tables. The hidden units of this layer are fitted by maximum likelihood, so `epochs` and
-    `batch_size` have no effect. One `Gaussian` unit per column models the correlations. `SpikeSlab` units, of which at
-    most 8 have nonzero weights, model heavy tails. If cross-validation finds clusters, a `Categorical` unit has one
-    state per cluster.
-
-    If training is interrupted, the machine of the last complete epoch is kept and can be trained further with
-    `partial_fit`.
+    Most users need `n_hidden`, `epochs`, `random_state` and `verbose`. The parameters from `columns` to `interval`
+    describe the data and are inferred by default. The parameters from `hidden_units` on are for experts.
 
     Args:
         n_hidden: Number of hidden units, whose means are the features. A tuple such as (100, 50) creates a deep
             machine, whose features are the means of the last layer. For real-valued tables, one additional feature
             per column precedes these features and, if clusters were found, the cluster probabilities follow them.
-        pretrain: Number of epochs for pretraining the first hidden layer of a deep machine (default: same as `epochs`).
-        hidden_units: Type of the hidden units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian or
-            gauss-bernoulli. Units of the last two types take values between -1 and 1. With auto, units are
-            spike-slab in a single hidden layer above gaussian units, and binary otherwise.
+        epochs: Number of passes over the data (default: enough for 20,000 gradient steps, but between 50 and 300).
+        random_state: Random seed.
+        verbose: Whether to show training progress. If True, the log-likelihood is measured after every epoch, including
+            the TAP estimate.
+        columns: Kinds of DataFrame columns by name: real, count, binary or categorical (default: inferred from the
+            types and values of the columns). `print(model.schema_.describe())` shows the kinds.
         visible: Type of the visible units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian,
             gauss-bernoulli, poisson, categorical. With auto, the type is inferred from the data and described by
             `visible_`. For a custom unit type, pass units, or a class or function that creates `n` units when called
@@ -72,40 +68,27 @@ class RBM(CellMachine):
         interval: Interval of real values, such as (0, 1). If set, values outside the interval raise an error. By
             default, the interval is [0, 1] or the range of the training data, and later values are clipped to it with a
             warning.
-        columns: Kinds of DataFrame columns by name: real, count, binary or categorical (default: inferred from the
-            types and values of the columns). `print(model.schema_.describe())` shows the kinds.
-        epochs: Number of passes over the data (default: enough for 20,000 gradient steps, but between 50 and 300).
+        hidden_units: Type of the hidden units: auto, binary, spin, gaussian, spike-slab, truncated-gaussian or
+            gauss-bernoulli. Units of the last two types take values between -1 and 1. With auto, units are
+            spike-slab in a single hidden layer above gaussian units, and binary otherwise.
+        pretrain: Number of epochs for pretraining the first hidden layer of a deep machine (default: same as `epochs`).
         batch_size: Number of rows per gradient step (default: a quarter of the rows, but between 10 and 100).
-        objective: Training objective: default, tap, adaptive-tap, belief-propagation, relaxed-bp, cd, pcd. With
-            default, the objective of `tapmachine.fit` is used.
-        n_sweeps: Number of TAP or Gibbs sweeps per gradient step (default: 1 for cd, 20 for belief-propagation and
-            relaxed-bp, and 10 otherwise).
-        n_particles: Number of TAP solutions or Gibbs chains (default: the batch size).
-        start: Starting points of the TAP solutions: batch, data, noisy, random, persistent, chains.
+        objective: Training objective: default, tap, cd, pcd, or an `Objective` such as `PCD(5)`. With default, the
+            objective of `tapmachine.fit` is used.
         learning_rate: Initial learning rate, for data scaled to about 1 (default: chosen from the data).
         decay: Final learning rate as a fraction of the initial learning rate.
-        momentum: Momentum of the gradient steps.
         weight_decay: Coefficient of the L2 penalty on the weights.
         l1: Coefficient of the L1 penalty on the weights.
-        centered: Whether to use centered gradients (default: True for unit types that support centering).
-        averaged: Whether to average the parameters over the last eighth of the training steps.
-        dtype: Data type of the parameters: float32 or float64.
         device: Device to train on: cpu, cuda, or auto, which uses a GPU if one is available.
-        random_state: Random seed.
-        verbose: Whether to show training progress. If True, the log-likelihood is measured after every epoch, including
-            the TAP estimate.
 
     Attributes:
         machine_: Fitted machine, in the units of the data.
         visible_: Description of the visible unit type and the reason for its choice.
         schema_: Kind of each column, for a DataFrame with columns other than floats; None otherwise.
-        history_: Training history, a list with one dictionary per epoch. Each dictionary has the keys `loss`,
-            `gradient_norm` and others. About five epochs, including the first and the last, also have the
-            `log_likelihood` of the training rows and its `log_likelihood_method` (see `Monitor`).
-        score_method_, score_error_: Method used to compute ln Z for the scores, `exact` or `annealed`, and the
-            standard error of ln Z in nats. Both are computed on first access.
-        components_: Weights of the first layer, (n_hidden, n_features), or (n_hidden, n_features·q) for features with q
-            categories.
+        history_: One dictionary per epoch with `loss`, `gradient_norm` and others. About five epochs, including the
+            first and the last, also have the `log_likelihood` of the training rows (see `Monitor`).
+        score_method_, score_error_: Method used to compute ln Z, `exact` or `annealed`, and its standard error in nats.
+        components_: Weights of the first layer, (n_hidden, n_features), with one column per category of a feature.
         n_features_in_, feature_names_in_: Number and names of the features, as in scikit-learn.
 
     Example:
@@ -120,255 +103,395 @@ class RBM(CellMachine):
         self,
         n_hidden: int | tuple[int, ...] = 100,
         *,
-        pretrain: int | None = None,
-        hidden_units: str = "auto",
+        epochs: int | None = None,
+        random_state: Any = 0,
+        verbose: bool = False,
+        columns: dict[str, str] | None = None,
         visible: str | UnitMaker = "auto",
         binarize: float | None = None,
         interval: tuple[float, float] | None = None,
-        columns: dict[str, str] | None = None,
-        epochs: int | None = None,
+        hidden_units: str = "auto",
+        pretrain: int | None = None,
         batch_size: int | None = None,
-        objective: str = "default",
-        n_sweeps: int | None = None,
-        n_particles: int | None = None,
-        start: str = "batch",
+        objective: str | Objective = "default",
         learning_rate: float | None = None,
         decay: float = 0.01,
-        momentum: float = 0.5,
         weight_decay: float = 0.0,
         l1: float = 0.0,
-        centered: bool | None = None,
-        averaged: bool = True,
-        dtype: str = "float32",
         device: str = "auto",
-        random_state: Any = 0,
-        verbose: bool = False,
     ) -> None:
         self.n_hidden = n_hidden
-        self.pretrain = pretrain
-        self.hidden_units = hidden_units
+        self.epochs = epochs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.columns = columns
         self.visible = visible
         self.binarize = binarize
         self.interval = interval
-        self.columns = columns
-        self.epochs = epochs
+        self.hidden_units = hidden_units
+        self.pretrain = pretrain
         self.batch_size = batch_size
         self.objective = objective
-        self.n_sweeps = n_sweeps
-        self.n_particles = n_particles
-        self.start = start
         self.learning_rate = learning_rate
         self.decay = decay
-        self.momentum = momentum
         self.weight_decay = weight_decay
         self.l1 = l1
-        self.centered = centered
-        self.averaged = averaged
-        self.dtype = dtype
         self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-
-    # ----- training
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit a new machine to the rows of X.
 
-        Args:
-            X: Training data, (n_samples, n_features): an array, a DataFrame, an AnnData object or a sparse matrix.
-                Sparse matrices are not converted to dense arrays. NaN marks missing values; the machine is fitted to
-                the observed values.
-            y: Ignored. Present for compatibility with scikit-learn.
-            sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows. By default, all
-                weights are 1.
+        If training is interrupted, the machine of the last complete epoch is kept.
 
-        Returns:
-            The fitted estimator.
+        Args:
+            X: Training data, (n_samples, n_features). With missing values, the machine is fitted to the observed ones.
+            y: Ignored. Present for compatibility with scikit-learn.
+            sample_weight: Weight of each row, (n_samples,). A row of weight 2 counts as two rows (default: 1).
         """
-        settings = self._settings(self.epochs)
-        with self._all_or_nothing():
-            x, weights = self._first_rows(settings, X, sample_weight)
-            settings = settings.for_rows(len(x))
-            new = self._new_machine(settings, x, weights)
-            trainer = make_trainer(settings, new, x, None, self._monitor(new, settings.all_epochs), weights)
-            history: list[Record] = []
-            interrupted = self._train(trainer, history)
-            self._finish(LastTraining(settings, new, trainer.joint().state()), history, starts_from(x))
+        with all_or_nothing(self):
+            trained, interrupted = train(self, X, sample_weight)
+            self._take(trained)
         if interrupted is not None:
             warn(
-                f"training was interrupted after {len(history)} of {settings.all_epochs} epochs; the machine of the "
-                "last complete epoch is kept",
+                f"training was interrupted after {len(trained.history)} of {trained.settings.all_epochs} epochs; the "
+                "machine of the last complete epoch is kept",
                 TrainingWarning,
             )
             raise interrupted
         return self
 
-    def _train(self, training: Training, history: list[Record]) -> KeyboardInterrupt | None:
-        """Train all epochs. If training is interrupted, restore the last complete epoch and return the interrupt."""
-        state = None
-
-        def keep(record: Record) -> None:
-            nonlocal state
-            state = training.state()
-            history.append(record)
-
-        try:
-            run_epochs(training, [keep], progress=self.verbose)
-        except KeyboardInterrupt as interrupt:
-            if state is None:
-                raise
-            training.restore(state)
-            return interrupt
-        return None
-
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one epoch on the rows of X, without pretraining.
+        """Train for one epoch on the rows of X, without pretraining, at the final learning rate of earlier training.
 
-        The learning rate is the final learning rate of the previous training run. The first call infers the visible
-        unit type from its rows. Set `interval` if later rows have a wider range. Missing values and weights are treated
-        as in `fit`.
-
-        Args:
-            X: Training data, as for `fit`.
-            y: Ignored. Present for compatibility with scikit-learn.
-            sample_weight: Weight of each row, (n_samples,). By default, all weights are 1.
-
-        Returns:
-            The fitted estimator.
+        The first call infers the visible unit type from its rows. Set `interval` if later rows have a wider range. The
+        arguments are those of `fit`.
         """
-        with self._all_or_nothing():
-            self._pass_over(X, getattr(self, "_training", None), sample_weight)
+        with all_or_nothing(self):
+            self._take(train_further(self, X, sample_weight))
         return self
 
-    def _pass_over(self, X: Any, before: LastTraining | None, sample_weight: Any) -> None:
-        history, starts = (list(self.history_), self._starts) if before else ([], None)
-        if before is None:
-            settings = self._settings(1, decay=1.0, pretrain=0, hidden_units=self._chosen_hidden())
-            x, weights = self._first_rows(settings, X, sample_weight)
-            new = self._new_machine(settings, x, weights)
-        else:
-            if before.new.transform is not None:
-                raise ValueError(
-                    "partial_fit cannot continue a fit with Gaussian visible units, which does not use gradient steps; "
-                    "call fit with all rows, or use partial_fit from the start"
-                )
-            settings = self._settings(
-                1, decay=1.0, pretrain=0, seed=before.settings.seed, hidden_units=self._chosen_hidden()
-            )
-            kept = ("hidden", "visible", "interval", "binarize", "dtype")
-            changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
-            if changed:
-                raise ValueError(
-                    f"{changed[0]} has changed since the machine was first trained; call fit to train a new machine"
-                )
-            x, weights = self._more_rows(X, sample_weight)
-            new = deepcopy(before.new)
-        if settings.batch_size is not None:
-            settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
-        measure = self._monitor(new, 1) if self.verbose else Monitor(n_starts=0)  # X may have few rows
-        trainer = make_trainer(settings, new, x, None, measure, weights)
-        if before is not None:
-            take_up(trainer.joint(), before.state)
-        history.append(trainer.epoch() | {"epoch": len(history) + 1})
-        seen = starts_from(x) if starts is None else torch.cat((starts, starts_from(x)))
-        self._finish(LastTraining(settings, new, trainer.state()), history, spaced(seen, N_STARTS).clone())
+    @dense_in_parts
+    def transform(self, X: Any) -> Array:
+        """Compute features: the means of the hidden units of the last layer given each row, (n_samples, n_hidden).
 
-    def _more_rows(self, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
-        """Prepare rows and weights for further training of the fitted machine."""
-        sparse = self._sparse(X)
-        if sparse is not None:
-            lazy, weights = weighted_lazy_rows(sparse, sample_weight)
-            return lazy.mapped(lambda part: self._rows(part).cpu().numpy()), weights
-        array = self._array(X, gaps=True)
-        rows = self._rows_with_gaps(array) if np.isnan(array).any() else self._rows(array)
-        return weighted_rows(rows.to(self.machine_.device), array, sample_weight)
+        Features of binary units lie in [0, 1]. Rows may contain missing values (NaN).
+        """
+        array = self._encoded(X)
+        gappy = np.isnan(array).any(axis=1)
+        features = np.empty((len(array), self._n_features_out), array.dtype)
+        for rows, means in ((~gappy, self._means_of_complete), (gappy, self._means_of_gappy)):
+            if rows.any():
+                features[rows] = means(array[rows]).flatten(1).cpu().numpy()
+        return features
 
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Restore all attributes of the estimator if training fails."""
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
+    def inverse_transform(self, X: Any) -> Any:
+        """Compute the means of the visible units given the features of the last layer, (n_samples, n_features).
 
-    def _chosen_hidden(self) -> str:
-        """Return the hidden unit type for `partial_fit`, which cannot fit the default machine of a table."""
-        return "binary" if self.hidden_units == "auto" else self.hidden_units
+        For categorical columns, the most probable category is returned. The result is a DataFrame if the machine was
+        fitted to a DataFrame.
+        """
+        check_is_fitted(self)
+        hidden = check_array(X, dtype=FLOATS)
+        if hidden.shape[1] != self._n_features_out:
+            raise ValueError(f"X has {hidden.shape[1]} columns; expected {self._n_features_out}, one per hidden unit")
+        visible = visible_means(self._double, torch.tensor(hidden))
+        result = self._codec.decode(self._array(visible, hidden.dtype))
+        if library_of(X) == "pandas" and library_of(result) == "pandas":
+            result.index = X.index
+        return result
 
-    def _settings(self, epochs: Any, **others: Any) -> Settings:
-        values = {name: getattr(self, name) for name in _passed_on()} | {"epochs": epochs}
-        values["columns"] = None  # handled by the schema of the DataFrame
-        values["visible"] = "auto" if callable(self.visible) else self.visible  # `_new_machine` creates custom units
-        for name, hint in get_type_hints(Settings).items():
-            if int in kinds(hint) and name in values and values[name] is not None:
-                values[name] = whole_number(name, values[name])
-        layers = self.n_hidden if isinstance(self.n_hidden, tuple | list) else (self.n_hidden,)
-        values["hidden"] = tuple(whole_number("n_hidden", size) for size in layers)
-        values["interval"] = None if self.interval is None else tuple(float(end) for end in self.interval)
-        if "seed" not in others:
-            values["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return Settings("given", **values | others)
+    @dense_in_parts
+    def free_energy(self, X: Any) -> Any:
+        """Compute the free energy F(x) of each row, (n_samples,), defined by ln P(x) = −F(x) − ln Z.
 
-    def _first_rows(self, settings: Settings, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
-        sparse = self._sparse(X, reset=True)
-        array = self._array(X, reset=True, gaps=True) if sparse is None else sparse
-        if array.shape[0] == 1:
-            raise ValueError("X has one sample (n_samples=1); expected at least two samples")
-        if sparse is not None:
-            rows, weights = weighted_lazy_rows(sparse, sample_weight)
-            return prepare_rows(settings, rows), weights
-        prepare = prepare_gappy_rows if np.isnan(array).any() else prepare_rows
-        x = prepare(settings, array).to(pick_device(self.device))
-        check_observed(x, getattr(self, "feature_names_in_", None))
-        return weighted_rows(x, array, sample_weight)
+        With several hidden layers, F(x) is approximated by TAP and is NaN for rows where TAP does not converge.
+        """
+        array = self._encoded(X, gaps=False)
+        values = self._codec.log_scale(array) - cells.log_weights(self._double, self._rows(array)).cpu().numpy()
+        return self._codec.series_like(values, "free_energy", X)
 
-    def _new_machine(self, settings: Settings, x: Rows, weights: Tensor | None) -> NewMachine:
-        units = self.visible if callable(self.visible) else None
-        if self.schema_ is not None:
-            units = units_for(self.schema_)
-        new = make_machine(settings, x, units=units, weights=weights)
-        if self.schema_ is not None:
-            new = replace(new, why="; ".join(self.schema_.describe().splitlines()))
-        new.machine.to(pick_device(self.device))
-        if self.verbose:
-            print(f"visible units {new.why}")
-        return new
+    @dense_in_parts
+    def score_samples(self, X: Any) -> Any:
+        """Compute the log-likelihood ln P(x) of each row in nats, (n_samples,), a Series if X is a DataFrame.
 
-    def _monitor(self, new: NewMachine, epochs: int) -> Monitor:
-        n_starts, every = (N_STARTS, 1) if self.verbose else (0, max(1, epochs // N_MEASURED))
-        return Monitor(
-            n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift, transform=new.transform
+        ln Z is exact if the machine is small enough to be enumerated quickly (up to 16 binary hidden units). Otherwise,
+        ln Z is estimated by annealed importance sampling, with as many temperatures as needed for a standard error
+        below 0.1 nats. ln Z is computed once per fitted machine. With several hidden layers, the weight of each row is
+        also computed by enumeration or annealing. Rows with missing values are scored by the observed values.
+
+        Warns:
+            LikelihoodWarning: If the standard error of ln Z is still above 0.1 nats.
+        """
+        array = self._encoded(X)
+        partition, (x, missing) = self._partition(), take_gaps(self.machine_, self._rows(array))
+        values = unbiased_log_likelihood(self.machine_, x, partition, missing=missing).values.cpu().numpy()
+        return self._codec.series_like(values - self._codec.log_scale(array), "log_likelihood", X)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of the rows in nats. See `score_samples`."""
+        return float(self.score_samples(X).mean())
+
+    @property
+    def score_method_(self) -> str:
+        """Method used to compute ln Z for the scores: `exact` or `annealed`."""
+        check_is_fitted(self)
+        return self._partition().method
+
+    @property
+    def score_error_(self) -> float:
+        """Standard error of ln Z in nats, which all scores share; 0 if ln Z is exact."""
+        check_is_fitted(self)
+        return self._partition().error
+
+    def sample(
+        self, n_samples: int = 1, n_sweeps: int = 200, random_state: Any = None, given: dict[Any, Any] | None = None
+    ) -> Any:
+        """Draw samples, (n_samples, n_features), with Gibbs chains that start from rows of the training data.
+
+        Samples of the default machine of a table are exact and independent. After `fit` with a DataFrame, samples are
+        returned as a DataFrame with the same columns and types.
+
+        Args:
+            n_samples: Number of samples (default: 1).
+            n_sweeps: Number of Gibbs sweeps of each chain (default: 200).
+            random_state: Random seed. By default, every call draws new samples. After `fit` with the same
+                `random_state`, the same sequence of calls returns the same samples.
+            given: Values at which some columns are fixed, by column name for DataFrames or by column index for arrays.
+
+        Example:
+            >>> from sklearn.datasets import load_iris
+            >>> from tapmachine import RBM
+            >>> model = RBM(n_hidden=4).fit(load_iris().data)
+            >>> model.sample(2, given={0: 5.1}, random_state=0)[:, 0]
+            array([5.1, 5.1])
+        """
+        check_is_fitted(self)
+        n_samples, row = check_count("n_samples", n_samples), None
+        if given is not None:
+            row = self._codec.given(given, self.n_features_in_)
+        seeds = self._draws if random_state is None else check_random_state(random_state)
+        generator = torch.Generator(self.machine_.device).manual_seed(int(seeds.randint(2**31 - 1)))
+        drawn = cells.draw(self.machine_, n_samples, lambda n: self._starts(n, seeds), n_sweeps, generator, row)
+        return self._codec.decode(self._array(drawn, np.float64))
+
+    @dense_in_parts
+    def denoise(self, X: Any, channel: Channel, data: Any = None, return_std: bool = False) -> Any:
+        """Denoise rows and return their posterior means, (n_samples, n_features), with the type of X.
+
+        For categorical columns, the most probable category is returned; for integer columns, means are rounded. A
+        warning reports the number of rows without a converged solution. `tapmachine.denoise(model.machine_, …)` returns
+        the full posterior.
+
+        Args:
+            X: Noisy rows. NaN marks unobserved values.
+            channel: Noise model, such as `BinarySymmetric(0.1)` or `GaussianNoise(0.2)`. For tables with a schema, the
+                noise acts on encoded rows, in which real columns have a standard deviation of 1.
+            data: Example rows, such as the training data, which provide additional starting points (default: None).
+                Additional starting points help if the noise is strong.
+            return_std: Whether to also return standard deviations (default: False).
+        """
+        check_channel(channel)
+        array = self._encoded(X)
+        y = self._rows(array) if channel.sees_states else torch.from_numpy(np.array(array)).to(self.machine_.device)
+        posterior = denoise(self._double, y, channel, data=self._examples(data))
+        return self._estimates(posterior, array.dtype, X, return_std, keep=isinstance(channel, Missing))
+
+    def impute(self, X: Any, data: Any = None, return_std: bool = False) -> Any:
+        """Impute missing values (NaN) with posterior means or most probable categories, (n_samples, n_features).
+
+        The arguments are those of `denoise`. Standard deviations are 0 for observed values.
+        """
+        return self.denoise(X, Missing(), data, return_std)
+
+    def recover(
+        self, y: Any, channel: Measurements, data: Any = None, return_std: bool = False, engine: Any = None
+    ) -> Any:
+        """Recover rows from measurements, such as linear combinations of their columns, (n_samples, n_features).
+
+        Returns posterior means, or the most probable categories. A warning reports the number of rows without a
+        converged solution. `tapmachine.recover(model.machine_, …)` returns the full posterior.
+
+        Args:
+            y: Measurements, one row per sample, (n_samples, n_measurements). NaN marks missing measurements.
+            channel: Measurement model with the matrix and the noise, such as `LinearMeasurements(F, noise=0.1)`. F has
+                shape (n_measurements, n_features), with one column per category for categorical units.
+            data: Example rows, which provide additional starting points (default: None).
+            return_std: Whether to also return standard deviations (default: False).
+            engine: Algorithm; see `tapmachine.recover` (default: chosen from the matrix).
+
+        Example:
+            >>> import numpy as np
+            >>> from tapmachine import RBM, LinearMeasurements
+            >>> x = np.repeat(np.eye(4), 20, axis=0)
+            >>> model = RBM(n_hidden=4, epochs=20, random_state=0).fit(x)
+            >>> F = np.array([[1.0, 2.0, 3.0, 4.0], [1.0, 0.0, -1.0, 2.0]])  # two measurements of four values
+            >>> model.recover([[3.0, -1.0]], LinearMeasurements(F, noise=0.1)).round() + 0.0
+            array([[0., 0., 1., 0.]])
+        """
+        check_is_fitted(self)
+        array = check_array(y, dtype=FLOATS, ensure_all_finite="allow-nan", input_name="y")
+        posterior = recover(self.machine_, array, channel, data=self._examples(data), engine=engine)
+        return self._estimates(posterior, array.dtype, array, return_std)
+
+    @available_if(_has_schema)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any, column: str) -> Any:
+        """Predict the probability of each value of a categorical or binary column given the other columns.
+
+        With one hidden layer and no missing values in the other columns, the probabilities are exact; for the default
+        machine of a table, they are always exact. Otherwise, missing values are marginalized with TAP.
+
+        Args:
+            X: DataFrame with the other columns. The predicted column is ignored if present.
+            column: Name of the column to predict.
+
+        Returns:
+            A DataFrame with one row per row of X and one column per value.
+        """
+        found = cells.probabilities(
+            self._double, self._codec, self._rows(self._codec.encode_without(X, column)), column
         )
+        return self._codec.frame_like(found, X, [str(value) for value in self._codec.column(column)[0].categories])
 
-    def _finish(self, training: LastTraining, history: list[Record], starts: Tensor) -> None:
-        machine = training.new.in_units_of_data()
-        self.machine_, self.visible_, self.history_ = machine, training.new.why, history
+    @available_if(_has_schema)  # type: ignore[untyped-decorator]
+    def predict(self, X: Any, column: str) -> Any:
+        """Predict a column from the other columns: the most probable category, or the posterior mean of a number.
+
+        Args:
+            X: DataFrame with the other columns. The predicted column is ignored if present.
+            column: Name of the column to predict.
+
+        Returns:
+            A Series of predictions with the data type of the column.
+        """
+        rows = self._rows(self._codec.encode_without(X, column))
+        return self._codec.columns_like([cells.predict(self._double, self._codec, rows, column)], X)[column]
+
+    def intervals(self, X: Any, level: float = 0.9) -> tuple[Any, Any]:
+        """Compute central credible intervals of missing numbers given the observed cells of each row.
+
+        Args:
+            X: Rows with missing values.
+            level: Probability that an interval contains the missing value (default: 0.9).
+
+        Returns:
+            The lower and upper ends of the intervals, with the type of X. For observed cells, both ends are equal to
+            the observed value. Categorical and binary columns of DataFrames are omitted; use `predict_proba` for these
+            columns.
+        """
+        low, high = cells.intervals(self._double, self._codec, self._rows(self._encoded(X)), level)
+        as_frame = self._codec.decode if self.schema_ is None else self._codec.columns_like
+        return as_frame(low, X), as_frame(high, X)
+
+    def impute_draws(self, X: Any, n_draws: int = 10, random_state: Any = 0) -> list[Any]:
+        """Draw missing values from their joint posterior distribution, for multiple imputation.
+
+        Args:
+            X: Rows with missing values.
+            n_draws: Number of imputed tables (default: 10).
+            random_state: Random seed (default: 0).
+
+        Returns:
+            A list of `n_draws` complete tables with the type of X.
+
+        Example:
+            >>> import numpy as np
+            >>> from sklearn.datasets import load_iris
+            >>> from tapmachine import RBM
+            >>> x = load_iris().data
+            >>> model = RBM(n_hidden=4).fit(x)
+            >>> x[0, 2] = np.nan
+            >>> [table.shape for table in model.impute_draws(x[:5], 2)]
+            [(5, 4), (5, 4)]
+        """
+        check_count("n_draws", n_draws)
+        posterior = cells.exact_posterior(self._double, self._rows(self._encoded(X)))
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        drawn = posterior.draws(n_draws, torch.Generator(posterior.x.device).manual_seed(seed))
+        return [self._codec.decode(rows.cpu().numpy(), X, keep=True) for rows in drawn]
+
+    def surprise(self, X: Any) -> Any:
+        """Compute the surprise −ln P(x_ij | other cells of the row) of each cell in nats, (n_samples, n_features).
+
+        High values indicate the cells that make a row unusual; `score_samples` scores whole rows. Densities of real
+        columns are in the units of the data. The surprise of missing cells is NaN.
+        """
+        values = cells.surprise(self._double, self._codec, self._rows(self._encoded(X)))
+        return self._codec.frame_like(values, X)
+
+    # ----- between data and machine
+
+    def _take(self, trained: Trained) -> None:
+        machine = trained.new.in_units_of_data()
+        self.machine_, self.visible_, self.history_ = machine, trained.new.why, trained.history
+        self.schema_ = self._codec.schema
         self.components_ = machine.weights[0].detach().cpu().numpy().T.copy()
         self._n_features_out = machine.sizes[-1]
-        self._training = training
-        self._starts = machine.layers[0].from_data(starts)
-        self._double = in_double(machine)
+        self._trained = trained
         self._log_partition = None  # computed on first access
-        self._draws = np.random.RandomState(training.settings.seed)
+        self._draws = np.random.RandomState(trained.settings.seed)
+
+    @property
+    def _double(self) -> BoltzmannMachine:
+        """The machine in float64."""
+        return in_double(self.machine_)
+
+    def _encoded(self, X: Any, gaps: bool = True) -> Array:
+        rows = encoded(self, X, gaps)
+        array: Array = rows.toarray() if issparse(rows) else rows
+        return array
+
+    def _rows(self, array: Array) -> Tensor:
+        """Convert encoded rows to states of the visible units, with NaN for missing values."""
+        units = self.machine_.layers[0]
+        x = self._codec.rows(array, self.machine_.dtype).to(self.machine_.device)
+        return x if units.support.is_countable or self.interval is not None else clipped(x, units)
+
+    def _examples(self, data: Any) -> Tensor | None:
+        return None if data is None else self._rows(self._encoded(data, gaps=False))
+
+    def _means_of_complete(self, array: Array) -> Tensor:
+        return hidden_means(self._double, check_rows(self.machine_, self._rows(array)))[-1]
+
+    def _means_of_gappy(self, array: Array) -> Tensor:
+        return denoise(self._double, self._rows(array), Missing()).moments[-1].mean
+
+    def _starts(self, n: int, seeds: np.random.RandomState) -> Tensor:
+        return self._start_rows[torch.from_numpy(seeds.randint(len(self._start_rows), size=n)).to(self.machine_.device)]
+
+    @property
+    def _start_rows(self) -> Tensor:
+        """Rows from which solutions and samples start."""
+        return self.machine_.layers[0].from_data(self._trained.starts.to(self.machine_.device))
+
+    def _array(self, states: Tensor, dtype: Any) -> Array:
+        """Convert states or means of the visible units to encoded rows, with the most probable category as a number."""
+        return self.machine_.layers[0].to_data(states).detach().cpu().numpy().astype(dtype, copy=False)
+
+    def _estimates(self, posterior: Posterior, dtype: Any, like: Any, return_std: bool, keep: bool = False) -> Any:
+        """Return posterior means or most probable categories and, with `return_std`, standard deviations."""
+        rows, deviation = (z.cpu().numpy().astype(dtype, copy=False) for z in (posterior.values, posterior.deviation))
+        mean = self._codec.decode(rows, like, keep)
+        return (mean, self._codec.frame_like(self._codec.deviations(deviation), like)) if return_std else mean
+
+    def _partition(self) -> LogPartition:
+        """Return ln Z of the fitted machine, which is computed on the first call."""
+        if self._log_partition is None:
+            self._log_partition = unbiased_log_partition(self.machine_, self._start_rows)
+            if not self._log_partition.error < TOLERANCE:
+                warn(
+                    f"the standard error of ln Z is {self._log_partition.error:.2g} nats, above {TOLERANCE}. All "
+                    "scores share this error, and are too high if annealing missed some modes. "
+                    "tapmachine.compare_likelihoods compares ln Z with other estimates",
+                    LikelihoodWarning,
+                )
+        return self._log_partition
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the float64 copy and with tensors on the CPU, so that unpickling requires no GPU."""
+        """Return the state with tensors on the CPU, so that unpickling requires no GPU."""
         state: dict[str, Any] = dict(super().__getstate__())
         if "machine_" in state:
-            training = state["_training"]
-            new = replace(training.new, machine=deepcopy(training.new.machine).cpu())
-            state |= {"machine_": deepcopy(self.machine_).cpu(), "_starts": self._starts.cpu()}
-            state["_training"] = training._replace(new=new)
-            state.pop("_double")
+            state |= {"machine_": deepcopy(self.machine_).cpu(), "_trained": self._trained.on_cpu()}
         return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "machine_" in state:
-            self._double = in_double(self.machine_)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -376,9 +499,3 @@ class RBM(CellMachine):
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _passed_on() -> list[str]:
-    """Return the names of settings that are also parameters of `RBM`."""
-    parameters = inspect.signature(RBM.__init__).parameters
-    return [declared.name for declared in fields(Settings) if declared.name in parameters]

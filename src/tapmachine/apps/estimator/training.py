@@ -1,33 +1,89 @@
-"""Training state of the estimator and conversion of its arguments."""
+"""Training of the estimator: its parameters as settings, new machines, and further passes over the data."""
 
 import operator
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import fields, replace
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
+from scipy.sparse import issparse
+from sklearn.utils import check_random_state
 from torch import Tensor
 
-from tapmachine.apps.estimator.input import checked_weights
+from tapmachine.accelerator.devices import pick_device
+from tapmachine.apps.estimator.input import encoded, lazy_rows, weighted
+from tapmachine.data.declarations import kinds
 from tapmachine.data.rows import Rows, spaced
+from tapmachine.runs.build import make_machine, make_trainer
 from tapmachine.runs.settings import Settings
-from tapmachine.runs.weights import repeat_rows
-from tapmachine.tables.machine import NewMachine
-from tapmachine.training import Trainer
+from tapmachine.tables.codec import Codec
+from tapmachine.tables.machine import ScaledMachine
+from tapmachine.training import Monitor, Objective, Trainer
 from tapmachine.training.gaps import check_columns, fill_columns, has_gaps
+from tapmachine.training.loop import run_epochs
+from tapmachine.training.monitor import Record
 from tapmachine.training.state import TrainingState
 
 N_STARTS = 100  # number of stored rows, used as starting points of solutions and samples
+N_MEASURED = 5  # number of epochs after the first at which the log-likelihood is measured
 
 
-class LastTraining(NamedTuple):
-    """State of the last training run, which `partial_fit` continues."""
+class Trained(NamedTuple):
+    """Result of training, which `partial_fit` continues.
+
+    Attributes:
+        settings: Settings of the training run.
+        new: Trained machine and the scaling of its data.
+        state: State of the trainer.
+        history: Records of all epochs.
+        starts: Rows from which solutions and samples start.
+    """
 
     settings: Settings
-    new: NewMachine
+    new: ScaledMachine
     state: TrainingState
+    history: list[Record]
+    starts: Tensor
+
+    def on_cpu(self) -> "Trained":
+        """Return a copy whose machine and rows are on the CPU."""
+        new = replace(self.new, machine=deepcopy(self.new.machine).cpu())
+        return self._replace(new=new, starts=self.starts.cpu())
 
 
-def whole_number(name: str, value: Any) -> int:
+@contextmanager
+def all_or_nothing(model: Any) -> Iterator[None]:
+    """Restore all attributes of an estimator if training fails."""
+    before = dict(model.__dict__)
+    try:
+        yield
+    except BaseException:
+        model.__dict__.clear()
+        model.__dict__.update(before)
+        raise
+
+
+def settings_of(model: Any, epochs: Any, **others: Any) -> Settings:
+    """Return the parameters of an estimator as settings, with other values for some of them."""
+    parameters = model.get_params(deep=False)
+    values = {own.name: parameters[own.name] for own in fields(Settings) if own.name in parameters}
+    values |= {"epochs": epochs, "columns": None}  # the kinds of columns are in the codec
+    values["visible"] = "auto" if callable(model.visible) else model.visible  # custom units are passed on as they are
+    values["objective"] = "default" if isinstance(model.objective, Objective) else model.objective
+    for name, hint in get_type_hints(Settings).items():
+        if int in kinds(hint) and values.get(name) is not None:
+            values[name] = _integer(name, values[name])
+    layers = model.n_hidden if isinstance(model.n_hidden, tuple | list) else (model.n_hidden,)
+    values["hidden"] = tuple(_integer("n_hidden", size) for size in layers)
+    values["interval"] = None if model.interval is None else tuple(float(end) for end in model.interval)
+    if "seed" not in others:
+        values["seed"] = int(check_random_state(model.random_state).randint(2**31 - 1))
+    return Settings("given", **values | others)
+
+
+def _integer(name: str, value: Any) -> int:
     """Convert a Python or NumPy integer to int. Raises ValueError for other types."""
     try:
         if isinstance(value, bool):
@@ -37,31 +93,130 @@ def whole_number(name: str, value: Any) -> int:
         raise ValueError(f"{name} is {value!r}; expected an integer") from None
 
 
-def check_observed(x: Tensor, names: Sequence[str] | None) -> None:
-    """Raise a ValueError if a column has no observed values."""
+def new_codec(model: Any, X: Any) -> Codec:
+    """Return the codec of the training data of an estimator."""
+    is_auto = model.visible is not None and not callable(model.visible) and model.visible == "auto"
+    return Codec.infer(
+        X,
+        model.columns,
+        is_auto and model.binarize is None and model.interval is None,
+        binarize=model.binarize,
+        has_states=isinstance(model.visible, str) and model.visible == "categorical",
+    )
+
+
+def train(model: Any, X: Any, sample_weight: Any) -> tuple[Trained, KeyboardInterrupt | None]:
+    """Train a new machine. If training is interrupted, return the last complete epoch and the interrupt."""
+    settings = settings_of(model, model.epochs)
+    x, weights = _first_rows(model, X, sample_weight)
+    settings = settings.for_rows(len(x))
+    new = _new_machine(model, settings, x, weights)
+    n_starts, every = (N_STARTS, 1) if model.verbose else (0, max(1, settings.all_epochs // N_MEASURED))
+    monitor = Monitor(n_starts, likelihood=True, every=every, scale=new.scale, shift=new.shift, transform=new.transform)
+    training = make_trainer(settings, new, x, None, monitor, weights, _objective(model))
+    state, history, interrupted = None, list[Record](), None
+
+    def keep(record: Record) -> None:
+        nonlocal state
+        state = training.state()
+        history.append(record)
+
+    try:
+        run_epochs(training, [keep], progress=model.verbose)
+    except KeyboardInterrupt as interrupt:
+        if state is None:
+            raise
+        training.restore(state)
+        interrupted = interrupt
+    return Trained(settings, new, training.joint().state(), history, _starts(x)), interrupted
+
+
+def train_further(model: Any, X: Any, sample_weight: Any) -> Trained:
+    """Train for one epoch on more rows, or on the first rows of a new machine."""
+    before: Trained | None = getattr(model, "_trained", None)
+    # The default machine of a table is fitted to all rows at once, and cannot be trained by gradient steps.
+    hidden = "binary" if model.hidden_units == "auto" else model.hidden_units
+    options: dict[str, Any] = {"decay": 1.0, "pretrain": 0, "hidden_units": hidden}
+    if before is None:
+        settings = settings_of(model, 1, **options)
+        x, weights = _first_rows(model, X, sample_weight)
+        new = _new_machine(model, settings, x, weights)
+    else:
+        if before.new.transform is not None:
+            raise ValueError(
+                "partial_fit cannot continue a fit with Gaussian visible units, which does not use gradient steps; "
+                "call fit with all rows, or use partial_fit from the start"
+            )
+        settings = settings_of(model, 1, seed=before.settings.seed, **options)
+        kept = ("hidden", "visible", "interval", "binarize", "dtype")
+        changed = [name for name in kept if getattr(settings, name) != getattr(before.settings, name)]
+        if changed:
+            raise ValueError(
+                f"{changed[0]} has changed since the machine was first trained; call fit to train a new machine"
+            )
+        x, weights = _more_rows(model, X, sample_weight)
+        new = deepcopy(before.new)
+    if settings.batch_size is not None:
+        settings = replace(settings, batch_size=min(settings.batch_size, len(x)))
+    scaling = {"scale": new.scale, "shift": new.shift, "transform": new.transform}
+    monitor = Monitor(N_STARTS, likelihood=True, every=1, **scaling) if model.verbose else Monitor(n_starts=0)
+    trainer = make_trainer(settings, new, x, None, monitor, weights, _objective(model))
+    if before is not None:
+        _take_up(trainer.joint(), before.state)
+    history = [] if before is None else before.history
+    history = [*history, trainer.epoch() | {"epoch": len(history) + 1}]
+    seen = _starts(x) if before is None else torch.cat((before.starts, _starts(x)))
+    return Trained(settings, new, trainer.state(), history, spaced(seen, N_STARTS).clone())
+
+
+def _objective(model: Any) -> Objective | None:
+    return model.objective if isinstance(model.objective, Objective) else None
+
+
+def _first_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
+    """Infer the codec of an estimator from its training data, and prepare rows and weights."""
+    model._codec = new_codec(model, X)
+    rows = encoded(model, X, reset=True)
+    if rows.shape[0] == 1:
+        raise ValueError("X has one sample (n_samples=1); expected at least two samples")
+    if issparse(rows):
+        matrix, weights = weighted(rows, sample_weight, rows)
+        return model._codec.rows(lazy_rows(matrix)), weights
+    x = model._codec.rows(rows).to(pick_device(model.device))
     if has_gaps(x):
-        check_columns(x.isnan(), names)
+        check_columns(x.isnan(), getattr(model, "feature_names_in_", None))
+    return weighted(x, sample_weight, rows)
 
 
-def weighted_rows(x: Tensor, array: Any, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
-    """Apply sample weights to rows.
-
-    Returns:
-        The rows and their weights. If all weights are small integers, rows are repeated and the weights are None.
-    """
-    if sample_weight is None:
-        return x, None
-    return repeat_rows(x, torch.from_numpy(checked_weights(sample_weight, array)))
+def _more_rows(model: Any, X: Any, sample_weight: Any) -> tuple[Rows, Tensor | None]:
+    """Prepare rows and weights for further training of the fitted machine."""
+    rows = encoded(model, X)
+    if issparse(rows):
+        matrix, weights = weighted(rows, sample_weight, rows)
+        return lazy_rows(matrix).mapped(lambda part: model._rows(part).cpu().numpy()), weights
+    return weighted(model._rows(rows), sample_weight, rows)
 
 
-def starts_from(x: Rows) -> Tensor:
+def _new_machine(model: Any, settings: Settings, x: Rows, weights: Tensor | None) -> ScaledMachine:
+    schema = model._codec.schema
+    units = model.visible if callable(model.visible) else None if schema is None else schema.units()
+    new = make_machine(settings, x, units=units, weights=weights)
+    if schema is not None:
+        new = replace(new, why="; ".join(schema.describe().splitlines()))
+    new.machine.to(pick_device(model.device))
+    if model.verbose:
+        print(f"visible units {new.why}")
+    return new
+
+
+def _starts(x: Rows) -> Tensor:
     """Copy evenly spaced rows as starting points. Missing values are replaced by values observed in the same column."""
-    if not isinstance(x, Tensor) or not has_gaps(x):
-        return spaced(x, N_STARTS).clone()
-    return spaced(fill_columns(x), N_STARTS).clone()
+    if isinstance(x, Tensor) and has_gaps(x):
+        x = fill_columns(x)
+    return spaced(x, N_STARTS).clone()
 
 
-def take_up(trainer: Trainer, state: TrainingState) -> None:
+def _take_up(trainer: Trainer, state: TrainingState) -> None:
     """Restore the chains and momentum of an earlier training run. Chains restart if their number has changed."""
     own = trainer.state()
     kept = {

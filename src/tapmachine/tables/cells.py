@@ -1,0 +1,242 @@
+"""What a fitted machine says about cells of a table: probabilities, predictions, intervals, surprise and draws.
+
+The functions take a machine, the codec of its data, and encoded rows of shape (N, n_components), in which missing cells
+are NaN in all of their components. Results are in the units of the data.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapmachine.data.columns import RawColumn
+from tapmachine.data.text import columns_as_cells
+from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
+from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
+from tapmachine.likelihood.tap import clamped_log_weight
+from tapmachine.likelihood.weight import log_weight
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.machine.sampler import gibbs
+from tapmachine.posterior import denoise
+from tapmachine.posterior.channels import Missing
+from tapmachine.posterior.table import TablePosterior
+from tapmachine.solver import TAP
+from tapmachine.tables.codec import Codec
+from tapmachine.tables.schema import Column
+from tapmachine.training.gaps import draw_missing, take_gaps
+
+Array = np.ndarray[Any, Any]
+
+CANDIDATE_ROWS = 2**16  # maximum number of rows per batch
+
+
+def has_exact_posterior(machine: BoltzmannMachine) -> bool:
+    """Return whether a machine is a mixture with exact conditionals, such as the machine of a table."""
+    return is_product_mixture(machine) or is_gaussian_mixture(machine)
+
+
+def exact_posterior(machine: BoltzmannMachine, x: Tensor) -> TablePosterior:
+    """Return the exact posterior of missing cells.
+
+    Raises:
+        ValueError: If the machine is not a mixture, unlike the default machine of a table.
+    """
+    if not has_exact_posterior(machine):
+        raise ValueError(
+            f"the machine is {machine.summary()}; intervals, impute_draws and surprise require the default machine of "
+            "a table, whose posterior is exact. For standard deviations, use impute(X, return_std=True)"
+        )
+    double = in_double(machine)
+    return TablePosterior.of(double, x.to(double.device, torch.float64))
+
+
+def probabilities(
+    machine: BoltzmannMachine, codec: Codec, x: Tensor, column: str
+) -> Array:  # (N, n_components), (N, q)
+    """Compute the probability of each value of a categorical or binary column given the other columns.
+
+    The probabilities are exact for the default machine of a table, and for rows of other machines with one hidden layer
+    whose other columns are complete. The probability of a value is then the normalized weight of the row in which the
+    column has this value. Otherwise, missing values in other columns are marginalized with TAP.
+
+    Raises:
+        ValueError: If the column is unknown or numeric.
+    """
+    target, where = codec.column(column)
+    if target.kind not in ("binary", "categorical"):
+        raise ValueError(
+            f"column {column!r} is {target.kind}; expected a categorical or binary column. For numbers, use predict"
+        )
+    x = x.clone()
+    x[:, where] = torch.nan
+    if len(target.categories) == 1 or has_exact_posterior(machine):
+        return shares(target, posterior_means(machine, x)[:, where])
+    others = torch.cat((x[:, : where.start], x[:, where.stop :]), 1)
+    gappy = others.isnan().any(1)
+    states = torch.eye(where.stop - where.start) if target.kind == "categorical" else torch.tensor([[0.0], [1.0]])
+    result = np.empty((len(x), len(states)))
+    for rows in (~gappy).nonzero().flatten().split(max(1, CANDIDATE_ROWS // len(states))):
+        candidates = x[rows].repeat_interleave(len(states), 0)
+        candidates[:, where] = states.to(x).repeat(len(rows), 1)
+        log_joint = log_weights(machine, candidates).view(len(rows), len(states))
+        result[rows.cpu().numpy()] = log_joint.softmax(1).cpu().numpy()
+    if bool(gappy.any()):
+        result[gappy.cpu().numpy()] = shares(target, posterior_means(machine, x[gappy])[:, where])
+    return result
+
+
+def log_weights(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n) -> (N,)
+    """Return ln P + ln Z of complete rows, by TAP for several hidden layers."""
+    states = check_rows(machine, x).to(machine.dtype)
+    return clamped_log_weight(machine, states, TAP()) if len(machine.layers) > 2 else log_weight(machine, states)
+
+
+def posterior_means(machine: BoltzmannMachine, x: Tensor) -> Array:  # (N, n_components)
+    """Compute the posterior means of the components of rows with missing cells."""
+    if has_exact_posterior(machine):
+        means: Tensor = exact_posterior(machine, x).moments.mean
+    else:
+        means = denoise(machine, x.to(machine.device), Missing()).mean
+    return means.cpu().numpy()
+
+
+def shares(column: Column, mean: Array) -> Array:  # (N, width) -> (N, q)
+    """Return the probability of each value of a binary or categorical column, given the means of its components."""
+    if len(column.categories) == 1:  # a constant column
+        return np.ones((len(mean), 1))
+    return np.concatenate((1 - mean, mean), 1) if column.kind == "binary" else mean
+
+
+def predict(machine: BoltzmannMachine, codec: Codec, x: Tensor, column: str) -> RawColumn:
+    """Predict a column from the other columns: the most probable category, or the posterior mean of a number."""
+    target, where = codec.column(column)
+    x = x.clone()
+    x[:, where] = torch.nan
+    if target.kind not in ("binary", "categorical"):
+        return target.decode(posterior_means(machine, x)[:, where])
+    chosen = probabilities(machine, codec, x, column)
+    return target.decode(1 - chosen[:, :1] if target.kind == "binary" else chosen)
+
+
+def prediction(machine: BoltzmannMachine, codec: Codec, x: Tensor, column: str, level: float = 0.9) -> list[RawColumn]:
+    """Predict a column with its uncertainty.
+
+    Returns:
+        The predicted column, followed by the probability of each category, or by the ends of the intervals of numbers.
+    """
+    target, where = codec.column(column)
+    if target.kind in ("binary", "categorical"):
+        chosen = probabilities(machine, codec, x, column)
+        best = target.decode(1 - chosen[:, :1] if target.kind == "binary" else chosen)
+        names = [str(value) for value in target.categories]
+        return [best, *(RawColumn(n, "float", z, "float64") for n, z in zip(names, chosen.T, strict=True))]
+    x = x.clone()
+    x[:, where] = torch.nan
+    posterior = exact_posterior(machine, x)
+    found = zip((column, "lower", "upper"), (posterior.moments.mean, *posterior.intervals(level)), strict=True)
+    return [replace(target.decode(values[:, where].cpu().numpy()), name=name) for name, values in found]
+
+
+def intervals(machine: BoltzmannMachine, codec: Codec, x: Tensor, level: float = 0.9) -> list[Any]:
+    """Compute central credible intervals of missing numbers.
+
+    Args:
+        machine, codec, x: See the module.
+        level: Probability that an interval contains the missing value (default: 0.9).
+
+    Returns:
+        The lower and upper ends: lists of the columns with numbers for tables with a schema, otherwise arrays. For
+        observed cells, both ends are equal to the observed value.
+    """
+    ends = [end.cpu().numpy() for end in exact_posterior(machine, x).intervals(level)]
+    if codec.schema is None:
+        return ends
+    return [[c for c in codec.schema.decode(end) if codec.column(c.name)[0].kind in ("real", "count")] for end in ends]
+
+
+def gap_table(machine: BoltzmannMachine, codec: Codec, x: Tensor, level: float = 0.9) -> list[RawColumn]:
+    """Create a table with one line per missing cell.
+
+    Each line has the row, the column, the imputed value, and either the ends of the interval or the probabilities of
+    the categories.
+    """
+    posterior = exact_posterior(machine, x)
+    mean, missing = posterior.moments.mean.cpu().numpy(), x.isnan().cpu().numpy()
+    ends = [end.cpu().numpy() for end in posterior.intervals(level)]
+    lines: list[tuple[int, int, list[str]]] = []
+    for place, column in enumerate(codec.schema.columns if codec.schema else ()):
+        _, where = codec.column(column.name)
+        rows = np.flatnonzero(missing[:, where].any(1))
+        cells = [columns_as_cells([column.decode(z[rows][:, where])]) for z in (mean, *ends)] if len(rows) else []
+        is_category = column.kind in ("binary", "categorical")
+        chosen = shares(column, mean[rows][:, where]) if is_category else None
+        for number, row in enumerate(rows.tolist()):
+            value, lower, upper = (own[number][0] for own in cells)
+            words = ""
+            if chosen is not None:
+                pairs = zip(column.categories, chosen[number], strict=True)
+                lower, upper, words = "", "", "; ".join(f"{name} {share:.4g}" for name, share in pairs)
+            lines.append((row, place, [column.name, value, lower, upper, words]))
+    lines.sort(key=lambda line: line[:2])
+    numbers = RawColumn("row", "int", np.array([line[0] for line in lines], np.float64), "int64")
+    texts = [
+        RawColumn.of(name, [line[2][place] or None for line in lines], "text")
+        for place, name in enumerate(("column", "value", "lower", "upper", "probabilities"))
+    ]
+    return [numbers, *(replace(own, type="text", values=own.values) for own in texts)]
+
+
+def surprise(machine: BoltzmannMachine, codec: Codec, x: Tensor) -> Array:  # (N, n_components) -> (N, n_columns)
+    """Compute the surprise −ln P(x_ij | other cells of the row) of each cell in nats; NaN for missing cells."""
+    values: Array = exact_posterior(machine, x).cell_surprise().cpu().numpy()
+    return values if codec.schema is None else codec.schema.by_column(values) + codec.schema.log_scales
+
+
+@torch.no_grad()
+def draw(
+    machine: BoltzmannMachine,
+    count: int,
+    starts: Callable[[int], Tensor],
+    n_sweeps: int,
+    generator: torch.Generator,
+    given: Tensor | None = None,
+) -> Tensor:  # (count, *state_shape)
+    """Draw rows. Rows of mixtures, such as the machine of a table, are exact; otherwise, Gibbs chains are run.
+
+    Args:
+        machine: Machine to sample from.
+        count: Number of rows.
+        starts: Function that returns a number of rows from which chains start. It is not called for mixtures.
+        n_sweeps: Number of Gibbs sweeps per chain.
+        generator: Random number generator on the machine's device.
+        given: Row of fixed values, with NaN for the values to draw (default: all values are drawn).
+
+    Example:
+        >>> import torch
+        >>> from tapmachine import Binary, Categorical, Gaussian, Mixed, rbm
+        >>> from tapmachine.tables.cells import draw
+        >>> machine = rbm(Mixed([Gaussian(1), Binary(1)]), Categorical(1, 2), torch.tensor([[2.0, -2.0], [9.0, -9.0]]))
+        >>> given, generator = torch.tensor([9.0, torch.nan]), torch.Generator().manual_seed(0)
+        >>> draw(machine, 3, lambda count: torch.zeros(count, 2), 10, generator, given)[:, 1]
+        tensor([1., 1., 1.], dtype=torch.float64)
+    """
+    if has_exact_posterior(machine):
+        if given is None:
+            double = in_double(machine)
+            is_product = is_product_mixture(double)
+            mixture = as_product_mixture(double) if is_product else as_gaussian_mixture(double)
+            return mixture.sample(count, generator)
+        return exact_posterior(machine, given.unsqueeze(0)).draws(count, generator)[:, 0]
+    if given is None:
+        return gibbs(machine, check_rows(machine, starts(count)), n_sweeps, generator)[0]
+    row, missing = take_gaps(machine, given.unsqueeze(0))
+    if missing is None:
+        return row.expand(count, *row.shape[1:]).clone()
+    states = check_rows(machine, starts(count))
+    drawn = missing.view(*missing.shape, *[1] * (states.dim() - 2))
+    states = torch.where(drawn, states, row.to(states))
+    return draw_missing(machine, states, missing.expand(len(states), -1), max(1, n_sweeps), generator)
