@@ -227,7 +227,7 @@ def test_dirty_settings(content, message, tmp_path):
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["info", "evaluate", "sample", "landscape", "compare", "report"])
+@pytest.mark.parametrize("name", ["info", "evaluate", "sample", "landscape", "report"])
 def test_what_is_no_run(name, tmp_path):
     file = put(tmp_path, "a file", b"text")
     empty = put(tmp_path, "an empty folder", "folder")

@@ -1,12 +1,10 @@
 """Belief propagation, relaxed BP and adaptive TAP: exact where they should be, consistent, and compared."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from tapmachine import (
     TAP,
@@ -33,7 +31,6 @@ from tapmachine import (
     solve,
 )
 from tapmachine.analysis import compare_schemes, correlations
-from tapmachine.apps.cli import app
 from tapmachine.data.errors import EstimateError
 from tapmachine.likelihood import exact_moments
 from tapmachine.training import Monitor, momentum_sgd
@@ -406,22 +403,6 @@ def test_training_with_adaptive_tap():
         gains.append(history.records[-1]["log_likelihood"] - history.records[0]["log_likelihood"])
     assert gains[1] > 0.3
     assert gains[1] > 0.5 * gains[0]
-
-
-def test_the_command_line_compares(tmp_path):
-    np.save(tmp_path / "x.npy", np.eye(8).repeat(20, 0))
-    run = tmp_path / "run"
-    runner = CliRunner()
-    done = runner.invoke(
-        app, ["train", str(tmp_path / "x.npy"), "--out", str(run), "--hidden", "5", "--epochs", "3", "-q"]
-    )
-    assert done.exit_code == 0
-    done = runner.invoke(app, ["compare", str(run), "--starts", "3"], catch_exceptions=False)
-    assert done.exit_code == 0
-    assert "AdaptiveTAP" in done.stdout
-    assert "from enumeration" in done.stdout
-    done = runner.invoke(app, ["compare", str(run), "--starts", "3", "--json"], catch_exceptions=False)
-    assert len(json.loads(done.stdout)["schemes"]) == 6
 
 
 @pytest.mark.gpu

@@ -52,7 +52,6 @@ SHORT_MODULES = {  # and why they stand alone
     "channels": "public name",
     "landscape": "public name",
     "measurements": "public name",
-    "apps.cli.compare": "a command",
     "apps.cli.interchange": "a command",
     "apps.cli.report": "a command",
     "apps.report.words": "",

@@ -530,7 +530,6 @@ def test_commands_take_the_file_of_a_machine(data, tmp_path, machine_file):
     assert exact == pytest.approx([float(exact_log_likelihood(machine, x).mean)], rel=1e-6)
     done("sample", machine_file, "--data", data, "--count", 5, "--n-sweeps", 3, "--out", tmp_path / "s.npy")
     assert np.load(tmp_path / "s.npy").shape == (5, 16)
-    assert "TAP" in done("compare", machine_file, "--data", data, "--starts", 3)
     for name in ("denoise", "impute"):
         done(name, machine_file, data, "--no-examples", "--out", tmp_path / f"{name}.npy", "--quiet")
         assert np.load(tmp_path / f"{name}.npy").shape == (300, 16)
@@ -558,7 +557,7 @@ def test_what_needs_data_asks_for_them(data, tmp_path, machine_file):
     for arguments, message in (
         *(
             ([name, machine_file], "mine.safetensors: a machine file has no data; use --data FILE")
-            for name in ("evaluate", "sample", "compare", "landscape", "report")
+            for name in ("evaluate", "sample", "landscape", "report")
         ),
         (["denoise", machine_file, data, "--out", tmp_path / "y.npy"], "a machine file has no data; use --no-examples"),
         (["evaluate", tmp_path / "text.safetensors", "--ais"], "text.safetensors: cannot be read"),

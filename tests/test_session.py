@@ -49,7 +49,6 @@ COMMANDS = [
     "recover run measured.npy --matrix matrix.npy --noise 0.1 --out signals.npy",
     "score run few.npy --out scores.csv",
     "score table table.csv --out scores.csv",
-    "compare run --starts 3",
     "landscape run --starts 10",
     "report run --starts 10",
     "train --out run",
