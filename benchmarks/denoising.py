@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 
 import torch
+from sklearn import metrics
 from quality import images
 from torch import Tensor
 
 from tapmachine import Binary, BinarySymmetric, Missing, denoise, load
-from tapmachine.analysis.plots import denoising_curves, image_strips, new_figure
-from tapmachine.analysis.scores import log_loss, mcc
+from tapmachine.display.figures import new_figure
+from tapmachine.display.images import image_strips
 from tapmachine.posterior import gibbs_posterior
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 
@@ -70,7 +71,7 @@ def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs
                 method=name,
                 machine="",
                 mcc=mcc(x, found[name]),
-                log_loss=log_loss(x, found[name], 1e-4),
+                log_loss=log_loss(x, found[name]),
                 seconds=0.0,
             )
         for name, machine in machines.items():
@@ -87,7 +88,7 @@ def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs
                     method=way,
                     machine=name,
                     mcc=mcc(x, posterior.mean),
-                    log_loss=log_loss(x, posterior.mean, 1e-4),
+                    log_loss=log_loss(x, posterior.mean),
                     seconds=seconds,
                 )
                 found[f"{name}, {way}"] = posterior.mean
@@ -98,7 +99,7 @@ def flips(table: Table, machines: dict, train: Tensor, x: Tensor, noise, n_gibbs
                     method=f"Gibbs {n_gibbs}",
                     machine=name,
                     mcc=mcc(x, sampled.mean),
-                    log_loss=log_loss(x, sampled.mean, 1e-4),
+                    log_loss=log_loss(x, sampled.mean),
                     seconds=seconds,
                 )
         for name, estimate in found.items():
@@ -126,15 +127,15 @@ def gaps(table: Table, machines: dict, train: Tensor, x: Tensor) -> None:
         (truth_before,), (truth,) = known.pop(""), new.pop("")
         for name, own in known.items():
             by_mcc = max(range(len(own)), key=lambda number: mcc(truth_before, own[number]))
-            by_loss = min(range(len(own)), key=lambda number: log_loss(truth_before, own[number], 1e-4))
+            by_loss = min(range(len(own)), key=lambda number: log_loss(truth_before, own[number]))
             factor = calibrated(truth_before, own[by_loss])
             estimate = new[name][by_loss]
             table.add(
                 missing=kind,
                 method=name,
                 mcc=mcc(truth, new[name][by_mcc]),
-                log_loss=log_loss(truth, estimate, 1e-4),
-                calibrated=log_loss(truth, torch.sigmoid(factor * torch.logit(estimate, 1e-4)), 1e-4),
+                log_loss=log_loss(truth, estimate),
+                calibrated=log_loss(truth, torch.sigmoid(factor * torch.logit(estimate, 1e-4))),
                 chosen=f"{by_mcc} {by_loss}",
             )
 
@@ -156,11 +157,21 @@ def families(machines: dict, examples: Tensor, y: Tensor) -> dict[str, list[Tens
     return found
 
 
+def mcc(truth: Tensor, estimate: Tensor) -> float:
+    """Return the Matthews correlation coefficient of binary values and estimates, which are rounded."""
+    return float(metrics.matthews_corrcoef(*((values > 0.5).flatten().cpu() for values in (truth, estimate))))
+
+
+def log_loss(truth: Tensor, estimate: Tensor) -> float:
+    """Return the mean log loss, in nats, of estimated means of binary values."""
+    return float(metrics.log_loss(truth.flatten().cpu(), estimate.double().clamp(1e-4, 1 - 1e-4).flatten().cpu()))
+
+
 def calibrated(truth: Tensor, estimate: Tensor) -> float:
     """Return the factor of the log-odds that minimizes the log-loss."""
     odds = torch.logit(estimate, 1e-4)
     factors = [0.02 * step for step in range(15, 76)]
-    return min(factors, key=lambda factor: log_loss(truth, torch.sigmoid(factor * odds), 1e-4))
+    return min(factors, key=lambda factor: log_loss(truth, torch.sigmoid(factor * odds)))
 
 
 def smoothed(examples: Tensor, numbers: Tensor) -> Tensor:
@@ -206,7 +217,11 @@ def main() -> None:
             if row["method"] in ("OPE", "1-NN", "with examples", "paper"):
                 label = f"{row['machine']}, {row['method']}" if row["machine"] else row["method"]
                 curves.setdefault(label, []).append(row["mcc"])
-        denoising_curves(figure.subplots(), options.noise, curves)
+        ax = figure.subplots()
+        for label, values in curves.items():
+            ax.plot(options.noise, values, "o-", label=label)
+        ax.set(xlabel="noise", ylabel="MCC")
+        ax.legend()
         figure.savefig(options.out / "denoising.png", dpi=100)
         figure = new_figure(9, 0.8 * len(kept))
         image_strips(figure.subplots(), {name: torch.stack(z) for name, z in kept.items()}, (28, 28))

@@ -15,8 +15,8 @@ from quality import images
 from torch import Tensor
 
 from tapmachine import Binary, Gaussian, GaussianNoise, TruncatedGaussian, denoise, load, rbm
-from tapmachine.analysis.plots import image_strips, new_figure
-from tapmachine.analysis.scores import psnr
+from tapmachine.display.figures import new_figure
+from tapmachine.display.images import image_strips
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior.baselines import pointwise_estimate
 
@@ -56,6 +56,11 @@ def by_skimage(y: Tensor, sigma: float) -> dict[str, Tensor]:
             [f * sigma for f in (0.4, 0.6, 0.8, 1.0)],
         ),
     }
+
+
+def psnr(x: Tensor, estimate: Tensor) -> float:
+    """Return the peak signal-to-noise ratio in decibels of values in [0, 1]."""
+    return float(-10 * (x.double() - estimate.to(x.device).double()).square().mean().log10())
 
 
 def main() -> None:

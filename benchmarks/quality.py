@@ -28,7 +28,8 @@ from tapmachine import (
     fit,
     rbm,
 )
-from tapmachine.analysis.plots import image_grid, training_curves
+from tapmachine.display.charts import training_curves
+from tapmachine.display.images import image_grid
 from tapmachine.training import History, Monitor, Objective, geometric_decay, momentum_sgd
 
 
@@ -101,8 +102,7 @@ def picture(weights: Tensor, history: History, side: int, path: Path) -> None:
     largest = weights.norm(dim=0).argsort(descending=True)
     some = largest[torch.linspace(0, len(largest) - 1, 49).long()]
     image_grid(axes[0], weights.T[some], (side, side))
-    training_curves(axes[1], history.records, ("log_likelihood", "validation_log_likelihood"))
-    axes[1].set_ylabel("nats")
+    training_curves(axes[1], history.records)
     figure.savefig(path, dpi=80)
 
 

@@ -38,6 +38,7 @@ import torch
 from quality import images
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LassoCV
+from sklearn.metrics import matthews_corrcoef
 from torch import Tensor
 
 from tapmachine import (
@@ -49,7 +50,6 @@ from tapmachine import (
     rbm,
     recover,
 )
-from tapmachine.analysis import mcc
 from tapmachine.data.errors import PosteriorWarning
 from tapmachine.machine import BoltzmannMachine
 
@@ -94,7 +94,10 @@ class Setting:
             mean = {"oracle": self.oracle, "autoencoder": self.autoencoder, "lasso": self.lasso}[method](y, F)
             states = (mean > 0.5).float() if self.is_binary else mean
         taken = time.perf_counter() - start
-        result = {"mse": float((mean - x).square().mean()), "mcc": float(mcc((x > 0.5).float(), (mean > 0.5).float()))}
+        result = {
+            "mse": float((mean - x).square().mean()),
+            "mcc": float(matthews_corrcoef((x > 0.5).flatten().cpu(), (mean > 0.5).flatten().cpu())),
+        }
         exact = (states == x).all(1) if self.is_binary else (mean - x).abs().amax(1) < 0.01
         result |= {"exact": float(exact.float().mean()), "converged": converged, "images": len(x)}
         if deviation is not None and not self.is_binary:
@@ -145,7 +148,8 @@ class Setting:
 
 def pictures(setting: Setting, folder: Path, n_shown: int = 10) -> None:
     """Plot digits recovered by three methods at M/N = 0.1, and from signs and magnitudes."""
-    from tapmachine.analysis.plots import image_strips, new_figure
+    from tapmachine.display.figures import new_figure
+    from tapmachine.display.images import image_strips
 
     setting.x = setting.x[:n_shown]
     channel = LinearMeasurements(matrix("gaussian", N // 10), 0.0)
@@ -169,7 +173,7 @@ def pictures(setting: Setting, folder: Path, n_shown: int = 10) -> None:
 
 def curves(table: Path, folder: Path) -> None:
     """Plot the fraction of images recovered exactly and the mean squared error over the number of measurements."""
-    from tapmachine.analysis.plots import new_figure
+    from tapmachine.display.figures import new_figure
 
     with table.open() as file:
         rows = [row for row in csv.DictReader(file) if row["data"] == "binary-MNIST" and row["matrix"] == "gaussian"]

@@ -17,10 +17,10 @@ from reproduction.drawing import TAP_COLOR, numbers
 from reproduction.lab import Lab, Row
 from reproduction.models import BINARY, Model
 from reproduction.printed import PrintedAdaptiveTAP
+from reproduction.style import BLUE, GREEN, PAGE, panel_title, shared_legend, styled
 from tapmachine.accelerator.replay import Replay
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import BLUE, GREEN, PAGE, panel_title, shared_legend, styled
 from tapmachine.beliefs import Moments
+from tapmachine.display.figures import new_figure
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.solver import TAP, AdaptiveTAP, Scheme

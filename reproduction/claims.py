@@ -10,7 +10,7 @@ from reproduction import training_likelihood as likelihood
 from reproduction.drawing import GUTTER, text_table, text_width
 from reproduction.lab import Lab, Row
 from reproduction.models import BINARY_100, BINARY_500, BINARY_MODELS, DEEP_MODELS, REAL_MODELS, Model
-from tapmachine.analysis.style import styled
+from reproduction.style import styled
 from tapmachine.data.errors import RunError
 
 if TYPE_CHECKING:

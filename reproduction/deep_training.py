@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from reproduction.drawing import numbers
 from reproduction.lab import Lab, Row
 from reproduction.models import DEEP_MODELS, Model
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import BLUE, ORANGE, PAGE, panel_title, shared_legend, styled
+from reproduction.style import BLUE, ORANGE, PAGE, panel_title, shared_legend, styled
+from tapmachine.display.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sklearn.metrics import matthews_corrcoef
 from torch import Tensor
 
 from reproduction.drawing import BASELINES, hidden_color
 from reproduction.lab import Lab, Row
 from reproduction.models import BINARY, BINARY_MODELS, Model
-from tapmachine.analysis.plots import denoising_curves, new_figure
-from tapmachine.analysis.scores import mcc
-from tapmachine.analysis.style import PAGE, panel_title, shared_legend, styled
+from tapmachine.display.figures import new_figure
+from reproduction.style import PAGE, panel_title, shared_legend, styled
 from tapmachine.channels import BinarySymmetric
 from tapmachine.posterior import denoise
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
@@ -102,11 +102,15 @@ def draw(lab: Lab) -> "Figure":
 
 def score_curves(lab: Lab, ax: "Axes", rows: list[Row], names: Sequence[str]) -> None:
     """Draw the MCC of methods against p, with the colors and names used in all figures."""
-    shown = {name: label_of(name) for name in names}
-    scores = {shown[n]: [float(row["mcc"]) for row in rows if _name(row["method"]) == n] for n in names}
-    styles = {shown[name]: style_of(lab, name) for name in names}
-    denoising_curves(ax, NOISE, scores, styles=styles)
-    ax.set_xlabel("flip probability $p$")
+    for name in names:
+        scores = [float(row["mcc"]) for row in rows if _name(row["method"]) == name]
+        ax.plot(NOISE, scores, label=label_of(name), **style_of(lab, name))
+    ax.set(xlabel="flip probability $p$", ylabel="MCC")
+
+
+def mcc(x: Tensor, estimate: Tensor) -> float:
+    """Return the Matthews correlation coefficient of binary values and estimates, which are rounded."""
+    return float(matthews_corrcoef(*((values > 0.5).flatten().cpu().numpy() for values in (x, estimate))))
 
 
 def label_of(method: str) -> str:

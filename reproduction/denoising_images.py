@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 from reproduction.denoising import estimates, models_of
 from reproduction.lab import Lab, Row, images_of, images_table
 from reproduction.models import BINARY, Model
-from tapmachine.analysis.plots import image_strips, new_figure
-from tapmachine.analysis.style import PAGE, styled
+from reproduction.style import PAGE, styled
+from tapmachine.display.figures import new_figure
+from tapmachine.display.images import image_strips
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from reproduction.lab import Lab, Row
 from reproduction.models import BINARY_MODELS, FACES_256
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import BLACK, BLUE, FONT_SIZE, GRAY, GREEN, ORANGE, PURPLE, VERMILION
+from reproduction.style import BLACK, BLUE, FONT_SIZE, GRAY, GREEN, ORANGE, PURPLE, VERMILION
+from tapmachine.display.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,9 +8,10 @@ from torch import Tensor
 from reproduction.lab import Lab, Row, nearest
 from reproduction.models import BINARY_100, FACES_256, LETTERS, REAL_100, Model
 from reproduction.solutions import likelihood_table, needs_solutions, solutions_table
-from tapmachine.analysis.landscape.diagnosis import density_curve
-from tapmachine.analysis.plots import MOST_BINS, free_energies, free_energy_histogram, new_figure
-from tapmachine.analysis.style import BLUE, COLUMN, ORANGE, PAGE, panel_title, shared_legend, styled
+from reproduction.statistics import density_curve
+from reproduction.style import BLUE, COLUMN, ORANGE, PAGE, panel_title, shared_legend, styled
+from tapmachine.analysis.landscape.figures import free_energies
+from tapmachine.display.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 TITLE = "Free energies of TAP solutions over training: (a) binary-MNIST, (b) real-MNIST, (c) CBCL"
 MODELS = (BINARY_100, REAL_100, FACES_256)
 SLICES = (5, 20, 50, 100, 500)  # epochs whose distribution is shown
+MOST_BINS = 50  # maximum number of bins of a histogram
 FEW = 20  # maximum number of solutions that is too small for a density
 # Two conventions for F: −ln of the sum of exp(Σ bx + Σ ch + Σ xWh), or of the same sum with normalized priors.
 PAPERS, OURS = "unnormalized_free_energy", "free_energy"
@@ -125,10 +127,11 @@ def drawn_bands(found: dict[Model, tuple[int, dict[str, Bands]]]) -> "Figure":
 def _slice(ax: "Axes", epoch: int, values: Tensor, counts: Tensor) -> None:
     """Draw the distribution at one epoch, on a separate scale because F varies more between epochs than within one."""
     by_start = values.repeat_interleave(counts)
-    free_energy_histogram(ax, values, density_curve(values), SOLUTIONS_COLOR)
+    ax.plot(*density_curve(values), color=SOLUTIONS_COLOR, label="distribution of solutions")
+    ax.hist(values.numpy(), min(MOST_BINS, len(values)), density=True, alpha=0.4, color=SOLUTIONS_COLOR)
     ax.hist(by_start.numpy(), MOST_BINS, density=True, histtype="step", color=STARTS_COLOR, lw=0.9)
     ax.plot([], [], color=STARTS_COLOR, lw=0.9, label="distribution, weighted by starts")
-    ax.lines[0].set_label("distribution of solutions")
+    ax.set(xlabel="free energy (nats)", ylabel="density (1/nat)")
     ax.set_title(f"epoch {epoch}, {len(values)} solutions", loc="right", y=0.98)
 
 

@@ -13,10 +13,10 @@ import torch
 from reproduction.drawing import EXACT_COLOR, TAP_COLOR, numbers
 from reproduction.lab import Lab, Row
 from reproduction.models import Model
+from reproduction.style import BLUE, COLUMN, styled
 from tapmachine.analysis.landscape.find import find_solutions
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import BLUE, COLUMN, styled
 from tapmachine.beliefs import Moments, Tilt
+from tapmachine.display.figures import new_figure
 from tapmachine.likelihood.exact import ExactMoments, exact_log_partition, exact_moments
 from tapmachine.machine import BoltzmannMachine, pairwise
 from tapmachine.machine.conditioning import condition

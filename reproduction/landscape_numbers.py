@@ -12,8 +12,8 @@ from reproduction.lab import Lab, Row, nearest
 from reproduction.models import BINARY_100, Model
 from reproduction.solutions import likelihood_table, needs_solutions, overlaps_table, starts
 from reproduction.statistics import complexity, solutions_over_temperature
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import PAGE, PALETTE, panel_title, sequence, styled
+from reproduction.style import PAGE, PALETTE, panel_title, sequence, styled
+from tapmachine.display.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,14 +3,13 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from reproduction.denoising import N_IMAGES, estimates, label_of, name_of, score_curves, style_of
+from reproduction.denoising import N_IMAGES, estimates, label_of, mcc, name_of, score_curves, style_of
 from reproduction.drawing import numbers
 from reproduction.lab import Lab, Row
 from reproduction.models import BINARY, BINARY_500, NOISY_500, Model
 from reproduction.solutions import likelihood_table, needs_solutions
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.scores import mcc
-from tapmachine.analysis.style import PAGE, panel_title, shared_legend, styled
+from reproduction.style import PAGE, panel_title, shared_legend, styled
+from tapmachine.display.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

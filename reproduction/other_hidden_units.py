@@ -10,11 +10,12 @@ from reproduction.drawing import numbers
 from reproduction.lab import Lab, Row, images_of, images_table
 from reproduction.models import BINARY, DISCUSSED, Model
 from reproduction.solutions import likelihood_table, needs_solutions
-from tapmachine.analysis.plots import image_grid, new_figure
+from reproduction.style import BLUE, GRAY, GREEN, ORANGE, PAGE, PURPLE, panel_title, styled
 from tapmachine.analysis.receptive import receptive_fields
-from tapmachine.analysis.style import BLUE, GRAY, GREEN, ORANGE, PAGE, PURPLE, panel_title, styled
 from tapmachine.data.errors import LikelihoodWarning
 from tapmachine.data.rows import spaced
+from tapmachine.display.figures import new_figure
+from tapmachine.display.images import image_grid
 from tapmachine.likelihood import ais_log_likelihood, ais_log_partition, linear_schedule
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
 

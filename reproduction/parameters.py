@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from reproduction.drawing import GUTTER, text_table, text_width
 from reproduction.lab import Lab, Row
 from reproduction.models import DEEP_MODELS, TABLE, VISIBLE, Model
-from tapmachine.analysis.style import styled
+from reproduction.style import styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

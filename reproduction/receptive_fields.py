@@ -7,10 +7,11 @@ import torch
 
 from reproduction.lab import Lab, Row, images_of, images_table
 from reproduction.models import LETTERS, TABLE, Model
-from tapmachine.analysis.plots import image_grid, new_figure
+from reproduction.style import panel_title, styled
 from tapmachine.analysis.receptive import ReceptiveFields, receptive_fields
-from tapmachine.analysis.style import panel_title, styled
 from tapmachine.data.rows import spaced
+from tapmachine.display.figures import new_figure
+from tapmachine.display.images import image_grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

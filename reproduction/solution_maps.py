@@ -9,12 +9,12 @@ import torch
 from reproduction.lab import Lab, Row, nearest
 from reproduction.models import BINARY_100, Model
 from reproduction.solutions import solutions_at, starts
+from reproduction.style import COLUMN, FONT_SIZE, PAGE, panel_title, styled
 from tapmachine.analysis.landscape.embedding import FEWEST_POINTS, embed_landscape
-from tapmachine.analysis.landscape.figures import plural
+from tapmachine.analysis.landscape.figures import solution_map
+from tapmachine.analysis.landscape.output import plural
 from tapmachine.analysis.landscape.tracking import snapshot_of
-from tapmachine.analysis.maps import solution_map
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import COLUMN, FONT_SIZE, PAGE, panel_title, styled
+from tapmachine.display.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def draw(lab: Lab) -> "Figure":
         own = [row for row in rows if row["epoch"] == epoch]
         points = torch.tensor([[float(row["x"]), float(row["y"])] for row in own])
         # As in the paper, each epoch has a separate color range.
-        solution_map(ax, points, torch.tensor([float(row["free_energy"]) for row in own]), label="", bar="bottom")
+        solution_map(ax, points, torch.tensor([float(row["free_energy"]) for row in own]), label="", location="bottom")
         panel_title(ax, letter, f"epoch {epoch:.0f}, {len(own)} {plural(len(own))}")
     for ax in axes[len(epochs) :]:
         ax.set_axis_off()

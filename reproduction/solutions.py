@@ -4,18 +4,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 import torch
+from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from reproduction.lab import PARTS, Lab, Row
 from reproduction.models import FACES, Model
 from reproduction.statistics import (
-    basin_agreement,
     effective_number,
+    energy_bands,
     overlaps,
+    purity,
     spatial_correlation,
 )
 from reproduction.temperature import prior_log_normalizer
-from tapmachine.analysis.landscape.diagnosis import energy_bands
 from tapmachine.analysis.landscape.find import Landscape, find_solutions
 from tapmachine.data.rows import spaced
 from tapmachine.likelihood.tap import tap_log_likelihood
@@ -164,11 +165,15 @@ def _numbers(landscape: Landscape) -> Row:
 
 def _by_label(landscape: Landscape, labels: Tensor) -> Row:
     """Measure the agreement between basins and digits, and the mean F over the starts of each digit."""
-    agreement = basin_agreement(landscape.basin, labels)
-    basin = landscape.basin.cpu()
+    basin, labels = landscape.basin.cpu(), labels.cpu()
+    inside = basin >= 0
     reached = torch.where(basin < 0, torch.nan, landscape.free_energy.cpu()[basin.clamp(min=0)])
     by_digit = {f"free_energy_of_{digit}": float(reached[labels == digit].nanmean()) for digit in range(10)}
-    return {"purity": agreement.purity, "adjusted_rand_index": agreement.adjusted_rand_index, **by_digit}
+    agreement = {
+        "purity": purity(basin[inside], labels[inside]),
+        "adjusted_rand_index": float(adjusted_rand_score(labels[inside], basin[inside])),
+    }
+    return agreement | by_digit
 
 
 def _overlaps(landscape: Landscape, epoch: int) -> list[Row]:

@@ -8,12 +8,12 @@ from torch import Tensor
 from reproduction.lab import Lab, Row, images_of, images_table, nearest
 from reproduction.models import BINARY_100, FACES, FACES_256, LETTERS, REAL_500, Model
 from reproduction.solutions import solutions_at
+from reproduction.style import BLACK, COLUMN, GREEN, ORANGE, PURPLE, SKY, VERMILION, shared_legend, styled
 from tapmachine.analysis.landscape.embedding import embed_landscape
-from tapmachine.analysis.landscape.figures import plural
+from tapmachine.analysis.landscape.figures import MANY, map_thumbnails, solution_map
+from tapmachine.analysis.landscape.output import plural
 from tapmachine.analysis.landscape.tracking import snapshot_of
-from tapmachine.analysis.maps import map_thumbnails, solution_map
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import BLACK, COLUMN, shared_legend, styled
+from tapmachine.display.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +24,7 @@ DIGITS = (3, 6, 7)
 N_ROWS = 5000  # number of initial training rows from which digits are taken
 EPOCHS = {FACES: (5, 100, 200, 500)}
 OTHER_EPOCHS = (1, 3, 25, 100)
+CLASS_COLORS = SKY, ORANGE, GREEN, PURPLE, VERMILION  # light enough for black points on top to be visible
 PANEL = 1.7  # width of a panel in inches
 N_THUMBNAILS = 10
 SHOWN_STARTS = 1500  # maximum number of starts in the table
@@ -108,7 +109,10 @@ def draw(lab: Lab) -> "Figure":
         epochs = _epochs(places)
         for ax, epoch in zip(line, epochs, strict=False):
             solved = [row for row in places if row["label"] == "solution" and row["epoch"] == epoch]
-            solution_map(ax, _points(solved), None, _points(data), labels if any(labels) else None, legend=False)
+            solution_map(ax, _points(solved), None, None if any(labels) else _points(data))
+            for label, color in zip(sorted(filter(None, {*labels})), CLASS_COLORS, strict=False):
+                x, y = _points([row for row, own in zip(data, labels, strict=True) if own == label]).T
+                ax.scatter(x, y, s=2 if len(data) > MANY else 5, color=color, lw=0, label=label, rasterized=True)
             ax.set(xlim=window[0], ylim=window[1])
             shown = [row for row in images if row["epoch"] == epoch]
             ink = "white" if model.data == FACES and not lab.quick else "black"

@@ -1,9 +1,12 @@
-"""Statistics of a landscape: diversity of basins, agreement with classes, spatial correlation, and overlaps."""
+"""Statistics of a landscape: diversity of basins, agreement with classes, bands, spatial correlation, and overlaps."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+from scipy.stats import gaussian_kde
+from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
 
 from reproduction.temperature import at_temperature
@@ -14,6 +17,9 @@ from tapmachine.solver import Scheme
 from tapmachine.solver.starts import StartingPoint
 
 N_NEIGHBORS, N_PERMUTATIONS = 10, 199
+GRID = 512  # number of evenly spaced points at which a density is evaluated
+VALLEY = 0.7  # a valley separates two bands if it is below this fraction of the lower of the two peaks
+PEAK = 0.05  # peaks below this fraction of the highest peak are not bands
 MOST_POINTS = 2000  # maximum number of points, because the cost grows quadratically
 
 
@@ -34,52 +40,74 @@ def effective_number(counts: Tensor) -> float:
     return float((-torch.xlogy(shares, shares).sum()).exp())
 
 
-class Agreement(NamedTuple):
-    """Agreement between basins and classes.
+def purity(basin: Tensor, labels: Tensor) -> float:
+    """Compute the fraction of the starts whose class is the most frequent one in their basin.
 
-    Attributes:
-        purity: Fraction of the starts whose class is the most frequent one in their basin. The purity is 1 if each
-            start has a separate basin, so it is not informative if there are many basins.
-        adjusted_rand_index: Fraction of the pairs of starts on which both partitions agree, adjusted for chance. The
-            index is 0 on average for unrelated partitions and 1 for identical ones (Hubert and Arabie 1985).
-    """
-
-    purity: float
-    adjusted_rand_index: float
-
-
-def basin_agreement(basin: Tensor, labels: Tensor) -> Agreement:
-    """Measure the agreement between the basins and the classes of starts.
+    The purity is 1 if each start has a separate basin, so it is not informative if there are many basins.
 
     Args:
-        basin: Index of the solution to which each start converges, shape (K,), as in `Landscape.basin`. Starts with
-            index −1 are ignored.
+        basin: Index of the solution to which each start converges, shape (K,).
         labels: Integer class of each start, shape (K,).
 
     Example:
         >>> import torch
-        >>> basin_agreement(torch.tensor([0, 0, 1, 1]), torch.tensor([7, 7, 3, 3]))
-        Agreement(purity=1.0, adjusted_rand_index=1.0)
+        >>> purity(torch.tensor([0, 0, 1, 1]), torch.tensor([7, 7, 3, 7]))
+        0.75
     """
-    if len(basin) != len(labels):
-        raise ValueError(f"labels has {len(labels)} entries for {len(basin)} starts; expected one label per start")
-    kept = (basin >= 0).cpu()
-    if not bool(kept.any()):
-        return Agreement(float("nan"), float("nan"))
-    basins = basin.cpu()[kept].unique(return_inverse=True)[1]
-    classes = labels.cpu()[kept].unique(return_inverse=True)[1]
-    table = torch.zeros(int(basins.max()) + 1, int(classes.max()) + 1, dtype=torch.float64)
-    table.index_put_((basins, classes), torch.ones(len(basins), dtype=torch.float64), accumulate=True)
-    total, rows, columns = table.sum(), table.sum(1), table.sum(0)
+    table = contingency_matrix(labels.cpu().numpy(), basin.cpu().numpy())
+    return float(table.max(0).sum() / max(1, table.sum()))
 
-    def pairs(z: Tensor) -> float:
-        return float((z * (z - 1) / 2).sum())
 
-    expected = pairs(rows) * pairs(columns) / max(1.0, pairs(total))
-    largest = (pairs(rows) + pairs(columns)) / 2
-    same = largest == expected  # a single basin and a single class, or one start per basin and per class
-    index = 1.0 if same else (pairs(table) - expected) / (largest - expected)
-    return Agreement(float(table.amax(1).sum() / total), index)
+def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return points that cover the range of the values, and a Gaussian kernel density estimate at these points.
+
+    The points are denser where there are more values. The bandwidth follows Silverman's rule,
+    0.9·min(σ, IQR/1.34)·n^(−1/5).
+    """
+    values = values.double().cpu().sort().values
+    low, high = torch.quantile(values, torch.tensor([0.25, 0.75], dtype=torch.float64))
+    deviation, range_ = values.std(), (high - low) / 1.34
+    width = 0.9 * (min(deviation, range_) if range_ > 0 else deviation) * len(values) ** -0.2
+    width = width.clamp(min=1e-9 * (1 + values.abs().max()))
+    knots = values[torch.linspace(0, len(values) - 1, min(len(values), GRID)).round().long()]
+    margin = 0.1 * (knots[-1] - knots[0])
+    even = torch.linspace(float(knots[0] - margin), float(knots[-1] + margin), GRID, dtype=torch.float64)
+    at = torch.cat((knots, (knots[1:] + knots[:-1]) / 2, even)).unique()
+    estimate = gaussian_kde(knots.numpy(), float(width / knots.std()))
+    return at, torch.from_numpy(estimate(at.numpy()))
+
+
+def energy_bands(free_energy: Tensor) -> list[int]:
+    """Return the numbers of solutions in bands of free energies, which are separated by valleys of their density.
+
+    Example:
+        >>> import torch
+        >>> energy_bands(torch.cat((torch.linspace(-1, 0, 50), torch.linspace(5, 6, 30))))
+        [50, 30]
+    """
+    values = free_energy.double().cpu().sort().values
+    if len(values) < 2 or float(values[-1] - values[0]) == 0:
+        return [len(values)] if len(values) else []
+    at, heights = density_curve(values)
+    edges = torch.searchsorted(values, at[_valleys(heights.tolist())], right=True).tolist()
+    counts = [high - low for low, high in pairwise((0, *edges, len(values)))]
+    return [count for count in counts if count]
+
+
+def _valleys(heights: list[float]) -> list[int]:
+    """Return the indices of the lowest points of sufficiently deep valleys between peaks."""
+    cuts: list[int] = []
+    peak = lowest = 0  # the last peak, and the lowest point after it
+    for here, height in enumerate(heights):
+        if height < heights[lowest]:
+            lowest = here
+        is_peak = min(heights[peak], height) >= PEAK * max(heights)
+        if is_peak and heights[lowest] < VALLEY * min(heights[peak], height):
+            cuts.append(lowest)
+            peak = lowest = here
+        elif height > heights[peak]:
+            peak = lowest = here
+    return cuts
 
 
 class SpatialCorrelation(NamedTuple):

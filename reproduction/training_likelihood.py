@@ -8,8 +8,8 @@ from reproduction.drawing import hidden_color, numbers
 from reproduction.lab import Lab, Row
 from reproduction.models import BINARY_MODELS, FACES_256, LETTERS, REAL_MODELS, TABLE, Model
 from reproduction.solutions import likelihood_table, needs_solutions
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import PAGE, panel_title, shared_legend, styled
+from reproduction.style import PAGE, panel_title, shared_legend, styled
+from tapmachine.display.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

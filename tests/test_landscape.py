@@ -5,7 +5,6 @@ import json
 import math
 import re
 import warnings
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine_cases import machine_of
-from matplotlib.colors import to_rgb
 from typer.testing import CliRunner
 
 from tapmachine import (
@@ -33,10 +31,9 @@ from tapmachine import (
     rbm,
     solve,
 )
-from tapmachine.analysis import maps, plots, receptive_fields
-from tapmachine.analysis.landscape.diagnosis import density, density_curve
-from tapmachine.analysis.landscape.figures import epochs_table, landscape_pictures
+from tapmachine.analysis import receptive_fields
 from tapmachine.analysis.landscape.find import count_at
+from tapmachine.analysis.landscape.output import epochs_table, landscape_figures
 from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.apps.cli import app
 from tapmachine.data.errors import EstimateError, RunError
@@ -366,8 +363,8 @@ def test_a_landscape_without_solutions(tmp_path):
     assert found.tree.newick() == ";"
     assert [line.split(",")[1] for line in epochs_table(found).splitlines()[1:]] == ["0"] * 4
     assert "nan" not in epochs_table(found)
-    for picture in landscape_pictures(found, embed_landscape(found, found.starts), None).values():
-        picture.figure.savefig(tmp_path / "picture.png")
+    for figure in landscape_figures(found, embed_landscape(found, found.starts)).values():
+        figure.savefig(tmp_path / "picture.png")
 
 
 def test_a_track_from_random_points_and_of_a_deep_machine():
@@ -518,23 +515,6 @@ def test_ranking_of_receptive_fields():
     assert receptive_fields(rbm(Categorical(5, 3), Binary(2))).fields.shape == (2, 5, 3)
 
 
-def test_bands_and_densities():
-    # quantiles of a normal distribution in place of draws
-    first, second = (torch.special.ndtri((torch.arange(n) + 0.5) / n) for n in (300, 100))
-    second = 12 + 0.5 * second
-    assert [band.n_solutions for band in energy_bands(torch.cat((first, second)))] == [300, 100]
-    assert len(energy_bands(first)) == 1
-    far = torch.cat((first, second, torch.tensor([6000.0])))
-    assert [band.n_solutions for band in energy_bands(far)][:2] == [300, 100 if len(energy_bands(far)) == 3 else 101]
-    narrow = torch.cat((1e-3 * first[:90], 100 + 1e-3 * first[90:100]))
-    assert [band.n_solutions for band in energy_bands(narrow)] == [90, 10]
-    assert energy_bands(torch.empty(0)) == []
-    assert energy_bands(torch.tensor([2.0])) == [(2.0, 2.0, 1)]
-    at = torch.linspace(-10, 10, 2001, dtype=torch.float64)
-    assert float(torch.trapezoid(density(first, at), at)) == pytest.approx(1.0, abs=1e-3)
-    assert float(density(first, torch.zeros(1))) == pytest.approx(0.399, abs=0.05)
-
-
 def test_words_on_the_extremes():
     nothing = rbm(Binary(6), Binary(3))
     x = torch.eye(6).repeat(5, 1)
@@ -609,88 +589,6 @@ def test_a_log_likelihood_that_cannot_be_had_is_no_evidence(monkeypatch):
 
     monkeypatch.setattr("tapmachine.analysis.landscape.diagnosis.unbiased_log_partition", refuse)
     assert "No reliable log-likelihood is available" in diagnose(landscape, machine, x)[2]
-
-
-# ----- pictures
-
-
-def test_pictures(tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand(12, 30, generator=generator)
-    figure = plots.new_figure(6, 9)
-    axes = figure.subplots(3, 2).flat
-    plots.denoising_curves(axes[0], [0.1, 0.2], {"TAP": [0.9, 0.8], "nearest": [0.7, 0.6]})
-    assert [line.get_label() for line in axes[0].lines] == ["TAP", "nearest"]
-    plots.image_strips(axes[1], {"clean": images[:4], "noisy": images[4:7]}, (5, 6))
-    assert axes[1].images[0].get_array().shape == (2 * 6 - 1, 4 * 7 - 1)
-    assert [label.get_text() for label in axes[1].get_yticklabels()] == ["clean", "noisy"]
-    maps.solution_map(axes[2], images[:5, :2], None, images[:, :2], ["b", "a"] * 6)
-    assert [text.get_text() for text in axes[2].get_legend().get_texts()] == ["a", "b"]
-    assert sorted(len(dots.get_offsets()) for dots in axes[2].collections) == [5, 6, 6]
-    parents = [torch.tensor([0, 0]), torch.tensor([1, 0, 1])]
-    plots.tree(axes[3], [1, 4, 9], parents, ["x", "y", "z"])
-    heights = plots.tree_heights(parents, 3)
-    assert sorted(heights[-1]) == [0, 1, 2]
-    assert abs(heights[-1][0] - heights[-1][2]) == 1  # children of one parent are neighbors
-    assert len(axes[3].collections[0].get_segments()) == 5
-    maps.map_thumbnails(axes[4], images[:, :2].numpy(), images.numpy(), (5, 6), count=3)
-    with pytest.raises(ValueError, match="30 pixels; expected 5×5"):
-        plots.image_grid(axes[5], images, (5, 5))
-    with pytest.raises(ValueError, match="2 labels for 12 rows"):
-        maps.solution_map(axes[5], images[:5, :2], None, images[:, :2], ["a", "b"])
-    maps.solution_map(axes[5], images[:5, :2].numpy(), images[:5, 2].numpy())
-    assert len(axes[4].images) == 3
-    figure.savefig(tmp_path / "all.png")
-
-
-def test_pictures_can_be_told_apart():
-    figure = plots.new_figure(6, 6)
-    first, second, third, fourth = figure.subplots(2, 2).flat
-    generator = torch.Generator().manual_seed(0)
-    for number in range(2):  # on the same axes: bars have the color of their own curve
-        values = number + torch.randn(30, generator=generator)
-        plots.free_energy_histogram(first, values, density_curve(values))
-        assert first.patches[-1].get_facecolor()[:3] == to_rgb(first.lines[-1].get_color())
-    assert first.lines[0].get_color() != first.lines[1].get_color()
-    plots.free_energies(second, [1, 2], [torch.zeros(1), torch.ones(2)])
-    assert all(handle.get_alpha() == 1 for handle in second.get_legend().legend_handles)
-    images = torch.tensor([[0.0, 1.0, 1.0, 0.0]])
-    plots.image_strips(third, {"noisy": images.repeat(3, 1)}, (2, 2), ["p = 0", "p = 0.1", "p = 0.2"])
-    assert [label.get_text() for label in third.get_xticklabels()] == ["p = 0", "p = 0.1", "p = 0.2"]
-    ink = third.images[0].cmap(1.0)[:3], third.images[0].cmap(0.0)[:3]
-    assert ink == ((0, 0, 0), (1, 1, 1))  # black on white, as in the paper
-    drawn = plots.image_grid(fourth, images - 0.5, (2, 2))
-    assert drawn.get_clim() == (-1, 1)  # what a color bar needs
-
-
-def test_images_share_a_scale():
-    """A faint image remains faint beside a strong one, unless each image has its own scale."""
-    ax = plots.new_figure(2, 2).subplots()
-    images = torch.tensor([[0.0, 0.2], [1.0, 0.0]])
-    for scale, largest in ((None, 1.0), (1.0, 0.2)):
-        drawn = plots.image_grid(ax, images, (1, 2), scale=scale)
-        assert drawn.get_array()[0, :2].max() == pytest.approx(largest)
-    plots.image_strips(ax, {"faint": images[:1], "strong": images[1:]}, (1, 2))
-    assert ax.images[-1].get_array()[0, :2].max() == pytest.approx(0.2)
-    assert ax.images[-1].get_clim() == (0, 1)
-
-
-def test_thumbnails_cover_no_points():
-    ax = plots.new_figure(3, 3).subplots()
-    points = torch.rand(40, 2, generator=torch.Generator().manual_seed(0))
-    maps.solution_map(ax, points)
-    maps.map_thumbnails(ax, points, torch.rand(40, 12), (4, 3), count=7)
-    boxes = [image.get_extent() for image in ax.images]
-    assert len(boxes) == 7
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    for x0, x1, y0, y1 in boxes:
-        assert (x1 - x0) / (y1 - y0) == pytest.approx(3 / 4)  # undistorted, as the axes have equal scales
-        assert left <= x0 < x1 <= right
-        assert bottom <= y0 < y1 <= top
-        assert not ((points[:, 1] > y0) & (points[:, 1] < y1)).any()
-    assert all(a[1] <= b[0] or b[1] <= a[0] or a[2] != b[2] for a, b in combinations(boxes, 2)), "they overlap"
-    connected = {tuple(line.get_xydata()[-1]) for line in ax.lines}
-    assert connected <= {tuple(point) for point in points.double().tolist()}
 
 
 # ----- the command line

@@ -171,18 +171,6 @@ def test_a_posterior(trained):
     assert cell == f"{mean:.3g} ± {deviation:.2g}"
 
 
-@pytest.mark.long
-def test_showing_needs_no_matplotlib():
-    import subprocess
-
-    code = (
-        "import sys; from tapmachine import Binary, rbm; rbm(Binary(4), Binary(2))._repr_html_();"
-        "assert not {'matplotlib', 'IPython', 'sklearn'} & {*sys.modules}"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_elsewhere_there_is_no_bar(capsys):
     assert not notebook.in_notebook()
     with Reporter(None, None, 2) as report:

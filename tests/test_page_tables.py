@@ -15,7 +15,7 @@ from tapmachine.apps.report import write_report
 from tapmachine.apps.report.columns import Column, association, bin_edges, summarize
 from tapmachine.apps.report.labels import make_labels
 from tapmachine.apps.report.responses import classes_of, hidden_responses
-from tapmachine.apps.report.tree import branches
+from tapmachine.apps.report.tree import shown_branches
 from tapmachine.data.errors import DataError
 from tapmachine.landscape import SolutionTree
 from tapmachine.runs.session import Session
@@ -234,7 +234,7 @@ def test_branches_hold_the_starts_of_their_leaves():
     counts = torch.bincount(basin[basin >= 0])
     means = [torch.arange(float(n)).unsqueeze(1) for n in (1, 2, 3, 4)]
     tree = SolutionTree([1, 2, 5, 9], parents, counts, basin, [0] * 4, means)
-    nodes = branches(tree)
+    nodes = shown_branches(tree)
     assert [(node.parent, node.epoch, node.leaf, int(node.starts.sum())) for node in nodes] == [
         (-1, 1, -1, 1000), (0, 9, 0, 500), (0, 2, -1, 500), (2, 9, 1, 300), (2, 9, 2, 200),
     ]  # fmt: skip

@@ -11,8 +11,8 @@ from reproduction import claims, denoising, denoising_images, free_energy_bands,
 from reproduction.drawing import GUTTER, hidden_color, text_width
 from reproduction.lab import DPI, Lab
 from reproduction.models import BINARY_100, BINARY_MODELS, REAL_100
-from tapmachine.analysis.plots import new_figure
-from tapmachine.analysis.style import COLUMN, PAGE, PALETTE, figure_style, sequence, shared_legend
+from reproduction.style import COLUMN, PAGE, PALETTE, figure_style, sequence, shared_legend
+from tapmachine.display.figures import new_figure
 
 
 @pytest.mark.parametrize("quick", [False, True])

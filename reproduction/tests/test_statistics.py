@@ -7,9 +7,15 @@ import pytest
 import torch
 from machine_cases import Tensors
 from scipy.special import logsumexp
-from sklearn.metrics import adjusted_rand_score
 
-from reproduction.statistics import basin_agreement, effective_number, overlaps, spatial_correlation
+from reproduction.statistics import (
+    density_curve,
+    effective_number,
+    energy_bands,
+    overlaps,
+    purity,
+    spatial_correlation,
+)
 from reproduction.temperature import at_temperature, prior_log_normalizer
 from tapmachine import (
     Binary,
@@ -133,14 +139,24 @@ def test_agreement_of_basins_and_classes():
     rng = np.random.default_rng(0)
     basin, labels = rng.integers(-1, 6, 200), rng.integers(0, 4, 200)
     labels[basin == 2] = 3
-    found = basin_agreement(torch.tensor(basin), torch.tensor(labels))
-    kept = basin >= 0
-    assert found.adjusted_rand_index == pytest.approx(adjusted_rand_score(labels[kept], basin[kept]), abs=1e-12)
-    most = sum(np.bincount(labels[basin == b]).max() for b in range(6))
-    assert found.purity == pytest.approx(most / kept.sum())
-    assert np.isnan(basin_agreement(torch.tensor([-1]), torch.tensor([1])).purity)
-    with pytest.raises(ValueError, match="labels has 2 entries for 3 starts"):
-        basin_agreement(torch.zeros(3), torch.zeros(2))
+    most = sum(np.bincount(labels[basin == b]).max() for b in range(-1, 6))
+    assert purity(torch.tensor(basin), torch.tensor(labels)) == pytest.approx(most / 200)
+
+
+def test_bands_and_densities():
+    # quantiles of a normal distribution in place of draws
+    first, second = (torch.special.ndtri((torch.arange(n) + 0.5) / n) for n in (300, 100))
+    second = 12 + 0.5 * second
+    assert energy_bands(torch.cat((first, second))) == [300, 100]
+    assert len(energy_bands(first)) == 1
+    far = energy_bands(torch.cat((first, second, torch.tensor([6000.0]))))
+    assert far[:2] == [300, 100 if len(far) == 3 else 101]
+    assert energy_bands(torch.cat((1e-3 * first[:90], 100 + 1e-3 * first[90:100]))) == [90, 10]
+    assert energy_bands(torch.empty(0)) == []
+    assert energy_bands(torch.tensor([2.0])) == [1]
+    at, density = density_curve(first)
+    assert float(torch.trapezoid(density, at)) == pytest.approx(1.0, abs=1e-2)
+    assert float(density[at.abs().argmin()]) == pytest.approx(0.399, abs=0.05)
 
 
 def test_spatial_correlation_and_effective_number():

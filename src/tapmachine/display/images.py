@@ -1,95 +1,114 @@
-"""Conversion of arrays to PNG files and data URIs."""
+"""Images: grids of images drawn on Matplotlib axes, and PNG files of gray values."""
 
 import base64
-import struct
-import zlib
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
 LEVELS = 31  # number of gray levels above black; more levels would double the file size
-DIVERGING = 127  # number of color steps from 0 to the largest absolute value
-NEGATIVE, ZERO, POSITIVE = (33, 102, 172), (247, 247, 247), (178, 24, 43)
-
-
-def png(pixels: Tensor, palette: Sequence[tuple[int, int, int]] | None = None) -> bytes:  # (height, width), uint8
-    """Encode an array as an 8-bit PNG file. Pixels are gray values, or indices into a palette."""
-    height, width = pixels.shape
-    rows = torch.cat((torch.zeros(height, 1, dtype=torch.uint8), pixels.to(torch.uint8).cpu()), 1)  # no filter
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if palette is None else 3, 0, 0, 0)
-    colors = b"" if palette is None else chunk(b"PLTE", bytes(value for color in palette for value in color))
-    data = zlib.compress(rows.contiguous().numpy().tobytes(), 9)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + colors + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-
-
-def data_uri(content: bytes) -> str:
-    """Return the data URI of a PNG file."""
-    return "data:image/png;base64," + base64.b64encode(content).decode()
-
-
-def gray(shares: Tensor) -> Tensor:  # values from 0 to 1 -> uint8
-    """Convert values between 0 (black) and 1 (white) to gray levels, rounded to 32 levels to keep files small."""
-    return ((shares.clamp(0, 1) * LEVELS).round() * (255 / LEVELS)).round().to(torch.uint8)
-
-
-def diverging(values: Tensor) -> Tensor:  # values from −1 to 1 -> uint8
-    """Convert values between −1 and 1 to indices into `diverging_palette`.
-
-    Negative values are blue, 0 is white, and positive values are red.
-    """
-    return (values.clamp(-1, 1).nan_to_num(0.0) * DIVERGING + DIVERGING).round().to(torch.uint8)
-
-
-def diverging_palette() -> list[tuple[int, int, int]]:
-    """Return a color palette that runs from blue through white to red."""
-    colors = []
-    for index in range(2 * DIVERGING + 1):
-        share = abs(index - DIVERGING) / DIVERGING
-        end = NEGATIVE if index < DIVERGING else POSITIVE
-        red, green, blue = (round(zero + share * (full - zero)) for zero, full in zip(ZERO, end, strict=True))
-        colors.append((red, green, blue))
-    return colors
-
-
-def sheet(values: Tensor) -> str:  # (K, n), from 0 to 1
-    """Encode each row of values as one pixel row of a gray image, which the page's script decodes.
-
-    Returns an empty string if there are no rows.
-    """
-    return data_uri(png(gray(values))) if len(values) else ""
+GAP = "0.8"  # gray level between images
 
 
 def image_grid(
-    images: Tensor, shape: tuple[int, int], columns: int | None = None, signed: bool | None = None, gap: int = 1
-) -> tuple[str, int, int]:  # (K, pixels)
-    """Arrange images in a grid. The brightness of each image is scaled separately.
+    ax: "Axes",
+    images: Tensor,
+    shape: tuple[int, int],
+    columns: int | None = None,
+    ink: str = "white",
+    scale: float | None = None,
+    signed: bool | None = None,
+    frames: Sequence[str] | None = None,
+) -> "AxesImage":
+    """Draw a grid of small images.
 
     Args:
-        images: One flattened image per row, (K, pixels).
-        shape: Height and width of each image.
-        columns: Number of images per row of the grid (default: chosen for a roughly square grid).
-        signed: Whether to color values by sign (default: True if any value is negative).
-        gap: Space between images in pixels (default: 1).
+        ax: Axes to draw on.
+        images: Images as rows, shape (N, pixels).
+        shape: Height and width of each image in pixels.
+        columns: Number of images per row (default: chosen to make the grid square).
+        ink: Color of the largest value of non-negative images, "white" or "black".
+        scale: Absolute value with the strongest color (default: the largest absolute value of each image).
+        signed: Whether to use a diverging color map centered at 0 (default: True if any value is negative).
+        frames: Color of a frame around each image (default: no frames).
 
     Returns:
-        The data URI of the grid, and the grid's width and height in pixels.
+        The drawn image, as needed by `Figure.colorbar`.
     """
-    images = images.detach().cpu().double()
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    images = torch.as_tensor(images).detach().cpu().double()
     count, (height, width) = len(images), shape
-    columns = min(columns or max(1, round(count**0.5)), max(1, count))
-    rows = max(1, -(-count // columns))
+    if count and images[0].numel() != height * width:
+        raise ValueError(f"images have {images[0].numel()} pixels; expected {height}×{width}")
+    columns, rows = grid_shape(count, columns)
     signed = bool((images < 0).any()) if signed is None else signed
-    size = images.nan_to_num(0.0).abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    background = 255 if signed else 128
-    canvas = torch.full((rows * (height + gap) - gap, columns * (width + gap) - gap), background, dtype=torch.uint8)
-    values = diverging(images / size) if signed else gray(images / size)
-    for number, image in enumerate(values.view(count, height, width)):
-        top, left = number // columns * (height + gap), number % columns * (width + gap)
+    if scale is None:
+        images = images / images.nan_to_num(0.0).abs().amax(1, keepdim=True).clamp(min=torch.finfo(images.dtype).tiny)
+    largest = 1.0 if scale is None else scale
+    gap = 1 if frames is None else max(2, round(max(shape) / 5))
+    canvas = images.new_full((rows * (height + gap) - gap, columns * (width + gap) - gap), torch.nan)
+    for index, image in enumerate(images.view(count, height, width)):
+        top, left = index // columns * (height + gap), index % columns * (width + gap)
         canvas[top : top + height, left : left + width] = image
-    palette = [*diverging_palette(), (160, 160, 160)] if signed else None  # index 255 is the color of the gaps
-    return data_uri(png(canvas, palette)), canvas.shape[1], canvas.shape[0]
+        if frames is not None:
+            corner = (left - 0.5 - gap / 2, top - 0.5 - gap / 2)
+            ax.add_patch(Rectangle(corner, width + gap, height + gap, color=frames[index], lw=0, clip_on=False))
+    unsigned = "gray_r" if ink == "black" else "gray"
+    colors = colormaps["RdBu_r" if signed else unsigned].with_extremes(bad=GAP if frames is None else "none")
+    lowest = -largest if signed else 0.0
+    drawn = ax.imshow(canvas.numpy(), cmap=colors, vmin=lowest, vmax=largest, interpolation="none", zorder=2)
+    ax.set_axis_off()
+    return drawn
+
+
+def grid_shape(count: int, columns: int | None = None) -> tuple[int, int]:
+    """Return the number of columns and rows of a grid of images, which is square by default."""
+    columns = min(columns or max(1, round(count**0.5)), max(1, count))
+    return columns, max(1, -(-count // columns))
+
+
+def image_strips(
+    ax: "Axes",
+    rows: Mapping[str, Tensor],
+    shape: tuple[int, int],
+    columns: Sequence[str] | None = None,
+    ink: str = "black",
+) -> None:
+    """Draw rows of images below each other on one gray scale [fig:bmnist-denoise-images].
+
+    Args:
+        ax: Axes to draw on.
+        rows: Images of each row, shape (N, pixels), by the label of the row.
+        shape: Height and width of each image in pixels.
+        columns: Labels of the columns, which are drawn above the images.
+        ink: Color of the largest value, "white" or "black".
+    """
+    count = max(len(images) for images in rows.values())
+    padded = torch.cat([torch.cat((z, z.new_zeros(count - len(z), z.shape[1]))) for z in rows.values()])
+    image_grid(ax, padded, shape, count, ink, scale=float(padded.nan_to_num(0.0).abs().max()) or 1.0)
+    ax.set_axis_on()
+    height, width = shape[0] + 1, shape[1] + 1
+    ax.set_yticks([height * index + height / 2 - 1 for index in range(len(rows))], list(rows))
+    ticks = [width * index + width / 2 - 1 for index in range(count)] if columns is not None else []
+    ax.set_xticks(ticks, columns)
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def gray_png(values: Tensor) -> str:  # (height, width), from 0 (black) to 1 (white)
+    """Return the data URI of a gray PNG file, with 32 gray levels to keep files small."""
+    from PIL import Image
+
+    levels = ((values.clamp(0, 1) * LEVELS).round() * (255 / LEVELS)).round().to(torch.uint8)
+    file = io.BytesIO()
+    Image.fromarray(levels.cpu().numpy()).save(file, "png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from tapmachine.display.charts import histogram
-from tapmachine.display.html import escape, table
+from tapmachine.display.figures import svg
+from tapmachine.display.html import table
 from tapmachine.display.images import image_grid
 
 MOST_IMAGES, MOST_ROWS, MOST_COLUMNS = 12, 5, 8
@@ -22,32 +23,25 @@ def distribution(values: Tensor, name: str) -> str:
     flat = flat[flat.isfinite()]
     if len(flat) == 0:
         return ""
-    low, high = float(flat.min()), float(flat.max())
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
-    counts = torch.histc(flat, N_BINS, low, high)
-    edges = [low + (high - low) * place / N_BINS for place in range(N_BINS + 1)]
-    return histogram({name: (counts / len(flat)).tolist()}, edges, name)
+    counts, edges = torch.histogram(flat, N_BINS)
+    return svg(f"distribution of {name}", histogram, {name: counts / len(flat)}, edges, name, size=(300, 120))
 
 
-def thumbnails(rows: Tensor, words: str) -> str:  # (K, n)
+def thumbnails(rows: Tensor, title: str) -> str:  # (K, n)
     """Show the first rows as square images, or return an empty string if rows are not square images."""
     side = math.isqrt(rows.shape[1]) if rows.dim() == 2 else 0
     if side * side != rows.shape[-1] or not LEAST_SIDE <= side <= MOST_SIDE or len(rows) == 0:
         return ""
-    uri, width, _ = image_grid(rows[:MOST_IMAGES], (side, side), MOST_IMAGES)
-    scale = max(1, round(36 / side))
-    style = f"image-rendering:pixelated;width:{scale * width}px;height:auto;max-width:100%"
-    return f'<div><img src="{uri}" alt="{escape(words)}" style="{style}"><br><small>{escape(words)}</small></div>'
+    shown = rows[:MOST_IMAGES]
+    drawn = svg(title, image_grid, shown, (side, side), MOST_IMAGES, size=(40 * len(shown), 40))
+    return f"<div>{drawn}<br/><small>{title}</small></div>"
 
 
 def first_rows(mean: Tensor, deviation: Tensor) -> str:  # (K, n) each
     """Return an HTML table with the first values of the first rows and their standard deviations."""
-    n = min(mean.flatten(1).shape[1], MOST_COLUMNS)
+    means, deviations = (values.flatten(1)[:MOST_ROWS, :MOST_COLUMNS].tolist() for values in (mean, deviation))
     rows = [
-        (f"row {index}", *(f"{m:.3g} ± {s:.2g}" for m, s in zip(means, deviations, strict=True)))
-        for index, (means, deviations) in enumerate(
-            zip(mean.flatten(1)[:MOST_ROWS, :n].tolist(), deviation.flatten(1)[:MOST_ROWS, :n].tolist(), strict=True)
-        )
+        (f"row {index}", *(f"{m:.3g} ± {s:.2g}" for m, s in zip(*row, strict=True)))
+        for index, row in enumerate(zip(means, deviations, strict=True))
     ]
-    return table(("", *(f"unit {index}" for index in range(n))), rows)
+    return table(("", *(f"unit {index}" for index in range(len(means[0]) if means else 0))), rows)

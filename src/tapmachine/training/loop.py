@@ -92,21 +92,13 @@ class History:
         return f"History({len(self)} epochs; last: {shown})"
 
     def _repr_html_(self) -> str:
-        from tapmachine.display.charts import line_chart
+        from tapmachine.display.charts import training_curves
+        from tapmachine.display.figures import svg
         from tapmachine.display.html import card, escape
 
-        names = ("log_likelihood", "validation_log_likelihood", "tap_log_likelihood")
-        series = {name.replace("_", " "): _points(self.records, name) for name in names}
-        series = {name: points for name, points in series.items() if points}
-        label = "nats per row" if series else "loss"
-        chart = line_chart(series or {"loss": _points(self.records, "loss")}, "epoch", label) if self.records else ""
-        words = ", ".join(in_words(self.records[-1])) if self.records else ""
-        return card(f"History of {len(self)} epochs", f"<div>{escape(words)}</div>", chart)
-
-
-def _points(records: Sequence[Record], name: str) -> list[tuple[float, float]]:
-    """Return (epoch, value) pairs for all epochs in which a quantity was measured."""
-    return [(float(record["epoch"]), float(record[name])) for record in records if record.get(name) is not None]
+        chart = svg("training curves", training_curves, self.records) if self.records else ""
+        summary = ", ".join(in_words(self.records[-1])) if self.records else ""
+        return card(f"History of {len(self)} epochs", f"<div>{escape(summary)}</div>", chart)
 
 
 def run_epochs(

@@ -1,6 +1,6 @@
 """Landscape of a machine's solutions: search, counts, embedding in a plane, and changes during training."""
 
-from tapmachine.analysis.landscape.diagnosis import diagnose, energy_bands
+from tapmachine.analysis.landscape.diagnosis import diagnose
 from tapmachine.analysis.landscape.embedding import Embedding, embed_landscape
 from tapmachine.analysis.landscape.find import Landscape, count_at, find_solutions
 from tapmachine.analysis.landscape.tracking import LandscapeTrack, track_landscape
@@ -14,7 +14,6 @@ __all__ = [
     "count_at",
     "diagnose",
     "embed_landscape",
-    "energy_bands",
     "find_solutions",
     "track_landscape",
 ]

@@ -1,6 +1,5 @@
-"""Bands of free energies, and the diagnosis of a machine from its landscape."""
+"""Diagnosis of a machine from its landscape."""
 
-from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,22 +16,10 @@ from tapmachine.training.monitor import GLASSY
 
 MANY_STARTS = 20  # minimum number of converged starts for statements about basins
 MOST = 0.9  # fraction of the starts above which a solution is dominant
-MANY_SOLUTIONS = 10  # minimum number of solutions for statements about bands
 CLOSE = 0.05  # RMS distance, relative to the support, below which a start is close to its solution
 SCORED_ROWS = 1000  # maximum number of rows used to compute the log-likelihood
 SURE = 3.0  # number of standard errors above which a difference is significant
 LARGEST_ERROR = 0.5  # maximum standard error, in nats, of an estimate of ln Z that is used
-GRID = 512  # number of evenly spaced points at which a density is evaluated
-VALLEY = 0.7  # a valley separates two bands if it is below this fraction of the lower of the two peaks
-PEAK = 0.05  # peaks below this fraction of the highest peak are not bands
-
-
-class EnergyBand(NamedTuple):
-    """Interval of free energies with a high density of solutions, and the number of solutions in this interval."""
-
-    low: float
-    high: float
-    n_solutions: int
 
 
 class SomeLandscape(Protocol):
@@ -49,74 +36,6 @@ class SomeLandscape(Protocol):
 
     @property
     def stable(self) -> Tensor | None: ...  # noqa: D102
-
-
-def density(values: Tensor, at: Tensor) -> Tensor:
-    """Evaluate a Gaussian kernel density estimate.
-
-    The bandwidth follows Silverman's rule, 0.9·min(σ, IQR/1.34)·n^(−1/5).
-    """
-    values, at = values.double().cpu(), at.double().cpu()
-    quartiles = torch.quantile(values, torch.tensor([0.25, 0.75], dtype=torch.float64))
-    deviation = values.std() if len(values) > 1 else values.new_tensor(0.0)
-    range_ = (quartiles[1] - quartiles[0]) / 1.34
-    width = 0.9 * (min(deviation, range_) if range_ > 0 else deviation) * len(values) ** -0.2
-    width = torch.clamp(width, min=1e-9 * (1 + values.abs().max()))
-    z = (at.unsqueeze(-1) - values) / width
-    heights: Tensor = (-0.5 * z**2).exp().mean(-1) / (width * (2 * torch.pi) ** 0.5)
-    return heights
-
-
-def density_curve(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return points that cover the range of the values, and a density estimate at these points.
-
-    The points are denser where there are more values.
-    """
-    values = values.double().cpu().sort().values
-    some = values[torch.linspace(0, len(values) - 1, min(len(values), GRID)).round().long()]
-    margin = 0.1 * (some[-1] - some[0])
-    even = torch.linspace(float(some[0] - margin), float(some[-1] + margin), GRID, dtype=torch.float64)
-    at = torch.cat((some, (some[1:] + some[:-1]) / 2, even)).unique()
-    return at, density(some, at)
-
-
-def energy_bands(free_energy: Tensor) -> list[EnergyBand]:
-    """Find bands of free energies, defined as peaks of a density estimate that are separated by valleys.
-
-    Example:
-        >>> import torch
-        >>> free_energies = torch.cat((torch.linspace(-1, 0, 50), torch.linspace(5, 6, 30)))
-        >>> [band.n_solutions for band in energy_bands(free_energies)]
-        [50, 30]
-    """
-    values = free_energy.double().cpu().sort().values
-    if len(values) < 2 or float(values[-1] - values[0]) == 0:
-        return [EnergyBand(float(values[0]), float(values[-1]), len(values))] if len(values) else []
-    at, heights = density_curve(values)
-    cuts = _valleys(heights.tolist())
-    edges = [float("-inf"), *(float(at[cut]) for cut in cuts), float("inf")]
-    bands = []
-    for low, high in pairwise(edges):
-        inside = values[(values > low) & (values <= high)]
-        if len(inside):
-            bands.append(EnergyBand(float(inside[0]), float(inside[-1]), len(inside)))
-    return bands
-
-
-def _valleys(heights: list[float]) -> list[int]:
-    """Return the indices of the lowest points of sufficiently deep valleys between peaks."""
-    cuts: list[int] = []
-    peak = lowest = 0  # the last peak, and the lowest point after it
-    for here, height in enumerate(heights):
-        if height < heights[lowest]:
-            lowest = here
-        is_peak = min(heights[peak], height) >= PEAK * max(heights)
-        if is_peak and heights[lowest] < VALLEY * min(heights[peak], height):
-            cuts.append(lowest)
-            peak = lowest = here
-        elif height > heights[peak]:
-            peak = lowest = here
-    return cuts
 
 
 class _Evidence(NamedTuple):
@@ -188,7 +107,7 @@ def diagnose(
 
 
 def describe_solutions(landscape: SomeLandscape) -> list[str]:
-    """Describe the number of solutions, their basins, free energies and stability in sentences."""
+    """Describe the number of solutions, their basins and their stability in sentences."""
     return _on_starts(landscape) + _on_solutions(landscape)
 
 
@@ -203,20 +122,11 @@ def _on_starts(landscape: SomeLandscape) -> list[str]:
 
 
 def _on_solutions(landscape: SomeLandscape) -> list[str]:
-    """Describe bands of free energies, unstable solutions, and starts that did not converge."""
+    """Describe unstable solutions, and starts that did not converge."""
     n_starts, n_solutions = len(landscape.basin), len(landscape.free_energy)
     failed, sentences = int((landscape.basin < 0).sum()), list[str]()
     if n_solutions == 0:
         return sentences
-    bands = energy_bands(landscape.free_energy)
-    if len(bands) > 1 and n_solutions >= MANY_SOLUTIONS:
-        listed = ", ".join(
-            f"{band.n_solutions} from {band.low:.1f} to {band.high:.1f}"
-            if band.n_solutions > 1
-            else f"1 at {band.low:.1f}"
-            for band in bands[:5]
-        )
-        sentences.append(f"The free energies form {len(bands)} bands: {listed}{', …' if len(bands) > 5 else ''}.")
     if landscape.stable is not None and not bool(landscape.stable.all()):
         sentences.append(
             f"{int((~landscape.stable).sum())} of {n_solutions} solutions are unstable under a small perturbation; "

@@ -1,195 +1,155 @@
-"""Figures and CSV tables of a tracked landscape."""
+"""Figures of a landscape, each drawn on Matplotlib axes: free energies by epoch, maps and trees of solutions."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from tapmachine.analysis.landscape.diagnosis import density_curve, energy_bands
-from tapmachine.analysis.landscape.embedding import Embedding
-from tapmachine.analysis.landscape.tracking import LandscapeTrack
-from tapmachine.analysis.maps import map_thumbnails, solution_map
-from tapmachine.analysis.plots import (
-    Picture,
-    free_energies,
-    free_energy_histogram,
-    heat_map,
-    image_grid,
-    new_figure,
-    tree,
-)
-from tapmachine.analysis.receptive import ReceptiveFields
-from tapmachine.analysis.style import styled
+from tapmachine.analysis.landscape.tree import SolutionTree
+from tapmachine.display.figures import COLORS
 
-N_SLICES = 4  # number of epochs with a separate panel
-N_LEAVES = 60  # maximum number of leaves drawn in a tree
-N_FIELDS = 16  # number of receptive fields per ranking
-SHORT_TREE = 40  # maximum number of leaves for which names are drawn
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-Shape = Sequence[int] | None
+MANY = 500  # number of points above which markers are smaller
+NAMED_LEAVES = 40  # maximum number of leaves for which names are drawn
 
 
-@styled
-def landscape_pictures(track: LandscapeTrack, embedding: Embedding | None, shape: Shape) -> dict[str, Picture]:
-    """Draw the figures of a track: free energies, their distributions, maps and the tree.
+def free_energies(ax: "Axes", epochs: Sequence[int], values: Sequence[Tensor], legend: bool = True) -> None:
+    """Draw the free energies of all solutions, their mean and the number of solutions against the epoch [fig:fedist].
 
     Args:
-        track: Result of `track_landscape`.
-        embedding: Embedding of the track, fitted to its starts; None if there are too few starts.
-        shape: Height and width of each image, if rows are images.
-
-    Returns:
-        The figures by name.
+        ax: Axes to draw on. The number of solutions is drawn on a second axis on the right.
+        epochs: Epochs in increasing order.
+        values: Free energies of the solutions at each epoch.
+        legend: Whether to draw a legend.
     """
-    pictures = {
-        "free_energies": _free_energies(track),
-        "free_energy_slices": _slices(track),
-    }
-    if embedding is not None:
-        pictures["map"] = _map(track, embedding, shape)
-        pictures["maps"] = _maps(track, embedding)
-    if len(track.epochs) > 1 and len(track.tree.counts):
-        pictures["tree"] = _tree(track)
-    return pictures
+    from matplotlib.ticker import MaxNLocator
+
+    points = [(epoch, float(value)) for epoch, row in zip(epochs, values, strict=True) for value in row]
+    if points:
+        x, y = zip(*points, strict=True)
+        ax.plot(x, y, ".", color=COLORS[0], alpha=0.2, ms=4, rasterized=True)
+        ax.plot([], [], ".", color=COLORS[0], label="solutions")  # a single transparent dot would be invisible
+    ax.plot(epochs, [float(row.mean()) if len(row) else torch.nan for row in values], color=COLORS[2], label="mean")
+    ax.set(xlabel="epoch", ylabel="free energy (nats)")
+    counts = ax.twinx()
+    counts.plot(epochs, [len(row) for row in values], "--", color=COLORS[4])
+    counts.set_ylabel("number of solutions", color=COLORS[4])
+    counts.tick_params(axis="y", colors=COLORS[4])
+    counts.spines["right"].set_visible(True)
+    counts.set_ylim(bottom=0)
+    counts.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    if legend:
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)  # above the data
 
 
-@styled
-def fields_picture(ranking: ReceptiveFields, shape: Shape) -> Picture:
-    """Draw the receptive fields with the largest and smallest spread, and those of the most and least active units."""
-    kinds = {
-        "most spread": ranking.by_spread(N_FIELDS),
-        "most localized": ranking.by_spread(N_FIELDS, localized=True),
-    }
-    if not bool(torch.isnan(ranking.activation).any()):
-        kinds |= {
-            "most active": ranking.by_activation(N_FIELDS),
-            "least active": ranking.by_activation(N_FIELDS, least=True),
-        }
-    figure = new_figure(4.5, 4.8 if len(kinds) > 2 else 2.5)
-    axes = figure.subplots(-(-len(kinds) // 2), 2, squeeze=False).flat
-    for ax, (name, index) in zip(axes, kinds.items(), strict=False):
-        rows = ranking.fields[index].flatten(1)
-        if shape is not None and rows.shape[1] == shape[0] * shape[1]:
-            image_grid(ax, rows, (shape[0], shape[1]))
-        else:
-            heat_map(ax, rows)
-        ax.set_title(name, fontsize=9)
-    which = "" if ranking.layer == 1 else f" of layer {ranking.layer}, projected through the layers below"
-    return Picture(figure, f"Receptive fields{which}, ranked by spread and by the activation of the units.")
+def solution_map(
+    ax: "Axes",
+    points: Tensor,
+    colors: Tensor | None = None,
+    data: Tensor | None = None,
+    **bar: Any,
+) -> None:
+    """Draw solutions on a plane, colored [fig:solnvis] or black on top of data [fig:compareInitSolns].
+
+    Args:
+        ax: Axes to draw on.
+        points: Positions of the solutions, shape (n, 2).
+        colors: Value of each solution, which determines its color (default: all solutions are black).
+        data: Positions of the data, shape (N, 2), drawn below the solutions in gray.
+        bar: Keyword arguments of the color bar (default: the label "free energy (nats)").
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    if data is not None:
+        x, y = torch.as_tensor(data).T.cpu().numpy()
+        ax.scatter(x, y, s=2 if len(x) > MANY else 5, color="0.75", lw=0, rasterized=True)
+    x, y = torch.as_tensor(points).T.cpu().numpy()
+    if colors is None:
+        ax.scatter(x, y, s=3, color="black", lw=0, zorder=3, rasterized=True)
+    else:
+        values, limits, ticks = torch.as_tensor(colors).double().cpu(), {}, None
+        if len(values):  # quantiles, so that an outlier does not make all other colors equal
+            low, high = torch.quantile(values, torch.tensor([0.02, 0.98], dtype=torch.float64)).tolist()
+            limits, ticks = {"vmin": low, "vmax": high}, MaxNLocator(3) if high > low else [low]
+        size, options = 4 if len(values) > MANY else 10, {"cmap": "viridis", "rasterized": True, **limits}
+        dots = ax.scatter(x, y, s=size, c=values.numpy(), lw=0, zorder=3, **options)
+        bar = {"label": "free energy (nats)", "extend": "both", "aspect": 20, "pad": 0.03, "ticks": ticks} | bar
+        ax.figure.colorbar(dots, ax=ax, **bar)
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(True)
 
 
-def plural(count: int, word: str = "solution") -> str:
-    """Return the word in the singular or plural, depending on the count."""
-    return word if count == 1 else f"{word}s"
+def map_thumbnails(
+    ax: "Axes", points: Tensor, images: Tensor, shape: tuple[int, int], count: int = 12, ink: str = "black"
+) -> None:
+    """Draw images of some solutions above and below a map, each connected to its point.
+
+    The images are placed outside the range of the points so that no point is covered. Call this function after
+    `solution_map`.
+
+    Args:
+        ax: Axes that contain a map.
+        points: Positions of the solutions, shape (n, 2).
+        images: Images of the solutions as rows, shape (n, pixels).
+        shape: Height and width of each image in pixels.
+        count: Maximum number of images. The points of the selected solutions are far apart.
+        ink: Color of the largest value, "white" or "black".
+    """
+    points, images = torch.as_tensor(points).double(), torch.as_tensor(images).detach().cpu().double()
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    slot = (right - left) / -(-count // 2)  # width available for one image
+    half_height, half_width = (0.45 * slot * length / max(shape) for length in shape)
+    chosen = sorted(_far_apart(points, count), key=lambda index: float(points[index, 1]))
+    half = len(chosen) // 2
+    for row, center, edge in ((chosen[:half], bottom - slot / 2, 0.45), (chosen[half:], top + slot / 2, -0.45)):
+        for column, index in enumerate(sorted(row, key=lambda index: float(points[index, 0]))):
+            x = (left + right) / 2 + (column - (len(row) - 1) / 2) * slot
+            box = (x - half_width, x + half_width, center - half_height, center + half_height)
+            options = {"cmap": "gray_r" if ink == "black" else "gray", "vmin": 0.0, "vmax": float(images[index].max())}
+            ax.imshow(images[index].view(shape).numpy(), extent=box, interpolation="nearest", zorder=4, **options)
+            to_x, to_y = points[index].tolist()
+            ax.plot([x, to_x], [center + edge * slot, to_y], color="gray", lw=0.5, zorder=3.5)
+            for width, edge_color in ((1.8, "white"), (0.8, "black")):  # a ring that stands out among other points
+                ax.plot([to_x], [to_y], "o", ms=5.2, mfc="none", mec=edge_color, mew=width, zorder=5)
+    ax.set(xlim=(left, right), ylim=(bottom - slot, top + slot), aspect="equal")
 
 
-def slices(epochs: Sequence[int], count: int = N_SLICES) -> list[int]:
-    """Return the indices of evenly spaced epochs, including the first and the last."""
-    if len(epochs) <= count:
-        return list(range(len(epochs)))
-    return [round(step * (len(epochs) - 1) / (count - 1)) for step in range(count)]
+def _far_apart(points: Tensor, count: int) -> list[int]:
+    """Return the indices of up to `count` distinct points, each as far as possible from the previous points."""
+    if len(points) == 0:
+        return []
+    chosen = [0]
+    nearest = (points - points[0]).norm(dim=1)
+    while len(chosen) < min(count, len(points)) and float(nearest.max()) > 0:
+        chosen.append(int(nearest.argmax()))
+        nearest = torch.minimum(nearest, (points - points[chosen[-1]]).norm(dim=1))
+    return chosen
 
 
-def _free_energies(track: LandscapeTrack) -> Picture:
-    figure = new_figure(4.5, 4.5)
-    free_energies(figure.subplots(), track.epochs, [snapshot.free_energy for snapshot in track.snapshots])
-    return Picture(figure, "Free energies of all solutions at each epoch, their mean, and the number of solutions.")
+def tree(ax: "Axes", solution_tree: SolutionTree) -> None:
+    """Draw the tree of solutions, which merge from the last epoch (right) to the first epoch (left).
 
-
-def _slices(track: LandscapeTrack) -> Picture:
-    chosen = [track.snapshots[position] for position in slices(track.epochs)]
-    figure = new_figure(4.5, 4.5)
-    axes = list(figure.subplots(2, 2, squeeze=False).flat)
-    for ax, snapshot in zip(axes, chosen, strict=False):
-        values = snapshot.free_energy
-        curve = density_curve(values) if len(values) > 2 and float(values.max() - values.min()) > 1e-6 else None
-        if len(values):
-            free_energy_histogram(ax, values, curve)
-        ax.set_title(f"epoch {snapshot.epoch}: {snapshot.n_solutions}", fontsize=9)
-        ax.tick_params(labelsize=7)
-    for ax in axes[len(chosen) :]:
-        ax.set_axis_off()
-    return Picture(figure, "Distribution of free energies and number of solutions at selected epochs.")
-
-
-def _map(track: LandscapeTrack, embedding: Embedding, shape: Shape) -> Picture:
-    figure = new_figure(6, 5)
-    ax, last = figure.subplots(), track.snapshots[-1]
-    solution_map(ax, embedding.solutions[-1], last.free_energy, embedding.data)
-    visible = last.means[0].flatten(1)
-    if shape is not None and visible.shape[1] == shape[0] * shape[1]:
-        map_thumbnails(ax, embedding.solutions[-1], visible, (shape[0], shape[1]))
-    return Picture(
-        figure,
-        f"{last.n_solutions} {plural(last.n_solutions)} of the last epoch and the starts (gray), embedded with Isomap.",
-    )
-
-
-def _maps(track: LandscapeTrack, embedding: Embedding) -> Picture:
-    figure = new_figure(6, 6)
-    axes = list(figure.subplots(2, 2, squeeze=False).flat)
-    chosen = slices(track.epochs)
-    for ax, position in zip(axes, chosen, strict=False):
-        solution_map(ax, embedding.solutions[position], None, embedding.data)
-        snapshot = track.snapshots[position]
-        ax.set_title(f"epoch {snapshot.epoch}: {snapshot.n_solutions} {plural(snapshot.n_solutions)}", fontsize=9)
-    for ax in axes[len(chosen) :]:
-        ax.set_axis_off()
-    return Picture(figure, "Solutions (black) and starts (gray) at selected epochs, embedded with Isomap.")
-
-
-def _tree(track: LandscapeTrack) -> Picture:
-    shown = track.tree.pruned(N_LEAVES)
-    names = None
-    if len(shown.counts) <= SHORT_TREE:
-        names = [f"{int(count)} {plural(int(count), 'start')}" for count in shown.counts]
-    figure = new_figure(6, 6)
-    tree(figure.subplots(), shown.epochs, shown.parents, names)
-    of = "" if len(shown.counts) == len(track.tree.counts) else f" (the {len(shown.counts)} with the most starts)"
-    return Picture(figure, f"Tree of the solutions of the last epoch{of}, which merge toward earlier epochs.")
-
-
-# ----- tables
-
-
-def epochs_table(track: LandscapeTrack) -> str:
-    """Return a CSV table with one line per epoch."""
-    tree_numbers = zip(track.changes(), track.tree.n_lineages, strict=True)
-    return _csv(
-        ("epoch", "solutions", "stable", "not_converged", "mean_free_energy", "lowest", "highest", "bands", "born",
-         "merged", "lineages"),
-        (
-            (s.epoch, s.n_solutions, int(s.stable.sum()), s.n_not_converged,
-             *((s.mean_free_energy, float(s.free_energy[0]), float(s.free_energy[-1])) if s.n_solutions else [""] * 3),
-             len(energy_bands(s.free_energy)), *change, lineages)
-            for s, (change, lineages) in zip(track.snapshots, tree_numbers, strict=True)
-        ),
-    )  # fmt: skip
-
-
-def solutions_table(track: LandscapeTrack, embedding: Embedding | None) -> str:
-    """Return a CSV table with one line per solution and epoch."""
-    lines = []
-    for position, s in enumerate(track.snapshots):
-        places = [("", "")] * s.n_solutions if embedding is None else embedding.solutions[position].tolist()
-        columns = (s.free_energy.tolist(), s.counts.tolist(), s.stable.tolist(), places)
-        for solution, (value, count, stable, (x, y)) in enumerate(zip(*columns, strict=True)):
-            lines.append((s.epoch, solution, value, count, stable, x, y))
-    return _csv(("epoch", "solution", "free_energy", "starts", "stable", "x", "y"), lines)
-
-
-def starts_table(track: LandscapeTrack) -> str:
-    """Return a CSV table with the index of the solution to which each start converges at the last epoch, or −1."""
-    last = track.snapshots[-1]
-    rows = zip(track.rows.tolist(), last.basin.tolist(), last.distance.tolist(), strict=True)
-    return _csv(("row", "solution", "distance"), rows)
-
-
-def _csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(rows)
-    return text.getvalue()
+    Args:
+        ax: Axes to draw on.
+        solution_tree: Tree whose leaves are drawn. Line widths show the number of starts.
+    """
+    branches = solution_tree.branches()
+    for branch in branches:
+        origin = branches[branch.parent] if branch.parent >= 0 else branch._replace(epoch=solution_tree.epochs[0])
+        width = 0.7 + 4 * (int(branch.starts.sum()) / max(1, len(branch.starts))) ** 0.5
+        x, y = [origin.epoch, origin.epoch, branch.epoch], [origin.height, branch.height, branch.height]
+        ax.plot(x, y, color="0.4", lw=width, solid_joinstyle="miter")
+    if solution_tree.epochs[0] > 0:
+        ax.set_xscale("log")  # most splits occur early
+        epochs = solution_tree.epochs
+        ticks = sorted({epochs[0], epochs[len(epochs) // 2], epochs[-1]})
+        ax.set_xticks(ticks, [str(epoch) for epoch in ticks])
+        ax.set_xticks([], minor=True)
+    ax.yaxis.tick_right()  # the leaves are on the right
+    leaves = [branch for branch in branches if branch.leaf >= 0]
+    names = [f"{int(branch.starts.sum())} start{'' if int(branch.starts.sum()) == 1 else 's'}" for branch in leaves]
+    ax.set_yticks([branch.height for branch in leaves] if len(leaves) <= NAMED_LEAVES else [], names)
+    ax.set_xlabel("epoch")

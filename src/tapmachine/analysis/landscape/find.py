@@ -76,13 +76,16 @@ class Landscape:
 
     def _repr_html_(self) -> str:
         from tapmachine.display.charts import scatter
+        from tapmachine.display.figures import svg
         from tapmachine.display.html import card, escape
         from tapmachine.display.summaries import thumbnails
 
-        points = [(float(n), f) for n, f in zip(self.counts.tolist(), self.free_energy.tolist(), strict=True)]
-        chart = scatter(points, "starts in the basin", "F, nats") if points else ""
-        largest = self.counts.argsort(descending=True, stable=True)
-        pictures = thumbnails(self.solutions.moments[0].mean[largest], "largest basins first") if points else ""
+        pictures, chart = "", ""
+        if len(self):
+            largest = self.counts.argsort(descending=True, stable=True)
+            pictures = thumbnails(self.solutions.moments[0].mean[largest], "largest basins first")
+            points = list(zip(self.counts.tolist(), self.free_energy.tolist(), strict=True))
+            chart = svg("free energies", scatter, points, "starts in the basin", "free energy (nats)")
         return card("Landscape", f"<div>{escape(repr(self)[10:-1])}</div>", pictures, chart)
 
 

@@ -116,16 +116,14 @@ class LandscapeTrack:
         return f"LandscapeTrack({len(counts)} epochs, {counts[0]} solutions at epoch {first}, {counts[-1]} at {last})"
 
     def _repr_html_(self) -> str:
-        from tapmachine.display.charts import line_chart
-        from tapmachine.display.html import card, escape
+        from tapmachine.analysis.landscape.figures import free_energies
+        from tapmachine.display.figures import svg
+        from tapmachine.display.html import card
 
-        series = {
-            "solutions": [(float(own.epoch), float(own.n_solutions)) for own in self.snapshots],
-            "stable ones": [(float(own.epoch), float(own.stable.sum())) for own in self.snapshots],
-        }
-        words = f"{len(self.snapshots)} epochs, {len(self.starts)} starts"
-        chart = line_chart(series, "epoch", "solutions")
-        return card("Landscape over the epochs", f"<div>{escape(words)}</div>", chart)
+        energies = [snapshot.free_energy for snapshot in self.snapshots]
+        chart = svg("solutions by epoch", free_energies, self.epochs, energies)
+        summary = f"<div>{len(self.snapshots)} epochs, {len(self.starts)} starts</div>"
+        return card("Landscape over the epochs", summary, chart)
 
 
 @torch.no_grad()

@@ -2,11 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tapmachine.data.checks import check_count
+
+
+class Branch(NamedTuple):
+    """A branch of a tree, which ends at a split or at the last epoch.
+
+    Attributes:
+        parent: Index of the parent branch, or −1 for a root.
+        epoch: Last epoch of the branch.
+        leaf: Index of the solution at the last epoch, or −1 for a branch that splits.
+        starts: Boolean mask of the starts in the branch, (K,).
+        means: Visible means of the branch at its last epoch, or None if they are not stored.
+        n_leaves: Number of leaves that descend from the branch.
+        height: Vertical position in a drawing. Leaves are at 0, 1, 2, …, and a branch is centered on its children.
+    """
+
+    parent: int
+    epoch: int
+    leaf: int
+    starts: Tensor
+    means: Tensor | None
+    n_leaves: int
+    height: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +119,27 @@ class SolutionTree:
         counts = self.counts[new_index >= 0]
         return SolutionTree(self.epochs, parents[::-1], counts, basin, self.n_not_converged, means[::-1])
 
+    def branches(self) -> list[Branch]:
+        """Return the branches of the tree, each of which is followed by its descendants."""
+        last, ancestors = len(self.epochs) - 1, [self.ancestors(epoch) for epoch in self.epochs]
+        branches: list[Branch] = []
+        waiting = [(0, root, -1) for root in reversed(range(self.n_lineages[0]))]
+        while waiting:
+            position, index, parent = waiting.pop()
+            children = [index]
+            while position < last and len(children) == 1:
+                children = (self.parents[position] == index).nonzero().squeeze(-1).tolist()
+                if len(children) == 1:
+                    position, index = position + 1, children[0]
+            leaves = (ancestors[position] == index).nonzero().squeeze(-1)
+            means = self.means[position][index] if self.means else None
+            leaf = index if position == last else -1
+            starts = torch.isin(self.basin, leaves)
+            branches.append(Branch(parent, self.epochs[position], leaf, starts, means, len(leaves)))
+            if position < last:
+                waiting += [(position + 1, child, len(branches) - 1) for child in reversed(children)]
+        return _with_heights(branches)
+
     def newick(self, names: Sequence[str] | None = None) -> str:
         """Convert the tree to Newick format, with branch lengths in epochs.
 
@@ -123,6 +167,17 @@ class SolutionTree:
         if len(texts) > 1:
             texts, ends = _joined([0] * len(texts), texts, ends, 0)
         return f"{texts[0]}:{ends[0]};" if texts else ";"
+
+
+def _with_heights(branches: list[Branch]) -> list[Branch]:
+    heights = [0.0] * len(branches)
+    for height, index in enumerate(index for index, branch in enumerate(branches) if branch.leaf >= 0):
+        heights[index] = float(height)
+    for index in reversed(range(len(branches))):
+        children = [heights[child] for child, branch in enumerate(branches) if branch.parent == index]
+        if children:
+            heights[index] = (children[0] + children[-1]) / 2
+    return [branch._replace(height=height) for branch, height in zip(branches, heights, strict=True)]
 
 
 def _joined(parents: list[int], texts: list[str], ends: list[int], epoch: int) -> tuple[list[str], list[int]]:

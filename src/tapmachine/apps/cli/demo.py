@@ -52,9 +52,9 @@ def demo(
 
 def _denoised(session: "Session") -> "tuple[Figure, str]":
     """Denoise the held-out digits. Returns a figure and the fractions of wrong pixels before and after."""
-    import torch
-
-    from tapmachine.apps.report.figures import Figure, image_svg
+    from tapmachine.apps.report.figures import Figure
+    from tapmachine.display.figures import svg
+    from tapmachine.display.images import image_strips
     from tapmachine.posterior import denoise
     from tapmachine.posterior.channels import BinarySymmetric
 
@@ -64,11 +64,11 @@ def _denoised(session: "Session") -> "tuple[Figure, str]":
     noisy = channel.corrupt(x.cpu()).to(x.device)  # the same on every device
     clean = denoise(session.machine, noisy, channel, data=data.train).mean
     before, after = (float(((rows > 0.5).to(x) != x).double().mean()) for rows in (noisy, clean))
-    shown = torch.cat([rows[:N_DIGITS] for rows in (x, noisy, clean)])
+    shown = {name: rows[:N_DIGITS] for name, rows in (("original", x), ("noisy", noisy), ("denoised", clean))}
     caption = (
         f"Held-out digits (top), the same digits with {FLIPPED:.0%} of the pixels flipped at random (middle), and "
         f"the posterior means by TAP (bottom). Over {len(x)} digits, {before:.1%} of the pixels were wrong before "
         f"denoising and {after:.1%} after."
     )
-    svg = image_svg(shown, (8, 8), caption, N_DIGITS, names=("original", "noisy", "denoised"))
-    return Figure(svg, caption, "denoised"), f"{before:.1%} of the pixels wrong before, {after:.1%} after"
+    drawn = svg(caption, image_strips, shown, (8, 8), None, "white", size=(560, 130))
+    return Figure(drawn, caption, "denoised"), f"{before:.1%} of the pixels wrong before, {after:.1%} after"

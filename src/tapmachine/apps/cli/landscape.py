@@ -51,14 +51,15 @@ def landscape(
     from tapmachine.accelerator.devices import pick_device
     from tapmachine.accelerator.distributed import leads, together
     from tapmachine.analysis.landscape import diagnose, track_landscape
-    from tapmachine.analysis.plots import new_figure
+    from tapmachine.analysis.landscape.embedding import embed_over_starts
+    from tapmachine.analysis.landscape.output import landscape_files
+    from tapmachine.analysis.receptive import rank_all_fields
     from tapmachine.machine.checks import check_rows
     from tapmachine.machine.files import write_atomically
     from tapmachine.machine.whitening import check_mean_field
     from tapmachine.runs.data import named
     from tapmachine.runs.session import Session
 
-    new_figure(1, 1)  # fails early if Matplotlib is not installed
     if start_from not in STARTS:
         raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")
     chosen = [int(epoch) for epoch in numbers("epochs", epochs, int) or ()] or None
@@ -85,7 +86,8 @@ def landscape(
         if not leads():
             return
         speaker(quiet)("drawing figures …")
-        files = _files(track, machine, rows.train, rows.image_shape)
+        rankings = rank_all_fields(machine, rows.train.to(machine.device))
+        files = landscape_files(track, embed_over_starts(track), rankings, rows.image_shape)
     for name, content in files.items():
         write_atomically(out / name, content)
     last = track.snapshots[-1]
@@ -109,33 +111,3 @@ def _line(snapshot: "Snapshot") -> str:
     energies = (snapshot.mean_free_energy, float(snapshot.free_energy[0])) if snapshot.n_solutions else ()
     counts = (snapshot.epoch, snapshot.n_solutions, int(snapshot.stable.sum()), snapshot.n_not_converged)
     return LINE.format(*counts, *(f"{value:.2f}" for value in energies), *["–"] * (2 - len(energies)))
-
-
-def _files(
-    track: "LandscapeTrack", machine: "BoltzmannMachine", rows: "Tensor", image_shape: tuple[int, int] | None
-) -> dict[str, bytes]:
-    """Create the tables, the tree of solutions, and the figures of the landscape and the receptive fields.
-
-    Returns:
-        A dictionary from file names to file contents.
-    """
-    from tapmachine.analysis.landscape import figures
-    from tapmachine.analysis.landscape.embedding import embed_over_starts
-    from tapmachine.analysis.receptive import rank_all_fields
-
-    embedding = embed_over_starts(track)
-    files = {
-        "epochs.csv": figures.epochs_table(track).encode(),
-        "solutions.csv": figures.solutions_table(track, embedding).encode(),
-        "starts.csv": figures.starts_table(track).encode(),
-        "tree.nwk": (track.tree.newick() + "\n").encode(),
-    }
-    pictures = figures.landscape_pictures(track, embedding, image_shape)
-    for ranking in rank_all_fields(machine, rows.to(machine.device)):
-        name = "receptive_fields" if ranking.layer == 1 else f"receptive_fields_{ranking.layer}"
-        pictures[name] = figures.fields_picture(ranking, image_shape)
-    for name, picture in pictures.items():
-        content = io.BytesIO()
-        picture.figure.savefig(content, format="png", dpi=120)
-        files[f"{name}.png"] = content.getvalue()
-    return files

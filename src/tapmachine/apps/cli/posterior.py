@@ -80,7 +80,8 @@ class Results:
         """Draw the first rows, if a picture was requested. Called last, so that results do not need Matplotlib."""
         if self.picture is None or shape is None:
             return
-        from tapmachine.analysis.plots import image_strips, new_figure
+        from tapmachine.display.figures import new_figure
+        from tapmachine.display.images import image_strips
 
         figure = new_figure(9, height)
         image_strips(figure.subplots(), {name: z[:SHOWN].cpu() for name, z in rows.items()}, shape)

@@ -6,7 +6,10 @@ function startFields(run) {
     if (!layer) continue;
     const svg = root.querySelector("svg"), image = svg.querySelector("image"), card = root.querySelector(".card");
     const rows = Math.ceil(layer.unit.length / layer.columns);
-    const box = ["x", "y", "width", "height"].map((name) => Number(image.getAttribute(name)));
+    // The image in the coordinates of the SVG element.
+    const from = image.getBBox(), to = svg.getScreenCTM().inverse().multiply(image.getScreenCTM());
+    const corner = new DOMPoint(from.x, from.y).matrixTransform(to), end = new DOMPoint(from.x + from.width, from.y + from.height).matrixTransform(to);
+    const box = [corner.x, corner.y, end.x - corner.x, end.y - corner.y];
     const frame = document.createElementNS(SVG, "rect");
     frame.setAttribute("style", "fill:none;stroke:var(--accent);stroke-width:3");
     svg.append(frame);

@@ -12,7 +12,7 @@ from tapmachine.analysis import ReceptiveFields
 from tapmachine.analysis.landscape import Embedding, LandscapeTrack, diagnose, track_landscape
 from tapmachine.analysis.landscape.diagnosis import describe_solutions
 from tapmachine.analysis.landscape.embedding import embed_over_starts
-from tapmachine.analysis.landscape.figures import plural, slices
+from tapmachine.analysis.landscape.output import plural, slices
 from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.analysis.receptive import rank_all_fields
 from tapmachine.apps.report.columns import Column, columns_of

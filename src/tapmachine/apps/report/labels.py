@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tapmachine.data.errors import DataError
 from tapmachine.data.sources import digit_labels, mnist_labels
-from tapmachine.display.charts import OTHERS, color
+from tapmachine.display.figures import OTHERS, color
 from tapmachine.runs.data import RunData
 
 Array = np.ndarray[Any, Any]

@@ -1,6 +1,6 @@
 // Buttons that save a figure as SVG or PNG, in the colors of the page.
 
-const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "font", "opacity", "display", "transform", "image-rendering", "filter"];
+const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "stroke-linejoin", "font", "text-anchor", "opacity", "display", "transform", "image-rendering", "filter"];
 const PNG_SCALE = 2;
 
 function standalone(svg) {

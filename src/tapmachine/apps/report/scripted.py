@@ -8,7 +8,7 @@ from torch import Tensor
 from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.apps.report.findings import Findings, LandscapeFindings
 from tapmachine.apps.report.views import View
-from tapmachine.display.images import sheet
+from tapmachine.display.images import gray_png
 
 MOST_VALUES = 1_500_000  # maximum number of visible means over all epochs, which take about 1.5 MB of the page
 MOST_SOLUTIONS, FEWEST_SOLUTIONS = 150, 20  # limits on the number of solutions per epoch on the map
@@ -32,7 +32,7 @@ def for_script(found: Findings) -> dict[str, Any] | None:
         "names": view.names,
         "usual": [round(value, 3) for value in starts.mean(0).tolist()] if view.names else [],
         "epochs": _epochs(landscape, view, most),
-        "data": {"place": _Places(landscape)(landscape.embedding.data), "sheet": sheet(starts)},
+        "data": {"place": _Places(landscape)(landscape.embedding.data), "sheet": gray_png(starts)},
         "labels": None
         if landscape.labels is None
         else {
@@ -83,7 +83,7 @@ def _epochs(landscape: LandscapeFindings, view: View, most: int) -> list[dict[st
                 "stable": snapshot.stable[numbers].tolist(),
                 "basin": place_of[snapshot.basin].tolist(),
                 "from": _nearest(means.flatten(1), before),
-                "sheet": sheet(view.values(means)),
+                "sheet": gray_png(view.values(means)) if len(means) else "",
                 "sentences": landscape.sentences[position],
             }
         )

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tapmachine.analysis.features import hidden_means
-from tapmachine.analysis.landscape.figures import plural
+from tapmachine.analysis.landscape.output import plural
 from tapmachine.apps.report import figures
 from tapmachine.apps.report.figures import Figure
 from tapmachine.apps.report.findings import SAMPLE_SWEEPS, Findings, LandscapeFindings
 from tapmachine.apps.report.scripted import shown_solutions
-from tapmachine.apps.report.tree import branches, draw_tree
+from tapmachine.apps.report.tree import draw_tree, shown_branches
 from tapmachine.apps.report.views import View
 from tapmachine.apps.report.words import EXPLANATIONS
 from tapmachine.display.html import escape, items, number, pairs, table, unfold
@@ -89,10 +89,10 @@ def explain(*names: str) -> str:
 
 def training(found: Findings) -> str:
     """Return the training curves, and the number and free energies of solutions by epoch."""
-    shown: list[Figure | None] = [figures.training_curves(found.records)]
+    shown = [figures.training(found.records)]
     if found.landscape is not None and len(found.landscape.track.epochs) > 1:
-        shown += [figures.n_solutions(found.landscape.track), figures.free_energies(found.landscape.track)]
-    return grid([own for own in shown if own is not None])
+        shown.append(figures.solutions(found.landscape.track))
+    return grid([figure for figure in shown if figure is not None])
 
 
 def grid(shown: Sequence[Figure]) -> str:
@@ -128,7 +128,7 @@ def solutions_without_script(found: Findings) -> str:
     if view.kind == "image":
         images = view.values(last.means[0][numbers])
         caption = f"The {len(numbers)} solutions with the largest basins at epoch {last.epoch}, largest first."
-        return Figure(figures.image_svg(images, (view.height, view.width), caption), caption, "solutions").html()
+        return figures.images(images, (view.height, view.width), caption, "solutions").html()
     rows = [(f"solution {i}", float(last.free_energy[i]), int(last.counts[i])) for i in numbers.tolist()]
     return f'<div class="wide">{table(("", "F", "starts"), rows)}</div>'
 
@@ -141,7 +141,7 @@ def tree(found: Findings) -> str:
         return ""
     places = {number: place for place, number in enumerate(shown_solutions(track.snapshots[-1]).tolist())}
     svg = draw_tree(track.tree, View(found), found.landscape.labels, places)
-    n_leaves = sum(node.leaf >= 0 for node in branches(track.tree))
+    n_leaves = sum(node.leaf >= 0 for node in shown_branches(track.tree))
     of = "" if n_leaves == len(track.tree.counts) else f" (the {n_leaves} with the largest basins)"
     caption = (
         f"Tree of the solutions of the last epoch{of}. Branches split during training, from left to right. Line "

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from tapmachine.apps.report.columns import ColumnSummary
+from tapmachine.apps.report.columns import Array, ColumnSummary
 from tapmachine.apps.report.figures import Figure
 from tapmachine.apps.report.sections import explain, grid
 from tapmachine.apps.report.table_findings import TableFindings
-from tapmachine.display.charts import COLORS, bar_chart, histogram, matrix, scatter
+from tapmachine.display.charts import bars, histogram, matrix, scatter
+from tapmachine.display.figures import COLORS, svg
 from tapmachine.display.html import escape, number, table, unfold
 
 MANY_BINARY = 12  # number of binary columns above which they share one figure
@@ -40,17 +41,20 @@ def columns(found: TableFindings) -> str:
 def _column(own: ColumnSummary) -> Figure:
     """Draw the distribution of a column in data and samples."""
     name, series = own.column.name, dict(zip(("data", "samples"), own.shares, strict=True))
-    is_number = own.column.is_number
-    svg = histogram(series, own.edges, name) if is_number else bar_chart(own.column.categories, series, name)
-    return Figure(svg, "" if own.gaps == 0 else f"{own.gaps:.1%} missing", f"column_{name}")
+    label, categories = f"distribution of {name} in data and samples", own.column.categories
+    if own.column.is_number:
+        drawn = svg(label, histogram, series, own.edges, name, size=(280, 120))
+    else:
+        drawn = svg(label, bars, categories, series, name, size=(280, 30 + 24 * len(categories)))
+    return Figure(drawn, "" if own.gaps == 0 else f"{own.gaps:.1%} missing", f"column_{name}")
 
 
 def _binary(found: TableFindings, how: str) -> str:
     """Draw, in one figure, the fractions of all binary columns in data and samples."""
-    svg = scatter(found.binary_shares, "fraction in the data", "fraction in samples", [(0.0, 0.0), (1.0, 1.0)])
-    n = len(found.binary_shares)
+    labels, n = ("fraction in the data", "fraction in samples"), len(found.binary_shares)
+    drawn = svg("fractions of binary columns", scatter, found.binary_shares, *labels, diagonal=True)
     caption = f"Fraction of the second value in data and samples ({how}), one dot for each of {n} binary columns."
-    return Figure(svg, caption, "binary_columns").html()
+    return Figure(drawn, caption, "binary_columns").html()
 
 
 def _numbers(summaries: Sequence[ColumnSummary]) -> str:
@@ -82,8 +86,8 @@ def associations(found: TableFindings) -> str:
     worst = divmod(int(torch.from_numpy(gap).nan_to_num(0.0).argmax()), len(gap))
     first, second = found.paired[worst[0]], found.paired[worst[1]]
     shown = [
-        Figure(matrix(own.tolist(), found.paired, f"associations of {name}"), f"{name.capitalize()}, in percent.", name)
-        for name, own in (("data", data), ("samples", samples))
+        _matrix(values, found.paired, found.paired, f"{name.capitalize()}, in percent.", name)
+        for name, values in (("data", data), ("samples", samples))
     ]
     some = "" if len(found.paired) == found.n_columns else f" of {len(found.paired)} columns"
     return (
@@ -116,10 +120,16 @@ def responses(found: TableFindings, names: Sequence[str]) -> str:
             f"{heading}<p>No hidden unit depends on the columns. The machine models the table by the distributions of "
             "the columns and their correlations alone.</p>"
         )
-    drawn = matrix(found.responses.tolist(), found.units, "responses of hidden units", found.paired)
     caption = "Association of the columns with the mean of each hidden unit given a row, in percent."
-    figure = Figure(drawn, caption, "responses").html()
+    figure = _matrix(found.responses, found.units, found.paired, caption, "responses").html()
     return f"{heading}{figure}{explain('association')}"
+
+
+def _matrix(values: Array, rows: Sequence[str], columns: Sequence[str], caption: str, name: str) -> Figure:
+    """Draw a matrix of associations with cells of a fixed size, or smaller ones if there are many."""
+    cell = min(26.0, max(9.0, 364 / max(values.shape)))
+    size = (150 + cell * len(columns), 110 + cell * len(rows))
+    return Figure(svg(f"associations: {name}", matrix, values, rows, columns, size=size), caption, name)
 
 
 def _shade(pull: float) -> str:

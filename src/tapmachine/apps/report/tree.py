@@ -1,73 +1,31 @@
 """SVG drawing of the tree of solutions. Each node shows the image, the number of starts and the labels of a branch."""
 
 from math import log
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tapmachine.analysis.landscape import SolutionTree
-from tapmachine.analysis.landscape.figures import plural
+from tapmachine.analysis.landscape.output import plural
+from tapmachine.analysis.landscape.tree import Branch, SolutionTree
 from tapmachine.apps.report.labels import Labels
 from tapmachine.apps.report.views import View
-from tapmachine.display.charts import TEXT, text
 from tapmachine.display.html import escape
-from tapmachine.display.images import data_uri, gray, png
+from tapmachine.display.images import gray_png
 
 MOST_LEAVES = 40
 POPULATED = 0.005  # fraction of the starts below which a leaf is omitted
 ROW, IMAGE = 34.0, 28.0  # pixels: height of a leaf, side of an image
 LEFT, RIGHT, BAR, WIDTH = 34.0, 190.0, 70.0, 820.0
+TEXT = "fill:currentColor;font:11px system-ui,sans-serif"
 
 
-class Node(NamedTuple):
-    """A branch of the tree, which ends at a split or at the last epoch.
-
-    Attributes:
-        parent: Index of the parent branch, or −1 for a root.
-        epoch: Last epoch of the branch.
-        leaf: Index of the solution at the last epoch, or −1 for a branch that splits.
-        starts: Boolean mask of the starts in the branch, (K,).
-        means: Visible means of the branch at its last epoch, or None if they are not stored.
-        n_leaves: Number of leaves that descend from the branch.
-    """
-
-    parent: int
-    epoch: int
-    leaf: int
-    starts: Tensor
-    means: Tensor | None
-    n_leaves: int
-
-
-def branches(tree: SolutionTree) -> list[Node]:
-    """Return the branches of a tree, parents first. Leaves with few starts are omitted."""
+def shown_branches(tree: SolutionTree) -> list[Branch]:
+    """Return the branches of a tree without the leaves that have few starts. Leaves keep their indices."""
     enough = max(1.0, POPULATED * len(tree.basin))
     n_leaves = min(MOST_LEAVES, max(1, int((tree.counts >= enough).sum())))
-    kept, small = tree.largest_leaves(n_leaves).tolist(), tree.pruned(n_leaves)
-    last = len(small.epochs) - 1
-    ancestors = [small.ancestors(epoch) for epoch in small.epochs]
-    nodes: list[Node] = []
-
-    def add(position: int, index: int, parent: int) -> None:
-        while position < last:
-            children = (small.parents[position] == index).nonzero().squeeze(-1).tolist()
-            if len(children) > 1:
-                break
-            position, index = position + 1, children[0]
-        leaves = (ancestors[position] == index).nonzero().squeeze(-1)
-        starts = torch.isin(small.basin, leaves)
-        means = small.means[position][index] if small.means else None
-        leaf = kept[index] if position == last else -1
-        nodes.append(Node(parent, small.epochs[position], leaf, starts, means, len(leaves)))
-        own = len(nodes) - 1
-        if position < last:
-            for child in children:
-                add(position + 1, child, own)
-
-    for root in range(small.n_lineages[0]):
-        add(0, root, -1)
-    return nodes
+    kept = tree.largest_leaves(n_leaves).tolist()
+    branches = tree.pruned(n_leaves).branches()
+    return [branch._replace(leaf=kept[branch.leaf]) if branch.leaf >= 0 else branch for branch in branches]
 
 
 def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dict[int, int]) -> str:
@@ -79,10 +37,9 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
         labels: Labels of the starts, or None.
         places: Position of each solution of the last epoch on the map, as an index into the script's list of solutions.
     """
-    nodes = branches(tree)
+    branches = shown_branches(tree)
     first, last = tree.epochs[0], tree.epochs[-1]
-    heights = _heights(nodes)
-    n_rows = sum(node.leaf >= 0 for node in nodes)
+    n_rows = sum(branch.leaf >= 0 for branch in branches)
     height = ROW * n_rows + 30
 
     def x(epoch: int) -> float:  # logarithmic scale, because most splits occur early
@@ -91,9 +48,11 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
 
     total = max(1, len(tree.basin))
     edges, drawn = [], []
-    for index, node in enumerate(nodes):
-        begin = (x(nodes[node.parent].epoch), heights[node.parent]) if node.parent >= 0 else (LEFT - 30, heights[index])
-        end = (x(node.epoch), heights[index])
+    for index, node in enumerate(branches):
+        end = (x(node.epoch), ROW * (node.height + 0.5))
+        begin = (LEFT - 30, end[1])
+        if node.parent >= 0:
+            begin = x(branches[node.parent].epoch), ROW * (branches[node.parent].height + 0.5)
         share = int(node.starts.sum()) / total
         color = "currentColor" if labels is None else labels.colors[_most(labels, node.starts)]
         edges.append(
@@ -102,9 +61,11 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
             f'style="fill:none;stroke:{color};stroke-width:{1.5 + 9 * share**0.5:.1f};stroke-opacity:.75"/>'
         )
         drawn.append(_node(index, node, end, view, labels, places))
-    some = dict.fromkeys(tree.epochs[round(k * (len(tree.epochs) - 1) / 4)] for k in range(5))
+    shown = dict.fromkeys(tree.epochs[round(k * (len(tree.epochs) - 1) / 4)] for k in range(5))
     ticks = "".join(
-        text(x(epoch), height - 6, f"epoch {epoch}" if epoch == first else epoch, "middle") for epoch in some
+        f'<text x="{x(epoch):.1f}" y="{height - 6:.1f}" text-anchor="middle" style="{TEXT}">'
+        f"{f'epoch {epoch}' if epoch == first else epoch}</text>"
+        for epoch in shown
     )
     return (
         f'<svg class="tree" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="group" '
@@ -113,25 +74,12 @@ def draw_tree(tree: SolutionTree, view: View, labels: Labels | None, places: dic
     )
 
 
-def _heights(nodes: list[Node]) -> list[float]:
-    """Compute the vertical position of each node. Leaves are evenly spaced; branches are centered on their children."""
-    heights, row = [0.0] * len(nodes), 0.5
-    for index, node in enumerate(nodes):
-        if node.leaf >= 0:
-            heights[index], row = ROW * row, row + 1
-    for index in reversed(range(len(nodes))):
-        children = [heights[child] for child, node in enumerate(nodes) if node.parent == index]
-        if children:
-            heights[index] = (children[0] + children[-1]) / 2
-    return heights
-
-
 def _most(labels: Labels, starts: Tensor) -> int:
     return int(torch.bincount(labels.index[starts], minlength=len(labels.names)).argmax())
 
 
 def _node(
-    index: int, node: Node, at: tuple[float, float], view: View, labels: Labels | None, places: dict[int, int]
+    index: int, node: Branch, at: tuple[float, float], view: View, labels: Labels | None, places: dict[int, int]
 ) -> str:
     count = int(node.starts.sum())
     words = f"{count} {plural(count, 'start')}"
@@ -148,12 +96,12 @@ def _node(
     beside = words if is_leaf else f"{node.n_leaves} solutions, {words}"
     side = "leaf" if is_leaf else "branch"
     if view.kind == "image" and node.means is not None:
-        pixels = gray(view.values(node.means.unsqueeze(0))).view(view.height, view.width)
+        pixels = view.values(node.means.unsqueeze(0)).view(view.height, view.width)
         width = IMAGE * view.width / max(view.height, view.width)
         tall = IMAGE * view.height / max(view.height, view.width)
         picture = (
             f'<image x="{-width / 2:.1f}" y="{-tall / 2:.1f}" width="{width:.1f}" height="{tall:.1f}" '
-            f'href="{data_uri(png(pixels))}" style="image-rendering:pixelated"/>'
+            f'href="{gray_png(pixels)}" style="image-rendering:pixelated"/>'
             f'<rect class="rim" x="{-width / 2:.1f}" y="{-tall / 2:.1f}" width="{width:.1f}" height="{tall:.1f}" '
             'style="fill:none;stroke:currentColor;stroke-opacity:.4"/>'
         )

@@ -1,4 +1,4 @@
-"""Common style of all figures: widths, font sizes and a palette for readers with color vision deficiency."""
+"""Style of the paper's figures: printed sizes, font sizes and a palette for readers with color vision deficiency."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -6,6 +6,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
+
+from tapmachine.display.figures import STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,24 +24,20 @@ BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GRAY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
 
-SETTINGS: dict[str, Any] = {
+SETTINGS: dict[str, Any] = STYLE | {
     "font.size": FONT_SIZE,
     **{f"{name}size": FONT_SIZE for name in ("axes.title", "axes.label", "xtick.label", "ytick.label", "legend.font")},
+    **{f"{name}color": BLACK for name in ("text.", "axes.edge", "axes.label", "xtick.", "ytick.")},
+    "text.parse_math": True,
     "legend.title_fontsize": FONT_SIZE,
     "figure.titlesize": FONT_SIZE,
-    "axes.linewidth": 0.6,
     "axes.titlepad": 4,
     "axes.labelpad": 2,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "lines.linewidth": 1.2,
     "lines.markersize": 3,
-    **{f"{axis}tick.{kind}.width": 0.6 for axis in "xy" for kind in ("major", "minor")},
     **{f"{axis}tick.major.size": 2.5 for axis in "xy"},
     **{f"{axis}tick.minor.size": 1.5 for axis in "xy"},
     **{f"{axis}tick.major.pad": 2 for axis in "xy"},
-    "legend.frameon": False,
-    "legend.handlelength": 1.5,
     "legend.handletextpad": 0.5,
     "legend.labelspacing": 0.25,
     "legend.columnspacing": 1.2,
