@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import torch
-from sklearn import metrics
 from quality import images
+from sklearn import metrics
 from torch import Tensor
 
 from tapmachine import Binary, BinarySymmetric, Missing, denoise, load

@@ -9,9 +9,9 @@ from torch import Tensor
 from reproduction.drawing import BASELINES, hidden_color
 from reproduction.lab import Lab, Row
 from reproduction.models import BINARY, BINARY_MODELS, Model
-from tapmachine.display.figures import new_figure
 from reproduction.style import PAGE, panel_title, shared_legend, styled
 from tapmachine.channels import BinarySymmetric
+from tapmachine.display.figures import new_figure
 from tapmachine.posterior import denoise
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.units import Binary

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from reproduction.models import BINARY, FACES, Model, quick
 from reproduction.procedure import Procedure
-from reproduction.training import prepared_for
 from reproduction.style import figure_style
+from reproduction.training import prepared_for
 from tapmachine.data.errors import MissingDataError, RunError, TrainingWarning
 from tapmachine.data.sources import digit_labels, mnist_labels, read
 from tapmachine.machine import BoltzmannMachine

@@ -8,9 +8,9 @@ from reproduction.drawing import EXACT_COLOR, TAP_COLOR, numbers
 from reproduction.lab import Lab, Row
 from reproduction.models import BINARY, BINARY_500, Model
 from reproduction.solutions import likelihood_table, starts
-from tapmachine.display.figures import new_figure
 from reproduction.style import COLUMN, ORANGE, SKY, shared_legend, styled
 from tapmachine.data.errors import LikelihoodWarning
+from tapmachine.display.figures import new_figure
 from tapmachine.likelihood import ais_log_likelihood, ais_log_partition, linear_schedule, pseudo_log_likelihood
 from tapmachine.likelihood.annealing.schedules import paper_schedule
 

@@ -37,7 +37,7 @@ from tapmachine.analysis.landscape.output import epochs_table, landscape_figures
 from tapmachine.analysis.landscape.tracking import Snapshot
 from tapmachine.apps.cli import app
 from tapmachine.data.errors import EstimateError, RunError
-from tapmachine.landscape import LandscapeTrack, SolutionTree, diagnose, embed_landscape, energy_bands, track_landscape
+from tapmachine.landscape import LandscapeTrack, SolutionTree, diagnose, embed_landscape, track_landscape
 from tapmachine.runs.folder import RunFolder
 from tapmachine.runs.session import Session
 from tapmachine.runs.settings import Settings
@@ -599,7 +599,7 @@ def test_the_command(run, tmp_path):
     assert result.exit_code == 0, result.output
     assert re.search(r"20 +\d+ +\d+ +0 ", result.output)
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    figures = {"free_energies", "free_energy_slices", "map", "maps", "tree", "receptive_fields"}
+    figures = {"free_energies", "map", "maps", "tree", "receptive_fields"}
     assert names == {"epochs.csv", "solutions.csv", "starts.csv", "tree.nwk", *(f"{name}.png" for name in figures)}
     found = track_run(run, n_starts=60)
     with (tmp_path / "out" / "solutions.csv").open() as file:

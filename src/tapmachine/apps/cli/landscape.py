@@ -1,6 +1,5 @@
 """Command `tapmachine landscape`, which finds the TAP solutions of a run."""
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,6 @@ from tapmachine.apps.cli.common import Data, Device, Quiet, Run, app, numbers, s
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tapmachine.analysis.landscape import LandscapeTrack
     from tapmachine.analysis.landscape.tracking import Snapshot
     from tapmachine.machine import BoltzmannMachine
     from tapmachine.solver.starts import StartingPoint

@@ -59,9 +59,9 @@ def sample(
     import torch
 
     from tapmachine.accelerator.devices import pick_device
+    from tapmachine.data.text import TextLayout
     from tapmachine.display.figures import new_figure
     from tapmachine.display.images import image_grid
-    from tapmachine.data.text import TextLayout
     from tapmachine.runs.conditional import has_exact_posterior
     from tapmachine.runs.session import Session
 
