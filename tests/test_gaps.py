@@ -31,7 +31,8 @@ from tapmachine import (
     rbm,
 )
 from tapmachine.data.errors import TrainingWarning
-from tapmachine.likelihood.observed import draw_missing_of_mixture, observed_log_weight
+from tapmachine.exact import mixture_of
+from tapmachine.likelihood.observed import observed_log_weight
 from tapmachine.machine.checks import in_double
 from tapmachine.training import Monitor, Objective, Trainer
 from tapmachine.training.free_energies import clamped_free_energy
@@ -166,9 +167,8 @@ def test_the_density_of_observed_values_of_a_table():
     log_density = exact_log_likelihood(machine, filled).values
     expected = torch.logsumexp(log_density, 0) + (grid[1] - grid[0]).log() + exact_log_partition(machine)
     torch.testing.assert_close(observed_log_weight(machine, row, missing), expected.view(1), rtol=1e-5, atol=1e-5)
-    draws = draw_missing_of_mixture(
-        machine, row.repeat(4000, 1), missing.repeat(4000, 1), torch.Generator().manual_seed(0)
-    )
+    given = mixture_of(machine).condition(row.masked_fill(missing, torch.nan))
+    draws = given.draws(4000, torch.Generator().manual_seed(0))[:, 0]
     weights = log_density.softmax(0)
     mean = (weights * grid).sum()
     deviation = (weights * (grid - mean) ** 2).sum().sqrt()

@@ -11,8 +11,7 @@ from run_cases import command
 
 from tapmachine import RBM, load
 from tapmachine.data.errors import DataError
-from tapmachine.machine.checks import in_double
-from tapmachine.posterior.table import TablePosterior
+from tapmachine.exact import mixture_of
 from tapmachine.tables.codec import read_rows as read
 
 pd = pytest.importorskip("pandas")
@@ -66,7 +65,7 @@ def posterior_of(run, frame):
 
     schema = Session(run).schema
     rows = torch.from_numpy(schema.encode(to_columns(frame)))
-    return schema, TablePosterior.of(in_double(load(run)), rows)
+    return schema, mixture_of(load(run)).condition(rows)
 
 
 # ----- files

@@ -26,10 +26,10 @@ from tapmachine import (
 )
 from tapmachine.beliefs import Tilt
 from tapmachine.data.errors import DivergenceError, EstimateError, PosteriorWarning
-from tapmachine.likelihood.slabs import as_gaussian_mixture, slabs_log_partition
+from tapmachine.exact import closed_log_partition, mixture_of
 from tapmachine.likelihood.unbiased import unbiased_log_partition
 from tapmachine.likelihood.weight import log_weight
-from tapmachine.machine.whitening import can_be_whitened, in_coordinates, whiten
+from tapmachine.machine.whitening import in_coordinates, whiten
 from tapmachine.posterior import anomaly_score
 from tapmachine.tables import start as tables
 from tapmachine.tables.clusters import Clusters, Columns
@@ -73,8 +73,7 @@ def test_other_coordinates_and_back(hidden):
     back = log_weight(whitened.machine, whitened.rows(x)) + whitened.log_partition_gain
     volume = whitened.transform.diagonal().log().sum()
     torch.testing.assert_close(log_weight(there, x) + volume, back, rtol=0, atol=1e-10)
-    assert not can_be_whitened(machine)
-    assert can_be_whitened(there)
+    assert whiten(machine) is None
 
 
 def by_determinants(machine):
@@ -133,10 +132,11 @@ def mixtures():
 def test_machines_of_tables_are_gaussian_mixtures(machine):
     """ln Z, the density and the moments, against sums over a grid."""
     x, log_weights, log_area = on_a_grid(machine)
-    mixture, expected = as_gaussian_mixture(machine), float(log_weights.logsumexp(0) + log_area)
+    mixture, expected = mixture_of(machine), float(log_weights.logsumexp(0) + log_area)
     assert float(exact_log_partition(machine)) == pytest.approx(expected, abs=1e-8)
-    assert float(mixture.log_weights.logsumexp(0)) == pytest.approx(expected, abs=1e-8)
-    gaussians = torch.distributions.MultivariateNormal(mixture.means, mixture.covariances)
+    assert float(mixture.log_partition) == pytest.approx(expected, abs=1e-8)
+    covariances = mixture.covariances.repeat_interleave(mixture.per_covariance, 0)
+    gaussians = torch.distributions.MultivariateNormal(mixture.means, covariances)
     density = (mixture.log_weights + gaussians.log_prob(x[::500].unsqueeze(1))).logsumexp(1)
     torch.testing.assert_close(density, log_weights[::500], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(mixture.log_weights.softmax(0) @ mixture.means, log_weights.softmax(0) @ x)
@@ -145,13 +145,13 @@ def test_machines_of_tables_are_gaussian_mixtures(machine):
 def test_gradients_of_ln_z_by_finite_differences():
     machine = mixtures()[0]
     weights = machine.weights[0]
-    (gradient,) = torch.autograd.grad(slabs_log_partition(machine), weights)
+    (gradient,) = torch.autograd.grad(closed_log_partition(machine), weights)
     for place in ((0, 0), (1, 2), (0, 4)):
         with torch.no_grad():
             weights[place] += 1e-5
-            above = slabs_log_partition(machine)
+            above = closed_log_partition(machine)
             weights[place] -= 2e-5
-            below = slabs_log_partition(machine)
+            below = closed_log_partition(machine)
             weights[place] += 1e-5
         assert float(gradient[place]) == pytest.approx(float((above - below) / 2e-5), abs=1e-8)
 
@@ -272,10 +272,11 @@ def test_samples_have_the_distribution_of_the_machine(quick_tables):
     """Each column against its exact distribution function, which no tail is too heavy for as it is for variances."""
     train = clusters(400)
     model = RBM(6).fit(train)
-    samples, (log_weights, means, covariances) = model.sample(3000), as_gaussian_mixture(model._double)
+    samples, mixture = model.sample(3000), mixture_of(model.machine_)
+    shares, means = mixture.probabilities, mixture.means
+    deviations = mixture.covariances.repeat_interleave(mixture.per_covariance, 0).diagonal(dim1=1, dim2=2).sqrt()
     chains = torch.from_numpy(train).repeat(8, 1)
     chains = gibbs(model._double, chains, 20, torch.Generator().manual_seed(0))[0].numpy()
-    shares, deviations = log_weights.softmax(0), covariances.diagonal(dim1=1, dim2=2).sqrt()
     for column in range(3):
 
         def distribution(values, column=column):

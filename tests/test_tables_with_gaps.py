@@ -7,9 +7,8 @@ import torch
 from torch.nn.functional import one_hot
 
 from tapmachine import Binary, Categorical, Gaussian, Mixed, exact_log_partition, impute, rbm
-from tapmachine.likelihood.products import is_product_mixture
+from tapmachine.exact import mixture_of
 from tapmachine.likelihood.weight import log_weight
-from tapmachine.posterior.table import TablePosterior
 from tapmachine.tables.class_machine import machine_of_classes, standardized_log_density
 from tapmachine.tables.classes import Table, expectations, fit_classes
 from tapmachine.tables.selection import select
@@ -50,13 +49,13 @@ def on_a_grid(machine):
 
 def test_ln_z_and_density_by_summation(fitted):
     table, mixture, machine = fitted
-    assert is_product_mixture(machine)
+    assert len(mixture_of(machine).blocks) == 2
     _, log_weights = on_a_grid(machine)
     assert float(exact_log_partition(machine)) == pytest.approx(float(log_weights.logsumexp(0)), abs=1e-4)
     x, complete = rows()
-    density = -TablePosterior.of(machine, x).row_surprise()
+    density = -mixture_of(machine).condition(x).row_surprise()
     torch.testing.assert_close(density, standardized_log_density(mixture, table, x))
-    density = -TablePosterior.of(machine, complete).row_surprise()
+    density = -mixture_of(machine).condition(complete).row_surprise()
     torch.testing.assert_close(density, log_weight(machine, complete) - exact_log_partition(machine))
 
 
@@ -69,7 +68,7 @@ def test_posterior_by_summation(fitted, missing):
     shares = log_weights[(states[:, observed] == row[observed]).all(1)].softmax(0)
     possible = states[(states[:, observed] == row[observed]).all(1)]
     row[missing] = torch.nan
-    posterior = TablePosterior.of(machine, row.unsqueeze(0))
+    posterior = mixture_of(machine).condition(row.unsqueeze(0))
     torch.testing.assert_close(posterior.moments.mean[0], shares @ possible, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(impute(machine, row.unsqueeze(0)).mean[0], shares @ possible, rtol=1e-3, atol=1e-4)
     variance = shares @ (possible - shares @ possible) ** 2
@@ -92,24 +91,26 @@ def test_likelihood_increases_and_is_stationary():
 
     place = torch.zeros(3, 2, dtype=torch.float64)
     place[0, 1] = 1.0
-    assert gradient(lambda step: mixture._replace(means=mixture.means + step * place)) < 0.1
-    assert gradient(lambda step: mixture._replace(covariances=mixture.covariances * (1 + step))) < 0.1
+    assert gradient(lambda step: mixture.replace(means=mixture.means + step * place)) < 0.1
+    assert gradient(lambda step: mixture.replace(covariances=mixture.covariances * (1 + step))) < 0.1
     off = fit_classes(table, 3, 0.0, 1e-9, n_steps=0, width=0.0)  # before the fit it is not
-    assert gradient(lambda step: off._replace(means=off.means + step * place)) > 0.5
+    assert gradient(lambda step: off.replace(means=off.means + step * place)) > 0.5
 
 
 def test_expected_moments_by_conditioning(fitted):
     """The step of expectation against the precision matrices of the observed columns, row by row."""
     table, mixture, _ = fitted
-    with torch.no_grad():
-        found = expectations(mixture, table)
-        torch.testing.assert_close(found.log_likelihood, mixture.log_joint(table.x).logsumexp(1))
-        parts, covariance = list(mixture.of_gaussian(table.x)), mixture.covariances[0]
-    off = torch.cat([part.solved for part in parts]) @ covariance
-    torch.testing.assert_close(found.shifts, torch.einsum("rk,rkn->kn", found.belongs, off))
-    observed = torch.cat([part.precisions for part in parts])[:, 0]
-    remaining = covariance - covariance @ observed @ covariance
-    squares = torch.einsum("rk,rkm,rkn->mn", found.belongs, off, off) + remaining.sum(0)
+    found, covariance = expectations(mixture, table), mixture.covariances[0]
+    torch.testing.assert_close(found.log_likelihood, mixture.log_weight(table.x))
+    shifts, squares = torch.zeros_like(found.shifts), torch.zeros_like(covariance)
+    for row, belongs in zip(table.x[:, table.real], found.belongs, strict=True):
+        seen = ~row.isnan()
+        precision = torch.zeros_like(covariance)
+        precision[seen.outer(seen)] = torch.linalg.inv(covariance[seen][:, seen]).flatten()
+        off = (torch.where(seen, row - mixture.means, 0.0) @ precision) @ covariance
+        shifts += belongs.unsqueeze(1) * off
+        squares += (belongs * off.T) @ off + belongs.sum() * (covariance - covariance @ precision @ covariance)
+    torch.testing.assert_close(found.shifts, shifts)
     torch.testing.assert_close(found.squares, squares)
 
 
@@ -149,18 +150,18 @@ def test_columns_are_standardized_by_their_observed_values():
 
 def test_cell_surprise_by_leaving_cells_out(fitted):
     machine, x = fitted[2], rows(30)[0]
-    posterior = TablePosterior.of(machine, x)
+    posterior = mixture_of(machine).condition(x)
     for column in (0, 3):
         without = x.clone()
         without[:, column] = torch.nan
-        expected = TablePosterior.of(machine, without).log_weight - posterior.log_weight
+        expected = mixture_of(machine).condition(without).log_weight - posterior.log_weight
         seen = ~x[:, column].isnan()
         torch.testing.assert_close(posterior.cell_surprise()[seen, column], expected[seen])
 
 
 def test_draws_and_intervals(fitted):
     machine, (x, complete) = fitted[2], rows()
-    posterior, missing = TablePosterior.of(machine, x), x.isnan()
+    posterior, missing = mixture_of(machine).condition(x), x.isnan()
     drawn = posterior.draws(400, torch.Generator().manual_seed(0))
     error = (drawn.mean(0) - posterior.moments.mean) / (posterior.moments.variance / 400).sqrt().clamp(min=1e-9)
     assert float(error[missing].abs().max()) < 6
@@ -183,4 +184,4 @@ def test_real_tables_with_gaps_are_gaussian_mixtures():
     assert start.transform is None
     assert isinstance(start.machine.layers[0], Gaussian)
     assert not bool(impute(start.machine, x).mean.isnan().any())
-    assert not is_product_mixture(rbm(Gaussian(2), Binary(2)))
+    assert mixture_of(rbm(Gaussian(2), Binary(2))) is None

@@ -2,6 +2,6 @@
 
 from tapmachine.exact.conditioned import Conditioned
 from tapmachine.exact.mixture import HiddenUnits, Mixture, Part, row_groups
-from tapmachine.exact.recognize import mixture_of
+from tapmachine.exact.recognize import closed_log_partition, mixture_of
 
-__all__ = ["Conditioned", "HiddenUnits", "Mixture", "Part", "mixture_of", "row_groups"]
+__all__ = ["Conditioned", "HiddenUnits", "Mixture", "Part", "closed_log_partition", "mixture_of", "row_groups"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOG_2PI = math.log(2 * math.pi)
 CHUNK_VALUES = 2**22  # maximum number of matrix entries per chunk of rows
 MOST_ROWS = 512  # maximum number of rows per chunk of rows with different patterns
-MANY_ROWS, MOST_PATTERNS = 64, 16  # patterns of so many rows have chunks of their own, if there are few such patterns
+MOST_PATTERNS = 16  # maximum number of patterns of missing cells that have chunks of their own
 
 
 class HiddenUnits(NamedTuple):
@@ -169,7 +169,7 @@ class Mixture:
         """
         return self.log_weight(x) - self.log_partition
 
-    def _log_blocks(self, x: Tensor) -> Tensor:  # (N, n) -> (N, C)
+    def log_blocks(self, x: Tensor) -> Tensor:  # (N, n) -> (N, C)
         """Log-probability of the observed cells of all blocks in each component."""
         total = x.new_zeros((len(x), len(self.log_weights)))
         for index, (block, field) in enumerate(zip(self.blocks, self.fields, strict=True)):
@@ -190,7 +190,7 @@ class Mixture:
             groups: Result of `row_groups` for these rows (default: computed by this function).
         """
         x = x.to(self.log_weights)
-        real, of_blocks = x[:, self.real], self.log_weights + self._log_blocks(x)
+        real, of_blocks = x[:, self.real], self.log_weights + self.log_blocks(x)
         (n_sets, n, _), inverse = self.covariances.shape, None
         for index, same in row_groups(x, self.real) if groups is None else groups:
             size = CHUNK_VALUES // (self.means.numel() + len(self.means) + (0 if same else n_sets * n**2)) + 1
@@ -257,7 +257,7 @@ def row_groups(x: Tensor, real: Tensor | None = None) -> list[Rows]:  # (N, n)
     if not bool(missing.any()):
         return [Rows(torch.arange(len(x), device=x.device), True)]
     _, of_row, counts = missing.unique(dim=0, return_inverse=True, return_counts=True)
-    frequent = counts >= max(MANY_ROWS, len(x) / MOST_PATTERNS)
+    frequent = counts >= (1 if len(counts) <= MOST_PATTERNS else len(x) / MOST_PATTERNS)
     groups = [Rows((of_row == pattern).nonzero().flatten(), True) for pattern in frequent.nonzero().flatten()]
     rare = (~frequent[of_row]).nonzero().flatten()
     by_number = rare[missing[rare].sum(1).argsort(stable=True)]

@@ -7,11 +7,19 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
-from tapmachine.exact.gaussian import Slabs, active_sets, blocks_of, infinite
+from tapmachine.exact.gaussian import (
+    MOST_BITS,
+    Slabs,
+    active_sets,
+    blocks_of,
+    gaussian_log_partition,
+    infinite,
+    is_gaussian,
+)
 from tapmachine.exact.mixture import HiddenUnits, Mixture
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import fingerprint
-from tapmachine.units import Categorical, Gaussian, SpikeSlab
+from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab
 
 
 @torch.no_grad()
@@ -39,11 +47,30 @@ def mixture_of(machine: BoltzmannMachine) -> Mixture | None:
     slabs = Slabs.of(machine)
     if slabs is None or not _is_mixture(machine):
         return None
-    digest = fingerprint(machine)
+    digest = f"{fingerprint(machine)} on {machine.device}"
     known: tuple[str, Mixture] | None = machine.__dict__.get("_mixture")
     if known is None or known[0] != digest:
         known = machine.__dict__["_mixture"] = (digest, _mixture(machine, slabs))
     return known[1]
+
+
+def closed_log_partition(machine: BoltzmannMachine, bits: float = MOST_BITS) -> Tensor | None:  # (), float64
+    """Return ln Z of a machine that needs no enumeration, or None.
+
+    The value is differentiable for Gaussian visible units, and infinite if the couplings are too strong for a finite Z.
+
+    Args:
+        machine: Any machine.
+        bits: Binary logarithm of the maximum number of sets of active `SpikeSlab` units and categories to sum over, for
+            Gaussian visible units (default: 12).
+    """
+    if is_gaussian(machine):
+        return gaussian_log_partition(machine)
+    if isinstance(machine.layers[0], Mixed):
+        mixture = mixture_of(machine)
+        return None if mixture is None else mixture.log_partition
+    slabs = Slabs.of(machine, bits)
+    return None if slabs is None else slabs.log_partition()
 
 
 def _is_mixture(machine: BoltzmannMachine) -> bool:

@@ -13,8 +13,9 @@ from tapmachine.beliefs import Solution
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, LikelihoodWarning, warn
 from tapmachine.data.rows import spaced
+from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.likelihood.annealing.estimate import AnnealedEstimate, ais_log_likelihood, ais_log_partition
-from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood, is_gaussian
+from tapmachine.likelihood.exact import can_enumerate, exact_log_likelihood
 from tapmachine.likelihood.pseudo import pseudo_log_likelihood
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import solve_from_rows, tap_log_likelihood

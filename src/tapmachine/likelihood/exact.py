@@ -9,16 +9,14 @@ from torch import Tensor
 
 from tapmachine.beliefs import Moments, Tilt
 from tapmachine.data.errors import EstimateError
-from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
+from tapmachine.exact import closed_log_partition
+from tapmachine.exact.gaussian import infinite
 from tapmachine.likelihood.result import LogLikelihood
-from tapmachine.likelihood.slabs import can_sum_slabs, slabs_log_partition
 from tapmachine.likelihood.weight import CHUNK_VALUES, log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, n_units
 from tapmachine.machine.conditioning import clamp
-from tapmachine.machine.whitening import can_be_whitened, whiten
-from tapmachine.units import Gaussian
-from tapmachine.units.numerics.intervals import wide
+from tapmachine.machine.whitening import whiten
 
 LARGEST_ENUMERATION = 2**25  # maximum number of states to sum over
 SLAB_BITS = 18  # maximum number of spike-and-slab units with weights; each subset needs a determinant
@@ -51,15 +49,14 @@ def exact_log_partition(machine: BoltzmannMachine) -> Tensor:  # () or (K,), flo
     """
     if machine.n_rows is not None:
         return torch.stack([exact_log_partition(_row(machine, row)) for row in range(machine.n_rows)])
-    if can_be_whitened(machine):
-        whitened = whiten(machine)
+    closed = closed_log_partition(machine, SLAB_BITS)
+    if closed is not None:
+        if not bool(torch.isfinite(closed)):
+            raise infinite()
+        return closed
+    whitened = whiten(machine)
+    if whitened is not None:
         return exact_log_partition(whitened.machine) + whitened.log_partition_gain
-    if is_gaussian(machine):
-        return _checked(gaussian_log_partition(machine))
-    if is_product_mixture(machine):
-        return as_product_mixture(machine).log_weights.logsumexp(0)
-    if can_sum_slabs(machine, SLAB_BITS):
-        return _checked(slabs_log_partition(machine))
     total = torch.full((), -torch.inf, dtype=torch.float64, device=machine.device)
     for log_weights in (part.log_weights for part in _enumerate(machine)):
         total = torch.logaddexp(total, log_weights.logsumexp(0))
@@ -84,41 +81,6 @@ def exact_log_likelihood(machine: BoltzmannMachine, x: Tensor) -> LogLikelihood:
     log_partition = exact_log_partition(machine)
     weights = log_weight(machine, x) if len(machine.layers) <= 2 else exact_log_partition(clamp(machine, x))
     return LogLikelihood(weights - log_partition, log_partition, torch.zeros_like(log_partition), n_units(machine))
-
-
-def is_gaussian(machine: BoltzmannMachine) -> bool:
-    """Return whether the machine consists of two layers of Gaussian units, as in factor analysis."""
-    return len(machine.layers) == 2 and all(type(units) is Gaussian for units in machine.layers)
-
-
-def gaussian_log_partition(machine: BoltzmannMachine) -> Tensor:  # (), float64
-    """Value of ln Z for two layers of Gaussian units, differentiable, or infinity if Z is infinite.
-
-    Let y and y' be the deviations from the means m and m' of the priors, in units of the standard deviations s and s'.
-    The exponent is mWm' + by + b'y' + yKy' − ½y² − ½y'², with K = sWs', b = sWm' and b' = s'Wᵀm. Integration over y and
-    then over y' gives
-
-        ln Z = mWm' + ½b² + ½(b' + Kᵀb)(1 − KᵀK)⁻¹(b' + Kᵀb) − ½ ln det(1 − KᵀK).
-    """
-    parameters = [(wide(units.field), wide(units.precision)) for units in machine.layers if isinstance(units, Gaussian)]
-    (m, s), (m_above, s_above) = ((field / precision, precision.rsqrt()) for field, precision in parameters)
-    weights = wide(machine.weights[0])
-    couplings = s.unsqueeze(1) * weights * s_above
-    b, b_above = s * (weights @ m_above), s_above * (m @ weights)
-    if len(b) < len(b_above):  # use the matrix of the smaller side
-        couplings, b, b_above = couplings.T, b_above, b
-    identity = torch.eye(len(b_above), dtype=couplings.dtype, device=couplings.device)
-    lower, failed = torch.linalg.cholesky_ex(identity - couplings.T @ couplings)
-    linear = (b_above + b @ couplings).unsqueeze(1)
-    quadratic = b @ b + (linear * torch.cholesky_solve(linear, lower)).sum()
-    log_partition = m @ weights @ m_above + 0.5 * quadratic - lower.diagonal().log().sum()
-    return torch.where(failed == 0, log_partition, torch.inf)
-
-
-def _checked(log_partition: Tensor) -> Tensor:
-    if not bool(torch.isfinite(log_partition)):
-        raise EstimateError("ln Z is infinite: the couplings are too strong for units on the whole real line")
-    return log_partition
 
 
 class ExactMoments(NamedTuple):

@@ -2,17 +2,16 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.data.errors import LikelihoodWarning
+from tapmachine.exact import mixture_of
 from tapmachine.likelihood.annealing.estimate import ais_log_partition
 from tapmachine.likelihood.exact import all_digits, can_enumerate, exact_log_partition
-from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
-from tapmachine.likelihood.slabs import GaussianMixture, as_gaussian_mixture, is_gaussian_mixture
 from tapmachine.likelihood.weight import CHUNK_VALUES
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.conditioning import clamp
@@ -55,10 +54,9 @@ def observed_log_weight(
         >>> observed_log_weight(machine, torch.ones(1, 2).double(), torch.tensor([[False, True]]))
         tensor([-0.1269], dtype=torch.float64)
     """
-    if is_product_mixture(machine):
-        return as_product_mixture(machine).log_joint(x.masked_fill(missing, torch.nan).double()).logsumexp(1)
-    if is_gaussian_mixture(machine):
-        return _of_mixture(machine, x, missing)
+    mixture = mixture_of(machine)
+    if mixture is not None:
+        return mixture.log_weight(x.masked_fill(missing, torch.nan))
     if len(machine.layers) == 2 and _log2_states(machine.layers[1].n_states()) <= bits:
         return _over_hidden_states(machine, x, missing)
     if most_rows is not None and len(x) > most_rows and not can_enumerate(machine, bits):
@@ -101,65 +99,3 @@ def _over_hidden_states(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -
         log_weights = (seen @ field.flatten(1).T + of_missing + log_prior).double()
         total = torch.logaddexp(total, log_weights.logsumexp(1))
     return total + prior.double()
-
-
-def _of_mixture(machine: BoltzmannMachine, x: Tensor, missing: Tensor) -> Tensor:
-    """Compute ln Σ_c w_c N(x_obs; μ_c, Σ_c) for each row.
-
-    Rows with the same missing columns are processed together.
-    """
-    mixture = as_gaussian_mixture(machine)
-    total = torch.empty(len(x), dtype=torch.float64, device=x.device)
-    for rows, seen in _patterns(missing):
-        total[rows] = _log_densities(mixture, x[rows], seen).logsumexp(1)
-    return total
-
-
-@torch.no_grad()
-def draw_missing_of_mixture(
-    machine: BoltzmannMachine, x: Tensor, missing: Tensor, generator: torch.Generator | None = None
-) -> Tensor:  # (N, n), float64
-    """Fill in missing values with exact draws, for a machine that is a mixture of Gaussians.
-
-    Args:
-        machine: Machine in float64 that satisfies `is_gaussian_mixture`.
-        x: Rows, shape (N, n). Entries of missing values are ignored.
-        missing: Mask of the missing values, shape (N, n).
-        generator: Random number generator (default: torch's global generator).
-    """
-    mixture, x = as_gaussian_mixture(machine), x.double().clone()
-    for rows, seen in _patterns(missing):
-        if bool(seen.all()):
-            continue
-        probabilities = _log_densities(mixture, x[rows], seen).softmax(1)
-        component = torch.multinomial(probabilities, 1, generator=generator).squeeze(1)
-        for index in component.unique():
-            own = rows[component == index]
-            mean, covariance = mixture.means[index], mixture.covariances[index]
-            gain = torch.linalg.solve(covariance[seen][:, seen], covariance[seen][:, ~seen])  # (n_seen, n_missing)
-            spread = covariance[~seen][:, ~seen] - covariance[~seen][:, seen] @ gain
-            lower = torch.linalg.cholesky(0.5 * (spread + spread.T))
-            noise = torch.randn((len(own), len(lower)), dtype=x.dtype, device=x.device, generator=generator)
-            drawn = mean[~seen] + (x[own][:, seen] - mean[seen]) @ gain + noise @ lower.T
-            x[own] = x[own].masked_scatter(~seen.expand(len(own), -1), drawn)
-    return x
-
-
-def _patterns(missing: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Iterate over the patterns of missing values.
-
-    Yields the indices of the rows with each pattern, and the mask of their observed columns, shape (n,).
-    """
-    patterns, pattern_of = (~missing).unique(dim=0, return_inverse=True)
-    for index, seen in enumerate(patterns):
-        yield (pattern_of == index).nonzero().flatten(), seen
-
-
-def _log_densities(mixture: GaussianMixture, x: Tensor, seen: Tensor) -> Tensor:  # (N, C)
-    """Compute ln w_c + ln N(x_obs; μ_c, Σ_c) for each row and component, shape (N, C)."""
-    lower = torch.linalg.cholesky(mixture.covariances[:, seen][:, :, seen])
-    deviations = x[:, seen].double().unsqueeze(1) - mixture.means[:, seen]  # (N, C, n_seen)
-    whitened = torch.linalg.solve_triangular(lower, deviations.permute(1, 2, 0), upper=False)
-    log_determinant = lower.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * int(seen.sum()) * math.log(2 * math.pi)
-    log_densities: Tensor = mixture.log_weights - 0.5 * whitened.square().sum(1).T - log_determinant
-    return log_densities

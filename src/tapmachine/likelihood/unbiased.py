@@ -12,18 +12,17 @@ from torch import Tensor
 
 from tapmachine.data.errors import LikelihoodWarning
 from tapmachine.data.rows import spaced
+from tapmachine.exact import closed_log_partition
 from tapmachine.likelihood.annealing.estimate import COLLAPSED, AnnealedEstimate, ais_log_partition
-from tapmachine.likelihood.exact import can_enumerate, exact_log_partition, is_gaussian
+from tapmachine.likelihood.exact import can_enumerate, exact_log_partition
 from tapmachine.likelihood.observed import observed_log_weight
-from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.result import LogLikelihood
-from tapmachine.likelihood.slabs import can_sum_slabs
 from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, in_double, n_units
 from tapmachine.machine.conditioning import clamp, hidden_machine
-from tapmachine.machine.whitening import can_be_whitened, whiten
+from tapmachine.machine.whitening import whiten
 from tapmachine.solver import TAP
 
 TOLERANCE = 0.1  # nats: standard error at which annealing stops
@@ -91,20 +90,13 @@ def unbiased_log_partition(
         >>> unbiased_log_partition(rbm(Binary(40), Binary(4))).method
         'exact'
     """
-    if can_be_whitened(
-        machine
-    ):  # in whitened coordinates, chains mix well for any scales and correlations of the columns
-        whitened = whiten(machine)
+    if closed_log_partition(machine, effort.bits) is not None or can_enumerate(machine, effort.bits):
+        return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
+    whitened = whiten(machine)
+    if whitened is not None:  # in whitened coordinates, chains mix well for any scales and correlations of the columns
         data = None if data is None else whitened.rows(data)
         value, error, method = unbiased_log_partition(whitened.machine, data, effort, seed)
         return LogPartition(value + whitened.log_partition_gain, error, method)
-    if (
-        is_gaussian(machine)
-        or is_product_mixture(machine)
-        or can_enumerate(machine, effort.bits)
-        or can_sum_slabs(machine, effort.bits)
-    ):
-        return LogPartition(float(exact_log_partition(in_double(machine))), 0.0, "exact")
     for n_temperatures in effort.temperatures:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LikelihoodWarning)  # the last standard error is returned to the caller

@@ -8,7 +8,7 @@ from torch import Tensor
 from tapmachine.beliefs import Solution, Tilt
 from tapmachine.data.checks import check_count
 from tapmachine.machine.boltzmann import BoltzmannMachine
-from tapmachine.machine.whitening import can_be_whitened, whiten
+from tapmachine.machine.whitening import Whitened, whiten
 from tapmachine.units import Units
 
 
@@ -63,18 +63,18 @@ def gibbs(
     for index in range(len(chain), len(layers)):
         field = chain[-1].flatten(-len(layers[index - 1].state_shape)) @ machine.weights[index - 1]
         chain.append(layers[index].sample(Tilt(field.unflatten(-1, layers[index].state_shape), 0.0), generator))
-    if n_sweeps and rows is None and can_be_whitened(machine):
-        return _whitened_gibbs(machine, chain[0], n_sweeps, generator)
+    whitened = whiten(machine) if n_sweeps and rows is None else None
+    if whitened is not None:
+        return _whitened_gibbs(machine, whitened, chain[0], n_sweeps, generator)
     for _ in range(n_sweeps):
         chain = sweep_chain(machine, chain, generator)
     return chain
 
 
 def _whitened_gibbs(
-    machine: BoltzmannMachine, x: Tensor, n_sweeps: int, generator: torch.Generator | None
+    machine: BoltzmannMachine, whitened: Whitened, x: Tensor, n_sweeps: int, generator: torch.Generator | None
 ) -> list[Tensor]:
     """Run Gibbs chains in whitened coordinates, since chains mix slowly if columns are strongly correlated."""
-    whitened = whiten(machine)
     z = gibbs(whitened.machine, whitened.rows(x), n_sweeps, generator)[0]
     x = (whitened.shift + z @ whitened.transform.T).to(machine.dtype)
     return [x, machine.layers[1].sample(Tilt(x @ machine.weights[0], 0.0), generator)]

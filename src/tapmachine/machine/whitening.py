@@ -90,8 +90,12 @@ def in_coordinates(machine: BoltzmannMachine, transform: Tensor, shift: Tensor) 
     return rbm(columns, layer, torch.cat((loadings, weights), 1))
 
 
-def can_be_whitened(machine: BoltzmannMachine) -> bool:
-    """Return whether the visible units and some, but not all, blocks of the only hidden layer are Gaussian."""
+def models_correlations(machine: BoltzmannMachine) -> bool:
+    """Return whether hidden `Gaussian` units represent the correlations between `Gaussian` visible units.
+
+    This is the case for machines fitted to real-valued tables: some, but not all, blocks of the only hidden layer are
+    Gaussian.
+    """
     layers = list(machine.layers)
     if len(layers) != 2 or type(layers[0]) is not Gaussian or not isinstance(layers[1], Mixed):
         return False
@@ -100,25 +104,20 @@ def can_be_whitened(machine: BoltzmannMachine) -> bool:
     return any(are_gaussian) and bool(others) and all(block.prior_field is not None for block in others)
 
 
-def check_mean_field(machine: BoltzmannMachine) -> None:
-    """Raise an EstimateError for a machine fitted to a real-valued table, since such a machine has no TAP solutions."""
-    if can_be_whitened(machine):
-        raise EstimateError(
-            "TAP has no solution for a machine fitted to a real-valued table, because its hidden Gaussian units "
-            "represent the correlations between columns; use scores, samples and posteriors, which do not require TAP"
-        )
-
-
 @torch.no_grad()
-def whiten(machine: BoltzmannMachine) -> Whitened:
+def whiten(machine: BoltzmannMachine) -> Whitened | None:
     """Integrate over the hidden Gaussian units, and transform the visible units to independent coordinates.
 
+    The result is None unless `models_correlations(machine)`.
+
     Args:
-        machine: A machine for which `can_be_whitened` returns True. It is not modified.
+        machine: Any machine. It is not modified.
 
     Raises:
         EstimateError: If Z is infinite.
     """
+    if not models_correlations(machine):
+        return None
     visible, hidden = _visible_and_hidden(machine)
     assert isinstance(hidden, Mixed)
     blocks: list[Units] = [deepcopy(block).double() for block in hidden.blocks]  # type: ignore[misc]

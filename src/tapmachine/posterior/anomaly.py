@@ -14,7 +14,7 @@ from tapmachine.likelihood.unbiased import unbiased_log_likelihood, unbiased_log
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import for_scoring, in_double
 from tapmachine.machine.conditioning import clamp
-from tapmachine.machine.whitening import can_be_whitened
+from tapmachine.machine.whitening import models_correlations
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.posterior.channels import Missing
 from tapmachine.posterior.channels.evidence import check_alphabet, is_nan
@@ -67,7 +67,7 @@ def anomaly_score(
     complete, empty = ~gaps.any(1), gaps.all(1)
     score = torch.full((len(x),), torch.nan, dtype=torch.float64, device=x.device)
     whole = machine.layers[0].from_data(x[complete])
-    if scheme is None and can_be_whitened(double):
+    if scheme is None and models_correlations(double):
         return _exact_scores(double, whole, score, complete, empty)
     if solutions is None:
         solutions = (

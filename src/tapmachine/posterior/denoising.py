@@ -15,15 +15,14 @@ from tapmachine.data.rows import spaced
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
 from tapmachine.machine.sampler import gibbs, sweep_chain
-from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.posterior.baselines import nearest_neighbors, pointwise_estimate
 from tapmachine.posterior.channels import Channel, Missing
 from tapmachine.posterior.estimation import most_likely
-from tapmachine.posterior.gaussian_mixture import exact_posterior, has_exact_posterior
+from tapmachine.posterior.exact import exact_posterior
 from tapmachine.posterior.measurements import Measurements, recover
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, as_observations
-from tapmachine.solver import AdaptiveTAP, Scheme, solve
+from tapmachine.solver import Scheme, solve
 from tapmachine.solver.driver import Progress
 from tapmachine.solver.starts import StartingPoint, starting_moments
 from tapmachine.units import Units
@@ -111,10 +110,10 @@ def denoise(
     units = machine.layers[0]
     channel = estimate_channel(machine, y, channel, scheme)
     is_plain = scheme is None and starts is None and temperature == 1 and not anneal
-    if is_plain and has_exact_posterior(machine, channel):
-        return exact_posterior(machine, y, channel)
-    if scheme is None and can_be_whitened(machine):  # plain TAP has no solution for strongly correlated columns
-        scheme = AdaptiveTAP()
+    exact = exact_posterior(machine, y, channel) if is_plain else None
+    if exact is not None:
+        return exact
+    scheme = scheme or default_scheme(machine)
     examples = None if data is None else as_examples(machine, data)
     n_neighbors = check_count("n_neighbors", n_neighbors)
     user_starts = None if starts is None else [_each_layer(machine, start, len(y)) for start in starts]

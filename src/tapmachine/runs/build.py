@@ -10,11 +10,9 @@ from torch import Tensor
 from tapmachine.data.errors import SettingsError
 from tapmachine.data.rows import Rows, held_in_memory, parts, spaced
 from tapmachine.data.sources import INTENSITIES
-from tapmachine.likelihood.observed import draw_missing_of_mixture
-from tapmachine.likelihood.products import is_product_mixture
+from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine, dbm
-from tapmachine.machine.checks import check_rows, in_double
-from tapmachine.posterior.table import TablePosterior
+from tapmachine.machine.checks import check_rows
 from tapmachine.runs.registry import OBJECTIVES, STARTS
 from tapmachine.runs.settings import Settings
 from tapmachine.tables.codec import Codec
@@ -193,11 +191,9 @@ def make_trainer(
 
 def _completed_table(new: ScaledMachine, x: Tensor, seed: int) -> Tensor:
     """Fill in the missing values of a table with draws from the fitted machine."""
-    machine, draws = in_double(new.in_units_of_data()), torch.Generator(x.device).manual_seed(seed)
-    if is_product_mixture(machine):
-        return TablePosterior.of(machine, x).draws(1, draws)[0].to(x.dtype)
-    drawn = draw_missing_of_mixture(machine, x, x.isnan(), draws)
-    return drawn.to(x.dtype)
+    mixture = mixture_of(new.in_units_of_data())
+    assert mixture is not None
+    return mixture.condition(x).draws(1, torch.Generator(x.device).manual_seed(seed))[0].to(x.dtype)
 
 
 def _checked(machine: BoltzmannMachine, x: Rows) -> Rows:

@@ -3,17 +3,10 @@
 import torch
 from torch import Tensor
 
-from tapmachine.likelihood.products import is_product_mixture
-from tapmachine.likelihood.slabs import is_gaussian_mixture
+from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows, in_double
-from tapmachine.posterior.table import TablePosterior
+from tapmachine.machine.checks import check_rows
 from tapmachine.training.gaps import draw_missing, take_gaps
-
-
-def has_exact_posterior(machine: BoltzmannMachine) -> bool:
-    """Return whether a machine is a mixture with exact conditionals, such as the machine of a table."""
-    return is_product_mixture(machine) or is_gaussian_mixture(machine)
 
 
 @torch.no_grad()
@@ -43,10 +36,9 @@ def conditional_samples(
         >>> conditional_samples(machine, given, starts, 10, torch.Generator().manual_seed(0))[:, 1]
         tensor([1., 1., 1.], dtype=torch.float64)
     """
-    if has_exact_posterior(machine):
-        double = in_double(machine)
-        posterior = TablePosterior.of(double, given.unsqueeze(0).to(double.device, torch.float64))
-        return posterior.draws(len(starts), generator)[:, 0]
+    mixture = mixture_of(machine)
+    if mixture is not None:
+        return mixture.condition(given.unsqueeze(0)).draws(len(starts), generator)[:, 0]
     row, missing = take_gaps(machine, given.unsqueeze(0))
     if missing is None:
         return row.expand(len(starts), *row.shape[1:]).clone()

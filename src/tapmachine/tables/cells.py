@@ -14,16 +14,14 @@ from torch import Tensor
 
 from tapmachine.data.columns import RawColumn
 from tapmachine.data.text import columns_as_cells
-from tapmachine.likelihood.products import as_product_mixture, is_product_mixture
-from tapmachine.likelihood.slabs import as_gaussian_mixture, is_gaussian_mixture
+from tapmachine.exact import Conditioned, mixture_of
 from tapmachine.likelihood.tap import clamped_log_weight
 from tapmachine.likelihood.weight import log_weight
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.machine.checks import check_rows
 from tapmachine.machine.sampler import gibbs
 from tapmachine.posterior import denoise
 from tapmachine.posterior.channels import Missing
-from tapmachine.posterior.table import TablePosterior
 from tapmachine.solver import TAP
 from tapmachine.tables.codec import Codec
 from tapmachine.tables.schema import Column
@@ -34,24 +32,19 @@ Array = np.ndarray[Any, Any]
 CANDIDATE_ROWS = 2**16  # maximum number of rows per batch
 
 
-def has_exact_posterior(machine: BoltzmannMachine) -> bool:
-    """Return whether a machine is a mixture with exact conditionals, such as the machine of a table."""
-    return is_product_mixture(machine) or is_gaussian_mixture(machine)
-
-
-def exact_posterior(machine: BoltzmannMachine, x: Tensor) -> TablePosterior:
+def exact_posterior(machine: BoltzmannMachine, x: Tensor) -> Conditioned:
     """Return the exact posterior of missing cells.
 
     Raises:
         ValueError: If the machine is not a mixture, unlike the default machine of a table.
     """
-    if not has_exact_posterior(machine):
+    mixture = mixture_of(machine)
+    if mixture is None:
         raise ValueError(
             f"the machine is {machine.summary()}; intervals, impute_draws and surprise require the default machine of "
             "a table, whose posterior is exact. For standard deviations, use impute(X, return_std=True)"
         )
-    double = in_double(machine)
-    return TablePosterior.of(double, x.to(double.device, torch.float64))
+    return mixture.condition(x)
 
 
 def probabilities(
@@ -73,7 +66,7 @@ def probabilities(
         )
     x = x.clone()
     x[:, where] = torch.nan
-    if len(target.categories) == 1 or has_exact_posterior(machine):
+    if len(target.categories) == 1 or mixture_of(machine) is not None:
         return shares(target, posterior_means(machine, x)[:, where])
     others = torch.cat((x[:, : where.start], x[:, where.stop :]), 1)
     gappy = others.isnan().any(1)
@@ -97,7 +90,7 @@ def log_weights(machine: BoltzmannMachine, x: Tensor) -> Tensor:  # (N, n) -> (N
 
 def posterior_means(machine: BoltzmannMachine, x: Tensor) -> Array:  # (N, n_components)
     """Compute the posterior means of the components of rows with missing cells."""
-    if has_exact_posterior(machine):
+    if mixture_of(machine) is not None:
         means: Tensor = exact_posterior(machine, x).moments.mean
     else:
         means = denoise(machine, x.to(machine.device), Missing()).mean
@@ -224,13 +217,11 @@ def draw(
         >>> draw(machine, 3, lambda count: torch.zeros(count, 2), 10, generator, given)[:, 1]
         tensor([1., 1., 1.], dtype=torch.float64)
     """
-    if has_exact_posterior(machine):
+    mixture = mixture_of(machine)
+    if mixture is not None:
         if given is None:
-            double = in_double(machine)
-            is_product = is_product_mixture(double)
-            mixture = as_product_mixture(double) if is_product else as_gaussian_mixture(double)
             return mixture.sample(count, generator)
-        return exact_posterior(machine, given.unsqueeze(0)).draws(count, generator)[:, 0]
+        return mixture.condition(given.unsqueeze(0)).draws(count, generator)[:, 0]
     if given is None:
         return gibbs(machine, check_rows(machine, starts(count)), n_sweeps, generator)[0]
     row, missing = take_gaps(machine, given.unsqueeze(0))

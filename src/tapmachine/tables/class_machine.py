@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tapmachine.beliefs import Tilt
 from tapmachine.data.rows import spaced
-from tapmachine.likelihood.products import ProductMixture
+from tapmachine.exact import Mixture
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.machine.whitening import in_coordinates
 from tapmachine.tables.classes import Table, fit_classes
@@ -19,7 +19,7 @@ SELECTION_ROWS = 1000  # maximum number of rows for cross-validation
 FEW_ROWS = 20  # with fewer rows, there is only one class
 
 
-def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMixture, list[str]]:
+def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[Mixture, list[str]]:
     """Fit a mixture of latent classes to a table, and return the mixture and notes on the data.
 
     The shrinkage, the number of classes and the width are chosen by cross-validation.
@@ -29,12 +29,12 @@ def fit_table(table: Table, most_classes: int, seed: int = 0) -> tuple[ProductMi
         some = table.rows(spaced(torch.arange(len(table.x)), SELECTION_ROWS))
         selection = select(some, [k for k in CLASSES if k <= max(1, most_classes)], seed)
     mixture = fit_classes(table, selection.n_classes, selection.shrinkage, seed=seed)
-    mixture = mixture._replace(covariances=selection.width * mixture.covariances)
+    mixture = mixture.replace(covariances=selection.width * mixture.covariances)
     return mixture, [f"{selection.n_classes} classes"] if selection.n_classes > 1 else []
 
 
 @torch.no_grad()
-def machine_of_classes(mixture: ProductMixture, table: Table) -> BoltzmannMachine:
+def machine_of_classes(mixture: Mixture, table: Table) -> BoltzmannMachine:
     """Return the machine of a mixture of latent classes, in the units of the data and in float64.
 
     The constant ln Z is 0, up to the normalization of the hidden priors. The hidden layer has one `Gaussian` unit per
@@ -74,7 +74,7 @@ def machine_of_classes(mixture: ProductMixture, table: Table) -> BoltzmannMachin
     return rbm(visible, hidden, weights)
 
 
-def standardized_log_density(mixture: ProductMixture, table: Table, x: Tensor) -> Tensor:  # (N, n) -> (N,)
+def standardized_log_density(mixture: Mixture, table: Table, x: Tensor) -> Tensor:  # (N, n) -> (N,)
     """Log-density of the observed cells of rows in the units of the data, shape (N,)."""
     u = x.double().clone()
     u[:, table.real] = (u[:, table.real] - table.mean) / table.deviation

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from tapmachine.beliefs import Tilt
-from tapmachine.likelihood.products import CHUNK_VALUES, LOG_2PI, ProductMixture
+from tapmachine.exact import Mixture, row_groups
+from tapmachine.exact.mixture import Rows
 from tapmachine.tables.clusters import WIDTH, k_means, shrunk
 from tapmachine.units import Gaussian, Mixed, Units
 
-MOST_ROWS = 128  # maximum number of rows per chunk; the rows of a chunk have similar numbers of missing values
 N_STEPS = 40  # maximum number of steps of expectation maximization
 TOLERANCE = 1e-4  # gain of a step, in nats per row, below which the iteration stops
 
@@ -116,10 +116,10 @@ def fit_classes(
     smoothing: float = 1.0,
     seed: int = 0,
     n_steps: int = N_STEPS,
-    start: ProductMixture | None = None,
+    start: Mixture | None = None,
     width: float = WIDTH,
-    single: ProductMixture | None = None,
-) -> ProductMixture:
+    single: Mixture | None = None,
+) -> Mixture:
     """Fit a mixture of latent classes to a table by expectation maximization.
 
     Args:
@@ -138,8 +138,9 @@ def fit_classes(
     if mixture is None:
         mixture = _first_classes(table, n_classes, shrinkage, smoothing, seed, width, single)
     before, total = -math.inf, float(table.weights.sum())
+    groups = row_groups(table.x, table.real)
     for _ in range(n_steps):
-        statistics = expectations(mixture, table)
+        statistics = expectations(mixture, table, groups)
         mixture = _maximized(mixture, table, statistics, shrinkage, smoothing, width)
         now = float(table.weights @ statistics.log_likelihood)
         if now - before < TOLERANCE * total:
@@ -148,74 +149,30 @@ def fit_classes(
     return mixture
 
 
-def expectations(mixture: ProductMixture, table: Table) -> Statistics:
+def expectations(mixture: Mixture, table: Table, groups: list[Rows] | None = None) -> Statistics:
     """Compute the class probabilities of each row and the expected moments of its Gaussian columns.
 
-    Let Λ be the precision matrix of all columns, and r the deviations from the means, with 0 for missing columns. The
-    missing columns m have the expected deviations −Λ_mm⁻¹(Λr)_m and the covariance Λ_mm⁻¹. The computation is fast if
-    only a few columns are missing.
+    Args:
+        mixture: Classes with a common covariance.
+        table: Rows.
+        groups: Result of `row_groups` for these rows (default: computed by this function).
     """
-    log_joint = mixture.log_weights.expand(len(table.x), -1).clone()
-    for index in range(len(mixture.blocks)):
-        log_joint += mixture.log_probabilities(index, table.x).sum(2)
+    log_joint = table.x.new_empty((len(table.x), len(mixture.log_weights)))
     shifts, squares = torch.zeros_like(mixture.means), torch.zeros_like(mixture.covariances[0])
-    if len(table.real):
-        lower = torch.linalg.cholesky(mixture.covariances[0])
-        precision, log_det = torch.cholesky_inverse(lower), 2 * lower.diagonal().log().sum()
-        x = table.x[:, table.real]
-        order = (
-            x.isnan().sum(1).argsort(dim=0, stable=True)
-        )  # rows with similar numbers of missing values share a chunk
-        for rows in order.split(min(MOST_ROWS, CHUNK_VALUES // (mixture.means.numel() + len(precision) ** 2) + 1)):
-            part = _Deviations.of(x[rows], mixture.means, precision)
-            n_seen = (~x[rows].isnan()).to(x.dtype).sum(1)
-            log_joint[rows] -= 0.5 * (part.distances + (part.log_det + log_det + LOG_2PI * n_seen).unsqueeze(1))
-            belongs = log_joint[rows].softmax(1) * table.weights[rows].unsqueeze(1)
-            shifts += torch.einsum("rk,rkn->kn", belongs, part.off)
-            squares += (belongs.unsqueeze(2) * part.off).flatten(0, 1).T @ part.off.flatten(0, 1)
-            squares += part.covariance_sum(table.weights[rows])
+    for rows, of_rows, means, places, covariances in mixture.parts(table.x, groups):
+        log_joint[rows] = of_rows
+        belongs, off = of_rows.softmax(1) * table.weights[rows].unsqueeze(1), means - mixture.means
+        shifts += torch.einsum("rk,rkn->kn", belongs, off)
+        squares += (belongs.unsqueeze(2) * off).flatten(0, 1).T @ off.flatten(0, 1)
+        weights = table.weights[rows] if len(places) > 1 else table.weights[rows].sum().view(1)
+        pairs = places.unsqueeze(2) * len(squares) + places.unsqueeze(1)
+        squares.view(-1).index_add_(0, pairs.flatten(), (covariances[:, 0] * weights.view(-1, 1, 1)).flatten())
     return Statistics(log_joint.logsumexp(1), log_joint.softmax(1) * table.weights.unsqueeze(1), shifts, squares)
 
 
-class _Deviations(NamedTuple):
-    """Expected deviations of Gaussian columns from the class means, and covariances of missing columns."""
-
-    off: Tensor  # expected deviations, (R, K, n)
-    distances: Tensor  # squared Mahalanobis distances of the observed columns, (R, K)
-    log_det: Tensor  # ln det Λ_mm, (R,)
-    places: Tensor  # missing columns, padded with observed columns in rows with fewer gaps, (R, m)
-    covariances: Tensor  # Λ_mm⁻¹, with 0 for padding columns, (R, m, m)
-
-    @staticmethod
-    def of(x: Tensor, means: Tensor, precision: Tensor) -> "_Deviations":  # (R, n)
-        missing = x.isnan()
-        off = torch.where(missing.unsqueeze(1), 0.0, x.unsqueeze(1) - means)
-        sent = off @ precision
-        places = missing.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : int(missing.sum(1).max())]
-        is_gap = missing.gather(1, places).to(x.dtype)
-        both = is_gap.unsqueeze(2) * is_gap.unsqueeze(1)
-        within = precision[places.unsqueeze(2), places.unsqueeze(1)] * both
-        lower = torch.linalg.cholesky(within + (1 - is_gap).diag_embed())
-        covariances = torch.cholesky_inverse(lower) * both if places.shape[1] else within
-        everywhere = places.unsqueeze(1).expand(-1, len(means), -1)
-        field = sent.gather(2, everywhere)
-        expected = -field @ covariances  # (R, K, m)
-        distances = (off * sent).sum(2) + (expected * field).sum(2)
-        log_det = 2 * lower.diagonal(dim1=1, dim2=2).log().sum(1)
-        return _Deviations(off.scatter_add(2, everywhere, expected), distances, log_det, places, covariances)
-
-    def covariance_sum(self, weights: Tensor) -> Tensor:  # (R,) -> (n, n)
-        """Weighted sum of the covariances of the missing columns, shape (n, n)."""
-        n = self.off.shape[2]
-        pairs = self.places.unsqueeze(2) * n + self.places.unsqueeze(1)
-        total = self.off.new_zeros(n * n)
-        total.index_add_(0, pairs.flatten(), (self.covariances * weights.view(-1, 1, 1)).flatten())
-        return total.view(n, n)
-
-
 def _maximized(
-    mixture: ProductMixture, table: Table, found: Statistics, shrinkage: float, smoothing: float, width: float
-) -> ProductMixture:
+    mixture: Mixture, table: Table, found: Statistics, shrinkage: float, smoothing: float, width: float
+) -> Mixture:
     """Return the mixture that maximizes the expected log-likelihood, up to shrinkage and smoothing."""
     counts = found.belongs.sum(0)
     total = counts.sum()
@@ -243,7 +200,7 @@ def _maximized(
         at_rest = block.moments(Tilt(torch.zeros_like(block_field(block)), 0.0)).mean
         mean = (sums + smoothing * at_rest) / (seen + smoothing)
         fields.append(block.field_with_mean(mean))
-    return mixture._replace(log_weights=log_shares, means=means, covariances=within.unsqueeze(0), fields=fields)
+    return mixture.replace(log_weights=log_shares, means=means, covariances=within.unsqueeze(0), fields=fields)
 
 
 def block_field(block: Units) -> Tensor:
@@ -258,13 +215,13 @@ def _first_classes(
     smoothing: float,
     seed: int,
     width: float,
-    single: ProductMixture | None,
-) -> ProductMixture:
+    single: Mixture | None,
+) -> Mixture:
     """Return one class with independent columns, or classes obtained by k-means after filling in missing values."""
     n, x = len(table.real), table.x
     identity = torch.eye(n, dtype=x.dtype)
     fields = [block_field(block).unsqueeze(0) for block in table.others]
-    start = ProductMixture(
+    start = Mixture(
         x.new_zeros(1), x.new_zeros(1, n), identity.unsqueeze(0), table.real, table.others, table.places, fields
     )
     if n_classes == 1:
@@ -273,25 +230,30 @@ def _first_classes(
     belongs = k_means(_filled(single, table), n_classes, seed) * table.weights.unsqueeze(1)
     found, shifts = expectations(single, table), x.new_zeros(n_classes, n)
     if n:
-        shifts = belongs.T @ torch.cat([part.solved[:, 0] for part in single.of_gaussian(x)]) @ single.covariances[0]
+        shifts = belongs.T @ (_expected(single, table) - single.means)
     fields = [block_field(block).expand(n_classes, *block.state_shape) for block in table.others]
-    start = start._replace(means=single.means.expand(n_classes, n), log_weights=x.new_zeros(n_classes), fields=fields)
+    start = start.replace(means=single.means.expand(n_classes, n), log_weights=x.new_zeros(n_classes), fields=fields)
     found = found._replace(belongs=belongs, shifts=shifts)
     return _maximized(start, table, found, shrinkage, smoothing, width)
 
 
-def _filled(single: ProductMixture, table: Table) -> Tensor:
+def _filled(single: Mixture, table: Table) -> Tensor:
     """Return rows for k-means, without missing values.
 
     Missing real values are replaced by conditional means, and other columns are standardized.
     """
     x = table.x.clone()
-    if len(table.real):
-        parts = [part.solved[:, 0] for part in single.of_gaussian(x)]
-        expected = single.means + torch.cat(parts) @ single.covariances[0]
-        x[:, table.real] = torch.where(x[:, table.real].isnan(), expected, x[:, table.real])
+    x[:, table.real] = _expected(single, table)
     for index, block in enumerate(single.blocks):
         moments = block.moments(Tilt(block_field(block), 0.0))
         part = single.states_of(index, x)
         part.copy_(((part - moments.mean) / moments.variance.sqrt().clamp(min=0.1)).nan_to_num(0.0))
     return x
+
+
+def _expected(single: Mixture, table: Table) -> Tensor:  # (N, n_real)
+    """Return the Gaussian columns, with missing values replaced by conditional means."""
+    expected = table.x[:, table.real]
+    for part in single.parts(table.x):
+        expected[part.rows] = part.means[:, 0]
+    return expected

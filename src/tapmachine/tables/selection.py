@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tapmachine.likelihood.products import ProductMixture
+from tapmachine.exact import Mixture
 from tapmachine.tables.classes import Table, expectations, fit_classes
 from tapmachine.tables.clusters import folds
 
@@ -86,11 +86,11 @@ def _best_shrinkage(parts: Parts) -> float:
     return SHRINKAGES[int(totals.argmax())]
 
 
-def _best_width(fits: list[ProductMixture], parts: Parts) -> tuple[float, Tensor]:
+def _best_width(fits: list[Mixture], parts: Parts) -> tuple[float, Tensor]:
     """Return the width that maximizes the held-out likelihood, and the weighted log-likelihoods of held-out rows."""
     scores = []
     for width in WIDTHS if len(fits[0].real) else WIDTHS[:1]:
-        wider = [fit._replace(covariances=width * fit.covariances) for fit in fits]
+        wider = [fit.replace(covariances=width * fit.covariances) for fit in fits]
         of_folds = [
             others.weights * expectations(fit, others).log_likelihood
             for fit, (_, others) in zip(wider, parts, strict=True)

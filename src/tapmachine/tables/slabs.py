@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from tapmachine.likelihood.slabs import active_sets_log_partition
+from tapmachine.exact.gaussian import active_sets_log_partition
 from tapmachine.machine import BoltzmannMachine, rbm
 from tapmachine.tables.clusters import LOG_2PI, Clusters, Columns, folds, significantly_best
 from tapmachine.units import Categorical, Gaussian, Mixed, SpikeSlab, Units

@@ -9,7 +9,7 @@ from torch import Tensor
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import EstimateError, TrainingWarning, warn
 from tapmachine.data.rows import Rows, spaced
-from tapmachine.likelihood.exact import is_gaussian
+from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
 from tapmachine.likelihood.result import LogLikelihood
 from tapmachine.likelihood.tap import tap_log_likelihood
@@ -17,7 +17,7 @@ from tapmachine.likelihood.unbiased import CAREFUL, CHEAP, unbiased_log_likeliho
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.conditioning import hidden_machine
 from tapmachine.machine.rescaling import rescale
-from tapmachine.machine.whitening import can_be_whitened, in_coordinates
+from tapmachine.machine.whitening import in_coordinates, models_correlations
 from tapmachine.solver import TAP, AdaptiveTAP, solve
 from tapmachine.solver.merging import ROUGHLY_SAME, merge_solutions
 from tapmachine.training.free_energies import CLAMPED_SWEEPS, average, clamped_free_energy, sweep_from
@@ -138,7 +138,7 @@ class Monitor:
     ) -> Record:
         if any(units.has_counts for units in machine.layers):
             return {}  # TAP's reaction exp(½κx²) may make the priors of counts unnormalizable
-        if can_be_whitened(machine):
+        if models_correlations(machine):
             return {}  # TAP has no solution for the strong couplings of correlated columns
         starts = spaced(rows, self.n_starts)
         # Plain TAP has no solution for Gaussian hidden units with strong couplings, although Z is finite.

@@ -8,8 +8,7 @@ from torch import Tensor
 from tapmachine.accelerator.distributed import World
 from tapmachine.data.budget import default_chains
 from tapmachine.data.checks import check_count
-from tapmachine.likelihood.exact import gaussian_log_partition, is_gaussian
-from tapmachine.likelihood.slabs import can_sum_slabs, slabs_log_partition
+from tapmachine.exact.gaussian import Slabs, gaussian_log_partition, is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.solver import TAP, Scheme, solve
 from tapmachine.training.chains import CD, PCD
@@ -22,6 +21,7 @@ from tapmachine.training.free_energies import (
 )
 from tapmachine.training.loss import Objective
 from tapmachine.training.starts import FromBatch, Start
+from tapmachine.units import Gaussian
 
 N_SWEEPS, N_SWEEPS_OF_DEEP = 2, 5  # defaults
 MOST_UNROLLED_SWEEPS = 20  # the compiler unrolls all sweeps, which takes minutes if there are more
@@ -177,7 +177,7 @@ class ExactSlabs(Objective):
         return "ExactSlabs()"
 
     def prepare(self, context: Context) -> Carry:
-        if not can_sum_slabs(context.machine):
+        if _slabs(context.machine) is None:
             raise ValueError(
                 f"ExactSlabs: the machine is {context.machine.summary()}; expected Gaussian visible units and "
                 "SpikeSlab hidden units, at most 12 of them with weights, and at most one Categorical unit"
@@ -185,7 +185,15 @@ class ExactSlabs(Objective):
         return ()
 
     def model_free_energy(self, context: Context, carry: Carry) -> tuple[Tensor, Carry]:
-        return -slabs_log_partition(context.machine).to(context.machine.dtype), carry
+        slabs = _slabs(context.machine)
+        assert slabs is not None
+        return -slabs.log_partition().to(context.machine.dtype), carry
+
+
+def _slabs(machine: BoltzmannMachine) -> Slabs | None:
+    """Return the hidden units of a machine whose Gaussian visible units are coupled to no other Gaussian units."""
+    slabs = Slabs.of(machine) if isinstance(machine.layers[0], Gaussian) else None
+    return slabs if slabs is not None and slabs.above is None else None
 
 
 def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
@@ -216,7 +224,7 @@ def default_objective(machine: BoltzmannMachine, n_rows: int = 0) -> Objective:
         return TAPObjective()
     if is_gaussian(machine):
         return ExactGaussian()
-    if can_sum_slabs(machine):
+    if _slabs(machine) is not None:
         return ExactSlabs()
     if any(bool(torch.isfinite(units.tail_precision()).any()) for units in list(machine.layers)[1:]):
         return CD(10)

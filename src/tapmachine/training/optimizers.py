@@ -13,7 +13,7 @@ from tapmachine.data.budget import pace
 from tapmachine.data.checks import check_count, check_tensor
 from tapmachine.data.lazy_rows import LazyRows
 from tapmachine.data.rows import Rows, rows_at_a_time, spaced
-from tapmachine.likelihood.exact import is_gaussian
+from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows
 from tapmachine.training.factors import largest_variance

@@ -16,7 +16,7 @@ from tapmachine.data.budget import default_epochs
 from tapmachine.data.checks import check_count
 from tapmachine.data.errors import DivergenceError, Stopped, TrainingWarning, warn
 from tapmachine.data.rows import Rows
-from tapmachine.likelihood.exact import is_gaussian
+from tapmachine.exact.gaussian import is_gaussian
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_machine
 from tapmachine.training.batches import Batches, Data

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from tapmachine.data.errors import TrainingWarning, warn
 from tapmachine.data.rows import Rows
-from tapmachine.likelihood.products import is_product_mixture
-from tapmachine.likelihood.slabs import can_sum_slabs
+from tapmachine.exact.gaussian import Slabs
 from tapmachine.likelihood.unbiased import has_drifted
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.training.monitor import Monitor, Record
+from tapmachine.units import Mixed
 
 LARGE_VALUES = 20.0
 FALL = 10.0  # nats by which the log-likelihood may fall below its best without a warning
@@ -126,7 +126,8 @@ class Watch:
 
 def warn_of_scale(machine: BoltzmannMachine, x: Tensor) -> None:
     """Warn if real values are too large for training."""
-    if can_sum_slabs(machine) or is_product_mixture(machine):  # these machines are fitted at any scale
+    slabs = Slabs.of(machine)
+    if slabs is not None and (slabs.above is None or isinstance(machine.layers[0], Mixed)):  # fitted at any scale
         return
     largest = max(abs(float(bound)) for bound in x.aminmax())
     if not machine.layers[0].support.is_countable and largest > LARGE_VALUES:

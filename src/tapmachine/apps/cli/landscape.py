@@ -54,9 +54,9 @@ def landscape(
     from tapmachine.analysis.receptive import rank_all_fields
     from tapmachine.machine.checks import check_rows
     from tapmachine.machine.files import write_atomically
-    from tapmachine.machine.whitening import check_mean_field
     from tapmachine.runs.data import named
     from tapmachine.runs.session import Session
+    from tapmachine.solver import check_mean_field
 
     if start_from not in STARTS:
         raise ValueError(f"--from is {start_from!r}; expected one of {', '.join(STARTS)}")

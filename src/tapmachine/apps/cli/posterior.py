@@ -262,11 +262,11 @@ def _read(session: "Session", source: str, channel: "Channel", quiet: bool) -> "
 def _posterior(
     session: "Session", y: "Tensor", channel: "Channel", examples: bool, source: str, quiet: bool
 ) -> "Posterior":
+    from tapmachine.exact import mixture_of
     from tapmachine.posterior import denoise
-    from tapmachine.runs.conditional import has_exact_posterior
     from tapmachine.runs.data import named
 
-    train = training_rows(session) if examples and not has_exact_posterior(session.machine) else None
+    train = training_rows(session) if examples and mixture_of(session.machine) is None else None
     with warnings_as_lines(quiet), named(source):
         return denoise(session.machine, y, channel, data=train)
 

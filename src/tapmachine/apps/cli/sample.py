@@ -62,7 +62,7 @@ def sample(
     from tapmachine.data.text import TextLayout
     from tapmachine.display.figures import new_figure
     from tapmachine.display.images import image_grid
-    from tapmachine.runs.conditional import has_exact_posterior
+    from tapmachine.exact import mixture_of
     from tapmachine.runs.session import Session
 
     if start_from not in ("data", "solutions"):
@@ -76,7 +76,7 @@ def sample(
     if picture is not None and shape is None:
         raise ValueError(f"{run}: the data are not images; --picture is available for image data only")
     columns, schema = session.columns, session.schema
-    if has_exact_posterior(machine) and start_from == "data":
+    if mixture_of(machine) is not None and start_from == "data":
         starts = torch.full((count, math.prod(machine.layers[0].state_shape)), torch.nan)
     else:
         with warnings_as_lines(quiet=False):
@@ -106,12 +106,13 @@ def _draw(
     quiet: bool,
 ) -> "Tensor":
     """Draw one sample per starting point. Samples are exact for tables and drawn by Gibbs chains otherwise."""
+    from tapmachine.exact import mixture_of
     from tapmachine.machine.checks import check_rows
     from tapmachine.machine.sampler import gibbs, sample_solutions
-    from tapmachine.runs.conditional import conditional_samples, has_exact_posterior
+    from tapmachine.runs.conditional import conditional_samples
     from tapmachine.solver import solve
 
-    if given is None and has_exact_posterior(machine) and start_from == "data":
+    if given is None and mixture_of(machine) is not None and start_from == "data":
         given = starts.new_full(starts.shape[1:], float("nan"))
     if given is not None:
         return conditional_samples(machine, given.to(machine.device), starts, n_sweeps, generator)

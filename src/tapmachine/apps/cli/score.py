@@ -48,7 +48,7 @@ def score(
     from tapmachine.data.columns import RawColumn
     from tapmachine.data.lazy_rows import LazyRows
     from tapmachine.data.text import TextLayout
-    from tapmachine.runs.conditional import has_exact_posterior
+    from tapmachine.exact import mixture_of
     from tapmachine.runs.data import named
     from tapmachine.runs.session import Session
 
@@ -60,7 +60,7 @@ def score(
         say(note)
     names = _names(found)
     with warnings_as_lines(quiet), named(data):
-        is_table = has_exact_posterior(machine)
+        is_table = mixture_of(machine) is not None
         solutions = None
         if units is not None and not is_table and not isinstance(found.rows, LazyRows) and np.isnan(found.rows).any():
             raise ValueError("has missing values; --units requires complete rows, or a machine trained on a table")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from tapmachine.data.columns import RawColumn
     from tapmachine.data.text import TextLayout
+    from tapmachine.exact import Conditioned
     from tapmachine.machine import BoltzmannMachine
-    from tapmachine.posterior.table import TablePosterior
     from tapmachine.tables.schema import Column, Schema
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -106,15 +106,14 @@ def probabilities(column: "Column", mean: "np.ndarray[Any, Any]") -> "np.ndarray
     return np.concatenate((1 - mean, mean), 1) if column.kind == "binary" else mean
 
 
-def exact_posterior(machine: "BoltzmannMachine", rows: "Tensor") -> "TablePosterior":
+def exact_posterior(machine: "BoltzmannMachine", rows: "Tensor") -> "Conditioned":
     """Compute the posterior of missing cells. Raises ValueError unless the machine was trained on a table."""
-    from tapmachine.machine.checks import in_double
-    from tapmachine.posterior.table import TablePosterior
-    from tapmachine.runs.conditional import has_exact_posterior
+    from tapmachine.exact import mixture_of
 
-    if not has_exact_posterior(machine):
+    mixture = mixture_of(machine)
+    if mixture is None:
         raise ValueError(f"the machine is {machine.summary()}; {NOT_A_TABLE}")
-    return TablePosterior.of(in_double(machine), rows.double())
+    return mixture.condition(rows)
 
 
 def plain_schema(columns: "list[str] | None", n_columns: int) -> "Schema":
@@ -127,7 +126,7 @@ def plain_schema(columns: "list[str] | None", n_columns: int) -> "Schema":
     return Schema(tuple(Column(name, "real", "float", "float64", "") for name in names))
 
 
-def gap_columns(posterior: "TablePosterior", schema: "Schema", level: float) -> "list[RawColumn]":
+def gap_columns(posterior: "Conditioned", schema: "Schema", level: float) -> "list[RawColumn]":
     """Create a table with one line per missing cell.
 
     Each line has the row, the column, the imputed value, and either the ends of the interval or the probabilities of

@@ -22,14 +22,13 @@ from tapmachine.data.rows import spaced
 from tapmachine.likelihood import LikelihoodComparison, LogLikelihood, compare_likelihoods
 from tapmachine.likelihood.compare import LikelihoodRow
 from tapmachine.likelihood.independent import fit_visible_units, independent_log_likelihood
-from tapmachine.likelihood.products import is_product_mixture
 from tapmachine.likelihood.unbiased import unbiased_log_likelihood, unbiased_log_partition
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import check_rows, in_double
 from tapmachine.machine.sampler import gibbs
-from tapmachine.machine.whitening import can_be_whitened
 from tapmachine.runs.data import RunData
 from tapmachine.runs.session import KeptMachines, Session
+from tapmachine.solver import has_mean_field
 from tapmachine.training.gaps import take_gaps
 
 N_STARTS = 500
@@ -108,7 +107,7 @@ def look_at(
         labels: Path of a file with one label per row of the data (default: built-in labels, if any).
     """
     machines, machine = session.machines, session.machine
-    has_solutions = not (can_be_whitened(machine) or is_product_mixture(machine))
+    has_solutions = has_mean_field(machine)
     data = session.data(source, gaps=not has_solutions)
     known = labels_of(data, labels)
     shape = data.image_shape if has_solutions and len(machine.layers[0].state_shape) == 1 else None

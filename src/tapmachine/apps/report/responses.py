@@ -8,11 +8,9 @@ from torch import Tensor
 
 from tapmachine.analysis.features import hidden_means
 from tapmachine.apps.report.columns import Array, Column, association
-from tapmachine.beliefs import Tilt
-from tapmachine.likelihood.products import ProductMixture
+from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows, in_double
-from tapmachine.posterior.table import mixture_of
+from tapmachine.machine.checks import check_rows
 from tapmachine.units import Gaussian, Mixed
 
 MOST_UNITS = 24  # maximum number of hidden units shown
@@ -69,12 +67,14 @@ def _is_latent(machine: BoltzmannMachine, n: int) -> Array:
 
 
 def classes_of(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSummary]:
-    """Return the classes of a table by decreasing size, or an empty list if components have different covariances."""
-    mixture = mixture_of(in_double(machine))
-    if len(mixture.covariances) > 1:
+    """Return the classes of a table by decreasing size.
+
+    The list is empty for machines without classes, and if components have different covariances.
+    """
+    mixture = mixture_of(machine)
+    if mixture is None or not mixture.blocks or len(mixture.covariances) > 1:
         return []
-    shares = mixture.log_weights.softmax(0)
-    means = _means_of(mixture)
+    shares, means = mixture.probabilities, mixture.component_means()
     overall = shares @ means
     spread = (shares @ (means - overall) ** 2).sqrt()
     spread[mixture.real] = (spread[mixture.real] ** 2 + mixture.covariances[0].diagonal()).sqrt()
@@ -94,12 +94,3 @@ def classes_of(machine: BoltzmannMachine, columns: list[Column]) -> list[ClassSu
             pulls.append(2 * float(chances[best] - before[best]))
         found.append(ClassSummary(float(shares[index]), texts, pulls))
     return found
-
-
-def _means_of(mixture: ProductMixture) -> Tensor:  # (C, n)
-    """Compute the mean of each visible component in each class, (n_classes, n_components)."""
-    means = mixture.log_weights.new_zeros((len(mixture.log_weights), mixture.n))
-    means[:, mixture.real] = mixture.means
-    for index, (block, field) in enumerate(zip(mixture.blocks, mixture.fields, strict=True)):
-        mixture.states_of(index, means).copy_(block.moments(Tilt(field, 0.0)).mean)
-    return means

@@ -8,12 +8,10 @@ from torch import Tensor
 
 from tapmachine.apps.report.columns import Array, Column, ColumnSummary, associations, columns_of, summarize
 from tapmachine.apps.report.responses import ClassSummary, classes_of, hidden_responses
-from tapmachine.likelihood.products import is_product_mixture
-from tapmachine.likelihood.slabs import is_gaussian_mixture
+from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine
-from tapmachine.machine.checks import check_rows, in_double
+from tapmachine.machine.checks import check_rows
 from tapmachine.machine.sampler import gibbs
-from tapmachine.posterior.table import mixture_of
 from tapmachine.runs.data import RunData
 
 N_SAMPLES = 2000
@@ -80,7 +78,7 @@ def table_findings(data: RunData[Tensor], machine: BoltzmannMachine, seed: int =
         (associations(kinds, pairs[0]), associations(kinds, pairs[1])),
         names,
         responses,
-        classes_of(machine, columns) if is_product_mixture(machine) else [],
+        classes_of(machine, columns),
         len(x),
         int(is_gappy.sum()),
         independent,
@@ -95,8 +93,9 @@ def draw_rows(machine: BoltzmannMachine, x: Tensor, seed: int) -> tuple[Tensor, 
         The samples, one per row, and whether they are independent.
     """
     generator = torch.Generator(machine.device).manual_seed(seed)
-    if is_product_mixture(machine) or is_gaussian_mixture(machine):
-        return mixture_of(in_double(machine)).sample(N_SAMPLES, generator).cpu(), True
+    mixture = mixture_of(machine)
+    if mixture is not None:
+        return mixture.sample(N_SAMPLES, generator).cpu(), True
     complete = x[~x.isnan().any(1)] if x.is_floating_point() else x
     which = torch.randint(len(complete), (N_CHAINS,), generator=torch.Generator().manual_seed(seed))
     start = check_rows(machine, complete[which].to(machine.device))

@@ -1,7 +1,6 @@
 """Recovery of signals from measurements with a machine as the prior."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,11 +11,10 @@ from torch import Tensor
 from tapmachine.accelerator.precision import matmul_precision
 from tapmachine.beliefs import Moments
 from tapmachine.data.checks import check_count
-from tapmachine.likelihood.slabs import is_gaussian_mixture
+from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
-from tapmachine.machine.whitening import can_be_whitened
-from tapmachine.posterior.gaussian_mixture import exact_recovery
+from tapmachine.posterior.exact import exact_recovery
 from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.engine import Engine
 from tapmachine.posterior.measurements.gamp import GAMP
@@ -28,7 +26,7 @@ from tapmachine.posterior.measurements.task import Task
 from tapmachine.posterior.measurements.vamp import VAMP, ExpectationPropagation
 from tapmachine.posterior.mixture import Posterior, joined, mixture, warn_of_failures
 from tapmachine.posterior.observations import as_examples, check_free
-from tapmachine.solver import AdaptiveTAP, Scheme
+from tapmachine.solver import Scheme, default_scheme
 from tapmachine.solver.starts import StartingPoint
 
 EXACT = "exact"  # the posterior is a mixture of Gaussians and requires no engine
@@ -113,14 +111,10 @@ def recover(
         raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     channel = check_measurements(channel, machine)
     name = engine or fitting_engine(channel, machine if scheme is None else None)
-    if name == EXACT:
-        matrix, known = channel.operator.dense(), copy(channel)
-        assert matrix is not None
-        measured = channel.check_measurements(y).double() - channel.bias.double()
-        posterior, known.noise = exact_recovery(machine, measured, matrix, channel.noise, known)
-        return posterior
-    if scheme is None and can_be_whitened(machine):  # plain TAP has no solution for strongly correlated columns
-        scheme = AdaptiveTAP()
+    exact = exact_recovery(machine, y, channel) if name == EXACT else None
+    if exact is not None:
+        return exact
+    scheme = scheme or default_scheme(machine)
     kind = ENGINES[name]
     # Free energies are small differences of large terms, so float64 is used, except for user-defined functions.
     used = machine if isinstance(channel.operator, FunctionOperator) else in_double(machine)
@@ -169,8 +163,10 @@ def fitting_engine(channel: Measurements, machine: BoltzmannMachine | None = Non
     matrix, smaller = operator.dense(), min(operator.shape)
     if matrix is None:
         return "vamp" if operator.unmeasured() is None else "gamp"
-    if machine is not None and isinstance(channel, LinearMeasurements) and is_gaussian_mixture(machine):
-        return EXACT
+    if machine is not None and isinstance(channel, LinearMeasurements):
+        exact = mixture_of(machine)
+        if exact is not None and not exact.blocks:
+            return EXACT
     squares, tiny = matrix.double().square(), torch.finfo(torch.float64).tiny
     n_dependent = float((squares.sum(1) ** 2 / squares.square().sum(1).clamp(min=tiny)).mean())  # components
     is_local = n_dependent * LOCAL < operator.shape[1] and isinstance(channel, LinearMeasurements)

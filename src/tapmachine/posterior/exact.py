@@ -1,0 +1,116 @@
+"""Exact posteriors for machines whose visible units are a mixture.
+
+The supported observations are missing values and, for real-valued columns, Gaussian noise and linear measurements.
+"""
+
+import math
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tapmachine.beliefs import Moments, Status
+from tapmachine.exact import Mixture, mixture_of
+from tapmachine.machine import BoltzmannMachine
+from tapmachine.posterior.channels import Channel, GaussianNoise, Missing
+from tapmachine.posterior.mixture import Part, Posterior, joined
+
+if TYPE_CHECKING:
+    from tapmachine.posterior.measurements.base import Measurements
+
+CHUNK_VALUES = 2**24  # maximum number of component means in memory
+SMALLEST_NOISE = 1e-6  # smallest standard deviation of the noise, relative to the size of a measurement
+
+
+@torch.no_grad()
+def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> Posterior | None:  # (K, n)
+    """Compute the exact posterior given observations, or return None if the mean field is required.
+
+    The posterior is exact for mixtures with missing values, and for mixtures of Gaussians with Gaussian noise.
+    """
+    mixture = mixture_of(machine) if type(channel) in (GaussianNoise, Missing) else None
+    if mixture is None or (mixture.blocks and type(channel) is not Missing):
+        return None
+    if type(channel) is Missing:
+        x = channel.as_states(y)
+        return _posterior(machine, mixture, x.to(mixture.log_weights), channel)
+    evidence = channel.evidence(y.double(), machine.layers[0])
+    # Up to a factor, a tilt exp(Dx − ½Ex²) is an observation D/E with variance 1/E. A known unit has variance 0.
+    is_tilted = evidence.precision > 0
+    values, variances = (
+        torch.where(is_tilted, z / evidence.precision, torch.nan).to(mixture.log_weights) for z in (evidence.field, 1.0)
+    )
+    factor = 0.5 * torch.where(is_tilted, (2 * math.pi * variances).log() + evidence.field * values, 0.0).sum(1)
+    known = torch.where(evidence.known, evidence.states, torch.nan).to(mixture.log_weights)
+    # Rows that observe different columns with the same noise share all matrices.
+    of_column = variances.nan_to_num(0.0).amax(0)
+    patterns, pattern_of = torch.where(is_tilted, variances, of_column).unique(dim=0, return_inverse=True)
+    parts, order = [], []
+    for index, pattern in enumerate(patterns):
+        rows, measured = (pattern_of == index).nonzero().flatten(), pattern > 0
+        identity = torch.eye(mixture.n, dtype=values.dtype, device=values.device)
+        noisy = mixture.measured(identity[measured], pattern[measured])
+        parts.append(_posterior(machine, noisy, torch.cat((known[rows], values[rows][:, measured]), 1), channel))
+        order.append(rows)
+    posterior = _rows(parts, torch.cat(order).argsort())
+    return replace(posterior, free_energy=posterior.free_energy - factor - evidence.log_scale)
+
+
+@torch.no_grad()
+def exact_recovery(machine: BoltzmannMachine, y: Any, measurements: "Measurements") -> Posterior | None:  # (K, M)
+    """Compute the exact posterior given linear combinations of the visible units with Gaussian noise.
+
+    The result is None unless the measurements are linear and the machine is a mixture of Gaussians. If the standard
+    deviation of the noise is not known, it is estimated by maximum likelihood.
+    """
+    from scipy.optimize import minimize_scalar
+
+    from tapmachine.posterior.measurements.kinds import LinearMeasurements
+
+    mixture = mixture_of(machine) if isinstance(measurements, LinearMeasurements) else None
+    dense = None if mixture is None or mixture.blocks else measurements.operator.dense()
+    if mixture is None or dense is None:
+        return None
+    values = (measurements.check_measurements(y).double() - measurements.bias.double()).to(mixture.log_weights)
+    matrix = dense.to(values)
+    x = torch.cat((values.new_full((len(values), mixture.n), torch.nan), values), 1)
+
+    def given(noise: float) -> Mixture:
+        return mixture.measured(matrix, torch.full_like(matrix[:, 0], noise**2))
+
+    spread = float(values[~values.isnan()].square().mean().sqrt())
+    smallest = max(SMALLEST_NOISE * spread, torch.finfo(torch.float32).tiny)
+    noise, known = measurements.noise, copy(measurements)
+    if noise is None:
+        ends = math.log(smallest), math.log(max(spread, 2 * smallest))
+        found = minimize_scalar(
+            lambda log_noise: -float(given(math.exp(log_noise)).log_weight(x).mean()), bounds=ends, method="bounded"
+        )
+        noise = known.noise = math.exp(found.x)
+    return _posterior(machine, given(max(noise, smallest)), x, known)
+
+
+def _posterior(machine: BoltzmannMachine, mixture: Mixture, x: Tensor, channel: Channel) -> Posterior:
+    """Condition a mixture, in which measured columns follow the visible units, and return the moments of all layers."""
+    parts, n = [], machine.sizes[0]
+    for some in x.split(max(1, CHUNK_VALUES // max(1, mixture.means.numel()))):
+        given = mixture.condition(some)
+        visible = Moments(*(z[:, :n].unflatten(1, machine.layers[0].state_shape) for z in given.moments))
+        layers = [Moments(*(z.to(machine.dtype) for z in layer)) for layer in (visible, given.hidden_moments)]
+        one = torch.ones(len(some), dtype=torch.long, device=x.device)
+        parts.append(Part(layers, -given.log_weight, one, one * int(Status.CONVERGED)))
+    return joined(parts, channel, machine.layers[0])
+
+
+def _rows(parts: list[Posterior], order: Tensor) -> Posterior:
+    """Concatenate posteriors and select rows."""
+    layers = zip(*(part.moments for part in parts), strict=True)
+    return replace(
+        parts[0],
+        moments=tuple(Moments(*(torch.cat(z)[order] for z in zip(*layer, strict=True))) for layer in layers),
+        free_energy=torch.cat([part.free_energy for part in parts])[order],
+        n_solutions=torch.cat([part.n_solutions for part in parts])[order],
+        status=torch.cat([part.status for part in parts])[order],
+    )
