@@ -186,8 +186,8 @@ class Conditioned:
         """
         surprise, mixture = torch.full_like(self.x, torch.nan), self.mixture
         real = self.x[:, mixture.real]
-        for index, same in row_groups(real) if len(mixture.real) else ():
-            for rows in index.split(max(1, len(index) if same else 2**22 // mixture.covariances.numel())):
+        for chosen, same in row_groups(real) if len(mixture.real) else ():
+            for rows in chosen.split(max(1, len(chosen) if same else 2**22 // mixture.covariances.numel())):
                 seen = ~real[rows[:1] if same else rows].isnan()
                 places, log_cell = self._log_cells(real[rows], seen)
                 without = self.log_joint[rows].unsqueeze(2) - log_cell

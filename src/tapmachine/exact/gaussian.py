@@ -162,7 +162,7 @@ class Slabs(NamedTuple):
         """Exact ln Z, differentiable; infinite if the couplings are too strong for a finite Z."""
         if self.above is None:  # the Cholesky factor is diagonal
             mean, scale = self.visible_field / self.visible_precision, self.visible_precision.sqrt().unsqueeze(1)
-            weights, centers, of_base = self.weights / scale, self.centers / scale, 0.0
+            weights, centers, of_base = self.weights / scale, self.centers / scale, mean.new_zeros(())
         else:
             mean, _, lower, of_base = self.base()
             weights = torch.linalg.solve_triangular(lower, self.weights, upper=False)
@@ -181,7 +181,7 @@ class Base(NamedTuple):
     mean: Tensor
     matrix: Tensor
     lower: Tensor
-    log_partition: Tensor | float
+    log_partition: Tensor
 
 
 def active_sets_log_partition(overlaps: Tensor, field: Tensor, log_odds: Tensor, precision: Tensor) -> Tensor:  # (K,)

@@ -143,7 +143,8 @@ def _fields(machine: BoltzmannMachine, place: int, shape: tuple[int, ...]) -> Te
     """Return the field of each category on a block of the visible units."""
     label, first = next((b, first) for b, first in blocks_of(machine.layers[1]) if isinstance(b, Categorical))
     weights = machine.weights[0].double()[place : place + math.prod(shape), first : first + label.q]
-    return weights.T.unflatten(1, shape)
+    fields: Tensor = weights.T.unflatten(1, shape)
+    return fields
 
 
 def _hidden_units(machine: BoltzmannMachine, slabs: Slabs, active: Tensor) -> HiddenUnits:
@@ -168,4 +169,5 @@ def _hidden_units(machine: BoltzmannMachine, slabs: Slabs, active: Tensor) -> Hi
             noise = torch.where(slabs.coupled, noise, prior.variance)
         parts.append((offset, scale, noise))
     weights = machine.weights[0].double()[_real_columns(machine)]
-    return HiddenUnits(weights, *(torch.cat(z, 1) for z in zip(*parts, strict=True)), machine.layers[1].state_shape)
+    offset, scale, noise = (torch.cat(z, 1) for z in zip(*parts, strict=True))
+    return HiddenUnits(weights, offset, scale, noise, machine.layers[1].state_shape)
