@@ -39,10 +39,7 @@ CYCLES = {"solver.process", "exact.mixture"}  # modules that are imported by wha
 UNIT_TYPES_ASKED = {  # how often modules ask for the exact type of a unit
     "apps.report.responses": 1,
     "likelihood.exact": 1,
-    "likelihood.products": 6,
-    "likelihood.slabs": 4,
     "machine.whitening": 4,
-    "posterior.table": 4,
     "tables.class_machine": 2,
     "tables.classes": 2,
     "tables.start": 1,
@@ -58,6 +55,7 @@ SHORT_MODULES = {  # and why they stand alone
     "data.table_files": "",
     "posterior.estimation": "",
     "solver.registry": "",
+    "solver.validity": "imported by its names in solver",
     "solver.schemes.adaptive_tap.scheme": "the scheme of a folder that has its parts",
     "units.numerics.strata": "numerics know no machines",
 }

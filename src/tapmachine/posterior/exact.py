@@ -1,12 +1,7 @@
-"""Exact posteriors for machines whose visible units are a mixture.
-
-The supported observations are missing values and, for real-valued columns, Gaussian noise and linear measurements.
-"""
+"""Exact posteriors for machines whose visible units are a mixture, given missing values or Gaussian noise."""
 
 import math
-from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,11 +12,7 @@ from tapmachine.machine import BoltzmannMachine
 from tapmachine.posterior.channels import Channel, GaussianNoise, Missing
 from tapmachine.posterior.mixture import Part, Posterior, joined
 
-if TYPE_CHECKING:
-    from tapmachine.posterior.measurements.base import Measurements
-
 CHUNK_VALUES = 2**24  # maximum number of component means in memory
-SMALLEST_NOISE = 1e-6  # smallest standard deviation of the noise, relative to the size of a measurement
 
 
 @torch.no_grad()
@@ -35,7 +26,7 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
         return None
     if type(channel) is Missing:
         x = channel.as_states(y)
-        return _posterior(machine, mixture, x.to(mixture.log_weights), channel)
+        return conditioned(machine, mixture, x.to(mixture.log_weights), channel)
     evidence = channel.evidence(y.double(), machine.layers[0])
     # Up to a factor, a tilt exp(Dx − ½Ex²) is an observation D/E with variance 1/E. A known unit has variance 0.
     is_tilted = evidence.precision > 0
@@ -52,47 +43,13 @@ def exact_posterior(machine: BoltzmannMachine, y: Tensor, channel: Channel) -> P
         rows, measured = (pattern_of == index).nonzero().flatten(), pattern > 0
         identity = torch.eye(mixture.n, dtype=values.dtype, device=values.device)
         noisy = mixture.measured(identity[measured], pattern[measured])
-        parts.append(_posterior(machine, noisy, torch.cat((known[rows], values[rows][:, measured]), 1), channel))
+        parts.append(conditioned(machine, noisy, torch.cat((known[rows], values[rows][:, measured]), 1), channel))
         order.append(rows)
     posterior = _rows(parts, torch.cat(order).argsort())
     return replace(posterior, free_energy=posterior.free_energy - factor - evidence.log_scale)
 
 
-@torch.no_grad()
-def exact_recovery(machine: BoltzmannMachine, y: Any, measurements: "Measurements") -> Posterior | None:  # (K, M)
-    """Compute the exact posterior given linear combinations of the visible units with Gaussian noise.
-
-    The result is None unless the measurements are linear and the machine is a mixture of Gaussians. If the standard
-    deviation of the noise is not known, it is estimated by maximum likelihood.
-    """
-    from scipy.optimize import minimize_scalar
-
-    from tapmachine.posterior.measurements.kinds import LinearMeasurements
-
-    mixture = mixture_of(machine) if isinstance(measurements, LinearMeasurements) else None
-    dense = None if mixture is None or mixture.blocks else measurements.operator.dense()
-    if mixture is None or dense is None:
-        return None
-    values = (measurements.check_measurements(y).double() - measurements.bias.double()).to(mixture.log_weights)
-    matrix = dense.to(values)
-    x = torch.cat((values.new_full((len(values), mixture.n), torch.nan), values), 1)
-
-    def given(noise: float) -> Mixture:
-        return mixture.measured(matrix, torch.full_like(matrix[:, 0], noise**2))
-
-    spread = float(values[~values.isnan()].square().mean().sqrt())
-    smallest = max(SMALLEST_NOISE * spread, torch.finfo(torch.float32).tiny)
-    noise, known = measurements.noise, copy(measurements)
-    if noise is None:
-        ends = math.log(smallest), math.log(max(spread, 2 * smallest))
-        found = minimize_scalar(
-            lambda log_noise: -float(given(math.exp(log_noise)).log_weight(x).mean()), bounds=ends, method="bounded"
-        )
-        noise = known.noise = math.exp(found.x)
-    return _posterior(machine, given(max(noise, smallest)), x, known)
-
-
-def _posterior(machine: BoltzmannMachine, mixture: Mixture, x: Tensor, channel: Channel) -> Posterior:
+def conditioned(machine: BoltzmannMachine, mixture: Mixture, x: Tensor, channel: Channel) -> Posterior:
     """Condition a mixture, in which measured columns follow the visible units, and return the moments of all layers."""
     parts, n = [], machine.sizes[0]
     for some in x.split(max(1, CHUNK_VALUES // max(1, mixture.means.numel()))):

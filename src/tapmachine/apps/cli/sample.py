@@ -106,22 +106,17 @@ def _draw(
     quiet: bool,
 ) -> "Tensor":
     """Draw one sample per starting point. Samples are exact for tables and drawn by Gibbs chains otherwise."""
-    from tapmachine.exact import mixture_of
     from tapmachine.machine.checks import check_rows
     from tapmachine.machine.sampler import gibbs, sample_solutions
-    from tapmachine.runs.conditional import conditional_samples
     from tapmachine.solver import solve
+    from tapmachine.tables.cells import draw
 
-    if given is None and mixture_of(machine) is not None and start_from == "data":
-        given = starts.new_full(starts.shape[1:], float("nan"))
-    if given is not None:
-        return conditional_samples(machine, given.to(machine.device), starts, n_sweeps, generator)
-    start = check_rows(machine, starts)
-    if start_from == "solutions":
-        found = solve(machine, start)
-        speaker(quiet)(f"starting points of the chains: {found}")
-        start = sample_solutions(machine, found, generator)[0]
-    return gibbs(machine, start, n_sweeps, generator)[0]
+    if start_from == "data":
+        fixed = None if given is None else given.to(machine.device)
+        return draw(machine, len(starts), lambda count: starts[:count], n_sweeps, generator, fixed)
+    found = solve(machine, check_rows(machine, starts))
+    speaker(quiet)(f"starting points of the chains: {found}")
+    return gibbs(machine, sample_solutions(machine, found, generator)[0], n_sweeps, generator)[0]
 
 
 def _given(text: str | None, names: Sequence[str], schema: "Schema | None") -> "Tensor | None":  # (n,)

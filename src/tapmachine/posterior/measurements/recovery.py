@@ -14,9 +14,9 @@ from tapmachine.data.checks import check_count
 from tapmachine.exact import mixture_of
 from tapmachine.machine import BoltzmannMachine
 from tapmachine.machine.checks import in_double
-from tapmachine.posterior.exact import exact_recovery
 from tapmachine.posterior.measurements.base import Measurements
 from tapmachine.posterior.measurements.engine import Engine
+from tapmachine.posterior.measurements.exact import exact_recovery
 from tapmachine.posterior.measurements.gamp import GAMP
 from tapmachine.posterior.measurements.kinds import LinearMeasurements
 from tapmachine.posterior.measurements.operators import FunctionOperator
