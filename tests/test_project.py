@@ -54,6 +54,7 @@ SHORT_MODULES = {  # and why they stand alone
     "apps.report.words": "",
     "data.table_files": "",
     "posterior.estimation": "",
+    "posterior.measurements.exact": "the only answer that needs no engine",
     "solver.registry": "",
     "solver.validity": "imported by its names in solver",
     "solver.schemes.adaptive_tap.scheme": "the scheme of a folder that has its parts",
